@@ -22,8 +22,8 @@ from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
 from baton.types import Completion, Model, Prompt, Quote, Sampling, Slo, Stop, Timeout
 from baton.v1 import inference_pb2
-from baton.wire.convert import detokenize_to_pb, model_from_pb, put_prompt, quote_from_pb, request_to_pb
-from baton.wire.convert_fleet import facts_from_pb, snapshot_from_pb
+from baton.wire.convert import detokenize_to_pb, from_pb, put_prompt, quote_from_pb, request_to_pb
+from baton.wire.convert_fleet import snapshot_from_pb
 from baton.wire.transport import (
     CANCEL,
     COUNT_TOKENS,
@@ -191,10 +191,11 @@ class AsyncClient:
 
     async def models(self) -> tuple[Model, ...]:
         response = await self._call_any(LIST_MODELS, inference_pb2.ListModelsRequest())
-        return tuple(model_from_pb(model) for model in response.models)
+        return tuple(from_pb(Model, model) for model in response.models)
 
     async def describe(self) -> FleetFacts:
-        return facts_from_pb(await self._call_any(DESCRIBE, fleet_pb2.DescribeRequest()))
+        response = await self._call_any(DESCRIBE, fleet_pb2.DescribeRequest())
+        return from_pb(FleetFacts, response)
 
     async def drain(self, worker_id: str) -> None:
         """Let a worker finish its work and take nothing new. Raises `NotFound` for an unknown worker."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import enum
+from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -19,7 +21,6 @@ from baton.types import (
     Event,
     Finished,
     FinishReason,
-    Model,
     Path,
     Promise,
     Prompt,
@@ -28,7 +29,6 @@ from baton.types import (
     Quote,
     Sampling,
     Slo,
-    SloClass,
     Stop,
     TimeSplit,
     TokenLogprobs,
@@ -38,28 +38,18 @@ from baton.types import (
 )
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 
-_SLO_CLASSES = {
-    SloClass.INTERACTIVE: generation_pb2.SLO_CLASS_INTERACTIVE,
-    SloClass.STANDARD: generation_pb2.SLO_CLASS_STANDARD,
-    SloClass.BATCH: generation_pb2.SLO_CLASS_BATCH,
-}
-_REASONS = {
-    generation_pb2.FINISH_REASON_EOS: FinishReason.EOS,
-    generation_pb2.FINISH_REASON_STOP: FinishReason.STOP,
-    generation_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
-    generation_pb2.FINISH_REASON_CANCELLED: FinishReason.CANCELLED,
-    generation_pb2.FINISH_REASON_DEADLINE: FinishReason.DEADLINE,
-    generation_pb2.FINISH_REASON_FAILED: FinishReason.FAILED,
-}
-_PATHS = {
-    inference_pb2.PATH_AGGREGATED: Path.AGGREGATED,
-    inference_pb2.PATH_DISAGGREGATED: Path.DISAGGREGATED,
-}
-_VERDICTS = {
-    inference_pb2.VERDICT_ACCEPTED: Verdict.ACCEPTED,
-    inference_pb2.VERDICT_AT_RISK: Verdict.AT_RISK,
-    inference_pb2.VERDICT_REFUSED: Verdict.REFUSED,
-}
+E = TypeVar("E", bound=enum.Enum)
+T = TypeVar("T")
+
+
+def by_number(contract: Any, prefix: str, kind: type[E]) -> dict[int, E]:
+    """Return the members of `kind` by the numbers that an enum of the contract gives them."""
+    return {contract.Value(f"{prefix}_{member.name}"): member for member in kind}
+
+
+_REASONS = by_number(generation_pb2.FinishReason, "FINISH_REASON", FinishReason)
+_PATHS = by_number(inference_pb2.Path, "PATH", Path)
+_VERDICTS = by_number(inference_pb2.Verdict, "VERDICT", Verdict)
 # The values that a field can carry, by its protobuf type.
 _ACCEPTED = {
     FieldDescriptor.CPPTYPE_UINT32: f"it must be a whole number from 0 to {2**32 - 1}",
@@ -67,20 +57,8 @@ _ACCEPTED = {
     FieldDescriptor.CPPTYPE_DOUBLE: "it must be a number",
     FieldDescriptor.CPPTYPE_BOOL: "it must be True or False",
     FieldDescriptor.CPPTYPE_STRING: "it must be text",
+    FieldDescriptor.CPPTYPE_MESSAGE: "token ids with a number for each",  # the only map
 }
-_SAMPLING_FIELDS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "n",
-    "logprobs",
-    "prompt_logprobs",
-)
 
 
 def request_to_pb(
@@ -99,21 +77,10 @@ def request_to_pb(
     request = inference_pb2.GenerateRequest(model=model, tenant=tenant, resume_grace_ms=resume_grace_ms)
     _put(request, "", request_id=request_id, truncate_prompt_tokens=truncate_prompt_tokens)
     put_prompt(request, prompt)
-    _put(request.sampling, "sampling.", **{name: getattr(sampling, name) for name in _SAMPLING_FIELDS})
-    _put_bias(request.sampling, sampling.logit_bias)
-    _extend(request.sampling.allowed_token_ids, "sampling.allowed_token_ids", sampling.allowed_token_ids)
-    _extend(request.sampling.bad_words, "sampling.bad_words", sampling.bad_words)
-    _put_stop(request.stop, stop)
-    _put(
-        request.slo,
-        "slo.",
-        ttft_ms=slo.ttft_ms,
-        tpot_ms=slo.tpot_ms,
-        itl_ms=slo.itl_ms,
-        deadline_ms=slo.deadline_ms,
-        allow_at_risk=slo.allow_at_risk,
-        slo_class=_SLO_CLASSES[slo.slo_class],
-    )
+    _put_all(request.sampling, "sampling.", sampling)
+    _put_all(request.stop, "stop.", stop, stop_strings=stop.strings, stop_token_ids=stop.token_ids)
+    slo_class = generation_pb2.SloClass.Value(f"SLO_CLASS_{slo.slo_class.name}")
+    _put_all(request.slo, "slo.", slo, slo_class=slo_class)
     return request
 
 
@@ -136,14 +103,14 @@ def put_prompt(
     if isinstance(request, inference_pb2.CountTokensRequest):
         raise _invalid("input", prompt, "text or chat messages")
     request.tokens.SetInParent()
-    _extend(request.tokens.token_ids, "tokens.token_ids", prompt)
+    _put(request.tokens, "tokens.", token_ids=prompt)
 
 
 def detokenize_to_pb(
     token_ids: Sequence[int], *, model: str, skip_special_tokens: bool
 ) -> inference_pb2.DetokenizeRequest:
     request = inference_pb2.DetokenizeRequest(model=model, skip_special_tokens=skip_special_tokens)
-    _extend(request.token_ids, "token_ids", token_ids)
+    _put(request, "", token_ids=token_ids)
     return request
 
 
@@ -183,111 +150,61 @@ def resume_to_pb(
 def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
     match event.WhichOneof("event"):
         case "tokens":
-            return _tokens_from_pb(event.tokens)
+            tokens = event.tokens
+            logprobs = _logprobs_from_pb(tokens.logprobs)
+            return Tokens(tokens.choice, tokens.first_index, tuple(tokens.token_ids), tokens.text, logprobs)
         case "accepted":
-            accepted = event.accepted
-            promise = promise_from_pb(accepted.promise)
-            return Accepted(
-                accepted.request_id,
-                promise,
-                accepted.seed,
-                accepted.prompt_tokens,
-                accepted.fingerprint,
-            )
+            return from_pb(Accepted, event.accepted, promise=from_pb(Promise, event.accepted.promise))
         case "prompt_logprobs":
             piece = event.prompt_logprobs
             return PromptLogprobs(piece.first_index, _logprobs_from_pb(piece.logprobs))
         case "queued":
-            queued = event.queued
-            return Queued(queued.position, queued.work_ahead_tokens, queued.predicted_ttft_ms)
+            return from_pb(Queued, event.queued)
         case "choice_finished":
-            return _choice_finished_from_pb(event.choice_finished)
+            reason = _REASONS.get(event.choice_finished.reason)
+            if reason is None:
+                raise _unknown("a finish reason", event.choice_finished.reason)
+            return from_pb(ChoiceFinished, event.choice_finished, reason=reason)
         case "finished":
-            return finished_from_pb(event.finished)
+            return _finished_from_pb(event.finished)
         case other:
-            raise Internal(f"the router sent an event this client does not know: {other}")
+            raise _unknown("an event", other)
 
 
-def _choice_finished_from_pb(finished: inference_pb2.ChoiceFinished) -> ChoiceFinished:
-    return ChoiceFinished(
-        choice=finished.choice,
-        reason=_reason(finished.reason),
-        output_tokens=finished.output_tokens,
-        stop_string=finished.stop_string if finished.HasField("stop_string") else None,
-        stop_token_id=finished.stop_token_id if finished.HasField("stop_token_id") else None,
-    )
-
-
-def finished_from_pb(finished: inference_pb2.Finished) -> Finished:
-    usage, delivery, split = finished.usage, finished.delivery, finished.split
-    return Finished(
-        usage=Usage(usage.prompt_tokens, usage.cached_prompt_tokens, usage.output_tokens, usage.attempts),
-        promise=promise_from_pb(finished.promise),
-        delivery=Delivery(
-            ttft_ms=delivery.ttft_ms,
-            tpot_ms=delivery.tpot_ms if delivery.HasField("tpot_ms") else None,
-            max_gap_ms=delivery.max_gap_ms,
-            e2e_ms=delivery.e2e_ms,
-            ttft_kept=delivery.ttft_kept,
-            tpot_kept=delivery.tpot_kept,
-            itl_kept=delivery.itl_kept,
-        ),
-        split=TimeSplit(split.queue_ms, split.prefill_ms, split.handoff_ms, split.decode_ms, split.relay_ms),
-        error=finished.error,
+def _finished_from_pb(finished: inference_pb2.Finished) -> Finished:
+    return from_pb(
+        Finished,
+        finished,
+        usage=from_pb(Usage, finished.usage),
+        promise=from_pb(Promise, finished.promise),
+        delivery=from_pb(Delivery, finished.delivery),
+        split=from_pb(TimeSplit, finished.split),
         path=_PATHS.get(finished.path),
     )
 
 
-def promise_from_pb(promise: inference_pb2.LatencyPromise) -> Promise:
-    return Promise(
-        predicted_ttft_ms=promise.predicted_ttft_ms,
-        predicted_tpot_ms=promise.predicted_tpot_ms,
-        ttft_ms=promise.ttft_ms if promise.HasField("ttft_ms") else None,
-        tpot_ms=promise.tpot_ms if promise.HasField("tpot_ms") else None,
-        at_risk=promise.at_risk,
-        itl_ms=promise.itl_ms if promise.HasField("itl_ms") else None,
-        predicted_itl_ms=promise.predicted_itl_ms,
-    )
-
-
 def attainable_from_pb(refusal: errors_pb2.SloRefusal) -> Attainable:
-    return Attainable(
+    return from_pb(
+        Attainable,
+        refusal,
         ttft_ms=refusal.attainable_ttft_ms,
         tpot_ms=refusal.attainable_tpot_ms,
-        predicted_ttft_ms=refusal.predicted_ttft_ms,
-        predicted_tpot_ms=refusal.predicted_tpot_ms,
         itl_ms=refusal.attainable_itl_ms,
-        predicted_itl_ms=refusal.predicted_itl_ms,
     )
 
 
 def quote_from_pb(quote: inference_pb2.QuoteResponse) -> Quote:
     verdict = _VERDICTS.get(quote.verdict)
     if verdict is None:
-        raise Internal(f"the router sent a verdict this client does not know: {quote.verdict}")
-    return Quote(
+        raise _unknown("a verdict", quote.verdict)
+    return from_pb(
+        Quote,
+        quote,
         verdict=verdict,
-        promise=promise_from_pb(quote.promise),
-        prompt_tokens=quote.prompt_tokens,
+        promise=from_pb(Promise, quote.promise),
         retry_after_s=quote.retry_after_ms / 1000 if verdict is Verdict.REFUSED else None,
         attainable=attainable_from_pb(quote.refusal) if quote.HasField("refusal") else None,
     )
-
-
-def model_from_pb(model: inference_pb2.Model) -> Model:
-    return Model(
-        name=model.name,
-        architecture=model.architecture,
-        max_context_tokens=model.max_context_tokens,
-        vocab_size=model.vocab_size,
-        has_chat_template=model.has_chat_template,
-        fingerprint=model.fingerprint,
-    )
-
-
-def _tokens_from_pb(tokens: inference_pb2.Tokens) -> Tokens:
-    logprobs = _logprobs_from_pb(tokens.logprobs)
-    return Tokens(tokens.choice, tokens.first_index, tuple(tokens.token_ids), tokens.text, logprobs)
 
 
 def _logprobs_from_pb(logprobs: Iterable[inference_pb2.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
@@ -297,11 +214,32 @@ def _logprobs_from_pb(logprobs: Iterable[inference_pb2.TokenLogprobs]) -> tuple[
     )
 
 
-def _reason(reason: generation_pb2.FinishReason) -> FinishReason:
-    found = _REASONS.get(reason)
-    if found is None:
-        raise Internal(f"the router sent a finish reason this client does not know: {reason}")
-    return found
+def _unknown(what: str, value: object) -> Internal:
+    return Internal(f"the router sent {what} this client does not know: {value}")
+
+
+def from_pb(kind: type[T], message: Message, **given: Any) -> T:
+    """Return a dataclass `kind` with the fields of a message; those in `given` come from there.
+
+    An optional field that is unset becomes None, a repeated one a tuple.
+    """
+    described: Any = kind
+    names = (field.name for field in fields(described) if field.name not in given)
+    return kind(**{name: _read(message, name) for name in names}, **given)
+
+
+def _read(message: Message, name: str) -> Any:
+    field = message.DESCRIPTOR.fields_by_name[name]
+    if field.has_presence and not message.HasField(name):
+        return None
+    value: Any = getattr(message, name)
+    return tuple(value) if isinstance(value, MutableSequence) else value
+
+
+def _put_all(message: Message, prefix: str, options: object, **given: Any) -> None:
+    """Set each field of a message from `given`, or else from `options`."""
+    names = (name for name in message.DESCRIPTOR.fields_by_name if name not in given)
+    _put(message, prefix, **{name: getattr(options, name) for name in names}, **given)
 
 
 def _put(message: Message, prefix: str, **values: Any) -> None:
@@ -309,35 +247,26 @@ def _put(message: Message, prefix: str, **values: Any) -> None:
     for name, value in values.items():
         if value is None:
             continue
+        target: Any = getattr(message, name)
+        is_list = isinstance(target, MutableSequence)
         try:
-            setattr(message, name, value)
+            if is_list:
+                target.extend(_parts(value))
+            elif isinstance(target, MutableMapping):
+                target.update(value)
+            else:
+                setattr(message, name, value)
         except (TypeError, ValueError) as error:
-            accepted = _ACCEPTED.get(message.DESCRIPTOR.fields_by_name[name].cpp_type, str(error))
+            kind = message.DESCRIPTOR.fields_by_name[name].cpp_type
+            accepted = str(error) if is_list else _ACCEPTED.get(kind, str(error))
             raise _invalid(prefix + name, value, accepted) from None
 
 
-def _put_stop(message: generation_pb2.StopRules, stop: Stop) -> None:
-    names = ("max_tokens", "min_tokens", "ignore_eos", "include_stop", "skip_special_tokens")
-    _put(message, "stop.", **{name: getattr(stop, name) for name in names})
-    _extend(message.stop_strings, "stop.stop_strings", stop.strings)
-    _extend(message.stop_token_ids, "stop.stop_token_ids", stop.token_ids)
-
-
-def _put_bias(message: generation_pb2.SamplingParams, bias: Mapping[int, float]) -> None:
-    try:
-        message.logit_bias.update(bias)
-    except (TypeError, ValueError):
-        raise _invalid("sampling.logit_bias", bias, "token ids with a number for each") from None
-
-
-def _extend(target: Any, field: str, values: Any) -> None:
-    # A string is a sequence of characters too, which nobody means.
+def _parts(values: Any) -> Any:
+    """Refuse a string: it is a sequence of characters too, which nobody means."""
     if isinstance(values, str):
-        raise _invalid(field, values, "a sequence")
-    try:
-        target.extend(values)
-    except (TypeError, ValueError) as error:
-        raise _invalid(field, values, str(error)) from None
+        raise TypeError("a sequence")
+    return values
 
 
 def _invalid(field: str, value: object, accepted: str) -> InvalidRequest:

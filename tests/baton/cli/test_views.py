@@ -12,9 +12,10 @@ from baton.cli.views.fleet_reporter import FleetReporter
 from baton.cli.views.status_view import bar, render
 from baton.fleet import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from baton.operators.v1 import fleet_pb2
+from baton.snapshots import FleetFacts
 from baton.types import Finished, Queued, Tokens
-from baton.wire.convert import event_from_pb
-from baton.wire.convert_fleet import facts_from_pb, snapshot_from_pb
+from baton.wire.convert import event_from_pb, from_pb
+from baton.wire.convert_fleet import snapshot_from_pb
 from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import finished as finished_pb
 
@@ -96,7 +97,7 @@ def test_status_shows_workers_queue_and_promises_in_80_columns() -> None:
     queue = fleet_pb2.QueueStatus(waiting=3, capacity=1024, redis_reachable=False)
     snapshot = fleet_pb2.WatchResponse(workers=workers, counters=counters, queue=queue, uptime_s=3700)
     facts = fleet_pb2.DescribeResponse(model_name="demo", block_size=16)
-    text = shown(render(facts_from_pb(facts), snapshot_from_pb(snapshot)))
+    text = shown(render(from_pb(FleetFacts, facts), snapshot_from_pb(snapshot)))
     assert max(map(len, text.splitlines())) <= 80
     assert "12.3 ms" in text
     assert text.index("prefill-0") < text.index("decode-0")
@@ -149,7 +150,7 @@ def test_status_shows_workers_that_start() -> None:
         fleet_pb2.StartingWorker(worker_id="decode-0", phase="reading weights", done=42, total=100),
         fleet_pb2.StartingWorker(worker_id="prefill-0", phase="importing", silent_s=12.4),
     ]
-    facts = facts_from_pb(fleet_pb2.DescribeResponse(model_name="demo", block_size=16))
+    facts = from_pb(FleetFacts, fleet_pb2.DescribeResponse(model_name="demo", block_size=16))
     text = shown(render(facts, snapshot_from_pb(fleet_pb2.WatchResponse(starting=starting))))
     assert "decode-0 starting · reading weights 42%" in text
     assert "prefill-0 starting · importing · no word for 12 s" in text
