@@ -57,11 +57,7 @@ def _make_ca(made: Certificates, now: dt.datetime) -> tuple[x509.Certificate, Ke
     _refuse_others(made)
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Baton fleet CA")
-    builder = _dated(x509.CertificateBuilder(), now, CA_DAYS)
-    builder = builder.subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_key_usage(signs=True), critical=True)
+    builder = _builder(name, name, key, now, CA_DAYS, path_length=0)
     authority = builder.sign(key, hashes.SHA256())
     write_secret(made.ca_key, _pem(key))
     made.ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
@@ -102,24 +98,39 @@ def _make_leaf(
     authority, ca_key = signer
     key = ec.generate_private_key(ec.SECP256R1())
     until = min(dt.timedelta(days=days), authority.not_valid_after_utc - now)
-    builder = _dated(x509.CertificateBuilder(), now, until.days)
-    builder = builder.subject_name(_name(f"{part}.baton.internal")).issuer_name(authority.subject)
-    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_key_usage(signs=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-    builder = builder.add_extension(
-        x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
-    )
-    ca_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
-    builder = builder.add_extension(ca_id, critical=False)
+    builder = _builder(_name(f"{part}.baton.internal"), authority.subject, key, now, until.days)
+    for extension in (
+        x509.ExtendedKeyUsage(usages),
+        x509.SubjectAlternativeName([_general_name(name) for name in names]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
+    ):
+        builder = builder.add_extension(extension, critical=False)
     replace_secret(made.key(part), _pem(key))
     certificate = builder.sign(ca_key, hashes.SHA256())
     made.cert(part).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _dated(builder: x509.CertificateBuilder, now: dt.datetime, days: int) -> x509.CertificateBuilder:
-    return builder.not_valid_before(now - _BACKDATED).not_valid_after(now + dt.timedelta(days=days))
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: Key,
+    now: dt.datetime,
+    days: int,
+    path_length: int | None = None,
+) -> x509.CertificateBuilder:
+    """Start a certificate: of a CA, which signs others, if it has a `path_length`."""
+    is_ca = path_length is not None
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + dt.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=path_length), critical=True)
+        .add_extension(_key_usage(signs=is_ca), critical=True)
+    )
 
 
 def _name(common: str) -> x509.Name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
@@ -12,7 +13,7 @@ from google.protobuf.message import Message
 
 from router.api.status import status_of
 from router.errors import InternalError, MalformedMessage, RouterError, UnknownMethod
-from services.rpc.handlers import Context, Handler
+from services.rpc.handlers import Context, Continuation, Handler, wrapped_handler
 from services.rpc.reading import OUR_PACKAGES, Unreadable, reading
 
 Behaviour = Callable[[Any, Context], Awaitable[object]]
@@ -28,25 +29,16 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         self._refused = refused
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
         method = handler_call_details.method
         handler = await continuation(handler_call_details)
-        parse = None if handler is None else handler.request_deserializer
         if handler is None or not method.startswith(OUR_PACKAGES) or handler.request_streaming:
             return handler
-        read = None if parse is None else reading(parse)
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                self._catch_errors(handler.unary_stream, method), read, handler.response_serializer
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            self._catch_errors(handler.unary_unary, method), read, handler.response_serializer
-        )
+        wrap = functools.partial(self._catch_errors, method)
+        return wrapped_handler(handler, wrap, reading(handler.request_deserializer))
 
-    def _catch_errors(self, behaviour: Any, method: str) -> Behaviour:
+    def _catch_errors(self, method: str, behaviour: Any) -> Behaviour:
         async def call(request: object, context: Context) -> object:
             try:
                 if isinstance(request, Unreadable):
@@ -92,4 +84,4 @@ def path_prefix(request: object, field: str) -> str:
 async def abort_with(context: Context, error: RouterError, request: object = None) -> NoReturn:
     """End the call with the status of an error."""
     status = status_of(error, path_prefix(request, error.fields[0]) if error.fields else "")
-    await context.abort(status.code, status.message, trailing_metadata=status.trailing_metadata)
+    await context.abort(status.code, status.details, trailing_metadata=status.trailing_metadata)

@@ -24,7 +24,13 @@ from router.api.convert import (
 )
 from router.api.pending_calls import PendingCalls
 from router.api.sizes import check_chat_size, check_sizes
-from router.api.validation import RawRequest, check_before_tokenising, check_model, check_name
+from router.api.validation import (
+    RawRequest,
+    check_before_tokenising,
+    check_model,
+    check_name,
+    check_resumption,
+)
 from router.auth.auth import Auth, Bill, BudgetWait
 from router.auth.principal import as_caller, tenant_of_call
 from router.core.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
@@ -95,15 +101,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.QuoteResponse:
         await self._admit(BudgetWait())
         check_sizes(request.request, self._facts)
-        raw, shell = as_caller(request_from_pb(request.request)), self._shell
-        checked = await self._preprocessor.check(raw)
-        quoted = await shell.quote(
+        raw = as_caller(request_from_pb(request.request))
+        checked = await self._preprocessor.arrival(raw)
+        quoted = await self._shell.quote(
             prompt_tokens=len(checked.prompt_token_ids),
             num_choices=checked.sampling.n,
             max_tokens=checked.stop.max_tokens,
             slo=checked.slo,
             waited_s=self._preprocessor.tokenised_s(raw),
-            hits=await self._preprocessor.prefix_hits(raw.tenant, checked),
+            hits=checked.prefix_hits,
         )
         return quote_to_pb(quoted)
 
@@ -159,8 +165,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 with self._pending.track(name) as pending:
                     await self._admit(wait)
                     async with self._until_deadline(raw.deadline_ms, received_at):
+                        if resume is not None:
+                            check_resumption(caller)
                         event = await self._preprocessor.arrival(
-                            caller, digest, received_at, listener, resumed=resume is not None
+                            caller,
+                            listener=listener,
+                            digest=digest,
+                            received_at=received_at,
+                            can_refuse=resume is None,
                         )
                     if self._auth is not None:
                         output = event.stop.max_tokens * event.sampling.n

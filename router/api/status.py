@@ -6,17 +6,16 @@ Messages over 4 MiB never get here: gRPC itself ends their calls with RESOURCE_E
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
+from google.protobuf import duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no annotations
 
 from router.api.convert import refusal_to_pb
 from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
 
-DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "baton.v1"
 """The domain of every ErrorInfo."""
 
@@ -56,26 +55,16 @@ _WITH_BAD_REQUEST = {
 """Codes of errors with a BadRequest, which names their fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class RichStatus:
-    """The status that ends a call."""
-
-    code: grpc.StatusCode
-    message: str
-    trailing_metadata: tuple[tuple[str, bytes], ...]
-
-
-def status_of(error: RouterError, prefix: str = "") -> RichStatus:
+def status_of(error: RouterError, prefix: str = "") -> grpc.Status:
     """Return the code, sentence and details of an error. `prefix` precedes its fields, such as `request.`."""
     code = CODES[error.reason]
     fields = [prefix + field for field in error.fields]
     sentence = prefix + str(error) if fields else str(error)
     status = status_pb2.Status(code=code.value[0], message=sentence)
     for detail in _details(error, code, fields, sentence):
-        packed = any_pb2.Any()
-        packed.Pack(detail)
-        status.details.append(packed)
-    return RichStatus(code, sentence, ((DETAILS_KEY, status.SerializeToString()),))
+        status.details.add().Pack(detail)
+    made: grpc.Status = rpc_status.to_status(status)
+    return made
 
 
 def _details(

@@ -76,15 +76,6 @@ class RawRequest:
     received_prompt_logprobs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedPrompt:
-    """The parts of a request that depend on the prompt's length, checked."""
-
-    token_ids: tuple[int, ...]
-    stop: StopRules
-    received: tuple[Received, ...]
-
-
 def check_model(model: str, facts: ModelFacts) -> None:
     """Raise unless `model` is empty or the name of the fleet's model."""
     if model not in ("", facts.name):
@@ -240,19 +231,18 @@ def check_prompt_tokens(field_name: str, num_tokens: int, facts: ModelFacts) -> 
         )
 
 
-def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts) -> CheckedPrompt:
-    """Check the prompt against the model's context, and everything that depends on its length."""
+def checked_stop(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts) -> StopRules:
+    """Check the prompt against the model's context, and return the stop rules that leave room for it."""
     if not token_ids:
         raise ValidationError(prompt_field(raw), "empty", "a prompt of at least one token")
     check_prompt_tokens(prompt_field(raw), len(token_ids), facts)
-    room = facts.max_context_tokens - len(token_ids)
     _check_token_ids("tokens.token_ids", token_ids, facts.vocab_size)
-    max_tokens = min(_or(raw.max_tokens, DEFAULT_MAX_TOKENS), room)
+    max_tokens = min(_or(raw.max_tokens, DEFAULT_MAX_TOKENS), facts.max_context_tokens - len(token_ids))
     if raw.min_tokens > max_tokens:
         raise ValidationError(
             "stop.min_tokens", raw.min_tokens, f"at most {max_tokens}, as max_tokens or the context allows"
         )
-    stop = StopRules(
+    return StopRules(
         max_tokens=max_tokens,
         min_tokens=raw.min_tokens,
         stop_strings=raw.stop_strings,
@@ -261,12 +251,14 @@ def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts)
         include_stop=raw.include_stop,
         skip_special_tokens=_or(raw.skip_special_tokens, True),
     )
-    most = 0 if raw.prompt_logprobs is None else len(token_ids) - 1
+
+
+def checked_received(
+    raw: RawRequest, prompt_tokens: int, stop: StopRules, facts: ModelFacts
+) -> tuple[Received, ...]:
+    """Return what the client has of each choice, which must be possible with these stop rules."""
+    most = 0 if raw.prompt_logprobs is None else prompt_tokens - 1
     _check_range("received_prompt_logprobs", raw.received_prompt_logprobs, 0, most)
-    return CheckedPrompt(tuple(token_ids), stop, _checked_received(raw, stop, facts))
-
-
-def _checked_received(raw: RawRequest, stop: StopRules, facts: ModelFacts) -> tuple[Received, ...]:
     seen: set[int] = set()
     checked = []
     for place, (choice, token_ids) in enumerate(raw.received):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import grpc.aio
 
@@ -10,7 +10,7 @@ from router.api.error_interceptor import abort_with
 from router.auth.auth import Auth
 from router.auth.principal import set_caller
 from router.errors import NotAllowed, Reason, RouterError
-from services.rpc.handlers import Context, Handler
+from services.rpc.handlers import Context, Continuation, Handler, wrapped_handler
 
 OPEN = "/grpc.health.v1.Health/"
 """Health probes need no credential, and learn only whether the router serves."""
@@ -25,9 +25,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         self._refused = refused
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
         method = handler_call_details.method
         if not method.startswith(OPEN):
@@ -50,10 +48,4 @@ def _refusing(error: RouterError, handler: Handler | None) -> Handler | None:
     async def refuse(_request: object, context: Context) -> None:
         await abort_with(context, error)
 
-    if handler is None:
-        return None
-    if handler.request_streaming:
-        return grpc.stream_stream_rpc_method_handler(refuse)
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(refuse)
-    return grpc.unary_unary_rpc_method_handler(refuse)
+    return None if handler is None else wrapped_handler(handler, lambda _: refuse)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from output_text.output import output_rules
 from router.api.validation import (
@@ -12,12 +12,12 @@ from router.api.validation import (
     RawRequest,
     check_bans,
     check_before_tokenising,
-    check_resumption,
     check_stop,
     check_token_ids,
-    checked_prompt,
+    checked_received,
     checked_sampling,
     checked_slo,
+    checked_stop,
     prompt_field,
 )
 from router.auth.limits import Limits, prompt_bytes
@@ -33,18 +33,6 @@ from scheduling.request import SamplingParams, Slo, StopRules
 from state.errors import StoreUnavailable
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRequest:
-    """A request with every field set and inside its range."""
-
-    request_id: str
-    prompt_token_ids: tuple[int, ...]
-    sampling: SamplingParams
-    stop: StopRules
-    slo: Slo
-    received: tuple[Received, ...]
-
-
 class Preprocessor:
     """Turns raw requests into events for the core. Its only state is the pool of tokenizer processes."""
 
@@ -56,8 +44,16 @@ class Preprocessor:
         self._pool = pool
         self._shell = shell
 
-    async def check(self, raw: RawRequest, *, can_refuse: bool = False) -> CheckedRequest:
-        """Validate and tokenise; raises `RouterError`.
+    async def arrival(
+        self,
+        raw: RawRequest,
+        *,
+        listener: int = 0,
+        digest: bytes = b"",
+        received_at: float = 0.0,
+        can_refuse: bool = False,
+    ) -> Arrived:
+        """Validate and tokenise; return the event that submits the request. Raises `RouterError`.
 
         With `can_refuse` it raises `Refused` if the wait for the tokenizer alone exceeds the TTFT.
         """
@@ -68,14 +64,31 @@ class Preprocessor:
         check_stop(raw, facts.vocab_size)
         if can_refuse:
             await self._refuse_late(raw, sampling, slo)
-        token_ids = await self.tokenise(raw)
-        prompt = checked_prompt(raw, token_ids, facts)
+        token_ids = tuple(await self.tokenise(raw))
+        stop = checked_stop(raw, token_ids, facts)
+        received = checked_received(raw, len(token_ids), stop, facts)
         if raw.bad_words:
             sampling = replace(sampling, bad_words=await self._pool.encode_words(raw.bad_words))
-        check_bans(sampling, prompt.stop, facts)
-        received = await self._find_ends(prompt.received, prompt.stop, len(prompt.token_ids))
-        request_id = raw.request_id or secrets.token_hex(16)
-        return CheckedRequest(request_id, prompt.token_ids, sampling, prompt.stop, slo, received)
+        check_bans(sampling, stop, facts)
+        return Arrived(
+            listener=listener,
+            tenant=raw.tenant,
+            request_id=raw.request_id or secrets.token_hex(16),
+            session=raw.session,
+            digest=digest,
+            prompt_token_ids=token_ids,
+            sampling=sampling,
+            seed_given=raw.seed is not None,
+            stop=stop,
+            slo=slo,
+            received_at=received_at,
+            resume_grace_s=raw.resume_grace_ms / 1000,
+            received=await self._find_ends(received, stop, len(token_ids)),
+            failed_attempts=raw.failed_attempts,
+            received_prompt_logprobs=raw.received_prompt_logprobs,
+            # Cached blocks have no logits: for log-probabilities the prompt is computed again.
+            prefix_hits={} if raw.prompt_logprobs is not None else await self._hits(raw.tenant, token_ids),
+        )
 
     def tokenised_s(self, raw: RawRequest) -> float:
         """Predict the seconds until a prompt that arrives now has been tokenised."""
@@ -145,44 +158,13 @@ class Preprocessor:
             checked.append(replace(choice, finish=finish, matched=matched))
         return tuple(checked)
 
-    async def arrival(
-        self, raw: RawRequest, digest: bytes, received_at: float, listener: int, *, resumed: bool
-    ) -> Arrived:
-        """Return the event that submits a request to the core."""
-        if resumed:
-            check_resumption(raw)
-        checked = await self.check(raw, can_refuse=not resumed)
-        return Arrived(
-            listener=listener,
-            tenant=raw.tenant,
-            request_id=checked.request_id,
-            session=raw.session,
-            digest=digest,
-            prompt_token_ids=checked.prompt_token_ids,
-            sampling=checked.sampling,
-            seed_given=raw.seed is not None,
-            stop=checked.stop,
-            slo=checked.slo,
-            received_at=received_at,
-            resume_grace_s=raw.resume_grace_ms / 1000,
-            received=checked.received,
-            failed_attempts=raw.failed_attempts,
-            received_prompt_logprobs=raw.received_prompt_logprobs,
-            prefix_hits=await self.prefix_hits(raw.tenant, checked),
-        )
-
-    async def prefix_hits(self, tenant: str, checked: CheckedRequest) -> Mapping[str, int]:
-        """Look up how many prompt blocks each worker has cached and can use."""
-        token_ids = checked.prompt_token_ids
-        if checked.sampling.prompt_logprobs is not None:
-            return {}  # cached blocks have no logits, so the prompt is computed again
+    async def _hits(self, tenant: str, token_ids: Sequence[int]) -> Mapping[str, int]:
+        """Look up how many leading blocks of a prompt each worker has cached."""
         fleet, worker_keys = self._shell.discovery.fleet, list(self._shell.core.state.fleet.workers)
         if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
             return {}
-        root = chain_root(fleet.fingerprint, cache_salt(tenant))
+        hashes = each_hash(chain_root(fleet.fingerprint, cache_salt(tenant)), token_ids, fleet.block_size)
         try:
-            return await self._shell.store.lookup_prefix(
-                worker_keys, each_hash(root, token_ids, fleet.block_size)
-            )
+            return await self._shell.store.lookup_prefix(worker_keys, hashes)
         except StoreUnavailable:
             return {}  # the hits are only a hint; enqueueing decides whether the store is needed

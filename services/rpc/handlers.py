@@ -1,4 +1,4 @@
-"""Run a check before each call of a gRPC handler, whatever its streaming kind."""
+"""Wrap gRPC handlers, whatever their streaming kind."""
 
 from __future__ import annotations
 
@@ -11,30 +11,38 @@ import grpc.aio
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
-_KINDS: dict[tuple[bool, bool], str] = {
-    (False, False): "unary_unary",
-    (False, True): "unary_stream",
-    (True, False): "stream_unary",
-    (True, True): "stream_stream",
-}
-"""By whether requests and responses are streams."""
+Continuation: TypeAlias = Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]
+"""Gives an interceptor the handler of a call; None if there is no such method."""
+
+
+def wrapped_handler(
+    handler: Handler, wrap: Callable[[Any], Any], parse: Callable[[bytes], Any] | None = None
+) -> Handler:
+    """Return the same handler with its behaviour wrapped, and other than by default parsing by `parse`."""
+    kind = "_".join(
+        "stream" if streams else "unary"
+        for streams in (handler.request_streaming, handler.response_streaming)
+    )
+    make = getattr(grpc, f"{kind}_rpc_method_handler")
+    made: Handler = make(
+        wrap(getattr(handler, kind)), parse or handler.request_deserializer, handler.response_serializer
+    )
+    return made
 
 
 def checked_handler(handler: Handler, check: Callable[[Context], Awaitable[None]]) -> Handler:
     """Return the same handler, which first awaits `check` and goes on if that returns."""
-    kind = _KINDS[handler.request_streaming, handler.response_streaming]
-    behaviour = getattr(handler, kind)
 
-    async def call(request: object, context: Context) -> object:
-        await check(context)
-        return await behaviour(request, context)
+    def wrap(behaviour: Any) -> Any:
+        async def call(request: object, context: Context) -> object:
+            await check(context)
+            return await behaviour(request, context)
 
-    async def stream(request: object, context: Context) -> AsyncIterator[object]:
-        await check(context)
-        async for response in behaviour(request, context):
-            yield response
+        async def stream(request: object, context: Context) -> AsyncIterator[object]:
+            await check(context)
+            async for response in behaviour(request, context):
+                yield response
 
-    checked = stream if inspect.isasyncgenfunction(behaviour) else call
-    make = getattr(grpc, f"{kind}_rpc_method_handler")
-    made: Handler = make(checked, handler.request_deserializer, handler.response_serializer)
-    return made
+        return stream if inspect.isasyncgenfunction(behaviour) else call
+
+    return wrapped_handler(handler, wrap)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 
-from services.rpc.handlers import Context, Handler
+from services.rpc.handlers import Context, Continuation, Handler, wrapped_handler
 
 OUR_PACKAGES = "/baton."
 
@@ -28,8 +28,10 @@ class Unreadable:
         )
 
 
-def reading(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a deserializer that returns `Unreadable` if `parse` raises."""
+def reading(parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """Return a deserializer that returns `Unreadable` if `parse` raises; None for a method without one."""
+    if parse is None:
+        return None
     name = getattr(getattr(parse, "__self__", None), "__name__", "message of this method")
 
     def read(data: bytes) -> object:
@@ -48,22 +50,13 @@ class RefuseUnreadable(grpc.aio.ServerInterceptor):
     """
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
         handler = await continuation(handler_call_details)
-        parse = None if handler is None else handler.request_deserializer
-        if handler is None or parse is None or not handler_call_details.method.startswith(OUR_PACKAGES):
+        if handler is None or not handler_call_details.method.startswith(OUR_PACKAGES):
             return handler
-        write = handler.response_serializer
-        if handler.request_streaming:
-            checked_stream = _check_requests(handler.stream_stream)
-            return grpc.stream_stream_rpc_method_handler(checked_stream, reading(parse), write)
-        if handler.response_streaming:
-            checked = _check_request(handler.unary_stream)
-            return grpc.unary_stream_rpc_method_handler(checked, reading(parse), write)
-        return grpc.unary_unary_rpc_method_handler(_check_request(handler.unary_unary), reading(parse), write)
+        wrap = _check_requests if handler.request_streaming else _check_request
+        return wrapped_handler(handler, wrap, reading(handler.request_deserializer))
 
 
 def _check_request(behaviour: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 import grpc.aio
 
-from services.rpc.handlers import Context, Handler, checked_handler
+from services.rpc.handlers import Context, Continuation, Handler, checked_handler
 from services.security.tls import CertificateRole, roles_of
 
 FLEET = frozenset({CertificateRole.ROUTER, CertificateRole.WORKER})
@@ -22,9 +22,7 @@ class RoleGuard(grpc.aio.ServerInterceptor):
         self._allowed = allowed
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
         handler = await continuation(handler_call_details)
         service = handler_call_details.method.split("/")[1]

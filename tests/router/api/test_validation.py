@@ -9,15 +9,16 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from router.api.status import DETAILS_KEY, status_of
+from router.api.status import status_of
 from router.api.validation import (
     RawRequest,
     check_before_tokenising,
     check_resumption,
     check_stop,
-    checked_prompt,
+    checked_received,
     checked_sampling,
     checked_slo,
+    checked_stop,
     finish_of,
 )
 from router.errors import DeadlineExpired, ModelNotFound, RouterError, ValidationError
@@ -34,7 +35,8 @@ def check(raw: RawRequest, facts: ModelFacts) -> None:
     checked_sampling(raw, facts.vocab_size, 1)
     checked_slo(raw)
     check_stop(raw, facts.vocab_size)
-    checked_prompt(raw, raw.token_ids if raw.token_ids is not None else [5], facts)
+    token_ids = raw.token_ids if raw.token_ids is not None else [5]
+    checked_received(raw, len(token_ids), checked_stop(raw, token_ids, facts), facts)
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
@@ -125,9 +127,9 @@ def test_defaults_are_those_of_the_contract(facts: ModelFacts) -> None:
     assert (sampling.temperature, sampling.top_p, sampling.n, sampling.seed) == (1.0, 1.0, 1, 9)
     assert sampling.logprobs is None
     assert checked_slo(GOOD).slo_class is SloClass.STANDARD
-    assert checked_prompt(GOOD, (5,), facts).stop.max_tokens == 256
+    assert checked_stop(GOOD, (5,), facts).max_tokens == 256
     nearly_full = [5] * (facts.max_context_tokens - 10)
-    assert checked_prompt(GOOD, nearly_full, facts).stop.max_tokens == 10
+    assert checked_stop(GOOD, nearly_full, facts).max_tokens == 10
 
 
 def test_another_model_is_not_found(facts: ModelFacts) -> None:
@@ -189,7 +191,7 @@ def test_bad_request_reaches_the_client_in_detail(
 ) -> None:
     status = status_of(error)
     assert status.code is code
-    rich = status_pb2.Status.FromString(dict(status.trailing_metadata)[DETAILS_KEY])
+    rich = status_pb2.Status.FromString(dict(status.trailing_metadata)["grpc-status-details-bin"])
     detail = error_details_pb2.BadRequest()
     assert rich.details[1].Unpack(detail)
     assert [violation.field for violation in detail.field_violations] == [field]
