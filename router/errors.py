@@ -102,9 +102,6 @@ class ValidationError(RouterError):
         super().__init__(
             reason, f"{field} is {_short(value)}; accepted: {accepted}", fields=(field, *also), limit=limit
         )
-        self.field = field
-        self.value = value
-        self.accepted = accepted
 
 
 class ModelNotFound(RouterError):
@@ -203,10 +200,7 @@ class InternalError(RouterError):
     """The router failed unexpectedly."""
 
     def __init__(self, cause: Exception) -> None:
-        super().__init__(
-            Reason.INTERNAL_ERROR,
-            f"the router failed because of a bug: {type(cause).__name__}",
-        )
+        super().__init__(Reason.INTERNAL_ERROR, f"the router failed because of a bug: {type(cause).__name__}")
 
 
 def _short(value: object) -> str:

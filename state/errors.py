@@ -17,7 +17,6 @@ class StoreUnavailable(StoreError):
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"Redis at {url} does not answer ({reason}); start one or point --redis at it")
-        self.url = url
         self.reason = reason
 
 

@@ -32,7 +32,6 @@ class AuthFileUnusable(ValueError):
 
     def __init__(self, path: Path, wrong: str) -> None:
         super().__init__(f"{path}: {wrong}")
-        self.path = path
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,10 @@ _CRC_CHARS = len(',"01234567"]')
 
 
 class RecordingError(ValueError):
-    """A line is not what a recorder wrote; `line` counts from 1."""
+    """A line, counted from 1, is not what a recorder wrote."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line}: {why}")
-        self.line = line
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,6 @@ class AddressUnusable(ValueError):
 
     def __init__(self, flag: str, address: str, reason: str, accepted: str) -> None:
         super().__init__(f"{flag} is {address}, which cannot be bound: {reason}; accepted: {accepted}")
-        self.flag = flag
-        self.address = address
-        self.reason = reason
 
 
 def add_port(server: grpc.aio.Server, listen: str, tls: FleetTls | None, client_ca: bytes | None) -> int:

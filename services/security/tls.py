@@ -39,7 +39,6 @@ class TlsUnusable(ValueError):
     def __init__(self, path: Path, wrong: str) -> None:
         super().__init__(f"{path} {wrong}")
         self.path = path
-        self.wrong = wrong
 
 
 @dataclass(frozen=True, slots=True)

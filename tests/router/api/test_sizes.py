@@ -59,8 +59,8 @@ def test_one_entry_too_many_is_refused_by_its_field(
     check_sizes(inference_pb2.GenerateRequest(**longest), facts)  # type: ignore[arg-type]  # as above
     with pytest.raises(ValidationError) as error:
         check_sizes(inference_pb2.GenerateRequest(**longer), facts)  # type: ignore[arg-type]  # as above
-    assert (error.value.field, error.value.limit) == (field, limit)
-    assert str(limit) in error.value.accepted
+    assert (error.value.fields[0], error.value.limit) == (field, limit)
+    assert str(limit) in str(error.value).partition("accepted: ")[2]
 
 
 def test_what_was_received_is_bounded_too(facts: ModelFacts) -> None:
@@ -72,7 +72,7 @@ def test_what_was_received_is_bounded_too(facts: ModelFacts) -> None:
     long = inference_pb2.ReceivedTokens(token_ids=[5] * 8192)
     with pytest.raises(ValidationError) as error:
         check_sizes(message, facts, [received[0], long])
-    assert error.value.field == "received[1].token_ids"
+    assert error.value.fields[0] == "received[1].token_ids"
 
 
 def test_a_prompt_over_the_context_says_so(facts: ModelFacts) -> None:

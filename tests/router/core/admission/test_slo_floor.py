@@ -164,7 +164,7 @@ def test_a_router_names_field_value_and_range_whatever_it_has_to_do(field: str, 
     for core in (core_of("slack"), busy):
         (error,) = [action for action in told(core, slo) if isinstance(action, Exception)]
         assert isinstance(error, ValidationError)
-        assert error.field == field
+        assert error.fields[0] == field
         assert re.search(r"is [19]; accepted: 10 or more, or unset", str(error))
         with pytest.raises(ValidationError, match=field):
             judged(core, asks(6), slo, QueueAhead(0, 0), 1.0)
