@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import TypeVar
 
 from baton.errors import Internal, StreamCorrupt
 from baton.types import (
@@ -15,9 +16,10 @@ from baton.types import (
     Finished,
     FinishReason,
     PromptLogprobs,
-    TokenLogprobs,
     Tokens,
 )
+
+E = TypeVar("E")
 
 
 class Progress:
@@ -112,50 +114,38 @@ class Collector:
     """Collects the events of a stream into a `Completion`."""
 
     def __init__(self, num_choices: int) -> None:
-        self._accepted: Accepted | None = None
-        self._texts: list[list[str]] = [[] for _ in range(num_choices)]
-        self._token_ids: list[list[int]] = [[] for _ in range(num_choices)]
-        self._logprobs: list[list[TokenLogprobs]] = [[] for _ in range(num_choices)]
-        self._ends: dict[int, ChoiceFinished] = {}
-        self._prompt_logprobs: list[TokenLogprobs] = []
-        self._finished: Finished | None = None
+        self._num_choices = num_choices
+        self._events: list[Event] = []
 
     def add(self, event: Event) -> None:
-        match event:
-            case Tokens():
-                self._texts[event.choice].append(event.text)
-                self._token_ids[event.choice].extend(event.token_ids)
-                self._logprobs[event.choice].extend(event.logprobs)
-            case PromptLogprobs():
-                self._prompt_logprobs.extend(event.logprobs)
-            case Accepted():
-                self._accepted = event
-            case ChoiceFinished():
-                self._ends[event.choice] = event
-            case Finished():
-                self._finished = event
+        self._events.append(event)
 
     def completion(self, resumes: int) -> Completion:
         """Return the completion. Raises `Internal` if the stream is incomplete."""
-        if self._accepted is None or self._finished is None:
+        accepted, finished = self._only(Accepted), self._only(Finished)
+        if not accepted or not finished:
             raise Internal("the stream ended without being accepted or finished")
         return Completion(
-            request_id=self._accepted.request_id,
-            seed=self._accepted.seed,
-            choices=tuple(self._choice(index) for index in range(len(self._texts))),
-            finished=self._finished,
+            request_id=accepted[0].request_id,
+            seed=accepted[0].seed,
+            choices=tuple(self._choice(index) for index in range(self._num_choices)),
+            finished=finished[-1],
             resumes=resumes,
-            prompt_logprobs=tuple(self._prompt_logprobs),
+            prompt_logprobs=tuple(part for piece in self._only(PromptLogprobs) for part in piece.logprobs),
         )
 
+    def _only(self, kind: type[E]) -> list[E]:
+        return [event for event in self._events if isinstance(event, kind)]
+
     def _choice(self, index: int) -> Choice:
-        end = self._ends.get(index)
+        pieces = [tokens for tokens in self._only(Tokens) if tokens.choice == index]
+        end = next((end for end in self._only(ChoiceFinished) if end.choice == index), None)
         return Choice(
             index=index,
-            text="".join(self._texts[index]),
-            token_ids=tuple(self._token_ids[index]),
+            text="".join(tokens.text for tokens in pieces),
+            token_ids=tuple(token_id for tokens in pieces for token_id in tokens.token_ids),
             finish_reason=FinishReason.FAILED if end is None else end.reason,
-            logprobs=tuple(self._logprobs[index]),
+            logprobs=tuple(part for tokens in pieces for part in tokens.logprobs),
             stop_string=None if end is None else end.stop_string,
             stop_token_id=None if end is None else end.stop_token_id,
         )

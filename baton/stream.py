@@ -142,12 +142,13 @@ class GenerationStream:
     async def _session(
         self, router: Transport, session: int, progress: Progress, clock: _Clock
     ) -> AsyncGenerator[Event, None]:
-        async with aclosing(self._call(router, session, progress)) as messages:
+        async with aclosing(self._call(router, session, progress)) as responses:
             is_continued = session == 0
             while True:
-                message = await clock.limit(anext(messages, None), has_tokens=progress.has_tokens)
-                if message is None:
+                response = await clock.limit(anext(responses, None), has_tokens=progress.has_tokens)
+                if response is None:
                     return
+                message = response.event
                 if not is_continued:
                     is_continued = True
                     self.resumes += 1
@@ -162,14 +163,11 @@ class GenerationStream:
                 if progress.admit(event):
                     yield event
 
-    async def _call(
+    def _call(
         self, router: Transport, session: int, progress: Progress
-    ) -> AsyncGenerator[inference_pb2.GenerationEvent, None]:
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse | inference_pb2.ResumeResponse, None]:
         if session == 0:
-            async with aclosing(router.stream(GENERATE, self._request)) as fresh:
-                async for generated in fresh:
-                    yield generated.event
-            return
+            return router.stream(GENERATE, self._request)
         resume = resume_to_pb(
             self._request,
             session,
@@ -177,9 +175,7 @@ class GenerationStream:
             progress.failed_attempts,
             progress.num_prompt_logprobs,
         )
-        async with aclosing(router.stream(RESUME, resume)) as resumed:
-            async for continued in resumed:
-                yield continued.event
+        return router.stream(RESUME, resume)
 
 
 class _RouterLeaves(Exception):

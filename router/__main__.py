@@ -35,8 +35,7 @@ from router.preprocess.model_facts import ModelFacts, ModelUnusable, read_model_
 from router.preprocess.preprocessor import Preprocessor
 from router.preprocess.tokenizer_pool import TokenizerPool
 from router.replay.recording import Recorder
-from services.process.event_loop import measure_loop, start_threads, watch_loop
-from services.process.garbage import freeze_garbage
+from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from services.process.log import configure_logging
 from services.rpc import health, reflection
 from services.rpc.health import Health

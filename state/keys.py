@@ -18,24 +18,14 @@ def epoch() -> str:
     return f"{_PREFIX}:epoch"
 
 
-def worker_expiries() -> str:
-    """zset: worker ids, scored by when their announcements expire."""
-    return f"{_PREFIX}:workers"
+def workers() -> list[str]:
+    """zset: worker ids, scored by when their announcements expire; hash: the announcements in JSON, by id."""
+    return [f"{_PREFIX}:workers", f"{_PREFIX}:worker_records"]
 
 
-def worker_records() -> str:
-    """hash: from a worker id to its announcement in JSON."""
-    return f"{_PREFIX}:worker_records"
-
-
-def starting_expiries() -> str:
-    """zset: ids of starting workers, scored by when their announcements expire."""
-    return f"{_PREFIX}:starting"
-
-
-def starting_records() -> str:
-    """hash: from the id of a starting worker to its announcement in JSON."""
-    return f"{_PREFIX}:starting_records"
+def starting() -> list[str]:
+    """The same for workers that do not serve yet."""
+    return [f"{_PREFIX}:starting", f"{_PREFIX}:starting_records"]
 
 
 def queue() -> str:

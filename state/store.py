@@ -81,45 +81,39 @@ class Store:
 
     async def register_worker(self, record: WorkerRecord, ttl_s: float) -> None:
         """Announce a worker. It counts as gone unless it is announced again within `ttl_s`."""
-        await self._run(
-            "register_worker",
-            [keys.worker_expiries(), keys.worker_records(), keys.prefixes_of(record.key)],
-            [record.worker_id, json.dumps(asdict(record)), round(ttl_s * 1000)],
-        )
+        await self._announce(keys.workers(), record, round(ttl_s * 1000))
 
     async def unregister_worker(self, worker_id: str, incarnation: str) -> None:
         """Remove the announcement; a younger process of the worker keeps its own."""
-        await self._run(
-            "unregister_worker",
-            [keys.worker_expiries(), keys.worker_records(), keys.prefixes_of(f"{worker_id}:{incarnation}")],
-            [worker_id, incarnation],
-        )
+        await self._withdraw(keys.workers(), worker_id, incarnation)
 
     async def list_workers(self) -> list[WorkerRecord]:
         """Return every worker whose announcement has not expired, by id."""
-        found = await self._run("list_workers", [keys.worker_expiries(), keys.worker_records()], [])
+        found = await self._run("list_workers", keys.workers(), [])
         records = (WorkerRecord(**json.loads(text)) for text in found)
         return sorted(records, key=lambda record: record.worker_id)
 
     async def announce_start(self, record: StartingRecord) -> None:
         """Announce a starting worker and its progress; an announcement that is not renewed expires."""
-        await self._run(
-            "register_worker",
-            [keys.starting_expiries(), keys.starting_records(), keys.prefixes_of(record.key)],
-            [record.worker_id, json.dumps(asdict(record)), START_TTL_MS],
-        )
+        await self._announce(keys.starting(), record, START_TTL_MS)
 
     async def withdraw_start(self, record: StartingRecord) -> None:
         """Remove the announcement of a start that is over; a younger process of the worker keeps its own."""
-        await self._run(
-            "unregister_worker",
-            [keys.starting_expiries(), keys.starting_records(), keys.prefixes_of(record.key)],
-            [record.worker_id, record.incarnation],
-        )
+        await self._withdraw(keys.starting(), record.worker_id, record.incarnation)
+
+    async def _announce(
+        self, where: Sequence[str], record: WorkerRecord | StartingRecord, ttl_ms: int
+    ) -> None:
+        args: list[str | int] = [record.worker_id, json.dumps(asdict(record)), ttl_ms]
+        await self._run("register_worker", [*where, keys.prefixes_of(record.key)], args)
+
+    async def _withdraw(self, where: Sequence[str], worker_id: str, incarnation: str) -> None:
+        script_keys = [*where, keys.prefixes_of(f"{worker_id}:{incarnation}")]
+        await self._run("unregister_worker", script_keys, [worker_id, incarnation])
 
     async def list_starting(self) -> list[Starting]:
         """Return every worker that is starting, by id."""
-        found = await self._run("list_starting", [keys.starting_expiries(), keys.starting_records()], [])
+        found = await self._run("list_starting", keys.starting(), [])
         workers = [
             Starting(StartingRecord(**json.loads(text)), max(0, START_TTL_MS - left_ms) / 1000)
             for text, left_ms in zip(found[::2], found[1::2], strict=True)

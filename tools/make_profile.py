@@ -23,7 +23,7 @@ from engine.build import resolve_device
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample
 from scheduling.cost.profiles import Profile, dump
-from services.process.garbage import freeze_garbage
+from services.process.event_loop import freeze_garbage
 from worker.config import WorkerConfig, parse_config
 from worker.engine import Engine
 from worker.startup.build import build_engine

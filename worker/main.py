@@ -24,8 +24,7 @@ from engine.errors import ModelRefused, NotDeterministic
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
-from services.process.event_loop import measure_loop, start_threads, watch_loop
-from services.process.garbage import freeze_garbage
+from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from services.process.watchdog import Watchdog, leave_stalled
 from services.rpc.listening import MetricsServer
 from services.security.tls import CertificateRole, FleetTls

@@ -27,7 +27,7 @@ from reporting.section import Goal, Section, markdown
 from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample, StepShape
-from services.process.garbage import freeze_garbage
+from services.process.event_loop import freeze_garbage
 from worker.config import parse_config
 from worker.engine import Engine
 from worker.startup.build import build_engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 
 from google.protobuf import struct_pb2
 
@@ -44,14 +44,7 @@ def check_sizes(
 def _check_ban_sizes(sampling: generation_pb2.SamplingParams) -> None:
     _check_count("sampling.allowed_token_ids", sampling.allowed_token_ids, MAX_ALLOWED, "token ids")
     _check_count("sampling.bad_words", sampling.bad_words, MAX_BAD_WORDS, "words")
-    for place, word in enumerate(sampling.bad_words):
-        if not 1 <= len(word) <= MAX_BAD_WORD_CHARS:
-            raise ValidationError(
-                f"sampling.bad_words[{place}]",
-                f"{len(word)} characters",
-                f"1 to {MAX_BAD_WORD_CHARS} characters",
-                limit=MAX_BAD_WORD_CHARS,
-            )
+    _check_lengths("sampling.bad_words", sampling.bad_words, 1, MAX_BAD_WORD_CHARS)
 
 
 def check_chat_size(chat: inference_pb2.ChatInput) -> None:
@@ -83,17 +76,18 @@ def _is_within(struct: struct_pb2.Struct, depth: int) -> bool:
 
 def _check_stop_sizes(stop: generation_pb2.StopRules) -> None:
     _check_count("stop.stop_strings", stop.stop_strings, MAX_STOP_STRINGS, "strings")
-    for place, text in enumerate(stop.stop_strings):
-        if len(text) > MAX_STOP_STRING_CHARS:
-            raise ValidationError(
-                f"stop.stop_strings[{place}]",
-                f"{len(text)} characters",
-                f"1 to {MAX_STOP_STRING_CHARS} characters",
-                limit=MAX_STOP_STRING_CHARS,
-            )
+    # `check_stop` refuses empty ones.
+    _check_lengths("stop.stop_strings", stop.stop_strings, 0, MAX_STOP_STRING_CHARS)
     _check_count("stop.stop_token_ids", stop.stop_token_ids, MAX_STOP_TOKEN_IDS, "token ids")
 
 
 def _check_count(field: str, entries: Sized, limit: int, unit: str) -> None:
     if len(entries) > limit:
         raise ValidationError(field, f"{len(entries)} {unit}", f"at most {limit}", limit=limit)
+
+
+def _check_lengths(field: str, texts: Iterable[str], least: int, limit: int) -> None:
+    for place, text in enumerate(texts):
+        if not least <= len(text) <= limit:
+            found, accepted = f"{len(text)} characters", f"1 to {limit} characters"
+            raise ValidationError(f"{field}[{place}]", found, accepted, limit=limit)

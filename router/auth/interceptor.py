@@ -48,4 +48,6 @@ def _refusing(error: RouterError, handler: Handler | None) -> Handler | None:
     async def refuse(_request: object, context: Context) -> None:
         await abort_with(context, error)
 
-    return None if handler is None else wrapped_handler(handler, lambda _: refuse)
+    if handler is None:
+        return None
+    return wrapped_handler(handler, lambda _: refuse, parse=bytes)  # the request stays unread

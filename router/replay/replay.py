@@ -172,7 +172,3 @@ def flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m router.replay", description="Decide recordings again.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording made by --record")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

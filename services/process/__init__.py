@@ -1,3 +1,3 @@
 """The life of a process: `log` and `background` (no caller waits for a disk), `event_loop`, `standstill`,
-`watchdog`, `threads`, `garbage`. Imports nothing else of the project.
+`watchdog`, `threads`. Imports nothing else of the project.
 """

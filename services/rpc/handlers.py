@@ -11,14 +11,16 @@ import grpc.aio
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
-Continuation: TypeAlias = Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]
+Continuation: TypeAlias = (
+    "Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]]"
+)
 """Gives an interceptor the handler of a call; None if there is no such method."""
 
 
 def wrapped_handler(
     handler: Handler, wrap: Callable[[Any], Any], parse: Callable[[bytes], Any] | None = None
 ) -> Handler:
-    """Return the same handler with its behaviour wrapped, and other than by default parsing by `parse`."""
+    """Return the same handler with its behaviour wrapped, which parses requests by `parse` if given."""
     kind = "_".join(
         "stream" if streams else "unary"
         for streams in (handler.request_streaming, handler.response_streaming)
