@@ -138,9 +138,8 @@ class SimShell:
         self._clock.at(max(action.at, self._clock.now), self.submit, TimerFired(action.timer))
 
     def _hear(self, notice: records.Notice) -> None:
-        if isinstance(notice, records.Granted):
-            grant = notice.grant
-            event = Granted(grant.request_key, grant.worker_key, grant.decode_key)
+        if isinstance(notice, records.Grant):
+            event = Granted(notice.request_key, notice.worker_key, notice.decode_key)
             self._clock.at(self._clock.now + self._store_s / 2, self.submit, event)
         elif not self._is_nudged:
             self._is_nudged = True

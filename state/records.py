@@ -160,15 +160,8 @@ class Settlement:
 
 
 @value
-class Granted:
-    """A grant for a session of this router, made by another router."""
-
-    grant: Grant
-
-
-@value
 class Nudge:
     """Capacity has been released somewhere: a good moment to ask for grants."""
 
 
-Notice = Granted | Nudge
+Notice = Grant | Nudge

@@ -25,7 +25,6 @@ from state.records import (
     START_TTL_MS,
     DecodeRoom,
     Grant,
-    Granted,
     Hold,
     Notice,
     Nudge,
@@ -315,7 +314,7 @@ class Store:
     # Notices
 
     async def notices(self, router_id: str) -> AsyncGenerator[Notice, None]:
-        """Yield grants for this router's sessions, and a `Nudge` whenever capacity is released.
+        """Yield what others grant to this router, and a `Nudge` whenever capacity is released.
 
         Opens a lost connection again, and yields one `Nudge` for what was published meanwhile.
         """
@@ -325,7 +324,7 @@ class Store:
                 yield Nudge()
             else:
                 worker_key, decode_key, request_key = message[1].split(" ", 2)
-                yield Granted(Grant(request_key, router_id, worker_key, decode_key))
+                yield Grant(request_key, router_id, worker_key, decode_key)
 
 
 def _by_ledger(credits_held: Iterable[_Row], leases_held: Iterable[_Row]) -> ItemsView[str, list[str | int]]:

@@ -136,7 +136,6 @@ def promise_to_pb(promise: Promise) -> inference_pb2.LatencyPromise:
 
 
 def tokens_to_pb(batch: TokenBatch) -> inference_pb2.Tokens:
-    """Return consecutive tokens of one choice."""
     message = inference_pb2.Tokens(
         choice=batch.choice,
         first_index=batch.first_index,
@@ -149,7 +148,6 @@ def tokens_to_pb(batch: TokenBatch) -> inference_pb2.Tokens:
 
 
 def logprobs_to_pb(logprobs: TokenLogprobs) -> inference_pb2.TokenLogprobs:
-    """Return the log-probabilities of one token."""
     return inference_pb2.TokenLogprobs(
         logprob=logprobs.logprob, top_token_ids=logprobs.top_token_ids, top_logprobs=logprobs.top_logprobs
     )

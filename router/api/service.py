@@ -31,7 +31,7 @@ from router.api.validation import (
     check_name,
     check_resumption,
 )
-from router.auth.auth import Auth, Bill, BudgetWait
+from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
 from router.auth.principal import as_caller, tenant_of_call
 from router.core.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
 from router.core.events import CancelAsked
@@ -154,7 +154,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         listener, stream = shell.open_stream()
         bill: Bill | None = None
         refusal: RouterError | None = None
-        wait = BudgetWait.of_call(resumed=resume is not None)
+        wait = BudgetWait(0.0 if resume is None else RESUME_WAIT_S)
         try:
             try:
                 check_sizes(message, self._facts, () if resume is None else resume.received)

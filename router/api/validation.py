@@ -141,38 +141,39 @@ def _check_chat_options(options: ChatOptions, template: ChatTemplate) -> None:
         )
 
 
+_SAMPLING_RANGES = {
+    "temperature": (0, 100),
+    "min_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "n": (1, MAX_N),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+}
+_SAMPLING_FIELDS = (*_SAMPLING_RANGES, "top_k", "top_p", "repetition_penalty", "seed")
+
+
 def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> SamplingParams:
     """Return the sampling parameters with every default filled in."""
+    given = {name: getattr(raw, name) for name in _SAMPLING_FIELDS if getattr(raw, name) is not None}
     sampling = SamplingParams(
-        temperature=_checked("sampling.temperature", raw.temperature, 1.0, 0, 100),
-        top_k=_or(raw.top_k, 0),
-        top_p=_or(raw.top_p, 1.0),
-        min_p=_checked("sampling.min_p", raw.min_p, 0.0, 0, 1),
-        repetition_penalty=_or(raw.repetition_penalty, 1.0),
-        presence_penalty=_checked("sampling.presence_penalty", raw.presence_penalty, 0.0, -2, 2),
-        frequency_penalty=_checked("sampling.frequency_penalty", raw.frequency_penalty, 0.0, -2, 2),
+        **({"seed": drawn_seed} | given),
         logit_bias=tuple(sorted(raw.logit_bias.items())),
-        seed=_or(raw.seed, drawn_seed),
-        n=_or(raw.n, 1),
-        logprobs=raw.logprobs,
-        prompt_logprobs=raw.prompt_logprobs,
         allowed_token_ids=tuple(sorted(set(raw.allowed_token_ids))),
     )
+    for name, (low, high) in _SAMPLING_RANGES.items():
+        if name in given:
+            _check_range(f"sampling.{name}", given[name], low, high)
     if not 0 < sampling.top_p <= 1:
         raise ValidationError("sampling.top_p", sampling.top_p, "over 0, up to 1")
     if not 0 < sampling.repetition_penalty < float("inf"):
         raise ValidationError("sampling.repetition_penalty", sampling.repetition_penalty, "over 0, finite")
-    _check_range("sampling.n", sampling.n, 1, MAX_N)
-    if sampling.logprobs is not None:
-        _check_range("sampling.logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
-    if sampling.prompt_logprobs is not None:
-        _check_range("sampling.prompt_logprobs", sampling.prompt_logprobs, 0, MAX_LOGPROBS)
     _check_token_ids("sampling.allowed_token_ids", raw.allowed_token_ids, vocab_size)
     for token_id, bias in sampling.logit_bias:
-        name = f"sampling.logit_bias[{token_id}]"
+        field_name = f"sampling.logit_bias[{token_id}]"
         if token_id >= vocab_size:
-            raise ValidationError(name, bias, f"token ids of 0 to {vocab_size - 1} as keys")
-        _check_range(name, bias, -100, 100)
+            raise ValidationError(field_name, bias, f"token ids of 0 to {vocab_size - 1} as keys")
+        _check_range(field_name, bias, -100, 100)
     return sampling
 
 
@@ -309,13 +310,6 @@ def finish_of(token_ids: Sequence[int], stop: StopRules, eos_token_ids: frozense
 
 def _or(value: _T | None, default: _T) -> _T:
     return default if value is None else value
-
-
-def _checked(name: str, value: float | None, default: float, low: float, high: float) -> float:
-    if value is None:
-        return default
-    _check_range(name, value, low, high)
-    return value
 
 
 def _check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import structlog
 
@@ -30,11 +29,6 @@ class BudgetWait:
     """
 
     left_s: float = 0.0
-
-    @classmethod
-    def of_call(cls, *, resumed: bool) -> Self:
-        """Return the wait of a new or resumed call."""
-        return cls(RESUME_WAIT_S if resumed else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

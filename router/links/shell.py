@@ -306,7 +306,7 @@ class Shell:
     async def _receive_notices(self) -> None:
         async for notice in self.store.notices(self.router_id):
             match notice:
-                case records.Granted(grant):
-                    self.submit(Granted(grant.request_key, grant.worker_key, grant.decode_key))
+                case records.Grant(request_key, _, worker_key, decode_key):
+                    self.submit(Granted(request_key, worker_key, decode_key))
                 case records.Nudge():
                     self.submit(Nudged())

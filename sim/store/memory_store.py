@@ -23,7 +23,6 @@ from state.records import (
     SILENT_MS,
     DecodeRoom,
     Grant,
-    Granted,
     Hold,
     Notice,
     Nudge,
@@ -218,7 +217,7 @@ class MemoryStore:
             return False
         ears = self._ears.get(grant.router_id, [])
         for hear in ears:
-            hear(Granted(grant))
+            hear(grant)
         return bool(ears)
 
     def settle(

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, dataclass
 
-from state.records import DecodeRoom, Grant, Granted, Notice, PrefillRoom, QueueEntry, Settled
+from state.records import DecodeRoom, Grant, Notice, PrefillRoom, QueueEntry, Settled
 from state.store import Store
 
 PREFILL = [PrefillRoom("p1:a", 8), PrefillRoom("p2:a", 8)]
@@ -82,8 +82,8 @@ class HammeringRouter:
 
     async def _hear(self, heard: AsyncGenerator[Notice, None], tasks: asyncio.TaskGroup) -> None:
         async for notice in heard:
-            if isinstance(notice, Granted):
-                tasks.create_task(self._serve(notice.grant))
+            if isinstance(notice, Grant):
+                tasks.create_task(self._serve(notice))
 
     async def _renew(self, total: int) -> None:
         while True:

@@ -26,7 +26,7 @@ from state.connection import LONGEST_SILENCE_MS
 from state.errors import QueueFull
 from state.records import (
     DecodeRoom,
-    Granted,
+    Grant,
     Hold,
     Notice,
     Nudge,
@@ -85,7 +85,7 @@ class SideBySide(RuleBasedStateMachine):
     def demand_same(self, operation: Operation) -> None:
         expected = self.run_async(_answer(operation, AsyncMemoryStore(self.memory)))
         assert self.run_async(_answer(operation, self.store)) == expected
-        grants = [(name, action.grant) for name, action in self.notices if isinstance(action, Granted)]
+        grants = [(name, action) for name, action in self.notices if isinstance(action, Grant)]
         nudges = sum(name == LISTENING[0] and isinstance(action, Nudge) for name, action in self.notices)
         self.notices.clear()
         heard = Counter(self.next_message() for _ in range(len(grants) + nudges))

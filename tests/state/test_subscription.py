@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from state import connection
-from state.records import Granted, Nudge
+from state.records import Grant, Nudge
 from state.store import Store
 from tests.patience import PATIENCE_S
 from tests.state.common import PREFILL, ROOMY, entry, subscribed
@@ -77,9 +77,9 @@ async def test_grants_are_heard_again_after_the_other_end_has_vanished(
         assert await anext(notices) == Nudge()
         await store.enqueue(entry("mine", router="far"), 10)
         await store.grant("r1", PREFILL, [ROOMY])
-        while not isinstance(heard := await anext(notices), Granted):
+        while not isinstance(heard := await anext(notices), Grant):
             assert heard == Nudge()
-    assert heard.grant.request_key == "mine"
+    assert heard.request_key == "mine"
     await notices.aclose()
     await far.close()
 
@@ -93,5 +93,5 @@ async def test_a_quiet_subscription_stays(store: Store, monkeypatch: pytest.Monk
     await store.enqueue(entry("mine", router="far"), 10)
     await store.grant("r1", PREFILL, [ROOMY])
     heard = await waiting
-    assert isinstance(heard, Granted)
+    assert isinstance(heard, Grant)
     await notices.aclose()

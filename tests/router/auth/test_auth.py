@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from baton.security.auth_file import add_key, new_api_key
 from router.api.validation import RawRequest
-from router.auth.auth import Auth, Bill, BudgetWait
+from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
 from router.auth.principal import Principal, as_caller, set_caller, tenant_of_call
 from router.auth.rules import AuthFileUnusable, read_rules
 from router.errors import NotAllowed, Overloaded, Unauthenticated, Unavailable
@@ -235,9 +235,9 @@ async def test_over_budget_newcomers_are_refused_and_resumed_streams_wait(
         await auth.charge(4, 6, 0, BudgetWait())
     set_caller(Principal("quick", budget=Budget(requests=Rate(5, 1), tokens=Rate(100, 10))))
     await auth.admit(BudgetWait())
-    await auth.admit(BudgetWait.of_call(resumed=True))
+    await auth.admit(BudgetWait(RESUME_WAIT_S))
     assert await auth.charge(4, 6, 0, BudgetWait()) == Bill("quick", 6, 10)
-    assert await auth.charge(4, 6, 2, BudgetWait.of_call(resumed=True)) == Bill("quick", 6, 8)
+    assert await auth.charge(4, 6, 2, BudgetWait(RESUME_WAIT_S)) == Bill("quick", 6, 8)
 
 
 async def test_a_resumed_stream_waits_once_for_all_that_it_takes(
