@@ -22,8 +22,14 @@ from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
 from baton.types import Completion, Model, Prompt, Quote, Sampling, Slo, Stop, Timeout
 from baton.v1 import inference_pb2
-from baton.wire.convert import detokenize_to_pb, from_pb, put_prompt, quote_from_pb, request_to_pb
-from baton.wire.convert_fleet import snapshot_from_pb
+from baton.wire.convert import (
+    detokenize_to_pb,
+    from_pb,
+    put_prompt,
+    quote_from_pb,
+    request_to_pb,
+    snapshot_from_pb,
+)
 from baton.wire.transport import (
     CANCEL,
     COUNT_TOKENS,

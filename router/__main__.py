@@ -19,7 +19,6 @@ import uvloop
 
 from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
 from router.api.fleet_service import FleetService
-from router.api.health import RouterHealth
 from router.api.service import InferenceService
 from router.auth.auth import Auth
 from router.auth.interceptor import AuthInterceptor
@@ -37,8 +36,8 @@ from router.preprocess.tokenizer_pool import TokenizerPool
 from router.replay.recording import Recorder
 from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from services.process.log import configure_logging
-from services.rpc import health, reflection
-from services.rpc.health import Health
+from services.rpc import reflection
+from services.rpc.health import SERVICE_NAME, WHOLE, Health
 from services.rpc.listening import AddressUnusable, MetricsServer, add_port
 from services.security.tls import CertificateRole, FleetTls, TlsUnusable, read_pem
 from state.access import RedisAccess, SecretUnusable
@@ -91,12 +90,12 @@ async def _serve_with(
     server = grpc.aio.server(
         interceptors=_interceptors(auth, metrics), options=config.limits.server_options()
     )
-    router_health = _add_services(server, shell, Preprocessor(shell, facts, pool, config.limits), facts, auth)
+    preprocessor = Preprocessor(shell, facts, pool, config.limits)
+    health, inference = await _add_services(server, shell, preprocessor, facts, auth)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, service.listen, tls, client_ca)
     metrics_server = MetricsServer(service.host, service.metrics_port, metrics.registry, service.security)
-    await router_health.update()
-    running = asyncio.create_task(_run(shell, router_health))
+    running = asyncio.create_task(_run(shell, health, inference))
     await server.start()
     door = "open" if auth is None else "locked"
     structlog.get_logger().info("listening", **service.security.describe(service.listen), door=door)
@@ -106,7 +105,7 @@ async def _serve_with(
     _print_ready(config.router_id, service.address(port), metrics_server.address)
     await _until_stopped(stop, running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.state.live))
-    await router_health.leave()
+    await health.leave()
     shell.submit(RouterLeaving())
     await _drain(shell, service.drain_s)
     await server.stop(grace=1.0)
@@ -119,10 +118,17 @@ async def _serve_with(
     metrics_server.stop()
 
 
-async def _run(shell: Shell, router_health: RouterHealth) -> None:
+async def _run(shell: Shell, health: Health, inference: str) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shell.run())
-        tasks.create_task(router_health.run())
+        while True:
+            await shell.ticker.next()
+            await _update_health(shell, health, inference)
+
+
+async def _update_health(shell: Shell, health: Health, inference: str) -> None:
+    """Report inference, and the router as a whole, as SERVING if a request sent now could run."""
+    await health.set_status((WHOLE, inference), serving=shell.serves)
 
 
 def _recorder(path: Path | None, config: CoreConfig, metrics: RouterMetrics) -> Recorder | None:
@@ -141,15 +147,18 @@ def _interceptors(auth: Auth | None, metrics: RouterMetrics) -> tuple[grpc.aio.S
     return (errors,) if auth is None else (errors, AuthInterceptor(auth, refused))
 
 
-def _add_services(
+async def _add_services(
     server: grpc.aio.Server, shell: Shell, preprocessor: Preprocessor, facts: ModelFacts, auth: Auth | None
-) -> RouterHealth:
+) -> tuple[Health, str]:
+    """Add all services. Return the health service, and the name under which it reports inference."""
     inference = InferenceService(shell, preprocessor, facts, auth).add_to(server)
-    others = [FleetService(shell, facts).add_to(server), health.SERVICE_NAME]
-    router_health = RouterHealth(Health(server), shell, inference, [*others, *reflection.NAMES])
+    others = [FleetService(shell, facts).add_to(server), SERVICE_NAME]
+    health = Health(server)
+    await health.set_status([*others, *reflection.NAMES], serving=True)
+    await _update_health(shell, health, inference)
     reflection.add_reflection(server, [inference, *others])
     server.add_generic_rpc_handlers((UnknownMethods(),))
-    return router_health
+    return health, inference
 
 
 def _print_ready(router_id: str, address: str, metrics: str) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from baton.security.secret_files import replace_secret
+from baton.security.secret_files import read_file, replace_secret
 
 
 def new_api_key() -> str:
@@ -41,10 +40,9 @@ def add_key(
 
 
 def _read(path: Path) -> dict[str, Any]:
+    data = read_file(path)
     try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from None
+        content = json.loads(data)
     except ValueError:
         content = None
     if not isinstance(content, dict):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
+
+from baton.security.secret_files import read_file
 
 Options = Sequence[tuple[str, Any]]
 
@@ -40,14 +41,14 @@ class Credentials:
         """Return a channel to a router, which connects with the first call."""
         if self.ca is None:
             return grpc.aio.insecure_channel(address, options=options)
-        pem = (_read(self.ca), _read(self.key), _read(self.cert))
+        pem = (None if path is None else read_file(path) for path in (self.ca, self.key, self.cert))
         return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(*pem), options=options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of each call."""
-        secret = _read(self.api_key_file)
-        if secret is None:
+        if self.api_key_file is None:
             return ()
+        secret = read_file(self.api_key_file)
         try:
             text = secret.decode("ascii").strip()
         except UnicodeDecodeError:
@@ -55,15 +56,6 @@ class Credentials:
         if not text or not text.isprintable() or " " in text:
             raise ValueError(f"{self.api_key_file} must contain one line, an API key or a JWT")
         return (("authorization", f"Bearer {text}"),)
-
-
-def _read(path: Path | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
 UNENCRYPTED = Credentials()

@@ -28,6 +28,14 @@ class Certificates:
         return self.folder / f"{part}.key"
 
 
+def read_file(path: Path) -> bytes:
+    """Return a file's content. Raises `ValueError`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from None
+
+
 def write_secret(path: Path, content: bytes) -> None:
     """Write a new file that only this user can read. Raises `ValueError`, also if the file exists."""
     try:

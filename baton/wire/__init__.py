@@ -1,4 +1,4 @@
-"""The contract on gRPC: `transport` (calls), `convert` and `convert_fleet` (messages), `status` (errors).
+"""The contract on gRPC: `transport` (calls), `convert` (messages), `status` (errors).
 
 May import the SDK's types and errors, its credentials and the generated stubs.
 """

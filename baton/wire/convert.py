@@ -11,6 +11,16 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from baton.errors import FieldViolation, Internal, InvalidRequest
+from baton.operators.v1 import fleet_pb2
+from baton.snapshots import (
+    CostState,
+    FleetCounters,
+    FleetSnapshot,
+    QueueState,
+    Role,
+    StartingState,
+    WorkerState,
+)
 from baton.types import (
     Accepted,
     Attainable,
@@ -37,6 +47,7 @@ from baton.types import (
     Verdict,
 )
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
+from baton.worker.v1 import worker_pb2
 
 E = TypeVar("E", bound=enum.Enum)
 T = TypeVar("T")
@@ -50,6 +61,7 @@ def by_number(contract: Any, prefix: str, kind: type[E]) -> dict[int, E]:
 _REASONS = by_number(generation_pb2.FinishReason, "FINISH_REASON", FinishReason)
 _PATHS = by_number(inference_pb2.Path, "PATH", Path)
 _VERDICTS = by_number(inference_pb2.Verdict, "VERDICT", Verdict)
+_ROLES = by_number(worker_pb2.WorkerRole, "WORKER_ROLE", Role)
 # The values that a field can carry, by its protobuf type.
 _ACCEPTED = {
     FieldDescriptor.CPPTYPE_UINT32: f"it must be a whole number from 0 to {2**32 - 1}",
@@ -204,6 +216,37 @@ def quote_from_pb(quote: inference_pb2.QuoteResponse) -> Quote:
         promise=from_pb(Promise, quote.promise),
         retry_after_s=quote.retry_after_ms / 1000 if verdict is Verdict.REFUSED else None,
         attainable=attainable_from_pb(quote.refusal) if quote.HasField("refusal") else None,
+    )
+
+
+def snapshot_from_pb(snapshot: fleet_pb2.WatchResponse) -> FleetSnapshot:
+    return from_pb(
+        FleetSnapshot,
+        snapshot,
+        queue=from_pb(QueueState, snapshot.queue),
+        workers=tuple(_worker_from_pb(worker) for worker in snapshot.workers),
+        counters=from_pb(FleetCounters, snapshot.counters),
+        starting=tuple(
+            from_pb(StartingState, worker, role=_ROLES.get(worker.role)) for worker in snapshot.starting
+        ),
+    )
+
+
+def _worker_from_pb(worker: fleet_pb2.WorkerStatus) -> WorkerState:
+    load = worker.load
+    return from_pb(
+        WorkerState,
+        worker,
+        role=_ROLES.get(worker.role),
+        draining=load.draining,
+        step=load.step,
+        running=load.running,
+        waiting=load.waiting,
+        pending_prefill_tokens=load.pending_prefill_tokens,
+        context_tokens=load.context_tokens,
+        free_blocks=load.free_blocks,
+        cached_blocks=load.cached_blocks,
+        cost=from_pb(CostState, worker.cost_model) if worker.HasField("cost_model") else None,
     )
 
 

@@ -1,6 +1,6 @@
 """The router's gRPC services.
 
-In reading order: `service` (inference), `fleet_service` (operators), `health`; `sizes` and `validation`
+In reading order: `service` (inference), `fleet_service` (operators); `sizes` and `validation`
 (check requests), `convert` (to and from protobuf), `client_stream` (buffers tokens for a client),
 `pending_calls` (calls before the core knows them), `error_interceptor` and `status` (errors).
 

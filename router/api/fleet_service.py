@@ -77,9 +77,9 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         return fleet_pb2.WatchResponse(
             router_id=state.config.router_id,
             uptime_s=self._shell.now() - self._started_at,
-            queue=fleet_pb2.QueueStatus(
-                waiting=queue.waiting,
-                waiting_tokens=queue.waiting_tokens,
+            queue=to_pb(
+                fleet_pb2.QueueStatus,
+                queue,
                 capacity=state.config.queue_capacity,
                 running_sessions=len(state.live),
                 redis_reachable=reachable,
@@ -103,14 +103,12 @@ def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:
 def _worker_to_pb(worker: Worker) -> fleet_pb2.WorkerStatus:
     load: worker_pb2.WorkerLoad = load_to_pb(worker.load)
     load.draining = worker.draining
-    return fleet_pb2.WorkerStatus(
-        worker_id=worker.facts.worker_id,
-        incarnation=worker.facts.incarnation,
-        address=worker.facts.address,
+    return to_pb(
+        fleet_pb2.WorkerStatus,
+        worker.facts,
         role=role_to_pb(worker.facts.role),
         connected=True,
         load=load,
-        num_blocks=worker.facts.num_blocks,
         leased_blocks=worker.leased_blocks,
         step_seconds=worker.step_s,
         cost_model=to_pb(worker_pb2.CostModel, worker.cost),

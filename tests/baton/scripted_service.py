@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
@@ -91,6 +90,13 @@ def finished(error: str = "") -> Pb:
 WHOLE: tuple[Step, ...] = (accepted(), queued(), tokens(0, 10), tokens(1, 11, 12), ended(3), finished())
 
 
+def _answered(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def answer(self: _Inference | _Fleet, request: Any, context: Any) -> Any:
+        return await self._router.answer(name, request, context)
+
+    return answer
+
+
 class _Inference(inference_pb2_grpc.InferenceServiceServicer):
     def __init__(self, router: ScriptedRouter) -> None:
         self._router = router
@@ -103,24 +109,15 @@ class _Inference(inference_pb2_grpc.InferenceServiceServicer):
         async for event in self._router.play("Resume", request, context):
             yield inference_pb2.ResumeResponse(event=event)
 
-    async def GenerateOnce(self, request: Any, context: Any) -> Any:
-        return await self._router.answer("GenerateOnce", request, context)
+    GenerateOnce = _answered("GenerateOnce")
+    Quote = _answered("Quote")
+    CountTokens = _answered("CountTokens")
+    Detokenize = _answered("Detokenize")
+    ListModels = _answered("ListModels")
 
     async def Cancel(self, request: Any, context: Any) -> Any:
         self._router.heard("Cancel", request)
         return inference_pb2.CancelResponse(cancelled=request.request_id in self._router.running)
-
-    async def Quote(self, request: Any, context: Any) -> Any:
-        return await self._router.answer("Quote", request, context)
-
-    async def CountTokens(self, request: Any, context: Any) -> Any:
-        return await self._router.answer("CountTokens", request, context)
-
-    async def Detokenize(self, request: Any, context: Any) -> Any:
-        return await self._router.answer("Detokenize", request, context)
-
-    async def ListModels(self, request: Any, context: Any) -> Any:
-        return await self._router.answer("ListModels", request, context)
 
 
 class _Fleet(fleet_pb2_grpc.FleetServiceServicer):
@@ -134,8 +131,7 @@ class _Fleet(fleet_pb2_grpc.FleetServiceServicer):
         if self._router.watch_hangs:
             await asyncio.Event().wait()
 
-    async def Describe(self, request: Any, context: Any) -> Any:
-        return await self._router.answer("Describe", request, context)
+    Describe = _answered("Describe")
 
     async def Drain(self, request: Any, context: Any) -> Any:
         self._router.heard("Drain", request)
@@ -225,9 +221,7 @@ class ScriptedRouter:
 async def _fail(context: Any, fail: Fail) -> None:
     status = status_pb2.Status(code=fail.code.value[0], message=fail.message)
     for detail in fail.details:
-        packed = AnyMessage()
-        packed.Pack(detail)
-        status.details.append(packed)
+        status.details.add().Pack(detail)
     trailer = ("grpc-status-details-bin", status.SerializeToString())
     await context.abort(fail.code, fail.message, trailing_metadata=(trailer,))
 

@@ -14,8 +14,7 @@ from baton.fleet import FleetStopping, ProcessDied, ProcessReady, ProcessStarted
 from baton.operators.v1 import fleet_pb2
 from baton.snapshots import FleetFacts
 from baton.types import Finished, Queued, Tokens
-from baton.wire.convert import event_from_pb, from_pb
-from baton.wire.convert_fleet import snapshot_from_pb
+from baton.wire.convert import event_from_pb, from_pb, snapshot_from_pb
 from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import finished as finished_pb
 
