@@ -233,19 +233,13 @@ def snapshot_from_pb(snapshot: fleet_pb2.WatchResponse) -> FleetSnapshot:
 
 
 def _worker_from_pb(worker: fleet_pb2.WorkerStatus) -> WorkerState:
-    load = worker.load
+    names = set(worker.load.DESCRIPTOR.fields_by_name) - {"preempted"}
+    load = {name: getattr(worker.load, name) for name in names}
     return from_pb(
         WorkerState,
         worker,
         role=_ROLES.get(worker.role),
-        draining=load.draining,
-        step=load.step,
-        running=load.running,
-        waiting=load.waiting,
-        pending_prefill_tokens=load.pending_prefill_tokens,
-        context_tokens=load.context_tokens,
-        free_blocks=load.free_blocks,
-        cached_blocks=load.cached_blocks,
+        **load,
         cost=from_pb(CostState, worker.cost_model) if worker.HasField("cost_model") else None,
     )
 

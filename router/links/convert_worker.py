@@ -61,17 +61,12 @@ def _part_to_pb(part: Part) -> worker_pb2.Part:
 
 def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
     """Return a group of sequences, with every field set."""
-    return worker_pb2.SequenceSpec(
-        handle=spec.handle,
+    return to_pb(
+        worker_pb2.SequenceSpec,
+        spec,
         fence=fence_to_pb(spec.fence),
-        prompt_token_ids=spec.prompt_token_ids,
-        output_token_ids=spec.output_token_ids,
-        choices=spec.choices,
         sampling=sampling_to_pb(spec.sampling),
         stop=to_pb(generation_pb2.StopRules, spec.stop),
-        cache_salt=spec.cache_salt,
-        tpot_ms=spec.tpot_ms,
-        itl_ms=spec.itl_ms,
         bad_words=[worker_pb2.TokenSequence(token_ids=word) for word in spec.sampling.bad_words],
     )
 

@@ -52,23 +52,17 @@ def count_tasks(registry: CollectorRegistry) -> None:
 
 def watch_loop() -> Watchdog:
     """Start a watchdog that ends the process when the running loop stands still for `STALL_S`."""
-    turns = _Turns(asyncio.get_running_loop())
-    watchdog = Watchdog(turns.request, STALL_S, partial(leave_stalled, "event_loop", threading.get_ident()))
+    loop = asyncio.get_running_loop()
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    def request_turn() -> int:
+        loop.call_soon_threadsafe(turn)
+        return turns
+
+    watchdog = Watchdog(request_turn, STALL_S, partial(leave_stalled, "event_loop", threading.get_ident()))
     watchdog.start()
     return watchdog
-
-
-class _Turns:
-    """Counts the turns of a loop that another thread requests."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._count = 0
-
-    def request(self) -> int:
-        """Request a turn from another thread; return the number of turns so far."""
-        self._loop.call_soon_threadsafe(self._turn)
-        return self._count
-
-    def _turn(self) -> None:
-        self._count += 1
