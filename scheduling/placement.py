@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from scheduling.value import value
 
@@ -39,15 +39,6 @@ class DecodeCandidate:
     tightest_tpot_s: float
     """The least TPOT promised there, this request's included; infinite if none is."""
     cached_blocks: int
-
-
-@value
-class DecodeChoice:
-    """The chosen worker, and why."""
-
-    worker_key: str
-    score: tuple[float, ...]
-    reason: str
 
 
 Filter = Callable[[DecodeCandidate, int], bool]
@@ -99,20 +90,11 @@ SCORES: tuple[Score, ...] = (not_avoided, least_slack, free_room, held_prefix)
 """Compared in this order."""
 
 
-def choose_decode_worker(
-    candidates: Sequence[DecodeCandidate],
-    blocks: int,
-    filters: Sequence[Filter] = FILTERS,
-    scores: Sequence[Score] = SCORES,
-) -> DecodeChoice | None:
+def choose_decode_worker(candidates: Sequence[DecodeCandidate], blocks: int) -> DecodeCandidate | None:
     """Return the best worker with room for `blocks`; None if there is none. Ties go to the lower key."""
-    fitting = [candidate for candidate in candidates if all(keep(candidate, blocks) for keep in filters)]
-    if not fitting:
-        return None
+    fitting = [candidate for candidate in candidates if all(keep(candidate, blocks) for keep in FILTERS)]
     fitting.sort(key=attrgetter("key"))
-    scored = [(tuple(score(candidate) for score in scores), candidate) for candidate in fitting]
-    best_score, best = max(scored, key=itemgetter(0))
-    return DecodeChoice(best.key, best_score, f"best of {len(fitting)} with room")
+    return max(fitting, key=lambda candidate: tuple(score(candidate) for score in SCORES), default=None)
 
 
 @value

@@ -178,11 +178,6 @@ class Backlog:
         """Tokens of all waiting requests."""
         return sum(line.tokens for line in self._classes.values())
 
-    @property
-    def requests(self) -> int:
-        """The number of waiting requests."""
-        return sum(line.requests for line in self._classes.values())
-
     def requests_of(self, slo_class: SloClass) -> int:
         """Return the number of waiting requests of one class."""
         return self._classes[slo_class].requests

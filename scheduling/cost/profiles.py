@@ -78,14 +78,6 @@ class Profile:
     def block_bytes(self) -> int:
         return self.block_size * self.kv_bytes_per_token
 
-    def check_model(self, model_name: str) -> None:
-        """Raise ValueError for a model that this profile does not describe."""
-        if model_name != self.model_name:
-            raise ValueError(
-                f"profile {self.name!r} is of model {self.model_name!r}, not {model_name!r}; "
-                f"accepted: a profile measured with {model_name!r}"
-            )
-
 
 def parse(text: str) -> Profile:
     """Read a profile that `dump` or a person wrote; raise ValueError naming the field and what it accepts."""

@@ -33,7 +33,7 @@ def test_a_full_or_leaving_worker_is_never_picked(found: list[DecodeCandidate], 
     fitting = {c.key for c in found if not c.draining and c.free_blocks >= blocks and c.free_seqs > 0}
     choice = choose_decode_worker(found, blocks)
     assert (choice is None) == (not fitting)
-    assert choice is None or choice.worker_key in fitting
+    assert choice is None or choice.key in fitting
 
 
 @given(st.lists(candidates, max_size=6, unique_by=lambda one: one.key), st.randoms(use_true_random=False))
@@ -50,7 +50,7 @@ def test_largest_minimum_slack_wins() -> None:
     roomy = replace(FREE, key="roomy", tightest_tpot_s=0.05)
     choice = choose_decode_worker([tight, roomy], 1)
     assert choice is not None
-    assert choice.worker_key == "roomy"
+    assert choice.key == "roomy"
 
 
 def test_without_promises_requests_spread_whatever_steps_cost() -> None:
@@ -58,21 +58,21 @@ def test_without_promises_requests_spread_whatever_steps_cost() -> None:
     slow = replace(FREE, key="slow", step_after_s=0.01, free_blocks=10)
     choice = choose_decode_worker([quick, slow], 1)
     assert choice is not None
-    assert choice.worker_key == "slow"
+    assert choice.key == "slow"
 
 
 def test_where_an_attempt_failed_is_the_last_resort() -> None:
     failed = replace(FREE, key="failed", avoided=True, step_after_s=0.001)
     choice = choose_decode_worker([failed, FREE], 1)
     assert choice is not None
-    assert choice.worker_key == "d0"
+    assert choice.key == "d0"
     alone = choose_decode_worker([failed], 1)
     assert alone is not None
-    assert alone.worker_key == "failed"
+    assert alone.key == "failed"
 
 
 def test_held_prefix_decides_among_equals() -> None:
     warm = replace(FREE, key="warm", cached_blocks=3)
     choice = choose_decode_worker([FREE, warm], 1)
     assert choice is not None
-    assert choice.worker_key == "warm"
+    assert choice.key == "warm"

@@ -94,14 +94,10 @@ def check_slo(state: RouterState, cost: RequestCost, slo: Slo, hits: Mapping[str
     """
     if not slo.is_stated or not state.config.policy.promises or slo.allow_at_risk:
         return
-    cost, computing, decoding = (
-        _with_most_cached(state, cost, hits),
-        state.fleet.computing,
-        state.fleet.decoding,
-    )
+    cost, fleet = _with_most_cached(state, cost, hits), state.fleet
     # If one worker can meet the SLO, so can the fleet: the first worker mostly settles it.
-    found = below_floor(slo, _floor_of(cost, computing[:1], decoding[:1]))
-    found = found and below_floor(slo, _floor_of(cost, computing, decoding))
+    found = below_floor(slo, _floor_of(cost, fleet.computing[:1], fleet.decoding[:1]))
+    found = found and below_floor(slo, _floor_of(cost, fleet.computing, fleet.decoding))
     if found is not None:
         accepted = f"{found.least_ms} or more, or unset: no worker of this fleet is faster, even idle"
         raise ValidationError(

@@ -7,7 +7,7 @@ fastest. A worker that joins, leaves or begins to drain is seen at once. Every q
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from router.core.capacity.fleet import Fleet, Worker
 from router.core.capacity.worker_facts import DECODE
@@ -64,8 +64,8 @@ class PromptQueue:
 class _Pace:
     """The fleet for requests that ask for one pace."""
 
-    seats: list[int | None]
-    """The most sequences of each decode worker that keep the pace, in the fleet's order; None if unknown."""
+    seats: dict[str, int] = field(default_factory=dict)
+    """The most sequences of decode workers that keep the pace, by worker key, where they are known."""
     capacity: Capacity | None = None
     was_asked: bool = True
     """Asked for since the fleet was last summed up."""
@@ -89,8 +89,6 @@ class FleetCapacity:
         """Workers that compute prompts, then those that only decode."""
         self._order: dict[str, int] = {}
         """The places of these workers."""
-        self._places: dict[str, int] = {}
-        """The places of decode workers in the fleet's order."""
         self._seen: dict[str, tuple[object, ...]] = {}
         self._prefill: dict[str, PrefillSpeed] = {}
         self._decode: dict[str, DecodeSpeed] = {}
@@ -148,37 +146,35 @@ class FleetCapacity:
     def seat_limit(self, worker: Worker, pace_ms: int | None, now: float) -> int:
         """Return the most sequences that may run on a worker while all promises and this pace are kept."""
         self._refresh(now)
-        place = self._places.get(worker.key)
-        if place is None:
+        if worker.key not in self._decode:
             return self._seat_limit(worker, pace_ms, now)
-        pace = self._pace(pace_ms)
-        seats = pace.seats[place]
-        return self._find_seats(pace, place, worker, pace_ms, now) if seats is None else seats
+        seats = self._pace(pace_ms).seats
+        found = seats.get(worker.key)
+        if found is None:
+            found = seats[worker.key] = self._seat_limit(worker, pace_ms, now)
+        return found
 
     def _pace(self, pace_ms: int | None) -> _Pace:
         found = self._paces.get(pace_ms)
         if found is None:
-            found = self._paces[pace_ms] = _Pace([None] * len(self._places))
+            found = self._paces[pace_ms] = _Pace()
         found.was_asked = True
         return found
 
     def _paced(self, pace: _Pace, pace_ms: int | None, now: float) -> Capacity:
         """Return the fleet with as many seats as keep a pace."""
-        workers = self._fleet.decoding
         if self._unpaced is None:
             self._unpaced = capacity_of(list(self._prefill.values()), list(self._decode.values()))
-        limits = [
-            self._find_seats(pace, place, workers[place], pace_ms, now) if seats is None else seats
-            for place, seats in enumerate(pace.seats)
-        ]
-        roomiest = self._unpaced.roomiest
-        place = next(place for place, speed in enumerate(self._decode.values()) if speed.view is roomiest)
-        free = [limit - worker.num_seqs for limit, worker in zip(limits, workers, strict=True)]
+        seats, workers, roomiest = pace.seats, self._fleet.decoding, self._unpaced.roomiest
+        for worker in workers:
+            if worker.key not in seats:
+                seats[worker.key] = self._seat_limit(worker, pace_ms, now)
+        key = next(key for key, speed in self._decode.items() if speed.view is roomiest)
         return replace(
             self._unpaced,
-            free_seqs=free_seats(free),
+            free_seqs=free_seats([seats[worker.key] - worker.num_seqs for worker in workers]),
             roomiest=replace(
-                roomiest, seq_capacity=limits[place], prefill=self._joined(roomiest.prefill, pace_ms)
+                roomiest, seq_capacity=seats[key], prefill=self._joined(roomiest.prefill, pace_ms)
             ),
         )
 
@@ -191,10 +187,6 @@ class FleetCapacity:
     def _decode_of(self, worker: Worker) -> DecodeView:
         found = self._decode.get(worker.key)
         return _decode_view(worker, None) if found is None else found.view
-
-    def _find_seats(self, pace: _Pace, place: int, worker: Worker, pace_ms: int | None, now: float) -> int:
-        seats = pace.seats[place] = self._seat_limit(worker, pace_ms, now)
-        return seats
 
     def _seat_limit(self, worker: Worker, pace_ms: int | None, now: float) -> int:
         most, tightest = worker.facts.max_num_seqs, worker.tightest_pace_s(pace_ms)
@@ -222,23 +214,22 @@ class FleetCapacity:
         """Start again, because other workers take new work than before."""
         fleet = self._fleet
         self._workers = tuple(dict.fromkeys((*fleet.computing, *fleet.decoding)))
-        self._places = {worker.key: place for place, worker in enumerate(fleet.decoding)}
         self._order = {worker.key: place for place, worker in enumerate(self._workers)}
         for known in (self._seen, self._prefill, self._decode, self._paces, self._queues, self._lanes):
             known.clear()
         self._roomy.clear()
         fleet.dirty.clear()
 
-    def _look_at(self, workers: Iterable[Worker]) -> list[int]:
-        """Look at changed workers; return the places of decode workers whose seats must be found anew."""
+    def _look_at(self, workers: Iterable[Worker]) -> list[str]:
+        """Look at changed workers; return the keys of decode workers whose seats must be found anew."""
         computing, stale = self._fleet.computing_roles, []
         for worker in workers:
             key, found = worker.key, _inputs(worker)
-            is_short, place = cuts_steps(self._policy, worker.cost), self._places.get(key)
+            is_short, decodes = cuts_steps(self._policy, worker.cost), worker.facts.role == DECODE
             is_same = self._seen.get(key) == found
             # Where steps are not cut, seats depend on learnt ratios too.
-            if place is not None and not (is_same and is_short):
-                stale.append(place)
+            if decodes and not (is_same and is_short):
+                stale.append(key)
             if is_same:
                 continue
             self._seen[key] = found
@@ -246,7 +237,7 @@ class FleetCapacity:
                 speed = self._prefill[key] = prefill_speed(_prefill_view(worker, is_short=is_short))
                 self._queues[key] = _prompt_queue(speed)
                 self._look_at_prompts(worker)
-            if place is not None:
+            if decodes:
                 prefill = self._prefill.get(key)
                 view = _decode_view(worker, None if prefill is None else prefill.view)
                 self._decode[key] = decode_speed(view)
@@ -268,13 +259,13 @@ class FleetCapacity:
         else:
             self._roomy.pop(worker.key, None)
 
-    def _forget_seats(self, places: list[int]) -> None:
+    def _forget_seats(self, keys: list[str]) -> None:
         """Forget the seats of these workers, and paces that nobody has asked for."""
         self._paces = {pace_ms: pace for pace_ms, pace in self._paces.items() if pace.was_asked}
         for pace in self._paces.values():
             pace.capacity, pace.was_asked = None, False
-            for place in places:
-                pace.seats[place] = None
+            for key in keys:
+                pace.seats.pop(key, None)
 
 
 def _inputs(worker: Worker) -> tuple[object, ...]:

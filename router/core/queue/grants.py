@@ -228,7 +228,7 @@ def decoder_for(state: RouterState, group: Group, prefill: Worker) -> str | None
     if state.config.policy.binds_at_arrival:
         return min(workers, key=_outstanding).key if workers else None
     found = choose_decode_worker([_decoder(state, group, worker) for worker in workers], group.blocks)
-    return None if found is None else found.worker_key
+    return None if found is None else found.key
 
 
 def _decoders_for(state: RouterState, prefill: Worker) -> tuple[Worker, ...]:

@@ -129,11 +129,5 @@ def test_what_is_no_object_is_refused(text: str) -> None:
         parse(text)
 
 
-def test_a_profile_of_another_model_is_refused() -> None:
-    PROFILE.check_model("small")
-    with pytest.raises(ValueError, match="'box' is of model 'small', not 'large'; accepted: a profile"):
-        PROFILE.check_model("large")
-
-
 def test_a_block_has_its_tokens_bytes() -> None:
     assert dataclasses.replace(PROFILE, block_size=32).block_bytes == 32 * 1024
