@@ -26,7 +26,7 @@ from router.core.actions import (
     RequestRefused,
     RequestShed,
 )
-from router.core.session.slo_attainment import SloAttainment, attained
+from router.core.session.slo_attainment import attained_by
 from scheduling.request import FinishReason
 
 NAMESPACE = "baton"
@@ -151,7 +151,7 @@ class RouterMetrics:
             self._count_promises(outcome)
 
     def _count_promises(self, outcome: Outcome) -> None:
-        promise, was_kept = outcome.promise, _kept(outcome)
+        promise, was_kept = outcome.promise, attained_by(outcome)
         for name, limit_ms, was_met in (
             ("ttft", promise.ttft_ms, was_kept.ttft and outcome.has_tokens),
             ("tpot", promise.tpot_ms, was_kept.tpot),
@@ -174,13 +174,7 @@ def is_good(outcome: Outcome) -> bool:
     cut_off = {FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.FAILED}
     if cut_off & set(outcome.reasons):
         return False
-    return _kept(outcome).all
-
-
-def _kept(outcome: Outcome) -> SloAttainment:
-    ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
-    tpot_ms = None if outcome.tpot_s is None else outcome.tpot_s * 1000
-    return attained(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000)
+    return attained_by(outcome).all
 
 
 def _outcome_name(outcome: Outcome) -> str:

@@ -23,7 +23,7 @@ from router.core.actions import (
 from router.core.capacity.fleet_capacity import TPOT_SCALE
 from router.core.queue.queue import group_key, leave_queue, promise_of, release, set_phase, tell_accepted
 from router.core.session.session import Group, Move, Phase, Session
-from router.core.session.slo_attainment import attained
+from router.core.session.slo_attainment import attained_by
 from router.core.state import Counters, RouterState
 from router.errors import Reason, RouterError, Superseded, Unavailable
 from scheduling.admission.learnt import Learnt
@@ -270,11 +270,8 @@ def _learn(learnt: Learnt, session: Session, outcome: Outcome, now: float) -> No
     if predicted is not None and tpot_s is not None and session.attempts == 1:
         learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, now)
     is_trial = session.decision is not None and session.decision.is_trial
-    if is_trial and outcome.has_tokens:
-        ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
-        tpot_ms = None if tpot_s is None else tpot_s * 1000
-        if attained(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000).all:
-            learnt.trials.succeed()
+    if is_trial and outcome.has_tokens and attained_by(outcome).all:
+        learnt.trials.succeed()
 
 
 def _count(counters: Counters, session: Session) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.core.actions import Promise
+from router.core.actions import Outcome, Promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +27,10 @@ def attained(promise: Promise, ttft_ms: float, tpot_ms: float | None, max_gap_ms
         tpot=promise.tpot_ms is None or tpot_ms is None or tpot_ms <= promise.tpot_ms,
         itl=promise.itl_ms is None or max_gap_ms <= promise.itl_ms,
     )
+
+
+def attained_by(outcome: Outcome) -> SloAttainment:
+    """Judge an ended request by the times at which its tokens reached the router."""
+    ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
+    tpot_ms = None if outcome.tpot_s is None else outcome.tpot_s * 1000
+    return attained(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000)
