@@ -5,7 +5,7 @@ and return data. The package may import only `numpy`; `router`, workers and `sim
 
 - `request`: a request as a worker receives it (sampling, stop rules, SLO)
 - `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced
-- `policies`: the ways to fill a step, one file each, built from `packing`; `lateness`: when tokens are due
+- `policies`: the ways to fill a step, one file each, built from `packing`
 - `cost`: what a step costs, and how that is measured
 - `admission`: which requests are accepted, at risk or refused, and which goes first
 - `placement`: which workers serve a request; `roles`: how much of its time a decode worker may spend on

@@ -100,7 +100,6 @@ THIRD_PARTY: dict[str, set[str]] = {
 # Decisions that need arrays, kept apart so that whoever leaves these files alone does not load numpy.
 NUMPY_ALLOWED: dict[str, str] = {
     "scheduling/cost/cost_fit.py": "least squares over measured steps, which only workers have",
-    "scheduling/lateness.py": "a line for each running sequence, advanced as columns in every step",
 }
 
 # All that `scheduling` may import of Python's own library: nothing that waits, reads a clock, draws at

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engine.core.due_times import Due, DueTimes, after_first_token
-from scheduling.lateness import HOPELESS_GAPS, MEAN_GAPS
+from engine.core.due_times import HOPELESS_GAPS, MEAN_GAPS, Due, DueTimes, after_first_token
 
 ROW = np.array([0])
 GAPS = st.lists(st.floats(0.001, 5.0), min_size=1, max_size=20)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.lateness import HOPELESS_GAPS, least_slack, next_line
+from engine.core.due_times import HOPELESS_GAPS, least_slack, next_line
 
 TPOT = st.floats(0.001, 2.0)
 TIME = st.floats(0.0, 100.0)
