@@ -6,17 +6,11 @@ import argparse
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 # HOST:PORT as gRPC takes it: a name, an IPv4 address, or an IPv6 one in brackets.
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
-
-
-def whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 def decimal(text: str) -> float:
@@ -26,20 +20,22 @@ def decimal(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
-def count(text: str) -> int:
-    """Return an integer of at least 1."""
-    value = whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is too small: it must be 1 or more")
-    return value
+def _whole_from(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small: it must be {least} or more")
+        return value
+
+    return parse
 
 
-def unsigned(text: str) -> int:
-    """Return an integer of at least 0. The fleet checks upper limits."""
-    value = whole(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is too small: it must be 0 or more")
-    return value
+count = _whole_from(1)
+unsigned = _whole_from(0)
+"""The fleet checks upper limits."""
 
 
 def seconds(text: str) -> float:

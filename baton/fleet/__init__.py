@@ -10,62 +10,11 @@ In reading order:
 May import the SDK, but none of the services, which run as processes.
 """
 
-from baton.fleet.errors import (
-    CheckoutNotFound,
-    FleetError,
-    NoFleetRunning,
-    PortUnusable,
-    ProcessFailed,
-    ProcessKeepsDying,
-    RedisServerNotFound,
-    RestartFailed,
-    RunDirUnusable,
-    StartTimeout,
-    describe_exit,
-)
-from baton.fleet.events import (
-    FleetEvent,
-    FleetStopping,
-    ProcessDied,
-    ProcessReady,
-    ProcessReplaced,
-    ProcessRestarted,
-    ProcessRestarting,
-    ProcessStarted,
-    ProcessStarting,
-    ReplacementFailed,
-    WorkersJoined,
-)
+from baton.fleet.errors import FleetError
+from baton.fleet.events import FleetEvent
 from baton.fleet.keeping import Keeper
 from baton.fleet.launcher import Fleet
 from baton.fleet.processes.process import ManagedProcess
 from baton.fleet.spec import FleetSpec
 
-__all__ = [
-    "CheckoutNotFound",
-    "Fleet",
-    "FleetError",
-    "FleetEvent",
-    "FleetSpec",
-    "FleetStopping",
-    "Keeper",
-    "ManagedProcess",
-    "NoFleetRunning",
-    "PortUnusable",
-    "ProcessDied",
-    "ProcessFailed",
-    "ProcessKeepsDying",
-    "ProcessReady",
-    "ProcessReplaced",
-    "ProcessRestarted",
-    "ProcessRestarting",
-    "ProcessStarted",
-    "ProcessStarting",
-    "RedisServerNotFound",
-    "ReplacementFailed",
-    "RestartFailed",
-    "RunDirUnusable",
-    "StartTimeout",
-    "WorkersJoined",
-    "describe_exit",
-]
+__all__ = ["Fleet", "FleetError", "FleetEvent", "FleetSpec", "Keeper", "ManagedProcess"]

@@ -58,13 +58,8 @@ class Fleet:
         self._group = ProcessGroup(on_event, make_process, spec.standstill_s)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One lock per name: a process is revived or replaced, never both at once."""
-        self._run_dir: Path | None = None
-
-    @property
-    def run_dir(self) -> Path:
-        """The folder with the logs."""
-        assert self._run_dir is not None, "not started"
-        return self._run_dir
+        self.run_dir: Path
+        """The folder with the logs, once it has started."""
 
     @property
     def processes(self) -> tuple[ManagedProcess, ...]:
@@ -205,8 +200,8 @@ class Fleet:
         redis_server = None if self.spec.redis_url else find_redis_server()
         for address in self.spec.fixed_addresses:
             check_free(*address)
-        self._run_dir = self._make_run_dir(checkout)
-        self._group.open(self._run_dir)
+        self.run_dir = self._make_run_dir(checkout)
+        self._group.open(self.run_dir)
         if self.spec.secure is not None:
             self.secured = secure(self.spec.secure, dt.datetime.now(dt.UTC))
         if redis_server is not None:

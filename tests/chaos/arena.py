@@ -13,7 +13,9 @@ from types import TracebackType
 from typing import Self
 
 from baton import AsyncClient, Timeout
-from baton.fleet import Fleet, FleetSpec, ManagedProcess, ProcessDied, ProcessFailed, StartTimeout
+from baton.fleet import Fleet, FleetSpec, ManagedProcess
+from baton.fleet.errors import ProcessFailed, StartTimeout
+from baton.fleet.events import ProcessDied
 from baton.fleet.joining import wait_until_connected
 from baton.security.credentials import UNENCRYPTED
 from tests.chaos.limits import Limit, Recording

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton.errors import BatonError
-from baton.fleet import ProcessDied
+from baton.fleet.events import ProcessDied
 from baton.types import Choice
 from state.errors import StoreUnavailable
 from tests.chaos.arena import ROUTERS, WORKERS, Arena

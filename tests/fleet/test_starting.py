@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient
-from baton.fleet import Fleet, FleetEvent, FleetSpec, ProcessReady, ProcessStarting, StartTimeout
+from baton.fleet import Fleet, FleetEvent, FleetSpec
+from baton.fleet.errors import StartTimeout
+from baton.fleet.events import ProcessReady, ProcessStarting
 from baton.snapshots import Role, StartingState
 from tests.fleet.driving import snapshot
 from tests.patience import PATIENCE_S

@@ -11,7 +11,7 @@ from baton.cli.exits import OK, explain
 from baton.cli.request_flags import request_of
 from baton.cli.target import client_of
 from baton.cli.views.summary import split_line
-from baton.client import BlockingStream, Client
+from baton.client import Client
 from baton.errors import BatonError
 from baton.types import ChatMessage, ChoiceFinished, Finished, FinishReason, Tokens
 
@@ -83,32 +83,26 @@ class Conversation:
 
     def _generate(self, line: str) -> None:
         self.messages.append(ChatMessage("user", line))
-        texts: list[str] = []
+        text = ""
+        reasons: list[FinishReason] = []
         try:
-            self._print_stream(texts)
+            stream = self._client.generate(self.messages, **request_of(self._args))
+            for event in stream:
+                if isinstance(event, Tokens):
+                    text += event.text
+                    print(event.text, end="", flush=True)
+                elif isinstance(event, ChoiceFinished):
+                    reasons.append(event.reason)
+                elif isinstance(event, Finished):
+                    end = f"\n\033[2m{split_line(event, reasons, stream.resumes)}\033[0m"
+                    print(end if sys.stdout.isatty() else "")
+                    if event.error:
+                        print(f"baton: {event.error}", file=sys.stderr)
         except BatonError as error:
             print(f"baton: {explain(error)}", file=sys.stderr)
         except KeyboardInterrupt:
             print(" (ended)")
-        if texts:
-            self.messages.append(ChatMessage("assistant", "".join(texts)))
+        if text:
+            self.messages.append(ChatMessage("assistant", text))
         else:
             self.messages.pop()
-
-    def _print_stream(self, texts: list[str]) -> None:
-        stream = self._client.generate(self.messages, **request_of(self._args))
-        reasons: list[FinishReason] = []
-        for event in stream:
-            if isinstance(event, Tokens):
-                texts.append(event.text)
-                print(event.text, end="", flush=True)
-            elif isinstance(event, ChoiceFinished):
-                reasons.append(event.reason)
-            elif isinstance(event, Finished):
-                _print_end(event, reasons, stream)
-
-
-def _print_end(finished: Finished, reasons: list[FinishReason], stream: BlockingStream) -> None:
-    print(f"\n\033[2m{split_line(finished, reasons, stream.resumes)}\033[0m" if sys.stdout.isatty() else "")
-    if finished.error:
-        print(f"baton: {finished.error}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import shlex
 import time
 from pathlib import Path
@@ -60,9 +61,8 @@ def _secrets_folder(args: argparse.Namespace) -> Path:
 def _where_credentials_are(fleet: Fleet) -> str:
     if fleet.secured is None:
         return ""
-    shown = fleet.secured.credentials
-    flags = {"ca": shown.ca, "cert": shown.cert, "key": shown.key, "api-key-file": shown.api_key_file}
-    named = ", ".join(f"--{flag} {path.name}" for flag, path in flags.items() if path is not None)
+    files = dataclasses.asdict(fleet.credentials)
+    named = ", ".join(f"--{name.replace('_', '-')} {path.name}" for name, path in files.items())
     return f"\nsecrets {fleet.secured.certificates.folder}, for other clients: {named}"
 
 

@@ -10,12 +10,11 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
-from baton.fleet import (
-    FleetEvent,
-    FleetSpec,
+from baton.fleet import FleetEvent, FleetSpec
+from baton.fleet.checkout import find_checkout
+from baton.fleet.events import (
     FleetStopping,
     ProcessDied,
     ProcessReady,
@@ -27,7 +26,6 @@ from baton.fleet import (
     ReplacementFailed,
     WorkersJoined,
 )
-from baton.fleet.checkout import find_checkout
 
 _SILENT_S = 10.0
 """Seconds of silence after which a starting process is named."""
@@ -45,7 +43,7 @@ class FleetReporter:
         self._named: set[str] = set()
         """Processes that were reported as standing still and have not moved since."""
         self._told_at = time.monotonic()
-        self._status: Status | None = None
+        self._status = console.status("")
         self._stopping = False
 
     def __enter__(self) -> Self:
@@ -91,17 +89,12 @@ class FleetReporter:
 
     def rest(self) -> None:
         """No spinner until the next event that needs one."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        self._status.stop()
 
     def _wait_for(self, what: str) -> None:
-        if not self._console.is_terminal:
-            return
-        if self._status is None:
-            self._status = self._console.status(what)
+        if self._console.is_terminal:
+            self._status.update(what)
             self._status.start()
-        self._status.update(what)
 
     def _ready(self, event: ProcessReady) -> None:
         self._awaited.pop(event.name, None)

@@ -34,11 +34,9 @@ def split_line(finished: Finished, reasons: list[FinishReason], resumes: int) ->
 def broken_promises(finished: Finished) -> str:
     """Which stated promises were not kept; empty when all were, or none was asked for."""
     promise, delivery = finished.promise, finished.delivery
-    broken = []
-    if promise.ttft_ms is not None and not delivery.ttft_kept:
-        broken.append("TTFT")
-    if promise.tpot_ms is not None and not delivery.tpot_kept:
-        broken.append("TPOT")
-    if promise.itl_ms is not None and not delivery.itl_kept:
-        broken.append("ITL")
-    return " and ".join(broken)
+    kept = (
+        ("TTFT", promise.ttft_ms, delivery.ttft_kept),
+        ("TPOT", promise.tpot_ms, delivery.tpot_kept),
+        ("ITL", promise.itl_ms, delivery.itl_kept),
+    )
+    return " and ".join(name for name, stated, is_kept in kept if stated is not None and not is_kept)

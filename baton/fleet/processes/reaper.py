@@ -32,7 +32,8 @@ class Reaper:
     """The launcher's end of the pipe. `close` returns once the reaper has cleaned up."""
 
     def __init__(self) -> None:
-        read_fd, self._write_fd = os.pipe()
+        read_fd, self.write_fd = os.pipe()
+        """`write_fd` is inherited by a starting process, which writes its id into it."""
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__],
@@ -45,11 +46,6 @@ class Reaper:
         finally:
             os.close(read_fd)
 
-    @property
-    def write_fd(self) -> int:
-        """The pipe that a starting process inherits and writes its id into."""
-        return self._write_fd
-
     def process_ended(self, pid: int) -> None:
         self._write(f"-{pid}")
 
@@ -57,13 +53,13 @@ class Reaper:
         self._write(str(folder))
 
     def close(self, timeout_s: float = 2 * GRACE_S) -> None:
-        os.close(self._write_fd)
+        os.close(self.write_fd)
         self._process.wait(timeout_s)
 
     def _write(self, line: str) -> None:
         # A line is shorter than PIPE_BUF, so it arrives whole. A killed reaper is no reason to fail.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._write_fd, f"{line}\n".encode())
+            os.write(self.write_fd, f"{line}\n".encode())
 
 
 def signal_group(pgid: int, number: int) -> bool:

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from baton.cli.views.demo_view import Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter
 from baton.cli.views.status_view import bar, render
-from baton.fleet import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
+from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from baton.operators.v1 import fleet_pb2
 from baton.snapshots import FleetFacts
 from baton.types import Finished, Queued, Tokens

@@ -10,20 +10,9 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 
-from baton.fleet import (
-    Fleet,
-    FleetEvent,
-    FleetSpec,
-    FleetStopping,
-    PortUnusable,
-    ProcessDied,
-    ProcessFailed,
-    ProcessReady,
-    ProcessStarted,
-    ProcessStarting,
-    RunDirUnusable,
-    StartTimeout,
-)
+from baton.fleet import Fleet, FleetEvent, FleetSpec
+from baton.fleet.errors import PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
+from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from tests.patience import PATIENCE_S
 
 MakeSpec = Callable[..., FleetSpec]
@@ -241,7 +230,8 @@ async def test_a_killed_service_leaves_no_semaphore_of_its_helpers(make_spec: Ma
 _LAUNCHER = """
 import asyncio, sys
 from pathlib import Path
-from baton.fleet import Fleet, FleetSpec, ProcessStarted
+from baton.fleet import Fleet, FleetSpec
+from baton.fleet.events import ProcessStarted
 
 async def main():
     root = Path(sys.argv[1])

@@ -11,18 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from baton.fleet import (
-    Fleet,
-    FleetEvent,
-    FleetSpec,
-    ProcessDied,
-    ProcessReplaced,
-    ProcessStarted,
-    ReplacementFailed,
-    RestartFailed,
-    StartTimeout,
-)
+from baton.fleet import Fleet, FleetEvent, FleetSpec
 from baton.fleet.control import Control, ask_restart
+from baton.fleet.errors import RestartFailed, StartTimeout
+from baton.fleet.events import ProcessDied, ProcessReplaced, ProcessStarted, ReplacementFailed
 
 MakeSpec = Callable[..., FleetSpec]
 pytestmark = pytest.mark.integration
