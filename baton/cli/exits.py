@@ -51,15 +51,16 @@ EXIT_CODES_HELP = """exit codes:
 
 
 def exit_code_of(error: BatonError | FleetError | ValueError) -> int:
-    if isinstance(error, NoFleetRunning):
-        return UNREACHABLE
-    if isinstance(error, FleetError):
-        return FLEET_FAILED
-    if isinstance(error, (InvalidRequest, NotFound, ValueError)):
-        return USAGE
-    if isinstance(error, Unavailable) and not error.reason:  # with a reason, a router has sent it
-        return UNREACHABLE
-    return TRY_LATER if isinstance(error, (Overloaded, Unavailable)) else FAILED
+    match error:
+        case NoFleetRunning() | Unavailable(reason=""):  # with a reason, a router has sent it
+            return UNREACHABLE
+        case FleetError():
+            return FLEET_FAILED
+        case InvalidRequest() | NotFound() | ValueError():
+            return USAGE
+        case Overloaded() | Unavailable():
+            return TRY_LATER
+    return FAILED
 
 
 def explain(error: BatonError | FleetError | ValueError) -> str:

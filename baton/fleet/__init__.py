@@ -4,7 +4,7 @@ In reading order:
 
 - `spec` (the description), `launcher` (start, replace and stop its processes), `events`, `errors`.
 - `processes`: one process, all of a fleet, and the reaper that ends them.
-- `checkout`, `rundir` (folders), `ports`, `secured` (certificates and keys), `joining` (await workers).
+- `checkout`, `rundir` (folders), `secured` (certificates and keys), `joining` (await workers).
 - `keeping` (restart what dies), `control` (orders for a running fleet), `running` (find running fleets).
 
 May import the SDK, but none of the services, which run as processes.

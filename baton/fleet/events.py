@@ -9,13 +9,18 @@ from baton.fleet.errors import describe_exit
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStarted:
+class FleetEvent:
+    """Base of the events."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStarted(FleetEvent):
     name: str
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStarting:
+class ProcessStarting(FleetEvent):
     """The progress of a process's start; sent with each of its reports, and every second without one."""
 
     name: str
@@ -25,22 +30,21 @@ class ProcessStarting:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessReady:
+class ProcessReady(FleetEvent):
     name: str
     address: str
     took_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersJoined:
+class WorkersJoined(FleetEvent):
     """Every router has a connection to every worker."""
 
     workers: int
-    took_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessDied:
+class ProcessDied(FleetEvent):
     """A process ended although nobody asked it to; `tail` is the end of its log."""
 
     name: str
@@ -54,7 +58,7 @@ class ProcessDied:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessRestarting:
+class ProcessRestarting(FleetEvent):
     """A process that died is restarted after a pause."""
 
     name: str
@@ -62,14 +66,14 @@ class ProcessRestarting:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessRestarted:
+class ProcessRestarted(FleetEvent):
     """A process that had died serves again."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessReplaced:
+class ProcessReplaced(FleetEvent):
     """A new process of the same name has replaced a process, and serves."""
 
     name: str
@@ -80,7 +84,7 @@ class ProcessReplaced:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacementFailed:
+class ReplacementFailed(FleetEvent):
     """A process's successor did not start and has been ended. The process serves on."""
 
     name: str
@@ -88,19 +92,5 @@ class ReplacementFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetStopping:
+class FleetStopping(FleetEvent):
     processes: int
-
-
-FleetEvent = (
-    ProcessStarted
-    | ProcessStarting
-    | ProcessReady
-    | WorkersJoined
-    | ProcessDied
-    | ProcessRestarting
-    | ProcessRestarted
-    | ProcessReplaced
-    | ReplacementFailed
-    | FleetStopping
-)

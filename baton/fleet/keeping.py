@@ -7,6 +7,7 @@ always is, since nobody drains it. A process that keeps dying soon after its sta
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -26,11 +27,7 @@ def pause_s(served_s: Sequence[float]) -> float | None:
 
     `served_s` lists how long each former process of its name served, the latest last; 0 if it never served.
     """
-    num_early = 0
-    for served in reversed(served_s):
-        if served >= SOON_S:
-            break
-        num_early += 1
+    num_early = len(list(itertools.takewhile(lambda served: served < SOON_S, reversed(served_s))))
     if num_early > MAX_EARLY_DEATHS:
         return None
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** max(0, num_early - 1))

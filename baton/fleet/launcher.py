@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 import os
+import socket
 import tempfile
 import time
 from collections import defaultdict
@@ -19,10 +20,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from baton.fleet.checkout import find_checkout, find_redis_server
-from baton.fleet.errors import FleetError, ProcessFailed, RunDirUnusable, StartTimeout
+from baton.fleet.errors import FleetError, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import FleetEvent, ProcessDied, ProcessReplaced, ReplacementFailed, WorkersJoined
 from baton.fleet.joining import wait_until_connected, wait_until_serving
-from baton.fleet.ports import check_free, free_port
 from baton.fleet.processes.group import MakeProcess, ProcessGroup
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
 from baton.fleet.rundir import next_run_dir
@@ -199,7 +199,7 @@ class Fleet:
         checkout = self.spec.checkout or find_checkout()
         redis_server = None if self.spec.redis_url else find_redis_server()
         for address in self.spec.fixed_addresses:
-            check_free(*address)
+            _check_free(*address)
         self.run_dir = self._make_run_dir(checkout)
         self._group.open(self.run_dir)
         if self.spec.secure is not None:
@@ -235,7 +235,7 @@ class Fleet:
     async def _start_redis(self, server: Path, folder: Path) -> None:
         for attempt in range(_REDIS_PORT_TRIES):
             users = None if self.secured is None else self.secured.write_redis_config(folder)
-            process = redis_process(server, free_port(), folder, users)
+            process = redis_process(server, _free_port(), folder, users)
             try:
                 await self._group.start_all([process])
             except ProcessFailed:  # another process may have taken the port meanwhile
@@ -248,25 +248,22 @@ class Fleet:
             return
 
     async def _await_connections(self) -> None:
-        began = time.monotonic()
+        limit_s = self.spec.standstill_s
         joining = asyncio.ensure_future(self._joined())
         dying = asyncio.ensure_future(self.next_death())
         try:
-            await asyncio.wait(
-                (joining, dying), timeout=self.spec.standstill_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait((joining, dying), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if dying.done():
                 death = dying.result()
                 raise ProcessFailed(death.name, death.exit_code, death.log_path, death.tail)
             if not joining.done():
                 router = self.process(self.spec.router_names[0])
-                waited_s = time.monotonic() - began
                 log = router.log_path, router.log_tail()
-                raise StartTimeout("the fleet", "workers joining their routers", waited_s, *log)
+                raise StartTimeout("the fleet", "workers joining their routers", limit_s, *log)
             joining.result()
         finally:
             await cancel([joining, dying])
-        self._on_event(WorkersJoined(self.spec.num_workers, time.monotonic() - began))
+        self._on_event(WorkersJoined(self.spec.num_workers))
 
     async def _joined(self) -> None:
         """Wait until all routers are connected to all workers and serve."""
@@ -284,3 +281,22 @@ async def cancel(works: Collection[asyncio.Future[Any]]) -> None:
     for work in works:
         work.cancel()
     await asyncio.gather(*works, return_exceptions=True)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise `PortUnusable` unless a service could bind the port. The service would report it late."""
+    with socket.socket() as probe:
+        # The services set this too; without it, a port that was just released would seem to be in use.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PortUnusable(f"{host}:{port}", os.strerror(error.errno or 0)) from error
+
+
+def _free_port() -> int:
+    """Return a port of this machine that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

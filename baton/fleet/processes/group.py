@@ -158,7 +158,7 @@ class ProcessGroup:
     async def _report_progress(self, process: ManagedProcess) -> None:
         while True:
             await process.next_progress(_REPORT_PERIOD_S)
-            self._on_event(ProcessStarting(process.name, str(process.progress), process.silent_s))
+            self._on_event(ProcessStarting(process.name, process.progress, process.silent_s))
 
     async def _watch(self, process: ManagedProcess) -> None:
         await process.wait()

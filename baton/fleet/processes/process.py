@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from baton.fleet.errors import ProcessFailed, StartTimeout
-from baton.fleet.processes.reaper import HELPERS_GRACE_S, Reaper, kill_leader, signal_group
+from baton.fleet.processes.reaper import HELPERS_GRACE_S, Reaper, signal_group, signal_leader
 
 # Writes its id to the reaper's pipe (its stdin), then becomes the program, so that the reaper misses no
 # start.
@@ -34,22 +34,6 @@ STARTING_LINE = re.compile(r"^STARTING \S+ \S+ done=(?P<done>\d+) total=(?P<tota
 
 _LATE_LINES_S = 0.2
 """If the launcher itself was stopped, it reads the lines of that time for this long before it gives up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a process's start; `done` of `total` are bytes or steps, 0 if unknown."""
-
-    phase: str
-    done: int = 0
-    total: int = 0
-
-    def __str__(self) -> str:
-        if not self.total:
-            return self.phase
-        if self.total < 10_000:
-            return f"{self.phase}, {self.done} of {self.total}"
-        return f"{self.phase}, {self.done / 1e6:.0f} of {self.total / 1e6:.0f} MB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +50,15 @@ class ProcessSpec:
     ready: re.Pattern[str] = READY_LINE
     address: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _progress(phase: str, done: int, total: int) -> str:
+    """Return the progress of a start in words; `done` of `total` are bytes or steps, 0 if unknown."""
+    if not total:
+        return phase
+    if total < 10_000:
+        return f"{phase}, {done} of {total}"
+    return f"{phase}, {done / 1e6:.0f} of {total / 1e6:.0f} MB"
 
 
 def _in_words(line: str) -> str:
@@ -111,8 +104,8 @@ class ManagedProcess:
         self._moved_at = 0.0
         self._ready_at = self._ended_at = 0.0
         self._moved = asyncio.Event()
-        self.progress = Progress("starting")
-        """The progress of its start, by its last report."""
+        self.progress = "starting"
+        """The progress of its start in words, by its last report."""
 
     @property
     def pid(self) -> int:
@@ -189,7 +182,7 @@ class ManagedProcess:
             return time.monotonic() - self._started_at
         if self.exit_code is not None:
             raise ProcessFailed(self.name, self.exit_code, self.log_path, self.log_tail())
-        raise StartTimeout(self.name, str(self.progress), self.silent_s, self.log_path, self.log_tail())
+        raise StartTimeout(self.name, self.progress, self.silent_s, self.log_path, self.log_tail())
 
     async def next_progress(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` until its start has progressed since the last call."""
@@ -206,12 +199,13 @@ class ManagedProcess:
 
     def terminate(self) -> None:
         """Ask it to stop; it finishes running work within its grace."""
-        self._signal_leader(signal.SIGTERM)
+        if self.running:
+            signal_leader(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once, like a crash."""
         if self.running:
-            kill_leader(self.pid)
+            signal_leader(self.pid, signal.SIGKILL)
 
     def pause(self) -> None:
         """Stop it, like a hang, until `resume`."""
@@ -243,12 +237,6 @@ class ManagedProcess:
         """Return its last words: the plain lines and the errors at the end of its log."""
         with self.log_path.open(encoding="utf-8", errors="replace") as log:
             return "\n".join(filter(None, map(_in_words, deque(log, max_lines))))
-
-    def _signal_leader(self, number: int) -> None:
-        if self.running:
-            # It may have ended unnoticed.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
 
     async def _watch(self, copying: asyncio.Task[None]) -> None:
         assert self._process is not None
@@ -295,7 +283,7 @@ class ManagedProcess:
             if starting is not None:
                 self._moved_at = time.monotonic()
                 self._moved.set()
-                self.progress = Progress(starting["phase"], int(starting["done"]), int(starting["total"]))
+                self.progress = _progress(starting["phase"], int(starting["done"]), int(starting["total"]))
                 continue
             found = self.spec.ready.search(text)
             if found is not None:

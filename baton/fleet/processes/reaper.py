@@ -71,10 +71,10 @@ def signal_group(pgid: int, number: int) -> bool:
     return True
 
 
-def kill_leader(pgid: int) -> None:
-    """End the service itself, like a crash."""
+def signal_leader(pgid: int, number: int) -> None:
+    """Signal the service itself, which may have ended unnoticed."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pgid, signal.SIGKILL)
+        os.kill(pgid, number)
 
 
 def _stop_groups(pgids: set[int]) -> None:
@@ -84,7 +84,7 @@ def _stop_groups(pgids: set[int]) -> None:
         signal_group(pgid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
     alive = _wait_for_groups(alive, GRACE_S)
     for pgid in alive:
-        kill_leader(pgid)
+        signal_leader(pgid, signal.SIGKILL)
     for pgid in _wait_for_groups(alive, HELPERS_GRACE_S):
         signal_group(pgid, signal.SIGKILL)
 
