@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -12,7 +13,8 @@ from baton.cli.commands.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.request_flags import add_request_flags
 from baton.cli.values import address, count, decimal, named_json, seconds, unsigned
-from baton.fleet.spec import PLACEMENTS, POLICIES, QUANTISATIONS, WITHOUT_REDIS
+from baton.fleet.checkout import find_checkout
+from baton.fleet.spec import PLACEMENTS, POLICIES, QUANTISATIONS, WITHOUT_REDIS, FleetSpec
 from baton.security.credentials import Credentials
 from baton.types import SloClass
 
@@ -44,7 +46,14 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     add("--prefill", type=unsigned, default=1, metavar="N", help="prefill workers (1)")
     add("--decode", type=unsigned, default=1, metavar="N", help="decode workers (1)")
     add("--routers", type=unsigned, default=1, metavar="N", help="routers (1)")
-    add("--port", type=unsigned, default=50051, metavar="N", help="first router's port; 0: any free (50051)")
+    add(
+        "--port",
+        dest="router_port",
+        type=unsigned,
+        default=50051,
+        metavar="N",
+        help="first router's port; 0: any free (50051)",
+    )
     add(
         "--policy",
         choices=POLICIES,
@@ -118,7 +127,7 @@ def _add_demo(command: argparse.ArgumentParser) -> None:
 def _add_fleet_flags(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--model", type=Path, metavar="PATH", help="the folder of the checkpoint (the checkout's demo_model)")
-    add("--redis", metavar="URL", help="use this Redis instead of starting one")
+    add("--redis", dest="redis_url", metavar="URL", help="use this Redis instead of starting one")
     add("--threads", type=unsigned, metavar="N", help="threads of each worker (cores / workers)")
     add("--run-dir", type=Path, metavar="PATH", help="the folder for logs and state (.baton/runs/<n>)")
 
@@ -216,6 +225,19 @@ def _add_run_dir_flag(to: argparse.ArgumentParser | argparse._ArgumentGroup) -> 
 
 def credentials_of(args: argparse.Namespace) -> Credentials:
     return Credentials(args.ca, args.cert, args.key, args.api_key_file)
+
+
+def spec_of(args: argparse.Namespace) -> FleetSpec:
+    """Return the fleet that the arguments describe. Raises `ValueError` for a model folder that is none."""
+    names = {field.name for field in dataclasses.fields(FleetSpec)}
+    described = {name: value for name, value in vars(args).items() if name in names}
+    described["model"] = model = args.model or find_checkout() / "demo_model"
+    if not (model / "config.json").is_file():
+        raise ValueError(f"--model is {model}: it must be a folder with a model's config.json")
+    # The secrets are kept from run to run, so that clients' files stay valid.
+    folder = (args.run_dir or find_checkout() / ".baton").resolve() / "secure"
+    described["secure"] = folder if described.get("secure") else None
+    return FleetSpec(**described)
 
 
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {

@@ -16,7 +16,7 @@ from baton.errors import (
     Unavailable,
     Unsupported,
 )
-from baton.fleet.errors import FleetError, NoFleetRunning, ProcessFailed, ProcessKeepsDying, StartTimeout
+from baton.fleet.errors import FleetError, NoFleetRunning, ProcessError
 from baton.security.reachability import Blocked, Obstacle
 from baton.types import Attainable
 
@@ -73,7 +73,7 @@ def explain(error: BatonError | FleetError | ValueError) -> str:
         return f"not done within {error.waited_s:g} s"
     if isinstance(error, Unsupported):
         return "that server does not know this call; is it a worker's address, where a router's belongs?"
-    if isinstance(error, (ProcessFailed, ProcessKeepsDying, StartTimeout)) and error.tail:
+    if isinstance(error, ProcessError) and error.tail:
         return f"{error}\n{_indented(error.tail)}"
     return str(error)
 

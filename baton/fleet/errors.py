@@ -5,9 +5,10 @@ FleetError
 ├── RedisServerNotFound(searched)
 ├── PortUnusable(address, reason)
 ├── RunDirUnusable(path, reason)
-├── ProcessFailed(name, exit_code, log_path, tail)
-├── StartTimeout(name, doing, waited_s, log_path, tail)
-├── ProcessKeepsDying(name, times, exit_code, log_path, tail)
+├── ProcessError(name, log_path, tail)
+│   ├── ProcessFailed(exit_code)
+│   ├── StartTimeout(doing, waited_s)
+│   └── ProcessKeepsDying(exit_code, times)
 ├── NoFleetRunning(searched)
 └── RestartFailed(reason)
 """
@@ -96,41 +97,41 @@ class RunDirUnusable(FleetError):
 
 
 @dataclass(eq=False)
-class ProcessFailed(FleetError):
-    """A process ended before it was ready."""
+class ProcessError(FleetError):
+    """Something is wrong with a process; `tail` is the end of its log."""
 
     name: str
-    exit_code: int
     log_path: Path
     tail: str
+
+
+@dataclass(eq=False)
+class ProcessFailed(ProcessError):
+    """A process ended before it was ready."""
+
+    exit_code: int
 
     def __str__(self) -> str:
         return f"{self.name} did not start: {describe_exit(self.exit_code)}; its log is {self.log_path}"
 
 
 @dataclass(eq=False)
-class StartTimeout(FleetError):
+class StartTimeout(ProcessError):
     """A starting process, or the joining of all workers, has made no progress for too long."""
 
-    name: str
     doing: str
     waited_s: float
-    log_path: Path
-    tail: str
 
     def __str__(self) -> str:
         return f"{self.name} stood still for {self.waited_s:.0f} s ({self.doing}); its log is {self.log_path}"
 
 
 @dataclass(eq=False)
-class ProcessKeepsDying(FleetError):
+class ProcessKeepsDying(ProcessError):
     """A process died repeatedly soon after its start, and is not restarted any more."""
 
-    name: str
-    times: int
     exit_code: int
-    log_path: Path
-    tail: str
+    times: int
 
     def __str__(self) -> str:
         last = f"the last time: {describe_exit(self.exit_code)}; its log is {self.log_path}"

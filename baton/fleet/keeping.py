@@ -82,7 +82,7 @@ class Keeper:
             wait_s = pause_s(served_s)
             if wait_s is None:
                 times = MAX_EARLY_DEATHS + 1
-                raise ProcessKeepsDying(name, times, death.exit_code, death.log_path, death.tail)
+                raise ProcessKeepsDying(name, death.log_path, death.tail, death.exit_code, times)
             self._on_event(ProcessRestarting(name, wait_s))
             await asyncio.sleep(wait_s)
             if self._fleet.process(name).running:  # an order has replaced it meanwhile

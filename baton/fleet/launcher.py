@@ -183,7 +183,7 @@ class Fleet:
             async with asyncio.timeout(limit_s):
                 await self._connected(routers, workers)
         except TimeoutError:
-            raise StartTimeout(new.name, "joining", limit_s, new.log_path, new.log_tail()) from None
+            raise StartTimeout(new.name, new.log_path, new.log_tail(), "joining", limit_s) from None
 
     def _serving(self, names: Sequence[str]) -> list[ManagedProcess]:
         return [process for process in map(self.process, names) if process.serving]
@@ -255,11 +255,11 @@ class Fleet:
             await asyncio.wait((joining, dying), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if dying.done():
                 death = dying.result()
-                raise ProcessFailed(death.name, death.exit_code, death.log_path, death.tail)
+                raise ProcessFailed(death.name, death.log_path, death.tail, death.exit_code)
             if not joining.done():
                 router = self.process(self.spec.router_names[0])
-                log = router.log_path, router.log_tail()
-                raise StartTimeout("the fleet", "workers joining their routers", limit_s, *log)
+                doing = "workers joining their routers"
+                raise StartTimeout("the fleet", router.log_path, router.log_tail(), doing, limit_s)
             joining.result()
         finally:
             await cancel([joining, dying])

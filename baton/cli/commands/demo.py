@@ -12,9 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from baton.async_client import AsyncClient
+from baton.cli.arguments import spec_of
 from baton.cli.exits import FAILED, OK, explain
 from baton.cli.views.demo_view import COMPLETIONS, QUESTIONS, Answer, results, side_by_side
-from baton.cli.views.fleet_reporter import FleetReporter, spec_of
+from baton.cli.views.fleet_reporter import FleetReporter
 from baton.errors import BatonError
 from baton.fleet import Fleet, FleetSpec
 from baton.types import Sampling, Slo, Stop, Timeout

@@ -7,13 +7,13 @@ import asyncio
 import dataclasses
 import shlex
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from baton.cli.arguments import spec_of
 from baton.cli.exits import FLEET_FAILED, OK, program
-from baton.cli.views.fleet_reporter import FleetReporter, spec_of
+from baton.cli.views.fleet_reporter import FleetReporter
 from baton.fleet import Fleet, Keeper
 from baton.fleet.checkout import find_checkout
 from baton.fleet.control import Control
@@ -21,20 +21,7 @@ from baton.fleet.rundir import listed
 
 
 async def run(args: argparse.Namespace) -> int:
-    spec = spec_of(
-        args,
-        prefill=args.prefill,
-        decode=args.decode,
-        routers=args.routers,
-        router_port=args.port,
-        policy=args.policy,
-        placement=args.placement,
-        without_redis=args.without_redis,
-        timed=args.timed,
-        secure=_secrets_folder(args) if args.secure else None,
-        deterministic=args.deterministic,
-        quantisation=args.quantisation,
-    )
+    spec = spec_of(args)
     console, began, up = Console(), time.monotonic(), False
     with FleetReporter(console) as report:
         try:
@@ -50,12 +37,6 @@ async def run(args: argparse.Namespace) -> int:
             if not up:
                 raise
             return OK  # Ctrl-C and SIGTERM are the normal ways to end a running fleet
-
-
-def _secrets_folder(args: argparse.Namespace) -> Path:
-    """Return a folder that is kept from run to run, so that clients' files stay valid."""
-    parent: Path = args.run_dir or find_checkout() / ".baton"
-    return parent.resolve() / "secure"
 
 
 def _where_credentials_are(fleet: Fleet) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.text import Text
 
-from baton.fleet import FleetEvent, FleetSpec
-from baton.fleet.checkout import find_checkout
+from baton.fleet import FleetEvent
 from baton.fleet.events import (
     FleetStopping,
     ProcessDied,
@@ -135,17 +132,3 @@ class FleetReporter:
 
     def _line(self, mark: str, style: str, name: str, rest: str) -> None:
         self._console.print(Text.assemble((mark, style), " ", (f"{name:<11}", "bold"), rest), soft_wrap=True)
-
-
-def spec_of(args: argparse.Namespace, **more: int | str | Path | None) -> FleetSpec:
-    """The fleet the arguments describe. Raises `ValueError` for a model folder that is not one."""
-    model = args.model or find_checkout() / "demo_model"
-    if not (model / "config.json").is_file():
-        raise ValueError(f"--model is {model}: it must be a folder with a model's config.json")
-    return FleetSpec(
-        model=model,
-        redis_url=args.redis,
-        threads=args.threads,
-        run_dir=args.run_dir,
-        **more,  # type: ignore[arg-type]  # the callers' own fields, by name
-    )

@@ -181,8 +181,8 @@ class ManagedProcess:
         if self._ready.is_set():
             return time.monotonic() - self._started_at
         if self.exit_code is not None:
-            raise ProcessFailed(self.name, self.exit_code, self.log_path, self.log_tail())
-        raise StartTimeout(self.name, self.progress, self.silent_s, self.log_path, self.log_tail())
+            raise ProcessFailed(self.name, self.log_path, self.log_tail(), self.exit_code)
+        raise StartTimeout(self.name, self.log_path, self.log_tail(), self.progress, self.silent_s)
 
     async def next_progress(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` until its start has progressed since the last call."""
