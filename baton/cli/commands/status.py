@@ -29,11 +29,11 @@ async def run(args: argparse.Namespace) -> int:
         elif args.once or not console.is_terminal:
             console.print(render(await client.describe(), await anext(snapshots)))
         else:
-            await _live(await client.describe(), snapshots, console)
+            await show_live(await client.describe(), snapshots, console)
     return OK
 
 
-async def _live(facts: FleetFacts, snapshots: AsyncIterator[FleetSnapshot], console: Console) -> None:
+async def show_live(facts: FleetFacts, snapshots: AsyncIterator[FleetSnapshot], console: Console) -> None:
     """Show snapshots on another screen, where an echoed Ctrl-C disturbs nothing, and leave the last one."""
     shown: RenderableType = ""
     try:

@@ -1,5 +1,6 @@
+import asyncio
 import io
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
+from baton.cli.commands.status import show_live
 from baton.cli.views.demo_view import Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter
 from baton.cli.views.status_view import bar, render
 from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from baton.operators.v1 import fleet_pb2
-from baton.snapshots import FleetFacts
+from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.types import Finished, Queued, Tokens
 from baton.wire.convert import event_from_pb, from_pb, snapshot_from_pb
 from baton.worker.v1 import worker_pb2
@@ -153,6 +155,23 @@ def test_status_shows_workers_that_start() -> None:
     text = shown(render(facts, snapshot_from_pb(fleet_pb2.WatchResponse(starting=starting))))
     assert "decode-0 starting · reading weights 42%" in text
     assert "prefill-0 starting · importing · no word for 12 s" in text
+
+
+async def test_the_live_status_leaves_its_last_view_and_no_other() -> None:
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
+    facts = from_pb(FleetFacts, fleet_pb2.DescribeResponse(model_name="demo", block_size=16))
+
+    async def snapshots() -> AsyncIterator[FleetSnapshot]:
+        for uptime_s in (1, 2):
+            yield snapshot_from_pb(fleet_pb2.WatchResponse(uptime_s=uptime_s))
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await show_live(facts, snapshots(), console)
+    assert isinstance(console.file, io.StringIO)
+    _, _, left = console.file.getvalue().rpartition("\x1b[?1049l")  # the end of the screen of its own
+    assert left.count("╭") == 1
+    assert "up 2 s" in left
 
 
 def test_nothing_is_said_to_have_stopped_that_never_started() -> None:
