@@ -5,16 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-import numpy as np
-
-from benchmarks.claims.runs.cells import estimate
-from benchmarks.claims.runs.play import Arm, Case, Played, play, profile
-from benchmarks.claims.runs.search import highest
-from benchmarks.claims.runs.settings import Settings
-from benchmarks.claims.runs.tasks import Workers
-from reporting.section import Goal, Section, markdown, ratios
+from benchmarks.claims.cells import estimate
+from benchmarks.claims.lab import Lab, Settings
+from benchmarks.claims.play import Arm, Case, Played, play, profile
+from reporting.section import Goal, Section, ratios, table
 from reporting.tables import cell as in_words
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Order
@@ -73,35 +68,24 @@ def _shares(case: Case) -> Shares:
     return shares(play(case), case.by_class)
 
 
-def _case(arm: Arm, rate: float, seed: int, settings: Settings, asked: ByClass) -> Case:
-    return Case(
-        arm, WORKLOAD, rate, seed, settings.span_s, by_class=asked, has_classes=arm == OURS
-    )  # fmt: skip
+def _is_carried(case: Case) -> bool:
+    return _shares(case).good >= GOOD_AT_CAPACITY
 
 
-def _capacity(arm: Arm, seed: int, settings: Settings, asked: ByClass) -> float:
-    def holds(rate: float) -> bool:
-        return _shares(_case(arm, rate, seed, settings, asked)).good >= GOOD_AT_CAPACITY
-
-    guess = 0.7 * estimate(profile(), WORKLOAD, None, NUM_WORKERS)
-    return highest(holds, guess, precision=settings.precision)
-
-
-def measure(workers: Workers, settings: Settings) -> Section:
+def measure(lab: Lab) -> Section:
     """Measure what each arm carries, then all arms at loads around the capacity of the classes."""
     asked = promises()
-    seeds = settings.seeds
-    carried = workers.per_seed(
-        "classes, capacity", ARMS, seeds, lambda arm, seed: partial(_capacity, arm, seed, settings, asked)
-    )
+    guess = 0.7 * estimate(WORKLOAD, None, NUM_WORKERS)
+    cases = {arm: Case(arm, WORKLOAD, guess, by_class=asked, has_classes=arm == OURS) for arm in ARMS}
+    carried = lab.capacities("classes, capacity", cases, _is_carried)
     rate = statistics.median(carried[OURS])
+    loaded = {
+        (arm, load): replace(case, rate_per_s=load * rate) for arm, case in cases.items() for load in LOADS
+    }
+    return section(lab.judge("classes", loaded, _shares), carried, lab.settings, asked)
 
-    def task(key: tuple[Arm, float], seed: int) -> Callable[[], Shares]:
-        arm, load = key
-        return partial(_shares, _case(arm, load * rate, seed, settings, asked))
 
-    runs = workers.per_seed("classes", [(arm, load) for arm in ARMS for load in LOADS], seeds, task)
-    return section(runs, carried, settings, asked)
+Row = tuple[tuple[Arm, float], Sequence[Shares]]
 
 
 def section(
@@ -115,17 +99,10 @@ def section(
     def ratio(other: Arm, load: float) -> tuple[float, ...]:
         return ratios([run.per_s for run in runs[OURS, load]], [run.per_s for run in runs[other, load]])
 
+    def good_of(place: int) -> Callable[[Row], str]:
+        return lambda row: f"{statistics.median(run.by_class[place] for run in row[1]):.2f}"
+
     goals = [Goal(f"classes / plain EDF at {load:g} × capacity", ratio(EDF, load), 1.3) for load in LOADS[1:]]
-    rows = [
-        (
-            arm.name,
-            f"{load:g} ×",
-            in_words([run.per_s for run in found]),
-            *(f"{np.median([run.by_class[place] for run in found]):.2f}" for place in range(len(RATIOS))),
-            in_words(ratio(arm, load)),
-        )
-        for (arm, load), found in runs.items()
-    ]
     words = "; ".join(
         f"{name} TTFT {promised.ttft_ms} ms, TPOT {promised.tpot_ms} ms" for name, promised in asked
     )
@@ -134,12 +111,17 @@ def section(
         f"{GOOD_AT_CAPACITY:.0%} good. Plain EDF has the same steps and accepts every request, in "
         "order of due times."
     )
-    header = ("arm", "load", "good, 1/s", *(f"good of {name}" for name in RATIOS), "classes by this")
-    capacities = [
-        (arm.name, in_words(rates), in_words(ratios(carried[OURS], rates))) for arm, rates in carried.items()
-    ]
-    tables = (
-        markdown(("arm", "capacity, 1/s", "classes by this"), capacities),
-        markdown(header, rows),
-    )
+    capacities: dict[str, Callable[[Arm], str]] = {
+        "arm": lambda arm: arm.name,
+        "capacity, 1/s": lambda arm: in_words(carried[arm]),
+        "classes by this": lambda arm: in_words(ratios(carried[OURS], carried[arm])),
+    }
+    loads: dict[str, Callable[[Row], str]] = {
+        "arm": lambda row: row[0][0].name,
+        "load": lambda row: f"{row[0][1]:g} ×",
+        "good, 1/s": lambda row: in_words([run.per_s for run in row[1]]),
+        **{f"good of {name}": good_of(place) for place, name in enumerate(RATIOS)},
+        "classes by this": lambda row: in_words(ratio(*row[0])),
+    }
+    tables = (table(carried, capacities), table(runs.items(), loads))
     return Section("classes: three of them against plain EDF", method, tuple(goals), tables)

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from benchmarks.claims import classes, grid, overload, paths, refusals, slow_spell, speed, strict_itl
-from benchmarks.claims.runs.settings import Settings
-from benchmarks.claims.runs.tasks import Workers
+from benchmarks.claims.lab import Lab, Settings
 from benchmarks.flags import FIVE_SEEDS
 from benchmarks.report import report
 from reporting.section import Section
 
-SECTIONS: dict[str, Callable[[Workers, Settings], Section]] = {
+SECTIONS: dict[str, Callable[[Lab], Section]] = {
     "grid": grid.measure,
     "strict_itl": strict_itl.measure,
     "overload": overload.measure,
@@ -47,10 +46,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sections(names: Sequence[str], settings: Settings) -> Iterator[Section]:
-    with Workers() as workers:
+    with Lab(settings) as lab:
         for name in names:
             began = time.perf_counter()
-            section = SECTIONS[name](workers, settings)
+            section = SECTIONS[name](lab)
             took = f"Measured in {time.perf_counter() - began:.0f} s."
             yield replace(section, method=f"{section.method} {took}")
 

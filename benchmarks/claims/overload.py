@@ -5,20 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from benchmarks.claims.runs.cells import cell, estimate
-from benchmarks.claims.runs.play import Arm, Case, Played, good, play, profile
-from benchmarks.claims.runs.search import highest
-from benchmarks.claims.runs.settings import Settings
-from benchmarks.claims.runs.tasks import Workers
-from reporting.section import Goal, Section, markdown, ratios
+from benchmarks.claims.cells import WORKLOADS, cell, estimate
+from benchmarks.claims.lab import Lab, Settings
+from benchmarks.claims.play import Arm, Case, Played, good, play
+from reporting.section import Goal, Section, markdown, ratios, table
 from reporting.tables import cell as in_words
 from sim.workload import Promises
 
-WORKLOADS = ("chat", "summarise", "mixed")
 TPOT_RATIO, TTFT_RATIO = 2.5, 10.0
 LOADS = (0.8, 1.0, 1.2, 1.5, 2.0)
 """Offered loads as multiples of the capacity."""
@@ -62,34 +58,27 @@ def _figures(case: Case) -> Figures:
     return figures(play(case), case.promises)
 
 
-def _capacity(workload: str, promises: Promises, seed: int, settings: Settings) -> float:
-    def holds(rate: float) -> bool:
-        case = Case(SLACK, workload, rate, seed, settings.span_s, promises)
-        return _figures(case).good_share >= GOOD_AT_CAPACITY
-
-    guess = 0.8 * estimate(profile(), workload, promises.tpot_ms)
-    return highest(holds, guess, precision=settings.precision)
+def _is_carried(case: Case) -> bool:
+    return _figures(case).good_share >= GOOD_AT_CAPACITY
 
 
-def measure(workers: Workers, settings: Settings) -> Section:
+def measure(lab: Lab) -> Section:
     """Find the capacity by bisection (median over the seeds), then run both arms at multiples of it."""
-    promises = {name: cell(profile(), name, TPOT_RATIO, TTFT_RATIO).promises for name in WORKLOADS}
-    rates = workers.per_seed(
-        "overload, capacity",
-        WORKLOADS,
-        settings.seeds,
-        lambda name, seed: partial(_capacity, name, promises[name], seed, settings),
-    )
+    promises = {name: cell(name, TPOT_RATIO, TTFT_RATIO).promises for name in WORKLOADS}
+    guesses = {
+        name: Case(SLACK, name, 0.8 * estimate(name, asked.tpot_ms), asked)
+        for name, asked in promises.items()
+    }
+    rates = lab.capacities("overload, capacity", guesses, _is_carried)
     capacities = {name: statistics.median(found) for name, found in rates.items()}
-    carried = [name for name in WORKLOADS if capacities[name] > 0]
-
-    def task(key: tuple[str, Arm, float], seed: int) -> Callable[[], Figures]:
-        name, arm, load = key
-        rate = load * capacities[name]
-        return partial(_figures, Case(arm, name, rate, seed, settings.span_s, promises[name]))
-
-    keys = [(name, arm, load) for name in carried for arm in (SLACK, FCFS) for load in LOADS]
-    return section(workers.per_seed("overload", keys, settings.seeds, task), capacities, settings)
+    cases = {
+        (name, arm, load): Case(arm, name, load * rate, promises[name])
+        for name, rate in capacities.items()
+        if rate > 0
+        for arm in (SLACK, FCFS)
+        for load in LOADS
+    }
+    return section(lab.judge("overload", cases, _figures), capacities, lab.settings)
 
 
 Runs = Mapping[tuple[str, Arm, float], Sequence[Figures]]
@@ -108,50 +97,42 @@ def section(runs: Runs, capacities: Mapping[str, float], settings: Settings) -> 
 
 
 def _goals(runs: Runs, name: str) -> list[Goal]:
+    """Return goals on figures of each seed, by load: requests, tokens, short and long prompts, promises."""
     goals = []
-    for label, read in (("requests", _requests), ("tokens", _tokens)):
+    by_load = {load: runs[name, SLACK, load] for load in LOADS}
+    for label, figure in (("requests", "requests_per_s"), ("tokens", "tokens_per_s")):
+        found = {load: [getattr(run, figure) for run in by_load[load]] for load in LOADS}
         for load in OVERLOADS:
-            until = [[read(run) for run in runs[name, SLACK, less]] for less in LOADS if less <= load]
-            peaks = [max(at) for at in zip(*until, strict=True)]
-            share = ratios([read(run) for run in runs[name, SLACK, load]], peaks)
-            goals.append(Goal(f"{name}: good {label}/s at {load:g} × capacity / peak", share, 0.95))
+            peaks = [max(at) for at in zip(*(found[less] for less in LOADS if less <= load), strict=True)]
+            claim = f"{name}: good {label}/s at {load:g} × capacity / peak"
+            goals.append(Goal(claim, ratios(found[load], peaks), 0.95))
     for load in OVERLOADS:
-        shares = tuple(min(run.deciles) / run.good_share for run in runs[name, SLACK, load] if run.good_share)
+        shares = tuple(min(run.deciles) / run.good_share for run in by_load[load] if run.good_share)
         goals.append(Goal(f"{name}: least length decile's good share / mean, at {load:g} ×", shares, 0.5))
-    kept = tuple(
-        min(runs[name, SLACK, load][at].kept for load in LOADS) for at in range(_num_seeds(runs, name))
-    )
+    kept = tuple(min(run.kept for run in seed) for seed in zip(*by_load.values(), strict=True))
     goals.append(Goal(f"{name}: promises kept, at the worst load", kept, 0.97, spec=".3f"))
     return goals
 
 
-def _num_seeds(runs: Runs, name: str) -> int:
-    return len(runs[name, SLACK, LOADS[0]])
-
-
-def _requests(run: Figures) -> float:
-    return run.requests_per_s
-
-
-def _tokens(run: Figures) -> float:
-    return run.tokens_per_s
+Row = tuple[tuple[str, Arm, float], Sequence[Figures]]
 
 
 def _loads(runs: Runs) -> str:
-    header = ("workload, arm", "load", "good, 1/s", "good tokens/s", "good share", "refused", "promises kept")
-    rows = [
-        (
-            f"{name}, {arm.name}",
-            f"{load:g} ×",
-            in_words([run.requests_per_s for run in found]),
-            in_words([run.tokens_per_s for run in found], spec=".0f"),
-            in_words([run.good_share for run in found], 100, ".0f") + " %",
-            in_words([run.refused for run in found], 100, ".0f") + " %",
-            in_words([run.kept for run in found], 100, ".1f") + " %" if arm == SLACK else "-",
-        )
-        for (name, arm, load), found in runs.items()
-    ]
-    return markdown(header, rows)
+    def column(figure: str, factor: float = 1, spec: str = ".2f") -> Callable[[Row], str]:
+        unit = " %" if factor == 100 else ""
+        return lambda row: in_words([getattr(run, figure) for run in row[1]], factor, spec) + unit
+
+    kept = column("kept", 100, ".1f")
+    columns: dict[str, Callable[[Row], str]] = {
+        "workload, arm": lambda row: f"{row[0][0]}, {row[0][1].name}",
+        "load": lambda row: f"{row[0][2]:g} ×",
+        "good, 1/s": column("requests_per_s"),
+        "good tokens/s": column("tokens_per_s", spec=".0f"),
+        "good share": column("good_share", 100, ".0f"),
+        "refused": column("refused", 100, ".0f"),
+        "promises kept": lambda row: kept(row) if row[0][1] == SLACK else "-",
+    }
+    return table(runs.items(), columns)
 
 
 def _deciles(runs: Runs) -> str:

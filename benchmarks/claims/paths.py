@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
-from benchmarks.claims.runs.cells import WORKLOADS, Cell, estimate, grid
-from benchmarks.claims.runs.play import Arm, Case, goodput, play, profile
-from benchmarks.claims.runs.settings import Settings
-from benchmarks.claims.runs.tasks import Workers
+from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
+from benchmarks.claims.lab import Lab, Settings
+from benchmarks.claims.play import Arm, Case, own_goodput
 from reporting.section import Goal, Section, markdown, ratios
 from reporting.tables import cell as in_words
 from scheduling.placement import Placement
@@ -34,24 +32,18 @@ def arms(split: str) -> tuple[Arm, Arm]:
 ARMS = (AGGREGATED, *(arm for split in SPLITS for arm in arms(split)))
 
 
-def measure(workers: Workers, settings: Settings) -> Section:
+def measure(lab: Lab) -> Section:
     """Run every arm in every cell at the same rates."""
-    cells = [cell for workload in WORKLOADS for cell in grid(profile(), workload)]
-    if settings.is_quick:
-        cells = [cell for cell in cells if cell.ttft_ratio == 10.0]
-    rates = {cell: estimate(profile(), cell.workload, cell.promises.tpot_ms, NUM_WORKERS) for cell in cells}
-    keys = [(cell, share, arm) for cell in cells for share in SHARES for arm in ARMS]
-    span_s = settings.span_s / 2  # four workers see as many requests in half the time
-
-    def task(key: tuple[Cell, float, Arm], seed: int) -> Callable[[], float]:
-        cell, share, arm = key
-        return partial(_goodput, Case(arm, cell.workload, share * rates[cell], seed, span_s, cell.promises))
-
-    return section(cells, workers.per_seed("paths", keys, settings.seeds, task), settings)
-
-
-def _goodput(case: Case) -> float:
-    return goodput(play(case), case.promises)
+    cells = [cell for name in WORKLOADS for cell in grid(name, is_quick=lab.settings.is_quick)]
+    rates = {cell: estimate(cell.workload, cell.promises.tpot_ms, NUM_WORKERS) for cell in cells}
+    cases = {
+        (cell, share, arm): Case(arm, cell.workload, share * rates[cell], cell.promises)
+        for cell in cells
+        for share in SHARES
+        for arm in ARMS
+    }
+    # Four workers see as many requests in half the time.
+    return section(cells, lab.judge("paths", cases, own_goodput, span_share=0.5), lab.settings)
 
 
 def section(cells: Sequence[Cell], goodputs: Goodputs, settings: Settings) -> Section:
@@ -59,21 +51,21 @@ def section(cells: Sequence[Cell], goodputs: Goodputs, settings: Settings) -> Se
     goals, tables = [], []
     for split in SPLITS:
         found = {cell: worst(goodputs, cell, split) for cell in cells}
-        least = min(found, key=lambda key: statistics.median(found[key][1]))
+        least = min(found, key=lambda cell: statistics.median(found[cell][1]))
         share, figures = found[least]
-        claim = (
-            f"conditional {split} / better of 4d and {split}: least of all cells ({least.name}, {share:g} ×)"
-        )
-        goals.append(Goal(claim, figures, 0.95))
-        header = (
-            f"{split}",
-            "load",
-            "aggregated 4d, good/s",
-            "disaggregated",
-            "conditional",
-            "by the better",
-        )
-        tables.append(markdown(header, [_row(goodputs, cell, found[cell][0], split) for cell in cells]))
+        where = f"least of all cells ({least.name}, {share:g} ×)"
+        goals.append(Goal(f"conditional {split} / better of 4d and {split}: {where}", figures, 0.95))
+        header = (split, "load", "aggregated 4d, good/s", "disaggregated", "conditional", "by the better")
+        rows = [
+            (
+                cell.name,
+                f"{share:g} ×",
+                *(in_words(goodputs[cell, share, arm]) for arm in (AGGREGATED, *arms(split))),
+                in_words(figures),
+            )
+            for cell, (share, figures) in found.items()
+        ]
+        tables.append(markdown(header, rows))
     method = (
         f"{NUM_WORKERS} workers, policy slack, {settings.words} (half of that time): "
         f"aggregated on 4d, the others on the same split. Loads {SHARES} of what 4d carry by arithmetic; "
@@ -89,17 +81,11 @@ def better(goodputs: Goodputs, cell: Cell, share: float, split: str) -> Arm:
 
 def worst(goodputs: Goodputs, cell: Cell, split: str) -> tuple[float, tuple[float, ...]]:
     """Return the load at which conditional does worst, and its ratios there."""
+    conditional = arms(split)[1]
     found = {
         share: ratios(
-            goodputs[cell, share, arms(split)[1]], goodputs[cell, share, better(goodputs, cell, share, split)]
+            goodputs[cell, share, conditional], goodputs[cell, share, better(goodputs, cell, share, split)]
         )
         for share in SHARES
     }
-    share = min(found, key=lambda share: statistics.median(found[share]))
-    return share, found[share]
-
-
-def _row(goodputs: Goodputs, cell: Cell, share: float, split: str) -> tuple[str, ...]:
-    names = (AGGREGATED, *arms(split))
-    cells = [in_words(goodputs[cell, share, arm]) for arm in names]
-    return cell.name, f"{share:g} ×", *cells, in_words(worst(goodputs, cell, split)[1])
+    return min(found.items(), key=lambda at: statistics.median(at[1]))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from benchmarks.claims.overload import SLACK, TPOT_RATIO, TTFT_RATIO, WORKLOADS
-from benchmarks.claims.runs.cells import cell, estimate
-from benchmarks.claims.runs.play import Case, profile, spec_of
-from benchmarks.claims.runs.settings import Settings
-from benchmarks.claims.runs.tasks import Workers
-from reporting.section import Goal, Section, markdown
+from benchmarks.claims.cells import WORKLOADS, cell, estimate
+from benchmarks.claims.lab import Lab, Settings
+from benchmarks.claims.overload import SLACK, TPOT_RATIO, TTFT_RATIO
+from benchmarks.claims.play import Case, spec_of
+from reporting.section import Section, at_most, table
 from reporting.tables import cell as in_words
 from sim.commands.false_refusals import FalseRefusals, false_refusals
 from sim.simulation import run
@@ -23,58 +22,39 @@ QUICK_SAMPLES = 6
 MOST_SHARE = 0.03
 CLAIM = "false beyond chance, of refusals for a promise's sake"
 
-Found = Mapping[tuple[str, float], Sequence[FalseRefusals]]
+Key = tuple[str, float]
+Found = Mapping[Key, Sequence[FalseRefusals]]
 
 
-def measure(workers: Workers, settings: Settings) -> Section:
+def measure(lab: Lab) -> Section:
     """Replay some refusals of each run, with the refused request accepted at risk."""
-    keys = [(name, load) for name in WORKLOADS for load in LOADS]
-    replays = workers.per_seed(
-        "refusals",
-        keys,
-        settings.seeds,
-        lambda key, seed: partial(_replay, _case(*key, seed, settings), settings.is_quick),
-    )
+    promises = {name: cell(name, TPOT_RATIO, TTFT_RATIO).promises for name in WORKLOADS}
+    cases = {
+        (name, load): Case(SLACK, name, load * estimate(name, asked.tpot_ms), asked)
+        for name, asked in promises.items()
+        for load in LOADS
+    }
+    replay = partial(_replay, samples=QUICK_SAMPLES if lab.settings.is_quick else SAMPLES)
+    replays = lab.judge("refusals", cases, replay)
     found = {key: [replay for replay in of_key if replay is not None] for key, of_key in replays.items()}
-    return section(found, settings)
+    return section(found, lab.settings)
 
 
-def _case(name: str, load: float, seed: int, settings: Settings) -> Case:
-    promises = cell(profile(), name, TPOT_RATIO, TTFT_RATIO).promises
-    rate = load * estimate(profile(), name, promises.tpot_ms)
-    return Case(SLACK, name, rate, seed, settings.span_s, promises)
-
-
-def _replay(case: Case, is_quick: bool) -> FalseRefusals | None:
+def _replay(case: Case, samples: int) -> FalseRefusals | None:
     spec = spec_of(case)
-    return false_refusals(spec, run(spec), QUICK_SAMPLES if is_quick else SAMPLES)
+    return false_refusals(spec, run(spec), samples)
 
 
 def section(found: Found, settings: Settings) -> Section:
     """Return a goal for each workload with refusals; loads count together, since chance is large."""
     known = {key: ones for key, ones in found.items() if ones}
-    goals = tuple(
-        Goal(
-            f"{name}: {CLAIM}",
-            figures,
-            MOST_SHARE,
-            at_least=False,
-        )
+    beyond = {
+        name: _beyond_chance([ones for (workload, _), ones in known.items() if workload == name])
         for name in WORKLOADS
-        if (figures := _beyond_chance([ones for (workload, _), ones in known.items() if workload == name]))
+    }
+    goals = tuple(
+        at_most(f"{name}: {CLAIM}", figures, MOST_SHARE) for name, figures in beyond.items() if figures
     )
-    rows = [
-        (
-            f"{name}, {load:g} ×",
-            str(sum(replayed.sampled for replayed in ones)),
-            in_words([replayed.share for replayed in ones], 100, ".0f") + " %",
-            in_words([replayed.placebo_share for replayed in ones], 100, ".0f") + " %",
-            in_words([replayed.gain for replayed in ones]),
-            in_words([replayed.placebo_gain for replayed in ones]),
-            _causes(ones),
-        )
-        for (name, load), ones in known.items()
-    ]
     method = (
         f"One worker, {settings.words}; TPOT {TPOT_RATIO:g} D, TTFT {TTFT_RATIO:g} × the unloaded median "
         "prompt. Sampled refusals, each replayed with that request taken at risk: false if it is good then, "
@@ -82,10 +62,20 @@ def section(found: Found, settings: Settings) -> Section:
         "chance: beside each, the same replay with a request of one token in its place, a placebo, which "
         "looks like a gain by chance alone. The goal is on the difference of the shares, all loads together."
     )
-    header = (
-        "workload, load", "replayed", "false or chance", "placebo",
-        "good gained by taking one", "by a placebo", "false of those refused, by whose sake",
-    )  # fmt: skip
+
+    def column(figure: str, factor: float = 1, spec: str = ".2f") -> Callable[[Key], str]:
+        unit = " %" if factor == 100 else ""
+        return lambda key: in_words([getattr(replay, figure) for replay in known[key]], factor, spec) + unit
+
+    columns: dict[str, Callable[[Key], str]] = {
+        "workload, load": lambda key: f"{key[0]}, {key[1]:g} ×",
+        "replayed": lambda key: str(sum(replay.sampled for replay in known[key])),
+        "false or chance": column("share", 100, ".0f"),
+        "placebo": column("placebo_share", 100, ".0f"),
+        "good gained by taking one": column("gain"),
+        "by a placebo": column("placebo_gain"),
+        "false of those refused, by whose sake": lambda key: _causes(known[key]),
+    }
     data = {
         "runs": [
             {"workload": name, "load": load, "seeds": [asdict(replayed) for replayed in ones]}
@@ -93,7 +83,7 @@ def section(found: Found, settings: Settings) -> Section:
         ]
     }
     title = "refusals: which of them were needless"
-    return Section(title, method, goals, (markdown(header, rows),), data)
+    return Section(title, method, goals, (table(known, columns),), data)
 
 
 def _beyond_chance(loads: Sequence[Sequence[FalseRefusals]]) -> tuple[float, ...]:
@@ -108,9 +98,8 @@ def _beyond_chance(loads: Sequence[Sequence[FalseRefusals]]) -> tuple[float, ...
 
 
 def _causes(ones: Sequence[FalseRefusals]) -> str:
-    causes = sorted({cause for replayed in ones for cause in replayed.by_cause})
     parts = []
-    for cause in causes:
+    for cause in sorted({cause for replayed in ones for cause in replayed.by_cause}):
         counts = [replayed.by_cause[cause] for replayed in ones if cause in replayed.by_cause]
         false, sampled, placebos = (
             sum(getattr(count, name) for count in counts) for name in ("false", "sampled", "placebos")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.claims.runs.settings import Settings
-from benchmarks.claims.runs.tasks import Workers
-from reporting.section import Goal, Section, markdown
+from benchmarks.claims.lab import Lab, Settings
+from reporting.section import Section, at_most, table
 from reporting.tables import cell
 from scheduling.cost.cost_model import StepShape
 from services.profiles import load_profile
-from sim.result import End, RequestResult
-from sim.simulation import run
+from sim.result import End
+from sim.simulation import run as simulate
 from sim.spec import FleetShape, SimSpec
 from sim.workers.step_times import RecordedStep
 from workloads.trace import TraceRequest
@@ -66,10 +65,10 @@ class Figures:
     """Seconds from the spell's end to the last request that was refused or late; 0 without any."""
 
 
-def measure(workers: Workers, settings: Settings) -> Section:
+def measure(lab: Lab) -> Section:
     """Play each spell with each seed."""
-    found = workers.map("slow_spell", [partial(_figures, seed) for seed in settings.seeds])
-    return section(found, settings)
+    found = lab.map("slow_spell", [partial(_figures, seed) for seed in lab.settings.seeds])
+    return section(found, lab.settings)
 
 
 def _figures(seed: int) -> list[Figures]:
@@ -91,55 +90,32 @@ def after(spell: Spell, seed: int) -> Figures:
         is_slow = spell.begin_s <= at_s < spell.end_s
         steps.append(RecordedStep(at_s, shape, alone_s * (spell.slow_by if is_slow else 1.0)))
     spec = SimSpec(profile, FleetShape(0, 1), tuple(trace), step_times={"decode-0": tuple(steps)})
-    asked = run(spec).requests[len(spell.before) :]
+    asked = simulate(spec).requests[len(spell.before) :]
     bad = [request for request in asked if not request.good]
-    return Figures(
-        spell.name,
-        len(asked),
-        sum(request.end is End.REFUSED for request in asked),
-        sum(_is_broken(request) for request in asked),
-        max((request.asked.at_s - spell.end_s for request in bad), default=0.0),
-    )
-
-
-def _is_broken(request: RequestResult) -> bool:
-    return request.end is not End.REFUSED and not request.good
+    refused = sum(request.end is End.REFUSED for request in asked)
+    over_s = max((request.asked.at_s - spell.end_s for request in bad), default=0.0)
+    return Figures(spell.name, len(asked), refused, len(bad) - refused, over_s)
 
 
 def section(found: Sequence[Sequence[Figures]], settings: Settings) -> Section:
     """Return the section; the goal is that no request is refused."""
-    by_spell = list(zip(*found, strict=True))
-    goals = [
-        Goal(
-            f"{runs[0].name}: refused of {runs[0].sent}",
-            tuple(float(figures.refused) for figures in runs),
-            0.0,
-            at_least=False,
-            spec=".0f",
-        )
-        for runs in by_spell
-    ]
-    header = (
-        "slow before",
-        "sent",
-        "refused",
-        "accepted and late",
-        "last that was not served in time, s after",
+    spells = list(zip(*found, strict=True))
+    goals = tuple(
+        at_most(f"{runs[0].name}: refused of {runs[0].sent}", (run.refused for run in runs), 0.0, ".0f")
+        for runs in spells
     )
-    rows = [
-        (
-            runs[0].name,
-            str(runs[0].sent),
-            cell([float(figures.refused) for figures in runs], spec=".0f"),
-            cell([float(figures.broken) for figures in runs], spec=".0f"),
-            cell([figures.over_after_s for figures in runs], spec=".1f"),
-        )
-        for runs in by_spell
-    ]
-    seeds = ", ".join(map(str, settings.seeds))
+    columns: dict[str, Callable[[Sequence[Figures]], str]] = {
+        "slow before": lambda runs: runs[0].name,
+        "sent": lambda runs: str(runs[0].sent),
+        "refused": lambda runs: cell([run.refused for run in runs], spec=".0f"),
+        "accepted and late": lambda runs: cell([run.broken for run in runs], spec=".0f"),
+        "last that was not served in time, s after": lambda runs: cell(
+            [run.over_after_s for run in runs], spec=".1f"
+        ),
+    }
     method = (
-        f"One worker, profile {PROFILE}, seeds {seeds}. After the spell, a prompt of "
-        f"{SHORT.start} to {SHORT.stop - 1} tokens with ttft_ms = {TTFT_MS} comes every {EVERY_S:g} s for "
-        f"{AFTER_S:.0f} s, to an idle fleet."
+        f"One worker, profile {PROFILE}, seeds {', '.join(map(str, settings.seeds))}. After the spell, a "
+        f"prompt of {SHORT.start} to {SHORT.stop - 1} tokens with ttft_ms = {TTFT_MS} comes every "
+        f"{EVERY_S:g} s for {AFTER_S:.0f} s, to an idle fleet."
     )
-    return Section("slow_spell: an idle fleet that was slow", method, tuple(goals), (markdown(header, rows),))
+    return Section("slow_spell: an idle fleet that was slow", method, goals, (table(spells, columns),))

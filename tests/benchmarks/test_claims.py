@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,35 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.claims import overload, refusals, slow_spell
+from benchmarks.claims.cells import cell, estimate, grid
 from benchmarks.claims.classes import EDF, OURS, promises, shares
 from benchmarks.claims.grid import FIXED, SLACK, Contest, section
+from benchmarks.claims.lab import Settings, highest
 from benchmarks.claims.overload import DECILES, Figures, figures
 from benchmarks.claims.paths import AGGREGATED, arms, better, worst
-from benchmarks.claims.runs.cells import cell, estimate, grid
-from benchmarks.claims.runs.play import (
-    PROFILE,
-    Arm,
-    Case,
-    Cost,
-    Played,
-    columns,
-    good,
-    goodput,
-    play,
-    trace_of,
-)
-from benchmarks.claims.runs.search import highest
-from benchmarks.claims.runs.settings import Settings
+from benchmarks.claims.play import Arm, Case, Played, columns, good, goodput, play, trace_of
 from benchmarks.claims.strict_itl import is_carried
 from reporting.section import Goal, Section, markdown, ratios
 from scheduling.admission.admission import Cause
-from services.profiles import load_profile
 from sim.commands.false_refusals import Counts, FalseRefusals
 from sim.result import End, RequestResult
 from sim.workload import Promises
 from workloads.trace import TraceRequest
 
-H200 = load_profile(PROFILE)
 SETTINGS = Settings((1, 2))
 
 
@@ -63,7 +50,7 @@ def request(
 
 
 def played(*requests: RequestResult, itl_p99_s: float = 0.01) -> Played:
-    return columns(requests, 10.0, itl_p99_s, Cost(1.0, 0.5, 100))
+    return columns(requests, 10.0, itl_p99_s)
 
 
 # Searching
@@ -140,7 +127,7 @@ def test_after_a_slow_spell_an_idle_fleet_serves_all_in_time(spell: slow_spell.S
 
 
 def test_a_grid_has_nine_cells_from_the_tightest_on() -> None:
-    cells = list(grid(H200, "chat"))
+    cells = grid("chat")
     asked = [(entry.promises.tpot_ms, entry.promises.ttft_ms) for entry in cells]
     assert len(set(asked)) == 9
     assert asked == sorted(asked, key=lambda pair: (pair[0] or 0, pair[1] or 0))
@@ -148,9 +135,9 @@ def test_a_grid_has_nine_cells_from_the_tightest_on() -> None:
 
 
 def test_more_is_carried_under_looser_promises_and_by_more_workers() -> None:
-    tight, loose = (cell(H200, "chat", ratio, 10).promises.tpot_ms for ratio in (1.5, 5))
-    assert estimate(H200, "chat", tight) < estimate(H200, "chat", loose) < estimate(H200, "chat", None)
-    assert estimate(H200, "chat", tight, 4) == pytest.approx(4 * estimate(H200, "chat", tight))
+    tight, loose = (cell("chat", ratio, 10).promises.tpot_ms for ratio in (1.5, 5))
+    assert estimate("chat", tight) < estimate("chat", loose) < estimate("chat", None)
+    assert estimate("chat", tight, 4) == pytest.approx(4 * estimate("chat", tight))
 
 
 # Judging runs
@@ -206,8 +193,8 @@ def test_each_class_is_judged_by_its_own_promise() -> None:
 
 def test_without_classes_the_same_requests_come_as_standard() -> None:
     asked = promises()
-    case = Case(OURS, "mixed", 20.0, 1, 10.0, by_class=asked)
-    plain = Case(EDF, "mixed", 20.0, 1, 10.0, by_class=asked, has_classes=False)
+    case = Case(OURS, "mixed", 20.0, by_class=asked, span_s=10.0)
+    plain = replace(case, arm=EDF, has_classes=False)
     ours, theirs = trace_of(case), trace_of(plain)
     assert {entry.slo_class for entry in ours} == {"interactive", "standard", "batch"}
     assert {entry.slo_class for entry in theirs} == {"standard"}
@@ -258,7 +245,7 @@ def test_a_peak_that_is_not_reached_yet_is_no_collapse() -> None:
 
 
 def contest(**slack: list[float]) -> Contest:
-    one = next(iter(grid(H200, "chat")))
+    one = grid("chat")[0]
     others = {(arm, rate): [1.0, 1.0] for arm in FIXED for rate in (4.0, 5.0)}
     peak = {(FIXED[1], 4.0): [2.0, 4.0], (FIXED[1], 5.0): [1.0, 0.0]}
     return Contest(one, others | peak | {(SLACK, 4.0): slack["at"], (SLACK, 5.0): slack["beyond"]})
@@ -283,7 +270,7 @@ def test_the_grid_tells_its_worst_cell_and_a_mean_for_each_budget() -> None:
 
 
 def test_conditional_is_held_against_the_better_at_its_worst_load() -> None:
-    one = next(iter(grid(H200, "chat")))
+    one = grid("chat")[0]
     disaggregated, conditional = arms("2p2d")
     goodputs = {
         (one, share, arm): figures
@@ -304,9 +291,9 @@ def test_conditional_is_held_against_the_better_at_its_worst_load() -> None:
 
 @pytest.mark.parametrize("arm", [Arm("slack"), Arm("chunked", 512), EDF], ids=lambda arm: arm.name)
 def test_a_case_travels_to_another_process_and_is_played_the_same(arm: Arm) -> None:
-    asked = cell(H200, "mixed", 5, 25).promises
-    case = pickle.loads(pickle.dumps(Case(arm, "mixed", 2.0, 1, 10.0, asked)))
+    asked = cell("mixed", 5, 25).promises
+    case = pickle.loads(pickle.dumps(Case(arm, "mixed", 2.0, asked, span_s=10.0)))
     one, other = play(case), play(case)
-    assert len(one) == len(trace_of(case)) - int(len(trace_of(case)) * 0.1)
+    assert len(one.ttft) == len(trace_of(case)) - int(len(trace_of(case)) * 0.1)
     np.testing.assert_array_equal(one.ttft, other.ttft)
     assert good(one, asked).tolist() == one.met_own.tolist()

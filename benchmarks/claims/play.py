@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -55,23 +54,13 @@ class Case:
     arm: Arm
     workload: str
     rate_per_s: float
-    seed: int
-    span_s: float
     promises: Promises = NOTHING
     by_class: tuple[tuple[str, Promises], ...] = ()
     """Used instead of `promises` if classes have different promises."""
     has_classes: bool = True
     """The fleet knows the classes; otherwise all requests are standard."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of simulating."""
-
-    wall_s: float
-    cpu_s: float
-    """CPU seconds of this process, which depend less on other load of the machine."""
-    num_events: int
+    seed: int = 1
+    span_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +83,6 @@ class Played:
     asked_ttft_ms: Column
     itl_p99_s: float
     """Over all gaps of the run."""
-    cost: Cost
-
-    def __len__(self) -> int:
-        return len(self.prompt)
 
 
 @cache
@@ -111,14 +96,10 @@ def trace_of(case: Case) -> tuple[TraceRequest, ...]:
     trace = draw(case.workload, "poisson", case.rate_per_s, case.span_s, case.seed, case.promises)
     stated = dict(case.by_class)
     if stated:
-        trace = tuple(_promised(request, stated[request.slo_class]) for request in trace)
+        trace = tuple(replace(request, **asdict(stated[request.slo_class])) for request in trace)
     if not case.has_classes:
         trace = tuple(replace(request, slo_class="standard") for request in trace)
     return trace
-
-
-def _promised(request: TraceRequest, promises: Promises) -> TraceRequest:
-    return replace(request, ttft_ms=promises.ttft_ms, tpot_ms=promises.tpot_ms, itl_ms=promises.itl_ms)
 
 
 def spec_of(case: Case) -> SimSpec:
@@ -138,33 +119,34 @@ def spec_of(case: Case) -> SimSpec:
 
 def play(case: Case) -> Played:
     """Simulate a case."""
-    spec = spec_of(case)
-    began, cpu_began = time.perf_counter(), time.process_time()
-    result = run(spec)
-    cost = Cost(time.perf_counter() - began, time.process_time() - cpu_began, result.num_events)
+    result = run(spec_of(case))
     itl = measure(result).itl
     kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
-    return columns(kept, case.span_s * (1 - WARMUP_SHARE), itl.p99 if itl else 0.0, cost)
+    return columns(kept, case.span_s * (1 - WARMUP_SHARE), itl.p99 if itl else 0.0)
 
 
-def columns(requests: Sequence[RequestResult], span_s: float, itl_p99_s: float, cost: Cost) -> Played:
+def columns(requests: Sequence[RequestResult], span_s: float, itl_p99_s: float) -> Played:
     """Return requests as columns."""
+
+    def column(read: Callable[[RequestResult], float | None]) -> Column:
+        return np.array(list(map(read, requests)), dtype=np.float64)
+
+    def flags(read: Callable[[RequestResult], bool]) -> Flags:
+        return np.array(list(map(read, requests)), dtype=np.bool_)
+
     return Played(
         span_s=span_s,
-        prompt=_column([request.asked.prompt_tokens for request in requests]),
-        output=_column([request.asked.output_tokens for request in requests]),
-        ttft=_column([request.ttft_s for request in requests]),
-        tpot=_column([request.tpot_s for request in requests]),
-        queue=_column([_queued_s(request) for request in requests]),
-        finished=np.array([request.end is End.FINISHED for request in requests]),
-        refused=np.array([request.end is End.REFUSED for request in requests]),
-        promised=np.array(
-            [request.promised_ttft_s is not None and not request.at_risk for request in requests]
-        ),
-        met_own=np.array([request.good for request in requests]),
-        asked_ttft_ms=_column([request.asked.ttft_ms for request in requests]),
+        prompt=column(lambda request: request.asked.prompt_tokens),
+        output=column(lambda request: request.asked.output_tokens),
+        ttft=column(lambda request: request.ttft_s),
+        tpot=column(lambda request: request.tpot_s),
+        queue=column(_queued_s),
+        finished=flags(lambda request: request.end is End.FINISHED),
+        refused=flags(lambda request: request.end is End.REFUSED),
+        promised=flags(lambda request: request.promised_ttft_s is not None and not request.at_risk),
+        met_own=flags(lambda request: request.good),
+        asked_ttft_ms=column(lambda request: request.asked.ttft_ms),
         itl_p99_s=itl_p99_s,
-        cost=cost,
     )
 
 
@@ -172,10 +154,6 @@ def _queued_s(request: RequestResult) -> float | None:
     if request.ttft_s is None:
         return None
     return max(0.0, request.ttft_s - alone_s(profile(), request.asked.prompt_tokens))
-
-
-def _column(values: Sequence[float | None]) -> Column:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def good(played: Played, promises: Promises) -> Flags:
@@ -191,3 +169,8 @@ def good(played: Played, promises: Promises) -> Flags:
 def goodput(played: Played, promises: Promises) -> float:
     """Return good requests per second, without the first tenth."""
     return float(good(played, promises).sum()) / played.span_s
+
+
+def own_goodput(case: Case) -> float:
+    """Simulate a case, and return its goodput by its own promises."""
+    return goodput(play(case), case.promises)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scheduling.cost.profiles import Profile
+from benchmarks.claims.play import profile
 from scheduling.placement import Placement
 from sim.commands.capacity import capacity_per_s, references
 from sim.spec import FleetShape
@@ -13,6 +12,7 @@ from sim.workload import Promises, sample
 from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
 
 WORKLOADS = ("chat", "summarise", "mixed")
+QUICK_TTFT_RATIO = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +29,21 @@ class Cell:
         return f"{self.workload}, TPOT {self.tpot_ratio:g} D, TTFT {self.ttft_ratio:g} ×"
 
 
-def cell(profile: Profile, workload: str, tpot_ratio: float, ttft_ratio: float) -> Cell:
+def cell(workload: str, tpot_ratio: float, ttft_ratio: float) -> Cell:
     """Return the cell with one promise for all requests of a workload."""
-    known = references(profile, sample(workload, 1.0), 1.0)
+    known = references(profile(), sample(workload, 1.0), 1.0)
     promises = Promises(known.ttft_ms(ttft_ratio), known.tpot_ms(tpot_ratio))
     return Cell(workload, tpot_ratio, ttft_ratio, promises)
 
 
-def grid(profile: Profile, workload: str) -> Iterator[Cell]:
-    """Yield the nine cells of one workload, the tightest first."""
-    for tpot in TPOT_RATIOS:
-        for ttft in TTFT_RATIOS:
-            yield cell(profile, workload, tpot, ttft)
+def grid(workload: str, *, is_quick: bool = False) -> list[Cell]:
+    """Return the nine cells of one workload, the tightest first; if quick only those of one TTFT."""
+    ratios = (QUICK_TTFT_RATIO,) if is_quick else TTFT_RATIOS
+    return [cell(workload, tpot, ttft) for tpot in TPOT_RATIOS for ttft in ratios]
 
 
-def estimate(profile: Profile, workload: str, tpot_ms: int | None, num_workers: int = 1) -> float:
+def estimate(workload: str, tpot_ms: int | None, num_workers: int = 1) -> float:
     """Return the most requests per second that workers of both roles would carry, by arithmetic."""
     tpot_s = None if tpot_ms is None else tpot_ms / 1000
     fleet = FleetShape(0, num_workers)
-    return capacity_per_s(profile, fleet, Placement.AGGREGATED, sample(workload, 1.0), tpot_s)
+    return capacity_per_s(profile(), fleet, Placement.AGGREGATED, sample(workload, 1.0), tpot_s)
