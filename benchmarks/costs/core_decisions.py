@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.quantiles import quantile
-from reporting.section import Goal, Section, markdown
+from reporting.section import Section, at_most, table
 from reporting.tables import cell
 from router.core.actions import Action, ChargeTenant, Enqueue, SendDecode, Settle
 from router.core.admission.shed import full_plan
@@ -49,32 +49,33 @@ MOST_PLAN_US = 20_000.0
 PLANS = 20
 
 
-@dataclass
 class Bench:
-    """A core, and its clock."""
+    """A core whose workers have joined, and its clock."""
 
-    num_workers: int
-    core: RouterCore = field(init=False)
-    now: float = 1000.0
-    seed: int = 1
-    draw: random.Random = field(init=False)
-    arrived: int = 0
-
-    def __post_init__(self) -> None:
-        self.draw = random.Random(self.seed)
+    def __init__(self, num_workers: int, seed: int = 1) -> None:
+        self.now = 1000.0
+        self.draw = random.Random(seed)
+        self.arrived = 0
         self.core = RouterCore(CoreConfig(ROUTER, placement=Placement.AGGREGATED, queue_capacity=10**6))
         self.workers = [
             WorkerFacts(f"d{i}", "1", "decode", f"d{i}:1", "f", 16, 100_000, 512, 8192)
-            for i in range(self.num_workers)
+            for i in range(num_workers)
         ]
         for facts in self.workers:
-            self.core.on(WorkerJoined(facts, self.load(pending=0), COST), self.now)
+            self.tell(WorkerJoined(facts, self.load(pending=0), COST))
 
     def load(self, pending: int, running: int = 64) -> WorkerLoad:
         return WorkerLoad(1, running, 0, pending, free_blocks=90_000, context_tokens=1100 * running)
 
     def tell(self, event: Event) -> list[Action]:
         return self.core.on(event, self.now)
+
+    def step(self, handles: list[int], index: int) -> StepReported:
+        """Return the report of a step in which each of the first worker's sequences gets a token."""
+        rows = len(handles)
+        tokens = TokenColumns(handles, [0] * rows, [index] * rows, [9] * rows, [0] * rows)
+        self.now += 0.02
+        return StepReported(self.workers[0].key, tokens, self.load(pending=100_000, running=rows), 0.02)
 
     def arrival(self, slo: Slo | None = None) -> Arrived:
         """Return a chat-like request; due times and classes vary."""
@@ -119,9 +120,10 @@ class Bench:
             self.admit(self.arrival(slo), 1, backlog.tokens)
             self.now += 0.001
 
-    def run_on(self, facts: WorkerFacts, count: int) -> list[int]:
-        """Start requests that decode on one worker, and return their handles."""
-        handles = []
+    def decode(self, count: int) -> list[int]:
+        """Start requests that decode on the first worker, and return their handles."""
+        handles: list[int] = []
+        facts = self.workers[0]
         for _ in range(count):
             event = self.arrival(Slo(tpot_ms=100))
             self.admit(event, 0, 0)
@@ -130,6 +132,7 @@ class Bench:
             if any(isinstance(action, Settle) for action in actions):
                 actions = self.tell(SettleAnswered(key, facts.key, facts.key, Settled.OK))
                 handles += [action.spec.handle for action in actions if isinstance(action, SendDecode)]
+        assert len(handles) == count, "each was dispatched"
         return handles
 
 
@@ -149,7 +152,7 @@ def timed(calls: int, prepare: Callable[[], Callable[[], object]]) -> list[float
 
 def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
     """Time newcomers in the middle of the queue, with every kind of SLO."""
-    bench = Bench(num_workers, seed=seed)
+    bench = Bench(num_workers, seed)
     bench.fill(waiting)
 
     def prepare() -> Callable[[], object]:
@@ -165,7 +168,7 @@ def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[floa
 
 def full_plans(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
     """Time the full plan of all waiting requests, after nine of ten workers were lost."""
-    bench = Bench(num_workers, seed=seed)
+    bench = Bench(num_workers, seed)
     bench.fill(waiting)
     for facts in bench.workers[num_workers // 10 :]:
         bench.core.state.fleet.lose(facts.key)
@@ -180,18 +183,13 @@ def full_plans(num_workers: int, waiting: int, calls: int, seed: int) -> list[fl
 
 def reports(rows: int, waiting: int, calls: int, seed: int) -> list[float]:
     """Time the report of a step in which each of a worker's sequences gets a token."""
-    bench = Bench(16, seed=seed)
-    handles = bench.run_on(bench.workers[0], rows)
-    assert len(handles) == rows, "each was dispatched"
+    bench = Bench(16, seed)
+    handles = bench.decode(rows)
     bench.fill(waiting)
-    index = 0
+    indexes = itertools.count()
 
     def prepare() -> Callable[[], object]:
-        nonlocal index
-        tokens = TokenColumns(handles, [0] * rows, [index] * rows, [9] * rows, [0] * rows)
-        index += 1
-        bench.now += 0.02
-        event = StepReported(bench.workers[0].key, tokens, bench.load(pending=100_000, running=rows), 0.02)
+        event = bench.step(handles, next(indexes))
         return lambda: bench.tell(event)
 
     return timed(min(calls, 390), prepare)
@@ -229,13 +227,17 @@ def run(args: argparse.Namespace) -> int:
         taken = known[name][0](seed)
         medians[name].append(quantile(taken, 0.5))
         late[name].append(quantile(taken, 0.95))
-    goals = [
-        Goal(f"{name}: µs", tuple(medians[name]), most, at_least=False, spec=".0f")
+    goals = tuple(
+        at_most(f"{name}: µs", medians[name], most, ".0f")
         for name, (_, most) in known.items()
         if most is not None
-    ]
-    rows = [(name, cell(medians[name], spec=".1f"), cell(late[name], spec=".1f")) for name in known]
+    )
+    columns: dict[str, Callable[[str], str]] = {
+        "decision": str,
+        "median, µs": lambda name: cell(medians[name], spec=".1f"),
+        "95 %": lambda name: cell(late[name], spec=".1f"),
+    }
     method = f"Requests of every kind, seeds {', '.join(map(str, args.seeds))}, no store and no network."
-    table = markdown(("decision", "median, µs", "95 %"), rows)
     data = {"median_us": medians, "p95_us": late}
-    return report(args, [Section("Decisions of the router's core", method, tuple(goals), (table,), data)])
+    section = Section("Decisions of the router's core", method, goals, (table(known, columns),), data)
+    return report(args, [section])

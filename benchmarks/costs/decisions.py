@@ -7,24 +7,22 @@ another repetition of all measurements.
 from __future__ import annotations
 
 import argparse
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from benchmarks.costs.core_decisions import COST
 from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.section import Section, markdown
 from reporting.tables import cell
-from scheduling.cost.cost_model import CostModel
 from scheduling.placement import PathCandidate, choose_conditional
 from scheduling.policies import NAMES, by_name
 from scheduling.roles import MixedLoad, Roles, rebalance
 from scheduling.step import DecodeLoad, PrefillWork, StepView
 
 ROUNDS = 7
-COST = CostModel((4.8e-3, 1.4e-5, 2.3e-5, 3.5e-8, 8.9e-10, 2.9e-8), 176.0, 0.95, 1.0, 1.1)
-"""About the costs of an 8B model on an H200; the time of a decision hardly depends on them."""
 
 
 def view(num_waiting: int, prompt_tokens: int) -> StepView:
@@ -63,13 +61,7 @@ def decisions() -> dict[str, Callable[[], object]]:
 
 def microseconds(decide: Callable[[], object], calls: int) -> float:
     """Return the microseconds of one call."""
-    rounds = []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        for _ in range(calls):
-            decide()
-        rounds.append(time.perf_counter() - started)
-    return min(rounds) / calls * 1e6
+    return min(timeit.repeat(decide, number=calls, repeat=ROUNDS)) / calls * 1e6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

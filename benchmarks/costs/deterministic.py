@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -59,10 +60,7 @@ def run(args: argparse.Namespace) -> int:
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in STEPS}
     for name in tracked([*STEPS] * len(args.seeds), "steps"):
         found[name].append(compare((plain, same), STEPS[name], args.rounds))
-    rows = [
-        (name, *(cell(list(column), spec=".2f") for column in zip(*figures, strict=True)))
-        for name, figures in found.items()
-    ]
+    rows = [(name, *columns_of(figures)) for name, figures in found.items()]
     table = markdown(("step", "plain, ms", "deterministic, ms", "ratio"), rows)
     method = (
         f"{args.model.name}, {args.dtype}, {args.threads} threads; medians of {args.rounds} rounds, "
@@ -74,6 +72,11 @@ def run(args: argparse.Namespace) -> int:
 def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
     model = load_model(args.model, DTYPES[args.dtype], torch.device("cpu"), deterministic=deterministic)
     return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
+
+
+def columns_of(figures: Iterable[Sequence[float]], spec: str = ".2f") -> list[str]:
+    """Return a cell for each figure, of which every seed has one."""
+    return [cell(column, spec=spec) for column in zip(*figures, strict=True)]
 
 
 def compare(runners: tuple[ModelRunner, ModelRunner], step: Step, rounds: int) -> tuple[float, float, float]:

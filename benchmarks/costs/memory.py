@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -36,7 +35,7 @@ from engine.kv.kv_pool import KVPool
 from engine.model.model import Model, load_model
 from reporting.progress import progress_bars
 from reporting.quantiles import quantile
-from reporting.section import Goal, Section, markdown
+from reporting.section import Goal, Section, at_most, markdown
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies import DEFAULT, NAMES, by_name
@@ -95,8 +94,8 @@ def section(args: argparse.Namespace, tallies: Sequence[Tally]) -> Section:
     lost = tuple(tally.recomputed_tokens / tally.computed_tokens for tally in tallies)
     goals = (
         Goal("share of the pool's blocks that sequences hold", allocated, LEAST_ALLOCATED, spec=".1%"),
-        Goal("places without a token, per sequence", waste, BLOCK_SIZE, at_least=False, spec=".1f"),
-        Goal("tokens computed again, of all computed", lost, MOST_LOST, at_least=False, spec=".2%"),
+        at_most("places without a token, per sequence", waste, BLOCK_SIZE, ".1f"),
+        at_most("tokens computed again, of all computed", lost, MOST_LOST, ".2%"),
     )
     rows = [
         (
@@ -156,16 +155,15 @@ class Load:
         return self._tally
 
     def _drain(self, timeout_s: float) -> list[Command]:
-        missing = QUEUE - self._num_waiting
-        self._num_waiting += max(0, missing)
-        return list(itertools.islice(self._requests(), max(0, missing)))
+        missing = max(0, QUEUE - self._num_waiting)
+        self._num_waiting += missing
+        return [self._request() for _ in range(missing)]
 
-    def _requests(self) -> Iterator[Command]:
-        while True:
-            prompt = tuple(self._rng.randrange(self._vocab) for _ in range(self._length(64, 0.8, 512)))
-            length = self._length(self._args.output_median, 0.6, self._args.max_tokens - 1)
-            ends_early = replace(GREEDY, logit_bias=((self._ends[0], FORCED),))
-            yield decode(prompt, StopRules(self._args.max_tokens, min_tokens=length), ends_early)
+    def _request(self) -> Command:
+        prompt = tuple(self._rng.randrange(self._vocab) for _ in range(self._length(64, 0.8, 512)))
+        length = self._length(self._args.output_median, 0.6, self._args.max_tokens - 1)
+        ends_early = replace(GREEDY, logit_bias=((self._ends[0], FORCED),))
+        return decode(prompt, StopRules(self._args.max_tokens, min_tokens=length), ends_early)
 
     def _length(self, median: float, sigma: float, most: int) -> int:
         return max(1, min(most, round(self._rng.lognormvariate(math.log(median), sigma))))

@@ -8,16 +8,15 @@ would choose the same token, and the ratio of perplexities. Times are CPU times,
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from baton.cli.views.demo_view import COMPLETIONS
-from benchmarks.costs.deterministic import compare
+from benchmarks.costs.deterministic import columns_of, compare
 from benchmarks.flags import count
 from benchmarks.report import report
 from engine.calibration.sweep_grid import Step
@@ -27,7 +26,6 @@ from engine.model.model import DTYPES, load_model
 from engine.model.quantisation import Quantisation
 from engine.model.step_batch import StepBatch
 from reporting.section import Section, markdown
-from reporting.tables import cell
 
 BLOCK_SIZE, NUM_BLOCKS = 16, 400
 CHUNK = 32
@@ -71,13 +69,14 @@ def run(args: argparse.Namespace) -> int:
     plain = {dtype: _runner(args, dtype, Quantisation.NONE) for dtype in MEASURED_DTYPES}
     texts = [_write(plain["float32"], args, seed) for seed in args.seeds]
     said = {dtype: [_logits(runner, text) for text in texts] for dtype, runner in plain.items()}
-    drifts = {"bfloat16": _drifts(said["float32"], said["bfloat16"], texts)}
+    drifts = {"bfloat16": list(map(_drift, said["float32"], said["bfloat16"], texts))}
     sizes: dict[str, tuple[float, ...]] = {}
     steps: dict[str, list[tuple[float, float, float]]] = {}
     for dtype in MEASURED_DTYPES:
         for arm in ARMS:
             name, runner = f"{arm.value}, {dtype}", _runner(args, dtype, arm)
-            drifts[name] = _drifts(said[dtype], [_logits(runner, text) for text in texts], texts)
+            others = (_logits(runner, text) for text in texts)
+            drifts[name] = list(map(_drift, said[dtype], others, texts))
             both = (plain[dtype], runner)
             sizes[name] = (*map(_megabytes, both), *(held.pool.block_bytes / BLOCK_SIZE for held in both))
             for step, shape in STEPS.items():
@@ -91,18 +90,12 @@ def _section(
     sizes: dict[str, tuple[float, ...]],
     steps: dict[str, list[tuple[float, float, float]]],
 ) -> Section:
-    quality = [
-        (name, *(cell(list(column), spec=".4f") for column in zip(*map(astuple, found), strict=True)))
-        for name, found in drifts.items()
-    ]
+    quality = [(name, *columns_of(map(astuple, found), ".4f")) for name, found in drifts.items()]
     memory = [
         (name, *(f"{weights:.1f}" for weights in found[:2]), *(f"{kv:.0f}" for kv in found[2:]))
         for name, found in sizes.items()
     ]
-    times = [
-        (name, *(cell(list(column), spec=".2f") for column in zip(*figures, strict=True)))
-        for name, figures in steps.items()
-    ]
+    times = [(name, *columns_of(figures)) for name, figures in steps.items()]
     tables = (
         markdown(("model", "error, rms", "largest", "same choice", "perplexity, ratio"), quality),
         markdown(("model", "weights plain, MiB", "quantised", "KV of a token, bytes", "quantised"), memory),
@@ -147,11 +140,8 @@ def _write(runner: ModelRunner, args: argparse.Namespace, seed: int) -> list[int
 
 def _logits(runner: ModelRunner, text: list[int]) -> Tensor:
     """Return the logits after each token, float64 [T, V]."""
-    ends = [min(begin + CHUNK, len(text)) for begin in range(0, len(text), CHUNK)]
-    begins = [0, *ends[:-1]]
-    return torch.cat(
-        [runner.forward(_step(text, begin, end)).double() for begin, end in zip(begins, ends, strict=True)]
-    )
+    spans = ((begin, min(begin + CHUNK, len(text))) for begin in range(0, len(text), CHUNK))
+    return torch.cat([runner.forward(_step(text, *span)).double() for span in spans])
 
 
 def _step(text: list[int], begin: int, end: int) -> StepBatch:
@@ -169,25 +159,15 @@ def _step(text: list[int], begin: int, end: int) -> StepBatch:
     )
 
 
-def _drifts(plain: list[Tensor], other: list[Tensor], texts: list[list[int]]) -> list[Drift]:
-    return list(map(_drift, plain, other, texts))
-
-
 def _drift(plain: Tensor, other: Tensor, text: list[int]) -> Drift:
     # A constant added to all logits of a token has no effect.
     centred, moved = (logits - logits.mean(-1, keepdim=True) for logits in (plain, other))
     spread = centred.square().mean().sqrt()
     difference = moved - centred
-    surprise, others = (list(_surprises(logits, text)) for logits in (plain, other))
+    surprise, others = (cross_entropy(logits[:-1], torch.tensor(text[1:])) for logits in (plain, other))
     return Drift(
         rms=float(difference.square().mean().sqrt() / spread),
         largest=float(difference.abs().max() / spread),
         same_choice=float((plain.argmax(-1) == other.argmax(-1)).double().mean()),
-        perplexity=float(torch.tensor(statistics.mean(others) - statistics.mean(surprise)).exp()),
+        perplexity=float((others - surprise).exp()),
     )
-
-
-def _surprises(logits: Tensor, text: list[int]) -> Iterator[float]:
-    """Yield -ln of the probability of each token."""
-    told = logits.log_softmax(-1)
-    yield from (-float(told[place, token]) for place, token in enumerate(text[1:]))

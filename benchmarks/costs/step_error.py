@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.costs.real_steps import StepRecorder
 from benchmarks.report import report
 from reporting.progress import tracked
-from reporting.section import Goal, Section, markdown
+from reporting.section import Goal, Section, at_most, markdown
 from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample, StepShape
@@ -81,20 +81,23 @@ def run(args: argparse.Namespace) -> int:
 
 def section(seeds: Sequence[int], results: Sequence[Result], num_acts: int) -> Section:
     """Return goals by the median over the seeds, and a row for each."""
-    beyond = tuple(100 * (result.fitted_error - result.repetition) for result in results)
+    beyond = (100 * (result.fitted_error - result.repetition) for result in results)
     coverage = tuple(result.fitted_coverage for result in results)
     goals = (
-        Goal("error of the fitted model above repetition's, in points", beyond, MOST_BEYOND, False, ".1f"),
+        at_most("error of the fitted model above repetition's, in points", beyond, MOST_BEYOND, ".1f"),
         Goal("steps within the fitted q95, at least", coverage, LEAST_COVERAGE, spec=".1%"),
-        Goal("steps within the fitted q95, at most", coverage, MOST_COVERAGE, at_least=False, spec=".1%"),
+        at_most("steps within the fitted q95, at most", coverage, MOST_COVERAGE, ".1%"),
     )
-    names = [field.name for field in fields(Result)]
-    rows = [(f"seed {seed}", *_cells(result)) for seed, result in zip(seeds, results, strict=True)]
+    shares = [field.name for field in fields(Result)[1:]]
+    rows = [
+        (f"seed {seed}", str(result.steps), *(f"{getattr(result, name):.1%}" for name in shares))
+        for seed, result in zip(seeds, results, strict=True)
+    ]
     method = (
         f"{num_acts} acts of {REQUESTS_PER_ACT} requests, of which half judge; errors are medians of "
         "|actual / predicted - 1|, repetition is that of identical steps from their own median."
     )
-    table = markdown(("", *(name.replace("_", " ") for name in names)), rows)
+    table = markdown(("", "steps", *(name.replace("_", " ") for name in shares)), rows)
     data = {"results": [dataclasses.asdict(result) for result in results]}
     return Section("Step times", method, goals, (table,), data)
 
@@ -143,7 +146,8 @@ def _follow(estimator: CostEstimator, acts: Sequence[Act]) -> list[Judged]:
     """Return each varied step with the model published before it ran."""
     judged = []
     for act in acts:
-        for is_varied, (shape, seconds) in _marked(act):
+        steps = [(True, *step) for step in act.varied] + [(False, *step) for step in act.repeated]
+        for is_varied, shape, seconds in steps:
             if is_varied:
                 judged.append((estimator.model, shape, seconds))
             estimator.observe(shape, seconds)
@@ -152,17 +156,9 @@ def _follow(estimator: CostEstimator, acts: Sequence[Act]) -> list[Judged]:
     return judged
 
 
-def _marked(act: Act) -> Iterable[tuple[bool, Sample]]:
-    return [(True, step) for step in act.varied] + [(False, step) for step in act.repeated]
-
-
 def _error(judged: Iterable[Judged]) -> float:
     return statistics.median(abs(seconds / model.predict(shape) - 1) for model, shape, seconds in judged)
 
 
 def _coverage(judged: Sequence[Judged]) -> float:
     return statistics.mean(seconds <= model.predict_q95(shape) for model, shape, seconds in judged)
-
-
-def _cells(result: Result) -> list[str]:
-    return [str(result.steps)] + [f"{getattr(result, field.name):.1%}" for field in fields(Result)[1:]]

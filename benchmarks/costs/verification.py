@@ -24,6 +24,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -38,10 +39,9 @@ from engine.model.model import load_model
 from kvtransfer.verify import checksum_blocks
 from reporting.progress import progress_bars
 from reporting.quantiles import quantile
-from reporting.section import Goal, Section, markdown
+from reporting.section import Section, at_most, table
 from reporting.tables import cell
 from router.core.capacity.fleet import Worker
-from router.core.events import StepReported
 from router.core.session.deliver import choice_of, fault_of
 from scheduling.columns import TokenColumns
 from services.rpc.numbering import Incoming
@@ -59,14 +59,14 @@ VOCAB_SIZE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Seconds for prompts of one length: the router's TTFTs, and the checksums of both sides."""
+    """Median seconds for prompts of one length: the router's TTFT, and the checksums of both sides."""
 
-    ttft_s: list[float]
-    digest_s: list[float]
+    ttft_s: float
+    digest_s: float
 
     @property
     def share(self) -> float:
-        return quantile(self.digest_s, 0.5) / quantile(self.ttft_s, 0.5)
+        return self.digest_s / self.ttft_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ async def _checksums(model: Path, requests: int, seeds: Sequence[int]) -> list[d
                         progress.advance(bar)
                 found.append(
                     {
-                        num_tokens: Checked(ttft_s[num_tokens], digests.both_s(num_tokens, requests))
-                        for num_tokens in ttft_s
+                        length: Checked(quantile(times, 0.5), quantile(digests.both_s(length, requests), 0.5))
+                        for length, times in ttft_s.items()
                     }
                 )
     return found
@@ -152,19 +152,16 @@ class Digests:
 
 def bookkeeping(rows: int, seed: int) -> Booked:
     """Time the reports of a worker whose sequences each get a token per step."""
-    bench = Bench(16, seed=seed)
-    facts = bench.workers[0]
-    handles = bench.run_on(facts, rows)
-    worker, incoming = bench.core.state.fleet.workers[facts.key], Incoming()
+    bench = Bench(16, seed)
+    handles = bench.decode(rows)
+    worker, incoming = bench.core.state.fleet.workers[bench.workers[0].key], Incoming()
     booked_us, whole_us = [], []
     gc.collect()
     gc.disable()
     for index in range(REPORTS):
-        tokens = TokenColumns(handles, [0] * rows, [index] * rows, [9] * rows, [0] * rows)
-        bench.now += 0.02
-        report = StepReported(facts.key, tokens, bench.load(pending=100_000, running=rows), 0.02)
-        booked_us.append(_us(lambda: _book(worker, incoming, tokens)) / rows)  # noqa: B023 -- called at once
-        whole_us.append(_us(lambda: bench.tell(report)) / rows)  # noqa: B023 -- called at once
+        event = bench.step(handles, index)
+        booked_us.append(_us(partial(_book, worker, incoming, event.tokens)) / rows)
+        whole_us.append(_us(partial(bench.tell, event)) / rows)
     gc.enable()
     return Booked(quantile(booked_us, 0.5), quantile(whole_us, 0.5))
 
@@ -189,47 +186,34 @@ def _book(worker: Worker, incoming: Incoming, tokens: TokenColumns) -> None:
 
 
 def checksums_section(found: Sequence[dict[int, Checked]]) -> Section:
+    by_length = {length: [seed[length] for seed in found] for length in PROMPT_TOKENS}
     goals = tuple(
-        Goal(
-            f"{length} tokens: checksums / TTFT",
-            tuple(by_length[length].share for by_length in found),
-            MOST_SHARE,
-            at_least=False,
-            spec=".2%",
-        )
-        for length in PROMPT_TOKENS
+        at_most(f"{length} tokens: checksums / TTFT", (seed.share for seed in checked), MOST_SHARE, ".2%")
+        for length, checked in by_length.items()
     )
-    rows = [
-        (
-            f"{length}",
-            cell([quantile(by_length[length].ttft_s, 0.5) * 1000 for by_length in found], spec=".0f"),
-            cell([quantile(by_length[length].digest_s, 0.5) * 1000 for by_length in found], spec=".2f"),
-        )
-        for length in PROMPT_TOKENS
-    ]
-    table = markdown(("prompt tokens", "TTFT, ms", "checksums of both sides, ms"), rows)
+    columns: dict[str, Callable[[int], object]] = {
+        "prompt tokens": str,
+        "TTFT, ms": lambda length: cell([seed.ttft_s for seed in by_length[length]], 1000, ".0f"),
+        "checksums of both sides, ms": lambda length: cell(
+            [seed.digest_s for seed in by_length[length]], 1000
+        ),
+    }
     method = "Medians of each seed. The whole time of the checksums, hidden behind computing or not."
-    return Section("Checksums of a handoff", method, goals, (table,))
+    return Section("Checksums of a handoff", method, goals, (table(by_length, columns),))
 
 
 def bookkeeping_section(found: Sequence[dict[int, Booked]]) -> Section:
+    by_rows = {rows: [seed[rows] for seed in found] for rows in ROWS}
     goals = tuple(
-        Goal(
-            f"reports of {rows}: bookkeeping, µs a token",
-            tuple(by_rows[rows].bookkeeping_us for by_rows in found),
-            MOST_US,
-            at_least=False,
+        at_most(
+            f"reports of {rows}: bookkeeping, µs a token", (seed.bookkeeping_us for seed in booked), MOST_US
         )
-        for rows in ROWS
+        for rows, booked in by_rows.items()
     )
-    lines = [
-        (
-            f"{rows}",
-            cell([by_rows[rows].bookkeeping_us for by_rows in found], spec=".2f"),
-            cell([by_rows[rows].whole_us for by_rows in found], spec=".2f"),
-        )
-        for rows in ROWS
-    ]
-    header = ("tokens of a report", "bookkeeping, µs a token", "all of the core's work, µs a token")
+    columns: dict[str, Callable[[int], object]] = {
+        "tokens of a report": str,
+        "bookkeeping, µs a token": lambda rows: cell([seed.bookkeeping_us for seed in by_rows[rows]]),
+        "all of the core's work, µs a token": lambda rows: cell([seed.whole_us for seed in by_rows[rows]]),
+    }
     method = f"Medians over {REPORTS} reports of each seed."
-    return Section("Each token once", method, goals, (markdown(header, lines),))
+    return Section("Each token once", method, goals, (table(by_rows, columns),))
