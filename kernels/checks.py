@@ -1,6 +1,6 @@
 """Checks of the arguments of all ops: errors name the field, its value and the accepted ones."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,17 +28,14 @@ class KVLayerShape:
 
 def check_kv_layer(kv_layer: Tensor, kv_scales: Tensor | None = None) -> KVLayerShape:
     """Check a layer, and `kv_scales[num_blocks, 2, num_kv_heads, block_size]` float32 if it is quantised."""
-    check_shape("kv_layer", kv_layer, "num_blocks", 2, "block_size", "num_kv_heads", "head_dim")
-    check_dtype("kv_layer", kv_layer, *(FLOAT_DTYPES if kv_scales is None else KV_LIMITS))
-    check_rows("kv_layer", kv_layer)
+    dtypes = FLOAT_DTYPES if kv_scales is None else KV_LIMITS
+    names = ("num_blocks", 2, "block_size", "num_kv_heads", "head_dim")
+    check_tensor("kv_layer", kv_layer, names, dtypes)
     num_blocks, _, block_size, num_kv_heads, head_dim = kv_layer.shape
     if not 1 <= head_dim <= MAX_HEAD_DIM:
         raise ValueError(f"kv_layer has head_dim {head_dim}; accepted: 1 to {MAX_HEAD_DIM}")
-    if kv_scales is not None:
-        check_shape("kv_scales", kv_scales, num_blocks, 2, num_kv_heads, block_size)
-        check_dtype("kv_scales", kv_scales, torch.float32)
-        check_rows("kv_scales", kv_scales)
-        check_same_device(kv_layer.device, [("kv_scales", kv_scales)])
+    sizes = (num_blocks, 2, num_kv_heads, block_size)
+    check_tensor("kv_scales", kv_scales, sizes, (torch.float32,), kv_layer.device)
     return KVLayerShape(num_blocks, block_size, num_kv_heads, head_dim)
 
 
@@ -47,45 +44,47 @@ def scales_strides(kv_scales: Tensor | None) -> tuple[int | None, ...]:
     return (None, None, None) if kv_scales is None else kv_scales.stride()[:3]
 
 
-def check_shape(field: str, tensor: Tensor, *expected: int | str) -> None:
-    """Check a shape. `expected` gives each dimension's size, or the name of one that may have any size."""
+def check_tensor(
+    field: str,
+    tensor: Tensor | None,
+    shape: Sequence[int | str],
+    dtypes: Collection[torch.dtype],
+    device: torch.device | None = None,
+) -> None:
+    """Check one argument, whose last dimension has to be contiguous; None, which stands for none, passes.
+
+    `shape` gives each dimension's size, or the name of one that may have any size. Any device will do by
+    default.
+    """
+    if tensor is None:
+        return
     sizes = tensor.shape
-    if len(sizes) == len(expected):
-        for size, want in zip(sizes, expected, strict=True):
-            if size != want and not isinstance(want, str):
-                break
-        else:
-            return
-    accepted = ", ".join(map(str, expected))
-    raise ValueError(f"{field} has shape {list(sizes)}; accepted: [{accepted}]")
-
-
-def check_dtype(field: str, tensor: Tensor, *accepted: torch.dtype) -> None:
-    if tensor.dtype not in accepted:
-        raise ValueError(f"{field} has dtype {tensor.dtype}; accepted: {', '.join(map(str, accepted))}")
-
-
-def check_rows(field: str, tensor: Tensor) -> None:
-    """Check that the last dimension is contiguous; every other stride is free."""
-    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+    fits = len(sizes) == len(shape) and all(
+        isinstance(want, str) or size == want for size, want in zip(sizes, shape, strict=True)
+    )
+    if not fits:
+        accepted = ", ".join(map(str, shape))
+        raise ValueError(f"{field} has shape {list(sizes)}; accepted: [{accepted}]")
+    if tensor.dtype not in dtypes:
+        raise ValueError(f"{field} has dtype {tensor.dtype}; accepted: {', '.join(map(str, dtypes))}")
+    if sizes[-1] > 1 and tensor.stride(-1) != 1:
         raise ValueError(f"{field} has stride {tensor.stride(-1)} in its last dimension; accepted: 1")
+    if device is not None and tensor.device != device:
+        raise ValueError(f"{field} is on {tensor.device}; accepted: {device}")
 
 
-def check_same_device(device: torch.device, fields: Sequence[tuple[str, Tensor | None]]) -> None:
-    for field, tensor in fields:
-        if tensor is not None and tensor.device != device:
-            raise ValueError(f"{field} is on {tensor.device}; accepted: {device}")
+def check_contiguous(field: str, tensor: Tensor) -> None:
+    if not tensor.is_contiguous():
+        raise ValueError(f"{field} has strides {list(tensor.stride())}; accepted: a contiguous tensor")
 
 
 def check_block_ids(block_ids: Tensor, pool: Tensor) -> None:
-    """Check `block_ids[n]` int64 for `pool[num_blocks, ...]`; their values only on the CPU.
+    """Check `block_ids[n]` int64 for a contiguous `pool[num_blocks, ...]`; their values only on the CPU.
 
     On a GPU to read them would stall the stream; the block manager has to get them right.
     """
-    check_shape("block_ids", block_ids, "n")
-    check_dtype("block_ids", block_ids, torch.int64)
-    check_rows("block_ids", block_ids)
-    check_same_device(pool.device, [("block_ids", block_ids)])
+    check_tensor("block_ids", block_ids, ("n",), (torch.int64,), pool.device)
+    check_contiguous("pool", pool)
     if pool.is_cuda or not block_ids.numel():
         return
     lowest, highest = (int(bound) for bound in block_ids.aminmax())

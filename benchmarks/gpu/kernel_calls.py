@@ -28,8 +28,9 @@ from kernels.gated_activation import gated_activation, gated_activation_referenc
 from kernels.int8_linear import int8_linear, int8_linear_reference
 from kernels.invariant_linear import invariant_linear, invariant_linear_reference
 from kernels.logit_rows.arguments import Way
+from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode, paged_decode_reference
-from kernels.rope_store_kv import rope_store_kv, rope_store_kv_reference
+from kernels.rope_store_kv import HeadNorms, rope_store_kv, rope_store_kv_reference
 from kernels.sample_rows import sample_rows, sample_rows_reference
 from kernels.store_kv import quantise, store_kv, store_kv_reference
 from kernels.top_logits import top_logits, top_logits_reference
@@ -85,9 +86,9 @@ class KernelCalls:
     ) -> KernelCall:
         """Call `chunked_prefill` for chunks of sequences of these lengths, or else `paged_decode`."""
         kv, tables, context = self._paged_kv(heads, lengths)
-        keywords = {"scale": heads.dim**-0.5, **features}
-        if keywords.get("sinks"):
-            keywords["sinks"] = self._randn(heads.query).float()
+        if features.get("sinks"):
+            features["sinks"] = self._randn(heads.query).float()
+        keywords: dict[str, Any] = {"softmax": Softmax(heads.dim**-0.5, **features)}
         if stored is not None:
             kv, scales = quantise(kv, stored)
             keywords["kv_scales"] = scales.transpose(2, 3).contiguous()
@@ -117,7 +118,7 @@ class KernelCalls:
         parts = torch.split(self._randn(tokens, sum(widths)), widths, dim=1)
         angle = self._randn(tokens, heads.dim // 2).float().repeat(1, 2)
         cos, sin = angle.cos().to(self._dtype), angle.sin().to(self._dtype)
-        norms = {name: self._randn(heads.dim) for name in ("query_norm", "key_norm")} if normed else {}
+        norms = {"norms": HeadNorms(self._randn(heads.dim), self._randn(heads.dim))} if normed else {}
         query_key_value = [part.view(tokens, -1, heads.dim) for part in parts]
         slots = self._slots(tokens, padded=padded)
         args = (*query_key_value, cos, sin, self._kv_layer(heads, tokens), slots)

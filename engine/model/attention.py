@@ -8,7 +8,6 @@ context.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -18,22 +17,13 @@ from transformers import AttentionInterface
 from engine.kv.kv_pool import KVPool
 from engine.model.step_batch import StepBatch
 from kernels.chunked_prefill import chunked_prefill
+from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode
-from kernels.rope_store_kv import rope_store_kv
+from kernels.rope_store_kv import HeadNorms, rope_store_kv
 from kernels.store_kv import store_kv
 
 # No mask is registered under this name, so transformers builds none: the step decides what is visible.
 ATTENTION = "baton_paged"
-
-
-@dataclass(frozen=True, slots=True)
-class Softmax:
-    """How a layer's scores become weights; `sinks` [num_q_heads] are extra logits in the denominator."""
-
-    scale: float
-    sliding_window: int | None
-    softcap: float | None
-    sinks: Tensor | None
 
 
 class AttentionStep(Protocol):
@@ -44,16 +34,6 @@ class AttentionStep(Protocol):
 
         Return the query's output [T, num_q_heads, head_dim].
         """
-
-
-@dataclass(frozen=True, slots=True)
-class HeadNorms:
-    """How a layer normalises heads before they are rotated; weights [head_dim], None if it does not."""
-
-    query: Tensor | None = None
-    key: Tensor | None = None
-    eps: float = 1e-6
-    unit_offset: bool = False
 
 
 class FusedStep(AttentionStep, Protocol):
@@ -150,48 +130,16 @@ class KernelAttention:
     ) -> Tensor:
         self._order.enter(layer)
         kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
-        rotated = rope_store_kv(
-            query,
-            key,
-            value,
-            *rotation,
-            kv_layer,
-            self._batch.slot_mapping,
-            kv_scales,
-            query_norm=norms.query,
-            key_norm=norms.key,
-            eps=norms.eps,
-            unit_offset=norms.unit_offset,
-        )
+        slots = self._batch.slot_mapping
+        rotated = rope_store_kv(query, key, value, *rotation, kv_layer, slots, kv_scales, norms=norms)
         return self._attend(rotated, kv_layer, kv_scales, softmax)
 
     def _attend(self, query: Tensor, kv_layer: Tensor, kv_scales: Tensor | None, softmax: Softmax) -> Tensor:
         batch = self._batch
+        paged = query, kv_layer, batch.block_tables, batch.context_lens
         if batch.max_query_len == 1 and self._span is None:
-            return paged_decode(
-                query,
-                kv_layer,
-                batch.block_tables,
-                batch.context_lens,
-                scale=softmax.scale,
-                sliding_window=softmax.sliding_window,
-                softcap=softmax.softcap,
-                sinks=softmax.sinks,
-                kv_scales=kv_scales,
-            )
-        return chunked_prefill(
-            query,
-            kv_layer,
-            batch.block_tables,
-            batch.context_lens,
-            batch.cu_seqlens_q,
-            scale=softmax.scale,
-            sliding_window=softmax.sliding_window,
-            softcap=softmax.softcap,
-            sinks=softmax.sinks,
-            kv_scales=kv_scales,
-            span=self._span,
-        )
+            return paged_decode(*paged, softmax, kv_scales)
+        return chunked_prefill(*paged, batch.cu_seqlens_q, softmax, kv_scales, span=self._span)
 
 
 AttentionInterface.register(ATTENTION, paged_attention)

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kv.rows import KVRows, rows_at
-from engine.model.attention import LayerOrder, Softmax
+from engine.model.attention import LayerOrder
 from engine.model.step_batch import StepBatch
+from kernels.paged_attention.arguments import Softmax
 
 # Measured on 2 KV heads of 64 in fp32, contexts of 64 to 2048 and 1 to 32 decodes: a group costs as much as
 # reading some 250 more positions, and beyond a few MiB the gathered copy falls out of the cache.

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelRefused
-from engine.model.attention import LayerOrder, Softmax
+from engine.model.attention import LayerOrder
+from kernels.paged_attention.arguments import Softmax
 
 DRY_RUN_TOKENS = 2
 

@@ -11,16 +11,13 @@ Bound by memory: one program reads and writes one row, once. A row's program dep
 so a row has the same bits whatever the other rows are.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.add_rms_norm.reference import add_rms_norm_reference
-from kernels.checks import FLOAT_DTYPES, check_dtype, check_rows, check_same_device, check_shape
+from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.launch import can_launch, next_power_of_2
 
 # A thread takes 8 elements, 16 bytes in 16 bits, of a row of up to 4096: a decode step has fewer rows than
@@ -74,7 +71,9 @@ def add_rms_norm(
 
     `residual` shares no memory with x. float64 is computed by the reference.
     """
-    _check(x, residual, weight)
+    check_tensor("x", x, ("num_tokens", "size"), FLOAT_DTYPES)
+    check_tensor("weight", weight, x.shape[1:], (x.dtype,), x.device)
+    check_tensor("residual", residual, x.shape, (x.dtype,), x.device)
     if x.dtype == torch.float64 or not can_launch(_add_rms_norm_kernel, x.device):
         return add_rms_norm_reference(x, residual, weight, eps, unit_offset=unit_offset)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -96,17 +95,3 @@ def add_rms_norm(
         num_warps=min(max(size_pad // ELEMENTS_PER_WARP, 1), MAX_WARPS),
     )
     return out
-
-
-def _check(x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
-    check_shape("x", x, "num_tokens", "size")
-    check_dtype("x", x, *FLOAT_DTYPES)
-    check_rows("x", x)
-    check_shape("weight", weight, x.shape[1])
-    check_dtype("weight", weight, x.dtype)
-    check_rows("weight", weight)
-    if residual is not None:
-        check_shape("residual", residual, *x.shape)
-        check_dtype("residual", residual, x.dtype)
-        check_rows("residual", residual)
-    check_same_device(x.device, [("residual", residual), ("weight", weight)])

@@ -5,9 +5,6 @@ pool's device. A program sums up a piece of one block, with 15 integer operation
 H200 that is predicted to run at over 1 TB/s, far beyond what a link or a prefill produces.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
@@ -62,10 +59,13 @@ def checksum_blocks(pool: Tensor, block_ids: Tensor) -> Tensor:
 
     On the CPU an id beyond the pool raises ValueError; on a GPU that check would stall the stream.
     """
-    _check(pool, block_ids)
+    check_block_ids(block_ids, pool)
+    block_bytes = pool[0].numel() * pool.element_size()
+    if block_bytes % 4:
+        raise ValueError(f"a block of pool has {block_bytes} bytes; accepted: a multiple of 4")
     if not can_launch(_checksum_blocks_kernel, pool.device):
         return checksum_blocks_reference(pool, block_ids)
-    num_words = pool[0].numel() * pool.element_size() // 4
+    num_words = block_bytes // 4
     num_pieces = triton.cdiv(num_words, TILE_WORDS * PIECE_TILES)
     sums = torch.empty((len(block_ids), num_pieces, 2), dtype=torch.int64, device=pool.device)
     if sums.numel():
@@ -81,12 +81,3 @@ def checksum_blocks(pool: Tensor, block_ids: Tensor) -> Tensor:
         )
     low, high = sums.sum(1).unbind(-1)
     return upper_halves(low, high)
-
-
-def _check(pool: Tensor, block_ids: Tensor) -> None:
-    check_block_ids(block_ids, pool)
-    if not pool.is_contiguous():
-        raise ValueError(f"pool has strides {pool.stride()}; accepted: a contiguous tensor")
-    block_bytes = pool[0].numel() * pool.element_size()
-    if block_bytes % 4:
-        raise ValueError(f"a block of pool has {block_bytes} bytes; accepted: a multiple of 4")

@@ -3,7 +3,6 @@
 kernel     the Triton kernel and its wrapper
 reference  the same in plain PyTorch
 tiling     tile sizes by device, dtype and head size
-spans      how contexts are summed where a row's bits may not depend on its chunk
 """
 
 from kernels.chunked_prefill.kernel import chunked_prefill

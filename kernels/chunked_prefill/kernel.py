@@ -17,30 +17,19 @@ host need not know them.
 With a `span`, rows sum their contexts as in `kernels.span_sums`; the same binary does both.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import (
-    KVLayerShape,
-    check_dtype,
-    check_rows,
-    check_same_device,
-    check_shape,
-    scales_strides,
-)
+from kernels.checks import check_tensor, scales_strides
 from kernels.chunked_prefill.reference import chunked_prefill_reference
-from kernels.chunked_prefill.spans import count_spans
 from kernels.chunked_prefill.tiling import choose_tiling
 from kernels.launch import can_launch, dot_in_fp32, num_sms, pad_to_dot
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import MAX_TILE, attend_tiles, normalise
 from kernels.paged_decode.splits import choose_num_splits
-from kernels.span_sums.kernel import add_span, add_spans, make_partials
+from kernels.span_sums.kernel import add_span, add_spans, count_spans, make_partials
 
 NUM_STAGES = 2
 
@@ -221,12 +210,9 @@ def chunked_prefill(
     block_tables: Tensor,
     context_lens: Tensor,
     cu_seqlens_q: Tensor,
-    *,
-    scale: float,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
+    softmax: Softmax,
     kv_scales: Tensor | None = None,
+    *,
     span: int | None = None,
     num_splits: int | None = None,
 ) -> Tensor:
@@ -242,7 +228,6 @@ def chunked_prefill(
     long as the span is the same. Then, in a batch of as many tokens as sequences, `num_splits` programs (by
     default chosen from the device and the sizes) share the context of a chunk of one token.
     """
-    softmax = Softmax(scale, sliding_window, softcap, sinks)
     shape = check_attention(query, kv_layer, kv_scales, block_tables, context_lens, softmax)
     _check_chunks(query, context_lens, cu_seqlens_q)
     if span is not None and (span < 1 or span % MAX_TILE):
@@ -251,72 +236,15 @@ def chunked_prefill(
         raise ValueError(f"num_splits is {num_splits}; accepted: None, or at least 1 with a span")
     if query.dtype == torch.float64 or not can_launch(_chunked_prefill_kernel, query.device):
         return chunked_prefill_reference(
-            query,
-            kv_layer,
-            block_tables,
-            context_lens,
-            cu_seqlens_q,
-            scale=scale,
-            sliding_window=sliding_window,
-            softcap=softcap,
-            sinks=sinks,
-            kv_scales=kv_scales,
+            query, kv_layer, block_tables, context_lens, cu_seqlens_q, softmax, kv_scales
         )
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if not out.numel():
+        return out
     if span is not None:
         # A query of one token may have any stride, and Triton compiles another binary for some.
         query = query.contiguous().view(-1).view(query.shape)
-    if out.numel():
-        _launch(
-            query,
-            kv_layer,
-            kv_scales,
-            block_tables,
-            context_lens,
-            cu_seqlens_q,
-            softmax,
-            shape,
-            span,
-            num_splits,
-            out,
-        )
-    return out
-
-
-def _check_chunks(query: Tensor, context_lens: Tensor, cu_seqlens_q: Tensor) -> None:
-    check_shape("cu_seqlens_q", cu_seqlens_q, context_lens.shape[0] + 1)
-    check_dtype("cu_seqlens_q", cu_seqlens_q, torch.int32)
-    check_rows("cu_seqlens_q", cu_seqlens_q)
-    check_same_device(query.device, [("cu_seqlens_q", cu_seqlens_q)])
-    if cu_seqlens_q.is_cuda:
-        return
-    lengths = cu_seqlens_q.diff()
-    if cu_seqlens_q[0] != 0 or cu_seqlens_q[-1] != query.shape[0] or (lengths < 0).any():
-        raise ValueError(
-            f"cu_seqlens_q is {cu_seqlens_q.tolist()}; accepted: from 0, never falling, to num_tokens "
-            f"({query.shape[0]})"
-        )
-    if (lengths > context_lens).any():
-        raise ValueError(
-            f"context_lens is {context_lens.tolist()}; accepted: at least the chunks' {lengths.tolist()}"
-        )
-
-
-def _launch(
-    query: Tensor,
-    kv_layer: Tensor,
-    kv_scales: Tensor | None,
-    block_tables: Tensor,
-    context_lens: Tensor,
-    cu_seqlens_q: Tensor,
-    softmax: Softmax,
-    shape: KVLayerShape,
-    span: int | None,
-    num_splits: int | None,
-    out: Tensor,
-) -> None:
-    num_tokens, num_q_heads, head_dim = query.shape
-    num_seqs = context_lens.shape[0]
+    num_seqs, (num_tokens, num_q_heads, head_dim) = context_lens.shape[0], query.shape
     group = num_q_heads // shape.num_kv_heads
     window = softmax.sliding_window
     head_pad = pad_to_dot(head_dim)
@@ -339,12 +267,8 @@ def _launch(
         *(partials or (None, None)),
         num_seqs,
         max_spans,
-        query.stride(0),
-        query.stride(1),
-        kv_layer.stride(0),
-        kv_layer.stride(1),
-        kv_layer.stride(2),
-        kv_layer.stride(3),
+        *query.stride()[:2],
+        *kv_layer.stride()[:4],
         kv_scales,
         *scales_strides(kv_scales),
         block_tables.stride(0),
@@ -365,3 +289,20 @@ def _launch(
     )
     if span is not None and partials is not None and num_splits > 1:
         add_spans(*partials, context_lens, cu_seqlens_q, softmax.sinks, window, span, out)
+    return out
+
+
+def _check_chunks(query: Tensor, context_lens: Tensor, cu_seqlens_q: Tensor) -> None:
+    check_tensor("cu_seqlens_q", cu_seqlens_q, (len(context_lens) + 1,), (torch.int32,), query.device)
+    if cu_seqlens_q.is_cuda:
+        return
+    lengths = cu_seqlens_q.diff()
+    if cu_seqlens_q[0] != 0 or cu_seqlens_q[-1] != query.shape[0] or (lengths < 0).any():
+        raise ValueError(
+            f"cu_seqlens_q is {cu_seqlens_q.tolist()}; accepted: from 0, never falling, to num_tokens "
+            f"({query.shape[0]})"
+        )
+    if (lengths > context_lens).any():
+        raise ValueError(
+            f"context_lens is {context_lens.tolist()}; accepted: at least the chunks' {lengths.tolist()}"
+        )

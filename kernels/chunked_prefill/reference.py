@@ -15,15 +15,10 @@ def chunked_prefill_reference(
     block_tables: Tensor,
     context_lens: Tensor,
     cu_seqlens_q: Tensor,
-    *,
-    scale: float,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
+    softmax: Softmax,
     kv_scales: Tensor | None = None,
 ) -> Tensor:
     """Arguments and result as for `kernels.chunked_prefill.chunked_prefill`."""
-    softmax = Softmax(scale, sliding_window, softcap, sinks)
     out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
     chunks = pairwise(cu_seqlens_q.tolist())
     for seq, ((begin, end), context_len) in enumerate(zip(chunks, context_lens.tolist(), strict=True)):

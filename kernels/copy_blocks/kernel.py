@@ -8,15 +8,12 @@ as wide as blocks and addresses allow. block_ids [n] int64 on the pool's device.
 a piece of a block per program, at the device's copy rate; a memcpy per block would be bound by its launches.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import check_block_ids, check_dtype, check_same_device, check_shape
+from kernels.checks import check_block_ids, check_contiguous, check_tensor
 from kernels.copy_blocks.reference import gather_blocks_reference, scatter_blocks_reference
 from kernels.launch import can_launch
 
@@ -92,9 +89,5 @@ def _word(block_bytes: int, source: Tensor, target: Tensor) -> torch.dtype:
 
 def _check(pool: Tensor, block_ids: Tensor, field: str, packed: Tensor) -> None:
     check_block_ids(block_ids, pool)
-    check_shape(field, packed, block_ids.shape[0], *pool.shape[1:])
-    check_dtype(field, packed, pool.dtype)
-    for name, tensor in (("pool", pool), (field, packed)):
-        if not tensor.is_contiguous():
-            raise ValueError(f"{name} has strides {tensor.stride()}; accepted: a contiguous tensor")
-    check_same_device(pool.device, [(field, packed)])
+    check_contiguous(field, packed)
+    check_tensor(field, packed, (len(block_ids), *pool.shape[1:]), (pool.dtype,), pool.device)

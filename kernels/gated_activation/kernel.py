@@ -7,15 +7,12 @@ act: silu(x) = x · σ(x); gelu(x) = x · Φ(x); gelu_pytorch_tanh, its approxim
 ½x · (1 + tanh(√(2/π) · (x + 0.044715 x³))), which is x · σ(2√(2/π) · (x + 0.044715 x³)).
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_dtype, check_rows, check_shape
+from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.gated_activation.reference import ACTIVATIONS, gated_activation_reference
 from kernels.launch import can_launch
 
@@ -50,7 +47,11 @@ def gated_activation(gate_up: Tensor, activation: str) -> Tensor:
 
     `activation` is "silu", "gelu_pytorch_tanh" or "gelu". float64 is computed by the reference.
     """
-    _check(gate_up, activation)
+    check_tensor("gate_up", gate_up, ("num_tokens", "2 · size"), FLOAT_DTYPES)
+    if gate_up.shape[1] % 2:
+        raise ValueError(f"gate_up has {gate_up.shape[1]} columns; accepted: an even number, gate before up")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation is {activation!r}; accepted: {', '.join(ACTIVATIONS)}")
     if gate_up.dtype == torch.float64 or not can_launch(_gated_activation_kernel, gate_up.device):
         return gated_activation_reference(gate_up, activation)
     num_tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
@@ -66,13 +67,3 @@ def gated_activation(gate_up: Tensor, activation: str) -> Tensor:
             num_warps=NUM_WARPS,
         )
     return out
-
-
-def _check(gate_up: Tensor, activation: str) -> None:
-    check_shape("gate_up", gate_up, "num_tokens", "2 · size")
-    if gate_up.shape[1] % 2:
-        raise ValueError(f"gate_up has {gate_up.shape[1]} columns; accepted: an even number, gate before up")
-    check_dtype("gate_up", gate_up, *FLOAT_DTYPES)
-    check_rows("gate_up", gate_up)
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation is {activation!r}; accepted: {', '.join(ACTIVATIONS)}")

@@ -12,17 +12,12 @@ over K is split among programs. The last of them to finish adds all parts in the
 depend on the order in which programs finish.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_dtype, check_rows, check_same_device, check_shape
+from kernels.checks import FLOAT_DTYPES, check_contiguous, check_tensor
 from kernels.int8_linear.reference import int8_linear_reference
 from kernels.int8_linear.tiles import MAX_SPLIT_TILES, choose_num_splits, choose_tiles
 from kernels.launch import can_launch, dot_in_fp32, num_sms
@@ -129,7 +124,11 @@ def int8_linear(
 
     x may have any row stride; weight is contiguous. `counters` save a fill for each call that splits.
     """
-    _check(x, weight, scale, bias)
+    check_contiguous("weight", weight)
+    check_tensor("weight", weight, ("outputs", "inputs"), (torch.int8,), x.device)
+    check_tensor("x", x, ("rows", weight.shape[1]), FLOAT_DTYPES)
+    check_tensor("scale", scale, weight.shape[:1], (x.dtype,), x.device)
+    check_tensor("bias", bias, weight.shape[:1], (x.dtype,), x.device)
     if x.dtype == torch.float64 or not can_launch(_int8_linear_kernel, x.device):
         return int8_linear_reference(x, weight, scale, bias)
     out = torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
@@ -174,20 +173,3 @@ def _launch(
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
-
-
-@lru_cache
-def _check(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
-    check_shape("weight", weight, "outputs", "inputs")
-    check_dtype("weight", weight, torch.int8)
-    if not weight.is_contiguous():
-        raise ValueError(f"weight has strides {list(weight.stride())}; accepted: contiguous")
-    check_shape("x", x, "rows", weight.shape[1])
-    check_dtype("x", x, *FLOAT_DTYPES)
-    check_rows("x", x)
-    for field, tensor in (("scale", scale), ("bias", bias)):
-        if tensor is not None:
-            check_shape(field, tensor, weight.shape[0])
-            check_dtype(field, tensor, x.dtype)
-            check_rows(field, tensor)
-    check_same_device(x.device, [("weight", weight), ("scale", scale), ("bias", bias)])

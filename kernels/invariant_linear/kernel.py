@@ -12,9 +12,6 @@ and rows that are missing from a tile are zeros, which touch no other row. Produ
 of TF32.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_dtype, check_rows, check_same_device, check_shape
+from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.invariant_linear.reference import invariant_linear_reference
 from kernels.launch import can_launch, dot_in_fp32
 
@@ -94,7 +91,11 @@ def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Bits differ between devices, and from the reference, which computes float64 and runs where the kernel
     cannot.
     """
-    _check(x, weight, bias)
+    check_tensor("x", x, ("num_tokens", "in_size"), FLOAT_DTYPES)
+    check_tensor("weight", weight, ("out_size", x.shape[1]), (x.dtype,), x.device)
+    if not weight.numel():
+        raise ValueError(f"weight has shape {list(weight.shape)}; accepted: no dimension of 0")
+    check_tensor("bias", bias, weight.shape[:1], (x.dtype,), x.device)
     if x.dtype == torch.float64 or not can_launch(_invariant_linear_kernel, x.device):
         return invariant_linear_reference(x, weight, bias)
     num_tokens, in_size = x.shape
@@ -135,19 +136,3 @@ def choose_tile(out_size: int, dtype: torch.dtype) -> Tile:
     if dtype == torch.float32:
         return Tile(tokens=64, outs=64, depth=32, num_warps=8, num_stages=3)
     return Tile(tokens=64, outs=128 if out_size >= 128 * 132 else 64, depth=128, num_warps=4, num_stages=4)
-
-
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    check_shape("x", x, "num_tokens", "in_size")
-    check_dtype("x", x, *FLOAT_DTYPES)
-    check_rows("x", x)
-    check_shape("weight", weight, "out_size", x.shape[1])
-    check_dtype("weight", weight, x.dtype)
-    check_rows("weight", weight)
-    if not weight.numel():
-        raise ValueError(f"weight has shape {list(weight.shape)}; accepted: no dimension of 0")
-    if bias is not None:
-        check_shape("bias", bias, weight.shape[0])
-        check_dtype("bias", bias, x.dtype)
-        check_rows("bias", bias)
-    check_same_device(x.device, [("weight", weight), ("bias", bias)])

@@ -6,7 +6,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from kernels.checks import check_dtype, check_rows, check_same_device, check_shape
+from kernels.checks import FLOAT_DTYPES, check_contiguous, check_tensor
 from kernels.selection.kernel import MAX_ITEMS
 
 
@@ -56,32 +56,24 @@ class Seen:
 
 
 def check_arguments(logits: Tensor, ways: Tensor, edits: Edits | None, seen: Seen | None) -> None:
-    check_shape("logits", logits, "num_rows", "vocab")
-    check_dtype("logits", logits, torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    check_rows("logits", logits)
+    check_tensor("logits", logits, ("num_rows", "vocab"), FLOAT_DTYPES)
     num_rows, vocab = logits.shape
     if not 1 <= vocab <= MAX_ITEMS:
         raise ValueError(f"logits has vocab {vocab}; accepted: 1 to {MAX_ITEMS}")
-    check_shape("ways", ways, len(Way), num_rows)
-    fields = [("ways", ways, torch.float64)]
+    fields: list[tuple[str, Tensor, tuple[int | str, ...], torch.dtype]] = [
+        ("ways", ways, (len(Way), num_rows), torch.float64)
+    ]
     if edits is not None:
-        check_shape("edits.offsets", edits.offsets, num_rows + 1)
-        check_shape("edits.tokens", edits.tokens, "num_edits")
-        check_shape("edits.values", edits.values, edits.tokens.shape[0])
         fields += [
-            ("edits.tokens", edits.tokens, torch.int32),
-            ("edits.values", edits.values, torch.float32),
-            ("edits.offsets", edits.offsets, torch.int32),
+            ("edits.tokens", edits.tokens, ("num_edits",), torch.int32),
+            ("edits.values", edits.values, tuple(edits.tokens.shape), torch.float32),
+            ("edits.offsets", edits.offsets, (num_rows + 1,), torch.int32),
         ]
     if seen is not None:
         fields += [
-            ("seen.in_prompt", seen.in_prompt, torch.bool),
-            ("seen.counts", seen.counts, torch.int32),
+            ("seen.in_prompt", seen.in_prompt, (num_rows, vocab), torch.bool),
+            ("seen.counts", seen.counts, (num_rows, vocab), torch.int32),
         ]
-        check_shape("seen.in_prompt", seen.in_prompt, num_rows, vocab)
-        check_shape("seen.counts", seen.counts, num_rows, vocab)
-    for field, tensor, dtype in fields:
-        check_dtype(field, tensor, dtype)
-        if not tensor.is_contiguous():
-            raise ValueError(f"{field} has strides {list(tensor.stride())}; accepted: contiguous")
-    check_same_device(logits.device, [(field, tensor) for field, tensor, _ in fields])
+    for field, tensor, shape, dtype in fields:
+        check_contiguous(field, tensor)
+        check_tensor(field, tensor, shape, (dtype,), logits.device)

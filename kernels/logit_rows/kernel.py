@@ -7,9 +7,6 @@
 In float32, rounded at each operation, as torch does it. Keskar et al., "CTRL", 2019, for repetition.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl

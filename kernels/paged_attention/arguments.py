@@ -6,15 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.checks import (
-    FLOAT_DTYPES,
-    KVLayerShape,
-    check_dtype,
-    check_kv_layer,
-    check_rows,
-    check_same_device,
-    check_shape,
-)
+from kernels.checks import FLOAT_DTYPES, KVLayerShape, check_kv_layer, check_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +20,9 @@ class Softmax:
     """
 
     scale: float
-    sliding_window: int | None
-    softcap: float | None
-    sinks: Tensor | None
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and self.scale > 0):
@@ -50,36 +42,16 @@ def check_attention(
     softmax: Softmax,
 ) -> KVLayerShape:
     """Everything that is known without reading a tensor's content, which on a GPU would stall the step."""
-    shape = check_kv_layer(kv_layer, kv_scales)
-    check_shape("query", query, "num_tokens", "num_q_heads", shape.head_dim)
-    check_dtype("query", query, *FLOAT_DTYPES)
-    if kv_scales is None:
-        check_dtype("query", query, kv_layer.dtype)
-    check_rows("query", query)
-    _check_group(query.shape[1], shape.num_kv_heads)
-    check_shape("context_lens", context_lens, "num_seqs")
-    check_shape("block_tables", block_tables, context_lens.shape[0], "max_blocks")
-    for field, tensor in (("context_lens", context_lens), ("block_tables", block_tables)):
-        check_dtype(field, tensor, torch.int32)
-        check_rows(field, tensor)
-    if softmax.sinks is not None:
-        check_shape("sinks", softmax.sinks, query.shape[1])
-        check_dtype("sinks", softmax.sinks, *FLOAT_DTYPES)
-        check_rows("sinks", softmax.sinks)
-    check_same_device(
-        kv_layer.device,
-        [
-            ("query", query),
-            ("block_tables", block_tables),
-            ("context_lens", context_lens),
-            ("sinks", softmax.sinks),
-        ],
-    )
-    return shape
-
-
-def _check_group(num_q_heads: int, num_kv_heads: int) -> None:
+    shape, device = check_kv_layer(kv_layer, kv_scales), kv_layer.device
+    dtypes = (kv_layer.dtype,) if kv_scales is None else FLOAT_DTYPES
+    check_tensor("query", query, ("num_tokens", "num_q_heads", shape.head_dim), dtypes, device)
+    num_q_heads, num_kv_heads = query.shape[1], shape.num_kv_heads
     if num_q_heads == 0 or num_kv_heads == 0 or num_q_heads % num_kv_heads:
         raise ValueError(
             f"query has {num_q_heads} heads; accepted: a multiple of kv_layer's {num_kv_heads} KV heads"
         )
+    check_tensor("context_lens", context_lens, ("num_seqs",), (torch.int32,), device)
+    tables = (context_lens.shape[0], "max_blocks")
+    check_tensor("block_tables", block_tables, tables, (torch.int32,), device)
+    check_tensor("sinks", softmax.sinks, (num_q_heads,), FLOAT_DTYPES, device)
+    return shape

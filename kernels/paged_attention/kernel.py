@@ -9,9 +9,6 @@ key's scale then multiplies its column of scores, and a value's its column of we
 for each KV row instead of head_dim, and adds no rounding to that of quantisation.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import triton
 import triton.language as tl
 

@@ -11,20 +11,18 @@ heads fill the rows of one dot product, and long contexts are split among progra
 occupies the device; a second kernel combines the splits' partial softmaxes.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import KVLayerShape, scales_strides
+from kernels.checks import scales_strides
 from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, num_sms, pad_to_dot
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import attend_tiles, normalise, tile_len
 from kernels.paged_decode.reference import paged_decode_reference
 from kernels.paged_decode.splits import MAX_SPLITS, MIN_SPLIT_LEN, choose_num_splits
+from kernels.span_sums.kernel import make_partials
 
 NUM_WARPS = 4  # the dot's 16 rows are a single warp's worth: more warps serve only the loads
 # A tile is two dependent loads, table entry then KV, and Triton spends half the stages on the first: five
@@ -201,12 +199,9 @@ def paged_decode(
     kv_layer: Tensor,
     block_tables: Tensor,
     context_lens: Tensor,
-    *,
-    scale: float,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
+    softmax: Softmax,
     kv_scales: Tensor | None = None,
+    *,
     num_splits: int | None = None,
 ) -> Tensor:
     """Attend with sequence s's token at position context_lens[s] - 1 over positions 0 to itself.
@@ -217,44 +212,17 @@ def paged_decode(
     bounds the programs that share one sequence's KV; a sequence's result is the same in any batch of equal
     `num_splits`. The launch depends on sizes alone, so that it can be recorded in a CUDA graph.
     """
-    softmax = Softmax(scale, sliding_window, softcap, sinks)
     shape = check_attention(query, kv_layer, kv_scales, block_tables, context_lens, softmax)
-    if query.shape[0] != context_lens.shape[0]:
-        raise ValueError(
-            f"query has {query.shape[0]} tokens; accepted: {context_lens.shape[0]}, as context_lens has"
-        )
+    num_seqs, (num_tokens, num_q_heads, head_dim) = context_lens.shape[0], query.shape
+    if num_tokens != num_seqs:
+        raise ValueError(f"query has {num_tokens} tokens; accepted: {num_seqs}, as context_lens has")
     if num_splits is not None and not 1 <= num_splits <= MAX_SPLITS:
         raise ValueError(f"num_splits is {num_splits}; accepted: None, or 1 to {MAX_SPLITS}")
     if query.dtype == torch.float64 or not can_launch(_paged_decode_kernel, query.device):
-        return paged_decode_reference(
-            query,
-            kv_layer,
-            block_tables,
-            context_lens,
-            scale=scale,
-            sliding_window=sliding_window,
-            softcap=softcap,
-            sinks=sinks,
-            kv_scales=kv_scales,
-        )
+        return paged_decode_reference(query, kv_layer, block_tables, context_lens, softmax, kv_scales)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    if out.numel():
-        _launch(query, kv_layer, kv_scales, block_tables, context_lens, softmax, shape, num_splits, out)
-    return out
-
-
-def _launch(
-    query: Tensor,
-    kv_layer: Tensor,
-    kv_scales: Tensor | None,
-    block_tables: Tensor,
-    context_lens: Tensor,
-    softmax: Softmax,
-    shape: KVLayerShape,
-    num_splits: int | None,
-    out: Tensor,
-) -> None:
-    num_seqs, num_q_heads, head_dim = query.shape
+    if not out.numel():
+        return out
     group = num_q_heads // shape.num_kv_heads
     head_pad = pad_to_dot(head_dim)
     tile = tile_len(head_pad, query.element_size())
@@ -263,7 +231,7 @@ def _launch(
     if num_splits is None:
         capacity, num_rows = block_tables.shape[1] * shape.block_size, num_seqs * shape.num_kv_heads
         num_splits = choose_num_splits(capacity, softmax.sliding_window, num_rows, num_sms(query.device))
-    partial_stats, partial_acc = _partials(query, num_splits)
+    partials = None if num_splits == 1 else make_partials(query, num_splits)
     _paged_decode_kernel[(num_seqs, shape.num_kv_heads, num_splits)](
         query,
         kv_layer,
@@ -271,14 +239,9 @@ def _launch(
         context_lens,
         softmax.sinks,
         out,
-        partial_stats,
-        partial_acc,
-        query.stride(0),
-        query.stride(1),
-        kv_layer.stride(0),
-        kv_layer.stride(1),
-        kv_layer.stride(2),
-        kv_layer.stride(3),
+        *(partials or (None, None)),
+        *query.stride()[:2],
+        *kv_layer.stride()[:4],
         kv_scales,
         *scales_strides(kv_scales),
         block_tables.stride(0),
@@ -296,10 +259,9 @@ def _launch(
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
     )
-    if partial_acc is not None:
+    if partials is not None:
         _combine_kernel[(num_seqs, num_q_heads)](
-            partial_stats,
-            partial_acc,
+            *partials,
             context_lens,
             softmax.sinks,
             out,
@@ -312,14 +274,4 @@ def _launch(
             TILE=tile,
             num_warps=NUM_WARPS,
         )
-
-
-def _partials(query: Tensor, num_splits: int) -> tuple[Tensor | None, Tensor | None]:
-    """Return buffers for the splits' (m, total) and acc; None if one split covers everything."""
-    if num_splits == 1:
-        return None, None
-    num_seqs, num_q_heads, head_dim = query.shape
-    rows = (num_seqs, num_q_heads, num_splits)
-    stats = torch.empty((2, *rows), dtype=torch.float32, device=query.device)
-    acc = torch.empty((*rows, head_dim), dtype=torch.float32, device=query.device)
-    return stats, acc
+    return out

@@ -12,15 +12,10 @@ def paged_decode_reference(
     kv_layer: Tensor,
     block_tables: Tensor,
     context_lens: Tensor,
-    *,
-    scale: float,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
+    softmax: Softmax,
     kv_scales: Tensor | None = None,
 ) -> Tensor:
     """Arguments and result as for `kernels.paged_decode.paged_decode`."""
-    softmax = Softmax(scale, sliding_window, softcap, sinks)
     out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
     for seq, context_len in enumerate(context_lens.tolist()):
         if context_len > 0:

@@ -4,6 +4,6 @@
 """
 
 from kernels.rope_store_kv.kernel import rope_store_kv
-from kernels.rope_store_kv.reference import rope_store_kv_reference
+from kernels.rope_store_kv.reference import HeadNorms, rope_store_kv_reference
 
-__all__ = ["rope_store_kv", "rope_store_kv_reference"]
+__all__ = ["HeadNorms", "rope_store_kv", "rope_store_kv_reference"]

@@ -7,8 +7,8 @@
     kv_layer[slot // block_size, 0, slot % block_size] = r(key[t], t)     slot = slot_mapping[t] >= 0
     kv_layer[slot // block_size, 1, slot % block_size] = value[t]
 
-(Su et al. 2021, with the pairs apart by half as in GPT-NeoX and transformers' rotate_half). With query_norm
-or key_norm, each head's vector is normalised first, as `add_rms_norm` does. The rotation is in float32 and
+(Su et al. 2021, with the pairs apart by half as in GPT-NeoX and transformers' rotate_half). With `norms`,
+each head's vector is normalised first, as `add_rms_norm` does. The rotation is in float32 and
 rounded once; transformers rounds each product and their sum.
 
 query, out [num_tokens, num_q_heads, head_dim], key, value [num_tokens, num_kv_heads, head_dim], kv_layer
@@ -17,27 +17,15 @@ whose two halves are equal; slot_mapping [num_tokens] int64. An 8-bit kv_layer, 
 num_kv_heads, block_size] float32, gets what `kernels.store_kv.quantise` makes of the rows that another gets.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.add_rms_norm.kernel import weighted
-from kernels.checks import (
-    FLOAT_DTYPES,
-    KV_LIMITS,
-    KVLayerShape,
-    check_dtype,
-    check_rows,
-    check_same_device,
-    check_shape,
-    scales_strides,
-)
+from kernels.checks import FLOAT_DTYPES, KV_LIMITS, check_tensor, scales_strides
 from kernels.launch import can_launch, next_power_of_2
-from kernels.rope_store_kv.reference import rope_store_kv_reference
+from kernels.rope_store_kv.reference import NO_NORMS, HeadNorms, rope_store_kv_reference
 from kernels.store_kv.kernel import check_store, in_steps, largest, quantise_rows
 
 # A program takes up to 8 heads of one token, of the queries or of keys and values: each thread then holds 16
@@ -198,28 +186,31 @@ def rope_store_kv(
     slot_mapping: Tensor,
     kv_scales: Tensor | None = None,
     *,
-    query_norm: Tensor | None = None,
-    key_norm: Tensor | None = None,
-    eps: float = 1e-6,
-    unit_offset: bool = False,
+    norms: HeadNorms = NO_NORMS,
 ) -> Tensor:
     """Return the rotated query, contiguous; store each token's rotated key and its value in its slot.
 
     A token with a negative slot is rotated and not stored. Slots are distinct, and checked as by `store_kv`.
-    `query_norm` and `key_norm` [head_dim] are weights, `eps` and `unit_offset` as in `add_rms_norm`. float64
-    is computed by the reference.
+    float64 is computed by the reference.
     """
-    shape = _check(query, key, value, cos, sin, kv_layer, slot_mapping, kv_scales, query_norm, key_norm)
-    if query.dtype == torch.float64 or not can_launch(_rope_store_kv_kernel, kv_layer.device):
+    shape = check_store(key, value, kv_layer, slot_mapping, kv_scales)
+    num_tokens, head_dim, device = len(slot_mapping), shape.head_dim, kv_layer.device
+    check_tensor("query", query, (num_tokens, "num_q_heads", head_dim), (key.dtype,), device)
+    check_tensor("cos", cos, (num_tokens, "rotary_dim"), FLOAT_DTYPES, device)
+    check_tensor("sin", sin, cos.shape, FLOAT_DTYPES, device)
+    rotary_dim = cos.shape[1]
+    if rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
+        raise ValueError(f"cos has {rotary_dim} columns; accepted: an even number from 2 to {head_dim}")
+    check_tensor("norms.query", norms.query, (head_dim,), (key.dtype,), device)
+    check_tensor("norms.key", norms.key, (head_dim,), (key.dtype,), device)
+    if query.dtype == torch.float64 or not can_launch(_rope_store_kv_kernel, device):
         return rope_store_kv_reference(
-            query, key, value, cos, sin, kv_layer, slot_mapping, kv_scales,
-            query_norm=query_norm, key_norm=key_norm, eps=eps, unit_offset=unit_offset,
-        )  # fmt: skip
-    num_tokens, num_q_heads, head_dim = query.shape
+            query, key, value, cos, sin, kv_layer, slot_mapping, kv_scales, norms=norms
+        )
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     if num_tokens == 0:
         return out
-    half = cos.shape[1] // 2
+    num_q_heads, half = query.shape[1], rotary_dim // 2
     half_pad = next_power_of_2(half)
     heads = min(HEADS, next_power_of_2(max(num_q_heads, shape.num_kv_heads)))
     tiles = triton.cdiv(num_q_heads, heads) + triton.cdiv(shape.num_kv_heads, heads)
@@ -231,26 +222,20 @@ def rope_store_kv(
         sin,
         kv_layer,
         slot_mapping,
-        query_norm,
-        key_norm,
+        norms.query,
+        norms.key,
         out,
-        query.stride(0),
-        query.stride(1),
-        key.stride(0),
-        key.stride(1),
-        value.stride(0),
-        value.stride(1),
+        *query.stride()[:2],
+        *key.stride()[:2],
+        *value.stride()[:2],
         cos.stride(0),
         sin.stride(0),
-        kv_layer.stride(0),
-        kv_layer.stride(1),
-        kv_layer.stride(2),
-        kv_layer.stride(3),
+        *kv_layer.stride()[:4],
         kv_scales,
         *scales_strides(kv_scales),
-        eps,
+        norms.eps,
         LIMIT=KV_LIMITS.get(kv_layer.dtype),
-        UNIT_OFFSET=unit_offset,
+        UNIT_OFFSET=norms.unit_offset,
         BLOCK_SIZE=shape.block_size,
         NUM_Q_HEADS=num_q_heads,
         NUM_KV_HEADS=shape.num_kv_heads,
@@ -259,48 +244,7 @@ def rope_store_kv(
         HEAD_PAD=next_power_of_2(head_dim),
         HALF=half,
         HALF_PAD=half_pad,
-        REST_PAD=next_power_of_2(head_dim - 2 * half) if head_dim > 2 * half else 0,
+        REST_PAD=next_power_of_2(head_dim - rotary_dim) if head_dim > rotary_dim else 0,
         num_warps=min(max(heads * half_pad // ELEMENTS_PER_WARP, 1), MAX_WARPS),
     )
     return out
-
-
-def _check(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    kv_layer: Tensor,
-    slot_mapping: Tensor,
-    kv_scales: Tensor | None,
-    query_norm: Tensor | None,
-    key_norm: Tensor | None,
-) -> KVLayerShape:
-    shape = check_store(key, value, kv_layer, slot_mapping, kv_scales)
-    num_tokens = slot_mapping.shape[0]
-    check_shape("query", query, num_tokens, "num_q_heads", shape.head_dim)
-    check_dtype("query", query, key.dtype)
-    check_rows("query", query)
-    for field, table in (("cos", cos), ("sin", sin)):
-        check_shape(field, table, num_tokens, "rotary_dim")
-        check_dtype(field, table, *FLOAT_DTYPES)
-        check_rows(field, table)
-    check_shape("sin", sin, *cos.shape)
-    rotary_dim = cos.shape[1]
-    if rotary_dim % 2 or not 2 <= rotary_dim <= shape.head_dim:
-        raise ValueError(f"cos has {rotary_dim} columns; accepted: an even number from 2 to {shape.head_dim}")
-    for field, weight in (("query_norm", query_norm), ("key_norm", key_norm)):
-        if weight is not None:
-            check_shape(field, weight, shape.head_dim)
-            check_dtype(field, weight, key.dtype)
-            check_rows(field, weight)
-    tensors = (
-        ("query", query),
-        ("cos", cos),
-        ("sin", sin),
-        ("query_norm", query_norm),
-        ("key_norm", key_norm),
-    )
-    check_same_device(kv_layer.device, tensors)
-    return shape

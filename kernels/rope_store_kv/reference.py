@@ -1,10 +1,28 @@
 """The reference of `rope_store_kv` in plain PyTorch."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from kernels.add_rms_norm.reference import add_rms_norm_reference
 from kernels.store_kv.reference import store_kv_reference
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """How heads are normalised before they are rotated; weights [head_dim], None if they are not.
+
+    `eps` and `unit_offset` as in `add_rms_norm`.
+    """
+
+    query: Tensor | None = None
+    key: Tensor | None = None
+    eps: float = 1e-6
+    unit_offset: bool = False
+
+
+NO_NORMS = HeadNorms()
 
 
 def rope_store_kv_reference(
@@ -17,16 +35,13 @@ def rope_store_kv_reference(
     slot_mapping: Tensor,
     kv_scales: Tensor | None = None,
     *,
-    query_norm: Tensor | None = None,
-    key_norm: Tensor | None = None,
-    eps: float = 1e-6,
-    unit_offset: bool = False,
+    norms: HeadNorms = NO_NORMS,
 ) -> Tensor:
     """Arguments as for `kernels.rope_store_kv.rope_store_kv`; the pool is written in place."""
-    if query_norm is not None:
-        query = add_rms_norm_reference(query, None, query_norm, eps, unit_offset=unit_offset)
-    if key_norm is not None:
-        key = add_rms_norm_reference(key, None, key_norm, eps, unit_offset=unit_offset)
+    if norms.query is not None:
+        query = add_rms_norm_reference(query, None, norms.query, norms.eps, unit_offset=norms.unit_offset)
+    if norms.key is not None:
+        key = add_rms_norm_reference(key, None, norms.key, norms.eps, unit_offset=norms.unit_offset)
     store_kv_reference(_rotate(key, cos, sin), value, kv_layer, slot_mapping, kv_scales)
     return _rotate(query, cos, sin)
 

@@ -16,9 +16,6 @@ groups have to be read again, and their few candidates, among which thresholds a
 into a cache. If nearly every token is a candidate, one program reads the row some forty times.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 from dataclasses import dataclass
 
 import torch

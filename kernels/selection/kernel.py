@@ -11,9 +11,6 @@ in place of counts finds top-k's and top-p's thresholds and the drawn token: eac
 which the amounts of items with keys ≥ v reach a target. A pass over the items finds two bits of v.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import triton
 import triton.language as tl
 

@@ -6,30 +6,37 @@ a decode are divided among several programs to use the whole device, and `add_sp
 in Flash-Decoding (Dao et al. 2023), but with the same additions as in the chunk.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import next_power_of_2
-from kernels.paged_attention.kernel import normalise
+from kernels.paged_attention.kernel import MAX_TILE, normalise
 
+# A row's span is a constant: it is part of what a row's bits depend on. With fewer positions, adding up costs
+# more than another program saves. A span that grew with the longest context would leave a short one of the
+# same model in one piece.
+SPAN = 4 * MAX_TILE
 # Of the kernel that adds them up: a row for each program, and so many spans whose loads do not wait for each
 # other, as their sums have to.
 NUM_WARPS = 1
 AT_ONCE = tl.constexpr(8)
 
 
-def make_partials(query: Tensor, num_spans: int) -> tuple[Tensor, Tensor]:
-    """Return float32 buffers for sums of single spans, (m, total) and acc; tiny ones if there is one span.
+def count_spans(capacity: int, window: int | None, span: int) -> int:
+    """The most spans that one token may see in tables of so many positions, at least 1."""
+    num_spans = -(-capacity // span)
+    return max(1, num_spans if window is None else min(num_spans, -(-window // span) + 1))
 
-    [2, num_tokens, num_q_heads, num_spans] and [num_tokens, num_q_heads, num_spans, head_dim]
+
+def make_partials(query: Tensor, num_parts: int) -> tuple[Tensor, Tensor]:
+    """Return float32 buffers for sums over parts of a context, (m, total) and acc; tiny ones for one part.
+
+    [2, num_tokens, num_q_heads, num_parts] and [num_tokens, num_q_heads, num_parts, head_dim]
     """
     num_tokens, num_q_heads, head_dim = query.shape
-    rows = (num_tokens, num_q_heads, num_spans) if num_spans > 1 else (1, 1, 1)
+    rows = (num_tokens, num_q_heads, num_parts) if num_parts > 1 else (1, 1, 1)
     stats = torch.empty((2, *rows), dtype=torch.float32, device=query.device)
     return stats, torch.empty((*rows, head_dim), dtype=torch.float32, device=query.device)
 

@@ -9,9 +9,6 @@ An 8-bit kv_layer gets what `kernels.store_kv.quantise` makes of each row, and k
 num_kv_heads, block_size] float32 the rows' scales.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
@@ -21,11 +18,8 @@ from kernels.checks import (
     FLOAT_DTYPES,
     KV_LIMITS,
     KVLayerShape,
-    check_dtype,
     check_kv_layer,
-    check_rows,
-    check_same_device,
-    check_shape,
+    check_tensor,
     scales_strides,
 )
 from kernels.launch import can_launch, next_power_of_2
@@ -155,14 +149,9 @@ def store_kv(
         value,
         kv_layer,
         slot_mapping,
-        key.stride(0),
-        key.stride(1),
-        value.stride(0),
-        value.stride(1),
-        kv_layer.stride(0),
-        kv_layer.stride(1),
-        kv_layer.stride(2),
-        kv_layer.stride(3),
+        *key.stride()[:2],
+        *value.stride()[:2],
+        *kv_layer.stride()[:4],
         kv_scales,
         *scales_strides(kv_scales),
         LIMIT=KV_LIMITS.get(kv_layer.dtype),
@@ -179,20 +168,15 @@ def check_store(
     key: Tensor, value: Tensor, kv_layer: Tensor, slot_mapping: Tensor, kv_scales: Tensor | None = None
 ) -> KVLayerShape:
     shape = check_kv_layer(kv_layer, kv_scales)
-    check_shape("slot_mapping", slot_mapping, "num_tokens")
-    check_dtype("slot_mapping", slot_mapping, torch.int64)
-    check_rows("slot_mapping", slot_mapping)
-    for field, tensor in (("key", key), ("value", value)):
-        check_shape(field, tensor, slot_mapping.shape[0], shape.num_kv_heads, shape.head_dim)
-        check_dtype(field, tensor, *(FLOAT_DTYPES if kv_scales is not None else (kv_layer.dtype,)))
-        check_rows(field, tensor)
-    check_same_device(kv_layer.device, [("key", key), ("value", value), ("slot_mapping", slot_mapping)])
+    check_tensor("slot_mapping", slot_mapping, ("num_tokens",), (torch.int64,), kv_layer.device)
+    heads = (len(slot_mapping), shape.num_kv_heads, shape.head_dim)
+    dtypes = FLOAT_DTYPES if kv_scales is not None else (kv_layer.dtype,)
+    check_tensor("key", key, heads, dtypes, kv_layer.device)
+    check_tensor("value", value, heads, dtypes, kv_layer.device)
     if not slot_mapping.is_cuda and slot_mapping.numel():
-        _check_slots(slot_mapping, shape.num_blocks * shape.block_size)
+        highest, num_slots = int(slot_mapping.max()), shape.num_blocks * shape.block_size
+        if highest >= num_slots:
+            raise ValueError(
+                f"slot_mapping holds {highest}; accepted: below {num_slots}, or negative to skip"
+            )
     return shape
-
-
-def _check_slots(slot_mapping: Tensor, num_slots: int) -> None:
-    highest = int(slot_mapping.max())
-    if highest >= num_slots:
-        raise ValueError(f"slot_mapping holds {highest}; accepted: below {num_slots}, or negative to skip")

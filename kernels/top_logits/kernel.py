@@ -6,15 +6,12 @@ one by one; `torch.topk` then reads `num` numbers of each tile instead of a voca
 would need the logits in wider numbers, or choose among equal logits arbitrarily: in 16 bits many are equal.
 """
 
-# mypy: disallow-incomplete-defs=False
-# (a kernel annotates its constexprs, and its pointers have no Python type)
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_dtype, check_rows, check_shape
+from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.launch import can_launch, next_power_of_2
 from kernels.selection.kernel import order_key
 from kernels.top_logits.reference import top_logits_reference
@@ -53,9 +50,7 @@ def top_logits(logits: Tensor, num: int) -> tuple[Tensor, Tensor]:
 
     float64 is always computed by the reference, whose values stay float64.
     """
-    check_shape("logits", logits, "num_rows", "vocab")
-    check_dtype("logits", logits, *FLOAT_DTYPES)
-    check_rows("logits", logits)
+    check_tensor("logits", logits, ("num_rows", "vocab"), FLOAT_DTYPES)
     num_rows, vocab = logits.shape
     if not 1 <= num <= vocab:
         raise ValueError(f"num is {num}; accepted: 1 to {vocab}, the vocabulary")

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.paged_attention.arguments import Softmax
+
 # Padding of a block table is arbitrary: an entry that were read would index far outside of the pool.
 PADDING = 2**31 - 1
 NUM_LAYERS = 3
@@ -85,13 +87,14 @@ def make_case(
     return Case(kv_layer, tables, torch.tensor(lengths, dtype=torch.int32), keys, values)
 
 
-def features(name: str, num_q_heads: int, seed: int = 2) -> dict[str, Any]:
-    """Keyword arguments for an op: `scale` and what FEATURES names."""
-    arguments: dict[str, Any] = {"scale": 0.3, **FEATURES[name]}
+def features(name: str, num_q_heads: int, device: str = "cpu") -> dict[str, Any]:
+    """Keyword arguments for an op: a softmax with what FEATURES names."""
+    arguments = dict(FEATURES[name])
     if "sinks" in arguments:
         # Around 2, so that a sink weighs as much as several keys.
-        arguments["sinks"] = 2 + torch.randn(num_q_heads, generator=torch.Generator().manual_seed(seed))
-    return arguments
+        sinks = 2 + torch.randn(num_q_heads, generator=torch.Generator().manual_seed(2))
+        arguments["sinks"] = sinks.to(device)
+    return {"softmax": Softmax(0.3, **arguments)}
 
 
 def widen(tensor: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.chunked_prefill import chunked_prefill, chunked_prefill_reference
-from kernels.chunked_prefill.spans import SPAN, count_spans
+from kernels.paged_attention.arguments import Softmax
+from kernels.span_sums.kernel import SPAN, count_spans
 from tests.kernels.cases import FEATURES, PADDING, Case, features, make_case, tolerance, widen
 from tests.kernels.interpreter import Interpreter
 
@@ -125,7 +126,7 @@ def test_sums_of_spans_equal_the_reference(
 def test_refuses_a_span_that_cuts_tiles(span: int) -> None:
     case, cu = ragged_case([(5, 1)])
     with pytest.raises(ValueError, match=f"span is {span}; accepted: None, or a multiple of 64"):
-        chunked_prefill(case.query(1, 4), *case.paged(), cu, scale=0.3, span=span)
+        chunked_prefill(case.query(1, 4), *case.paged(), cu, Softmax(0.3), span=span)
 
 
 @given(context=st.integers(1, 2_000_000), spare=st.integers(0, 40), window=st.none() | st.integers(1, 5000))
@@ -147,7 +148,7 @@ def test_kernel_takes_views_of_larger_tensors(interpreter: Interpreter) -> None:
 
 def test_batch_without_tokens_gives_an_empty_result(interpreter: Interpreter) -> None:
     case, cu = ragged_case([(20, 0), (5, 0)])
-    got = interpreter.run("chunked_prefill", case.query(0, 4), *case.paged(), cu, scale=0.3)
+    got = interpreter.run("chunked_prefill", case.query(0, 4), *case.paged(), cu, Softmax(0.3))
     assert got.shape == (0, 4, 16)
 
 
@@ -175,7 +176,7 @@ def test_refuses_chunks(bad: str) -> None:
     case = make_case([2, 9])
     cu, message = BAD_CHUNKS[bad]
     with pytest.raises(ValueError, match=message):
-        chunked_prefill(case.query(3, 4), *case.paged(), cu, scale=0.3)
+        chunked_prefill(case.query(3, 4), *case.paged(), cu, Softmax(0.3))
 
 
 # (query heads, KV heads), head_dim: Llama, gpt-oss, Gemma, and a multi-query model with an odd count.
@@ -196,9 +197,7 @@ def test_compiled_kernel_equals_reference(
     case, cu = ragged_case(batch, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
     case, cu = case.to("cuda"), cu.cuda()
     query = case.query(int(cu[-1]), num_q_heads)
-    arguments = features(feature, num_q_heads)
-    if "sinks" in arguments:
-        arguments["sinks"] = arguments["sinks"].cuda()
+    arguments = features(feature, num_q_heads, "cuda")
     got = chunked_prefill(query, *case.paged(), cu, **arguments)
     assert_equals_reference(got, query, case, cu, arguments)
 
@@ -210,9 +209,7 @@ def test_compiled_row_is_the_same_to_the_bit_whatever_the_chunks(feature: str, s
     # Only compiled: the interpreter's matrix product adds up a row by where it stands in the matrix.
     case, cu = ragged_case([(700, 700)], head_dim=128, dtype=torch.bfloat16)
     case, cu = case.to("cuda"), cu.cuda()
-    query, arguments = case.query(700, 8), {**features(feature, 8), "span": span}
-    if "sinks" in arguments:
-        arguments["sinks"] = arguments["sinks"].cuda()
+    query, arguments = case.query(700, 8), {**features(feature, 8, "cuda"), "span": span}
     whole = chunked_prefill(query, *case.paged(), cu, **arguments)
     for begin, end, context_lens, chunk in chunks_of(700):
         lengths = context_lens.cuda(), chunk.cuda()
@@ -223,7 +220,7 @@ def test_compiled_row_is_the_same_to_the_bit_whatever_the_chunks(feature: str, s
 def test_refuses_splits_without_a_span() -> None:
     case, cu = ragged_case([(5, 1)])
     with pytest.raises(ValueError, match="num_splits is 4; accepted: None, or at least 1 with a span"):
-        chunked_prefill(case.query(1, 4), *case.paged(), cu, scale=0.3, num_splits=4)
+        chunked_prefill(case.query(1, 4), *case.paged(), cu, Softmax(0.3), num_splits=4)
 
 
 @pytest.mark.gpu
@@ -233,9 +230,7 @@ def test_compiled_decodes_have_the_bits_of_their_prompt(feature: str, num_splits
     """However many programs share their spans."""
     case, cu = ragged_case([(700, 700)], head_dim=128, dtype=torch.bfloat16)
     case, cu = case.to("cuda"), cu.cuda()
-    query, arguments = case.query(700, 8), {**features(feature, 8), "span": 64}
-    if "sinks" in arguments:
-        arguments["sinks"] = arguments["sinks"].cuda()
+    query, arguments = case.query(700, 8), {**features(feature, 8, "cuda"), "span": 64}
     whole = chunked_prefill(query, *case.paged(), cu, **arguments)
     places = [0, 63, 64, 130, 511, 512, 699]
     context_lens = torch.tensor([place + 1 for place in places], dtype=torch.int32).cuda()
@@ -254,7 +249,7 @@ def test_idle_rows_between_decodes_are_zeros(span: int | None) -> None:
     case, _ = ragged_case([(200, 1), (0, 0), (130, 1)])
     query, cu = case.query(3, 4), cu_seqlens([1, 1, 1])
     on_gpu = case.to("cuda")
-    got = chunked_prefill(query.cuda(), *on_gpu.paged(), cu.cuda(), span=span, scale=0.3).cpu()
-    want = chunked_prefill_reference(query, *case.exact(), cu, scale=0.3)
+    got = chunked_prefill(query.cuda(), *on_gpu.paged(), cu.cuda(), Softmax(0.3), span=span).cpu()
+    want = chunked_prefill_reference(query, *case.exact(), cu, Softmax(0.3))
     assert torch.equal(got[1], torch.zeros(4, 16))
     torch.testing.assert_close(got[[0, 2]], want[[0, 2]], atol=tolerance(case), rtol=0)

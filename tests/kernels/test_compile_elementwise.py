@@ -8,6 +8,7 @@ import kernels.checksum_blocks.kernel as checksum_blocks
 import kernels.copy_blocks.kernel as copy_blocks
 import kernels.gated_activation.kernel as gated_activation
 import kernels.rope_store_kv.kernel as rope_store_kv
+from kernels.rope_store_kv import HeadNorms
 from tests.kernels.compiling import Recorder, assert_runs_on_hopper, record
 
 
@@ -63,10 +64,8 @@ def test_rope_store_kv_compiles(
     angles = torch.zeros(3, rotary_dim, dtype=dtype)
     kv_layer = torch.zeros(2, 2, 2, 16, 8, head_dim, dtype=dtype)[:, 1]
     norm = torch.zeros(head_dim, dtype=dtype) if normed else None
-    rope_store_kv.rope_store_kv(
-        query, key, value, angles, angles, kv_layer, torch.tensor([0, -1, 2]),
-        query_norm=norm, key_norm=norm,
-    )  # fmt: skip
+    slots, norms = torch.tensor([0, -1, 2]), HeadNorms(norm, norm)
+    rope_store_kv.rope_store_kv(query, key, value, angles, angles, kv_layer, slots, norms=norms)
     assert_runs_on_hopper(recorder)
     assert_loads_16_bytes(recorder)
 

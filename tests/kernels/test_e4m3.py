@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode
 from kernels.store_kv import quantise, store_kv
 from tests.kernels.interpreter import Interpreter
@@ -85,7 +86,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 def test_every_number_is_read_as_it_is(interpreter: Interpreter, dtype: torch.dtype) -> None:
     layer, scales = every_number()
     query, table, length = of_one_token(dtype)
-    got = interpreter.run("paged_decode", query, layer, table, length, scale=1.0, kv_scales=scales)
+    got = interpreter.run("paged_decode", query, layer, table, length, Softmax(1.0), scales)
     assert torch.equal(got.view(-1), torch.cat((NUMBERS, -NUMBERS)).to(dtype))
 
 
@@ -94,5 +95,5 @@ def test_every_number_is_read_as_it_is(interpreter: Interpreter, dtype: torch.dt
 def test_compiled_every_number_is_read_as_it_is(dtype: torch.dtype) -> None:
     layer, scales = every_number("cuda")
     query, table, length = of_one_token(dtype, "cuda")
-    got = paged_decode(query, layer, table, length, scale=1.0, kv_scales=scales)
+    got = paged_decode(query, layer, table, length, Softmax(1.0), scales)
     assert torch.equal(got.cpu().view(-1), torch.cat((NUMBERS, -NUMBERS)).to(dtype))

@@ -52,7 +52,7 @@ def test_reference_equals_torch_attention(
 def test_reference_equals_torch_attention_on_a_long_context() -> None:
     query, key, value = randn(1000, 4, 8), randn(1000, 2, 8), randn(1000, 2, 8)
     want = torch_attention(query, key, value, torch.ones(1000, 1000).tril().bool())
-    got = attend(query, key, value, Softmax(0.3, None, None, None))
+    got = attend(query, key, value, Softmax(0.3))
     torch.testing.assert_close(got, want, atol=EXACT, rtol=0)
 
 
@@ -87,7 +87,7 @@ def test_sinks_mean_what_gpt_oss_means_by_them() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_reference_accumulates_half_precision_in_float32(dtype: torch.dtype) -> None:
     query, key, value = (tensor.to(dtype) for tensor in (randn(9, 4, 8), randn(63, 2, 8), randn(63, 2, 8)))
-    softmax = Softmax(0.3, None, None, None)
+    softmax = Softmax(0.3)
     exact = attend(query.double(), key.double(), value.double(), softmax)
     # Nothing but the last rounding of a mean of values below 4: half an eps of 4.
     atol = 2 * torch.finfo(dtype).eps
@@ -108,9 +108,9 @@ def test_every_feature_changes_the_result(feature: str) -> None:
 def test_reference_reads_the_pages_of_each_sequence() -> None:
     case = make_case([1, 16, 17, 63], dtype=torch.float64)
     query = case.query(4, 4)
-    got = paged_decode_reference(query, *case.paged(), scale=0.3)
+    got = paged_decode_reference(query, *case.paged(), Softmax(0.3))
     for seq, (key, value) in enumerate(zip(case.keys, case.values, strict=True)):
-        want = attend(query[seq : seq + 1], key, value, Softmax(0.3, None, None, None))
+        want = attend(query[seq : seq + 1], key, value, Softmax(0.3))
         torch.testing.assert_close(got[seq : seq + 1], want, atol=0, rtol=0)
 
 
@@ -136,12 +136,11 @@ def test_prompt_in_chunks_gives_what_the_prompt_at_once_gives() -> None:
 
 
 BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
-    "scale_zero": ({"scale": 0.0}, "scale is 0.0; accepted: a finite number above 0"),
-    "scale_nan": ({"scale": float("nan")}, "scale is nan"),
-    "window_zero": ({"sliding_window": 0}, "sliding_window is 0; accepted: None, or at least 1"),
-    "softcap_negative": ({"softcap": -1.0}, "softcap is -1.0; accepted: None"),
-    "sinks_per_kv_head": ({"sinks": torch.zeros(2)}, r"sinks has shape \[2\]; accepted: \[4\]"),
-    "sinks_int": ({"sinks": torch.zeros(4, dtype=torch.int32)}, "sinks has dtype torch.int32"),
+    "sinks_per_kv_head": (
+        {"softmax": Softmax(0.3, sinks=torch.zeros(2))},
+        r"sinks has shape \[2\]; accepted: \[4\]",
+    ),
+    "sinks_int": ({"softmax": Softmax(0.3, sinks=torch.zeros(4).int())}, "sinks has dtype torch.int32"),
     "query_two_dims": ({"query": torch.zeros(2, 4)}, "query has shape"),
     "query_head_dim": ({"query": torch.zeros(2, 4, 8)}, r"accepted: \[num_tokens, num_q_heads, 16\]"),
     "query_dtype": ({"query": torch.zeros(2, 4, 16).half()}, "query has dtype torch.float16; accepted"),
@@ -167,9 +166,24 @@ def good_arguments() -> tuple[Case, dict[str, Any]]:
         "kv_layer": kv_layer,
         "block_tables": block_tables,
         "context_lens": context_lens,
-        "scale": 0.3,
+        "softmax": Softmax(0.3),
     }
     return case, arguments
+
+
+BAD_SOFTMAX: dict[str, tuple[dict[str, Any], str]] = {
+    "scale_zero": ({"scale": 0.0}, "scale is 0.0; accepted: a finite number above 0"),
+    "scale_nan": ({"scale": float("nan")}, "scale is nan"),
+    "window_zero": ({"sliding_window": 0}, "sliding_window is 0; accepted: None, or at least 1"),
+    "softcap_negative": ({"softcap": -1.0}, "softcap is -1.0; accepted: None"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_SOFTMAX)
+def test_a_softmax_refuses(bad: str) -> None:
+    changed, message = BAD_SOFTMAX[bad]
+    with pytest.raises(ValueError, match=message):
+        Softmax(**{"scale": 0.3, **changed})
 
 
 @pytest.mark.parametrize("bad", BAD_ARGUMENTS)

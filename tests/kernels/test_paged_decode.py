@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode, paged_decode_reference
 from tests.kernels.cases import FEATURES, PADDING, Case, features, make_case, tolerance, widen
 from tests.kernels.interpreter import Interpreter
@@ -114,7 +115,7 @@ def test_kernel_takes_views_of_larger_tensors(interpreter: Interpreter) -> None:
 
 def test_empty_batch_gives_an_empty_result(interpreter: Interpreter) -> None:
     case = make_case([])
-    got = interpreter.run("paged_decode", case.query(0, 4), *case.paged(), scale=0.3)
+    got = interpreter.run("paged_decode", case.query(0, 4), *case.paged(), Softmax(0.3))
     assert got.shape == (0, 4, 16)
 
 
@@ -130,13 +131,13 @@ def test_wrapper_computes_without_a_gpu(dtype: torch.dtype) -> None:
 def test_refuses_a_number_of_splits_out_of_range(num_splits: int) -> None:
     case = make_case([5])
     with pytest.raises(ValueError, match=f"num_splits is {num_splits}; accepted: None, or 1 to 64"):
-        paged_decode(case.query(1, 4), *case.paged(), scale=0.3, num_splits=num_splits)
+        paged_decode(case.query(1, 4), *case.paged(), Softmax(0.3), num_splits=num_splits)
 
 
 def test_refuses_more_tokens_than_sequences() -> None:
     case = make_case([5])
     with pytest.raises(ValueError, match="query has 2 tokens; accepted: 1, as context_lens has"):
-        paged_decode(case.query(2, 4), *case.paged(), scale=0.3)
+        paged_decode(case.query(2, 4), *case.paged(), Softmax(0.3))
 
 
 # (query heads, KV heads), head_dim: Llama, gpt-oss, Gemma, and a multi-query model with an odd count.
@@ -157,9 +158,7 @@ def test_compiled_kernel_equals_reference(
     lengths = [1, 63, 64, 1000, 4097, 0]
     case = make_case(lengths, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype).to("cuda")
     query = case.query(len(lengths), num_q_heads)
-    arguments = features(feature, num_q_heads)
-    if "sinks" in arguments:
-        arguments["sinks"] = arguments["sinks"].cuda()
+    arguments = features(feature, num_q_heads, "cuda")
     got = paged_decode(query, *case.paged(), num_splits=num_splits, **arguments)
     assert_equals_reference(got, query, case, arguments)
 

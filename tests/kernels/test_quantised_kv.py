@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernels.checks import KV_LIMITS
 from kernels.chunked_prefill import chunked_prefill, chunked_prefill_reference
+from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode, paged_decode_reference
 from kernels.store_kv import quantise, store_kv, store_kv_reference
 from tests.kernels.cases import FEATURES, LAYER, PADDING, features, widen
@@ -171,13 +172,13 @@ def test_the_reference_reads_what_was_stored(stored: torch.dtype) -> None:
     pool, slots = poisoned_pool(2, 16, 2, 16, stored=stored), torch.arange(20)
     store_kv(key, value, pool.layer(LAYER), slots, pool.scales(LAYER))
     query, tables, lens = randn(1, 4, 16, seed=2), torch.tensor([[0, 1]]).int(), torch.tensor([20]).int()
-    got = paged_decode(query, pool.layer(LAYER), tables, lens, scale=0.3, kv_scales=pool.scales(LAYER))
+    got = paged_decode(query, pool.layer(LAYER), tables, lens, Softmax(0.3), pool.scales(LAYER))
     keys, values = (multiplied_out(*quantise(each, stored)) for each in (key, value))
     exact = torch.stack((keys.view(20, 2, 16), values.view(20, 2, 16)), dim=0)
     paged = torch.zeros(2, 2, 16, 2, 16)
     paged[slots // 16, :, slots % 16] = exact.transpose(0, 1)
     # The same products in the same order.
-    assert torch.equal(got, paged_decode(query, paged, tables, lens, scale=0.3))
+    assert torch.equal(got, paged_decode(query, paged, tables, lens, Softmax(0.3)))
 
 
 BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -195,7 +196,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_refuses(bad: str) -> None:
     case = make_quantised_case([5])
     changed, message = BAD_ARGUMENTS[bad]
-    good: dict[str, Any] = {"query": case.query(1, 4, torch.float32), **case.paged(), "scale": 0.3}
+    good: dict[str, Any] = {"query": case.query(1, 4, torch.float32), **case.paged(), "softmax": Softmax(0.3)}
     with pytest.raises(ValueError, match=message):
         paged_decode(**{**good, **changed})
 
@@ -228,9 +229,7 @@ def test_compiled_kernels_equal_reference(
     case = make_quantised_case(
         lengths, num_kv_heads=heads[1], head_dim=head_dim, device="cuda", stored=stored
     )
-    arguments = {**case.paged(), **features(feature, heads[0])}
-    if "sinks" in arguments:
-        arguments["sinks"] = arguments["sinks"].cuda()
+    arguments = {**case.paged(), **features(feature, heads[0], "cuda")}
     query = case.query(len(lengths), heads[0], dtype)
     want = paged_decode_reference(widen(query), **arguments)
     for num_splits in (None, 1, 7):

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
 from kernels.checks import KV_LIMITS
-from kernels.rope_store_kv import rope_store_kv, rope_store_kv_reference
+from kernels.rope_store_kv import HeadNorms, rope_store_kv, rope_store_kv_reference
 from kernels.store_kv import store_kv_reference
 from tests.kernels.interpreter import Interpreter
 from tests.kernels.quantised_cases import POISON, STORED, multiplied_out, poisoned_pool, step_at, views_of
@@ -71,11 +71,11 @@ def norms(name: str, case: Case) -> dict[str, Any]:
     """Keyword arguments for the op."""
     chosen, head_dim = NORMS[name], case.query.shape[-1]
     weights = {
-        f"{kind}_norm": randn(head_dim, dtype=case.query.dtype, seed=seed)
+        kind: randn(head_dim, dtype=case.query.dtype, seed=seed)
         for seed, kind in enumerate(("query", "key"))
         if chosen.get(kind)
     }
-    return {**weights, "eps": EPS, "unit_offset": chosen.get("unit_offset", False)}
+    return {"norms": HeadNorms(**weights, eps=EPS, unit_offset=chosen.get("unit_offset", False))}
 
 
 def expected(case: Case, arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -126,7 +126,7 @@ def test_reference_normalises_each_head_before_it_turns() -> None:
     case = make_case()
     arguments = norms("normed", case)
     norm = LlamaRMSNorm(16, EPS)
-    norm.weight.data = arguments["query_norm"]
+    norm.weight.data = arguments["norms"].query
     query, _ = apply_rotary_pos_emb(norm(case.query).detach(), case.key, case.cos, case.sin)
     assert same_bits(expected(case, arguments)[0], query)
 
@@ -232,8 +232,8 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "cos_wide": ({"cos": torch.zeros(2, 18), "sin": torch.zeros(2, 18)}, "cos has 18 columns"),
     "sin_differs": ({"sin": torch.zeros(2, 8)}, r"sin has shape \[2, 8\]; accepted: \[2, 16\]"),
     "cos_of_ints": ({"cos": torch.zeros(2, 16).int()}, "cos has dtype torch.int32"),
-    "norm_size": ({"query_norm": torch.ones(64)}, r"query_norm has shape \[64\]; accepted: \[16\]"),
-    "norm_dtype": ({"key_norm": torch.ones(16).half()}, "key_norm has dtype torch.float16"),
+    "norm_size": ({"norms": HeadNorms(torch.ones(64))}, r"norms.query has shape \[64\]; accepted: \[16\]"),
+    "norm_dtype": ({"norms": HeadNorms(None, torch.ones(16).half())}, "norms.key has dtype torch.float16"),
     "device": ({"cos": torch.zeros(2, 16, device="meta")}, "cos is on meta; accepted: cpu"),
 }
 

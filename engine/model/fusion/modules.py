@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from engine.model.attention import FusedStep, HeadNorms, Softmax
+from engine.model.attention import FusedStep
 from engine.model.int8_weights import Int8Linear
 from kernels.add_rms_norm import add_rms_norm
 from kernels.gated_activation import gated_activation
+from kernels.paged_attention.arguments import Softmax
+from kernels.rope_store_kv import HeadNorms
 
 Product = nn.Linear | Int8Linear
 """A linear layer. Outputs are the first dimension of weight, scale and bias, so layers can be merged."""

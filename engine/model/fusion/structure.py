@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.model.attention import HeadNorms
 from engine.model.dry_run import LayerFacts
 from engine.model.fusion.modules import (
     Attention,
@@ -27,6 +26,7 @@ from engine.model.fusion.modules import (
     merged,
 )
 from engine.model.int8_weights import Int8Linear
+from kernels.rope_store_kv import HeadNorms
 
 DECODER = {"embed_tokens", "layers", "norm", "rotary_emb"}
 PRE_NORM = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}

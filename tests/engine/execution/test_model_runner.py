@@ -14,8 +14,8 @@ import torch
 
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
-from engine.model.attention import Softmax
 from engine.model.model import Model, load_model
+from kernels.paged_attention.arguments import Softmax
 from tests import model_zoo
 from tests.engine.ragged import Piece, generate_greedily, make_batch, poisoned_pool, shuffled_tables
 

@@ -20,14 +20,14 @@ from engine.calibration.sweep import Sweep
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import ALIGNMENT, BlockLayout, KVPool
 from engine.kv.quantised_rows import QuantisedRows
-from engine.model.attention import AttentionStep, KernelAttention, LayerOrder, Softmax
+from engine.model.attention import AttentionStep, KernelAttention, LayerOrder
 from engine.model.cpu_attention import CpuAttention
 from engine.model.deterministic.tiled_attention import Heights, TiledAttention
 from engine.model.fingerprint import fingerprint
 from engine.model.model import load_model
 from engine.model.quantisation import Quantisation
 from engine.model.step_batch import StepBatch
-from kernels.paged_attention.arguments import Softmax as OpSoftmax
+from kernels.paged_attention.arguments import Softmax
 from kernels.paged_attention.reference import attend
 from kernels.store_kv import quantise
 from tests import model_zoo
@@ -178,10 +178,9 @@ def test_any_ragged_batch_attends_to_what_was_stored(
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(num_tokens, NUM_KV_HEADS * GROUP, HEAD_DIM, generator=generator)
     got = run_in_two_steps(lengths, contexts, query, softmax, STEPS[way], block_size, stored)
-    op_softmax = OpSoftmax(softmax.scale, softmax.sliding_window, softmax.softcap, softmax.sinks)
     begin = 0
     for (_, new), (key, value) in zip(lengths, contexts, strict=True):
-        want = attend(query[begin : begin + new].double(), key.double(), value.double(), op_softmax)
+        want = attend(query[begin : begin + new].double(), key.double(), value.double(), softmax)
         # Means of values below 5 by scores of up to ten, in float32; a step of 8 bits is 0.02.
         torch.testing.assert_close(got[begin : begin + new].double(), want, rtol=0, atol=1e-4)
         begin += new

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.kv.rows import PoolRows
-from engine.model.attention import KernelAttention, LayerOrder, Softmax, paged_attention
+from engine.model.attention import KernelAttention, LayerOrder, paged_attention
 from engine.model.cpu_attention import MAX_PADDING, CpuAttention, group_by_length
 from engine.model.step_batch import StepBatch
+from kernels.paged_attention.arguments import Softmax
 from tests.engine.ragged import Piece, make_batch, shuffled_tables
 
 HEAD_DIM = 8
@@ -116,7 +117,7 @@ def test_the_kernels_path_attends_as_the_formula_says(lengths: list[tuple[int, i
 def test_a_long_and_many_short_decodes_share_no_padding() -> None:
     lengths = [(1500, 1), *[(place, 1) for place in range(12)]]
     scene = make_scene(lengths, block_size=16, group=1, seed=1)
-    softmax = Softmax(0.3, None, None, None)
+    softmax = Softmax(0.3)
     step = CpuAttention(PoolRows(scene.pool), scene.batch, LayerOrder())
     torch.testing.assert_close(
         step.attend(0, scene.query, *new_tokens(scene), softmax), dense(scene, softmax), rtol=1e-9, atol=1e-9

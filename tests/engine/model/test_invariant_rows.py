@@ -15,9 +15,10 @@ from engine.calibration.determinism_check import check_determinism
 from engine.errors import ModelRefused
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import BlockLayout, KVPool
-from engine.model.attention import KernelAttention, LayerOrder, Softmax
+from engine.model.attention import KernelAttention, LayerOrder
 from engine.model.deterministic.invariant_rows import InvariantLinear, InvariantNorm, make_rows_invariant
 from engine.model.model import load_model
+from kernels.paged_attention.arguments import Softmax
 from tests import model_zoo
 from tests.engine.ragged import Piece, make_batch, poisoned_pool
 
@@ -71,7 +72,7 @@ def test_a_decode_of_a_deterministic_model_is_a_chunk(monkeypatch: pytest.Monkey
     pool = KVPool(layout, 3)
     batch = make_batch([Piece(0, [5], [1]), Piece(0, [6], [2])], BLOCK_SIZE)
     row = torch.ones(2, layout.num_kv_heads, layout.head_dim)
-    softmax = Softmax(1.0, None, None, None)
+    softmax = Softmax(1.0)
     step = KernelAttention(pool, batch, LayerOrder(), span=64)
     assert torch.equal(step.attend(0, row, row, row, softmax), row)
     with pytest.raises(AssertionError, match="the decode kernel ran"):
