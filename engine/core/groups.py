@@ -29,8 +29,7 @@ from engine.core.memory.preempter import Preempter
 from engine.core.memory.room import Room
 from engine.core.memory.swap_memory import SwapMemory
 from engine.core.queues import Queues
-from engine.core.report import Failure
-from engine.core.report_builder import ReportBuilder
+from engine.core.report import Failure, Prefilled, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.preemption import Means
@@ -66,7 +65,7 @@ class Groups:
         self._pieces: dict[int, list[SequenceGroup]] = {}
         """By handle. All choices of a handle are one group, unless a preemption broke it into pieces."""
         self.queues = Queues(batch)
-        self.report = ReportBuilder()
+        self.report = StepReport()
         """Events since the last report; replaced for every report."""
 
     def __getitem__(self, key: int) -> SequenceGroup:
@@ -158,6 +157,9 @@ class Groups:
             self._tables.register_filled(group)
         elif (filled := self._tables.publish_filled(group)) is not None:
             self.report.filled.append(filled)
+
+    def report_prefilled(self, group: SequenceGroup) -> None:
+        self.report.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
 
     def mark_chunk_written(self, group: SequenceGroup) -> None:
         """Take in that the group's chunk that was launched first is over: its KV is written."""
@@ -324,7 +326,7 @@ class Groups:
         del self.queues.receiving[group.key]
         self._tables.accept(group, arrived.num_verified_blocks)
         if group.goal is Goal.CACHE:
-            self.report.add_prefilled(group)
+            self.report_prefilled(group)
             self._end(group)
             return
         group.receives = False

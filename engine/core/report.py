@@ -31,13 +31,13 @@ class Mark(Protocol):
 class Load:
     """The engine's state at the end of a step; fields as `WorkerLoad` in `worker.proto`."""
 
-    step: int
-    running: int
-    waiting: int
-    pending_prefill_tokens: int
-    free_blocks: int
-    cached_blocks: int
-    context_tokens: int
+    step: int = 0
+    running: int = 0
+    waiting: int = 0
+    pending_prefill_tokens: int = 0
+    free_blocks: int = 0
+    cached_blocks: int = 0
+    context_tokens: int = 0
     preempted: int = 0
 
 
@@ -88,9 +88,13 @@ class Prefilled:
 
 @dataclass(slots=True)
 class StepReport:
-    """One step, for the whole batch; also sent without a step when only commands had effects."""
+    """One step, for the whole batch; also sent without a step when only commands had effects.
 
-    load: Load
+    It collects what happens until it is taken. Load, tokens, and what else concerns the whole step are set
+    then.
+    """
+
+    load: Load = field(default_factory=Load)
     step_seconds: float = 0.0
     """0 when no step was run."""
     tokens: TokenColumns = field(default_factory=TokenColumns)
@@ -123,3 +127,11 @@ class StepReport:
     """None when no step was run."""
     step_error: str = ""
     """The traceback of a step that failed as a whole, for the log; its sequences are among the failures."""
+
+    @property
+    def has_events(self) -> bool:
+        """True if anything happened that is worth a report, a step that was run or failed included."""
+        return bool(
+            self.filled or self.received or self.prefilled or self.failures or self.preempted
+            or self.resumed or self.parked or self.freed or self.step_seconds or self.step_error
+        )  # fmt: skip

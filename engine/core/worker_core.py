@@ -15,8 +15,7 @@ from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.swap_memory import SwapMemory
-from engine.core.report import Load
-from engine.core.report_builder import ReportBuilder
+from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import ChunkWork, Step, within_rows
 from scheduling.cost.cost_model import CostModel, StepShape
@@ -77,7 +76,7 @@ class WorkerCore:
     def adopt(self, group: SequenceGroup) -> None:
         """Make the choices of a group that came with its KV and its first tokens."""
         if self.groups.finish_prefill(group):
-            self.groups.report.add_prefilled(group)
+            self.groups.report_prefilled(group)
 
     def go_on(self, group: SequenceGroup) -> Copies:
         """Run the choices of an adopted group, which have their first tokens by now."""
@@ -165,7 +164,7 @@ class WorkerCore:
         """
         for group in step.prefilled:
             if group.phase is not Phase.ENDED:
-                self.groups.report.add_prefilled(group)
+                self.groups.report_prefilled(group)
         if not step.choices:
             return
         rows: slice | NDArray[np.int64] = slice(step.first_row, self.batch.num_rows)
@@ -239,9 +238,9 @@ class WorkerCore:
 
     # Out
 
-    def take_report(self) -> ReportBuilder:
+    def take_report(self) -> StepReport:
         """Return what happened since the last report."""
-        report, self.groups.report = self.groups.report, ReportBuilder()
+        report, self.groups.report = self.groups.report, StepReport()
         return report
 
     def load(self, num_last: int = 0) -> Load:

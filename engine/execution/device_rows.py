@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,23 +11,10 @@ from numpy.typing import NDArray
 
 from engine.core.batch import Batch
 from engine.core.sequence import Choice
+from engine.core.step import ChunkWork
 from engine.device.host_copies import StepUpload
 from engine.model.step_batch import StepBatch
 from engine.sampling.sampling_table import SamplingTable
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRow:
-    """A prefill chunk of the step that is being assembled."""
-
-    token_ids: NDArray[np.int64]
-    first_position: int
-    block_table: Sequence[int]
-    """Covers the chunk's last token."""
-    wants_logits: bool
-    """The logits of its last token are needed."""
-    prompt_rows: range = range(0)
-    """Places in the chunk whose logits are needed too; never that of the last token."""
 
 
 class DeviceRows:
@@ -109,8 +96,11 @@ class StepAssembler:
         """True if some row's next token cannot be drawn before the host knows the one before it."""
         return bool(self._table.sampling.has_bad_words[: self._batch.num_rows].any())
 
-    def assemble(self, num_decodes: int, chunks: Sequence[ChunkRow]) -> StepBatch:
-        """Return the step of the first rows (all of them, or none), one token each, then the chunks."""
+    def assemble(self, num_decodes: int, chunks: Sequence[ChunkWork]) -> StepBatch:
+        """Return the step of the first rows (all of them, or none), one token each, then the chunks.
+
+        Each chunk's block table covers its last token.
+        """
         n = num_decodes
         positions = self._batch.positions[:n]
         blocks = positions // self._block_size
@@ -121,70 +111,56 @@ class StepAssembler:
         if chunks:
             return self._assemble_mixed(chunks, slots, longest)
         return self._step_batch(
+            max_query_len=1,
+            max_context_len=longest,
             token_ids=self._table.token_ids[:n],
             positions=positions,
             slot_mapping=slots,
             block_tables=self._table.block_tables[:n, :width],
             context_lens=(positions + 1).astype(np.int32),
-            starts=self._starts[: n + 1],
+            cu_seqlens_q=self._starts[: n + 1],
             logit_rows=self._rows[:n],
-            max_query_len=1,
-            max_context_len=longest,
         )
 
     def _assemble_mixed(
-        self, chunks: Sequence[ChunkRow], slots: NDArray[np.int64], longest: int
+        self, chunks: Sequence[ChunkWork], slots: NDArray[np.int64], longest: int
     ) -> StepBatch:
         n, size = len(slots), self._block_size
-        lengths = np.array([len(chunk.token_ids) for chunk in chunks])
-        ends = np.array([chunk.first_position for chunk in chunks]) + lengths
+        ends = np.array([chunk.end for chunk in chunks])
+        lengths = ends - [chunk.begin for chunk in chunks]
         longest = max(longest, int(ends.max()))
         tables = np.zeros((n + len(chunks), -(-longest // size)), dtype=np.int32)
         tables[:n] = self._table.block_tables[:n, : tables.shape[1]]
-        positions, slot_parts = [self._batch.positions[:n]], [slots]
-        for place, (chunk, end) in enumerate(zip(chunks, ends.tolist(), strict=True), n):
-            table = chunk.block_table[: tables.shape[1]]
-            tables[place, : len(table)] = table
-            own = np.arange(chunk.first_position, end)
-            positions.append(own)
-            slot_parts.append(tables[place, own // size] * np.int64(size) + own % size)
+        token_parts, positions, slot_parts = [self._table.token_ids[:n]], [self._batch.positions[:n]], [slots]
         starts = np.concatenate([self._starts[: n + 1], n + np.cumsum(lengths)]).astype(np.int32)
         wanted: list[int] = []
-        for chunk, begin, end in zip(chunks, starts[n:].tolist(), starts[n + 1 :].tolist(), strict=False):
-            wanted.extend(begin + place for place in chunk.prompt_rows)
+        for place, (chunk, start) in enumerate(zip(chunks, starts[n:-1].tolist(), strict=True), n):
+            table = chunk.group.block_table[: tables.shape[1]]
+            tables[place, : len(table)] = table
+            own = np.arange(chunk.begin, chunk.end)
+            token_parts.append(chunk.group.context[chunk.begin : chunk.end])
+            positions.append(own)
+            slot_parts.append(tables[place, own // size] * np.int64(size) + own % size)
+            wanted.extend(start + position - chunk.begin for position in chunk.prompt_rows)
             if chunk.wants_logits:
-                wanted.append(end - 1)
+                wanted.append(start + chunk.end - chunk.begin - 1)
         return self._step_batch(
-            token_ids=np.concatenate([self._table.token_ids[:n], *(chunk.token_ids for chunk in chunks)]),
+            max_query_len=int(lengths.max()),
+            max_context_len=longest,
+            token_ids=np.concatenate(token_parts),
             positions=np.concatenate(positions),
             slot_mapping=np.concatenate(slot_parts),
             block_tables=tables,
             context_lens=np.concatenate([self._batch.positions[:n] + 1, ends]).astype(np.int32),
-            starts=starts,
+            cu_seqlens_q=starts,
             logit_rows=np.concatenate([self._rows[:n], np.array(wanted, dtype=np.int64)]),
-            max_query_len=int(lengths.max()),
-            max_context_len=longest,
         )
 
-    def _step_batch(
-        self,
-        *,
-        token_ids: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        slot_mapping: NDArray[np.int64],
-        block_tables: NDArray[np.int32],
-        context_lens: NDArray[np.int32],
-        starts: NDArray[np.int32],
-        logit_rows: NDArray[np.int64],
-        max_query_len: int,
-        max_context_len: int,
-    ) -> StepBatch:
-        columns = (token_ids, positions, slot_mapping, block_tables, context_lens, starts, logit_rows)
+    def _step_batch(self, *, max_query_len: int, max_context_len: int, **columns: NDArray[Any]) -> StepBatch:
+        """Return the step whose tensors have these numbers."""
         if self._upload is None:
-            tensors = [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
+            tensors = [torch.from_numpy(np.ascontiguousarray(column)) for column in columns.values()]
         else:
-            tensors = self._upload(columns)
-        ids, position, slots, tables, lens, cu_seqlens_q, rows = tensors
-        return StepBatch(
-            ids, position, slots, tables, lens, cu_seqlens_q, rows, max_query_len, max_context_len
-        )
+            tensors = self._upload(list(columns.values()))
+        named = dict(zip(columns, tensors, strict=True))
+        return StepBatch(**named, max_query_len=max_query_len, max_context_len=max_context_len)

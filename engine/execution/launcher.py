@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.sequence import SequenceGroup
-from engine.core.step import ChunkWork
 from engine.core.worker_core import Copies, WorkerCore
 from engine.device.host_copies import upload
-from engine.execution.device_rows import ChunkRow, DeviceRows, StepAssembler
+from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.flight import Flight
 from engine.model.step_batch import StepBatch
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE, TakenRows
@@ -61,8 +60,7 @@ class Launcher:
         """
         step = flight.step
         self._core.cover(step)
-        chunks = [_chunk_row(chunk) for chunk in step.chunks]
-        batch = self._assembler.assemble(step.num_decodes, chunks)
+        batch = self._assembler.assemble(step.num_decodes, step.chunks)
         logits = self._runner.forward(batch if newest is None else batch.with_newest(newest))
         if any(chunk.prompt_rows for chunk in step.chunks):
             logits = self._take_prompt_rows(flight, logits)
@@ -112,12 +110,6 @@ class Launcher:
         self._assembler.ban_bad_words(first_row)
         flight.drawn = self._draw(logits, table.sampling, self._batch.num_outputs[rows], first_row)
         table.put_in_flight(rows)
-
-
-def _chunk_row(chunk: ChunkWork) -> ChunkRow:
-    group, begin = chunk.group, chunk.begin
-    places = range(chunk.prompt_rows.start - begin, chunk.prompt_rows.stop - begin)
-    return ChunkRow(group.context[begin : chunk.end], begin, group.block_table, chunk.wants_logits, places)
 
 
 def _repeated(logits: Tensor, repeats: Sequence[int]) -> Tensor:

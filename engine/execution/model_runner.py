@@ -23,7 +23,7 @@ from engine.model.deterministic.row_tiles import BASE_ROWS, padded_rows
 from engine.model.deterministic.tiled_attention import Heights, TiledAttention
 from engine.model.model import Model
 from engine.model.step_batch import StepBatch
-from kernels.chunked_prefill.spans import SPAN
+from kernels.span_sums.kernel import SPAN
 
 
 class ModelRunner:

@@ -41,7 +41,7 @@ from engine.core.admission import EngineLimits, refusal
 from engine.core.commands import Command, PreCopy, StopAndCopy
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_names import HashedNames
-from engine.core.report import Mark, StepReport
+from engine.core.report import StepReport
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
 from engine.device.copy_stream import mark_steps
@@ -49,7 +49,7 @@ from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.flight import CudaMark, Flight, HostMark, StepMark
 from engine.execution.launcher import Launcher, Runner
 from engine.execution.postprocessing import Postprocessor
-from engine.execution.token_rows import TokenRows, first_token_rows
+from engine.execution.token_rows import TokenRows
 from engine.kv.swap_space import SwapSpace, default_slots
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE
 from engine.sampling.sampler import draw as draw_all
@@ -126,9 +126,6 @@ class StepLoop:
         self._flight: Flight | None = None
         """The step that was launched last, until it is processed."""
         self._tokens = TokenRows()
-        self._step_seconds = 0.0
-        self._step_error = ""
-        self._filled_behind: Mark | None = None
 
     @torch.inference_mode()
     def run(
@@ -172,7 +169,7 @@ class StepLoop:
     def _apply(self, command: Command) -> None:
         if isinstance(command, StopAndCopy | PreCopy):
             self._land()  # the worker that goes on has to know all tokens, and where their KV is
-            self._filled_behind = mark_steps(self._device)  # before the next step
+            self._core.groups.report.filled_behind = mark_steps(self._device)  # before the next step
         self._core.apply(command, self._clock())
 
     def _go_on(self) -> float:
@@ -257,20 +254,13 @@ class StepLoop:
             )
             for group in adopted:
                 self._adopt(group)
-            self._step_seconds = flight.mark.seconds()
+            self._core.groups.report.step_seconds = flight.mark.seconds()
         self._core.groups.give_back(flight.step.held)
 
     def _adopt(self, group: SequenceGroup) -> None:
         """The context is complete and its first tokens came with it: report them again and go on."""
         self._core.adopt(group)
-        assert group.first_tokens is not None
-        choices = {choice.index: choice for choice in group.choices}
-        for first in first_token_rows(group.first_tokens):
-            choice = choices.get(first.choice)
-            if choice is not None:
-                text, reason = choice.push(first.token_id)
-                self._tokens.add_first_token(group.handle, first, text, reason)
-                self._tokens.add_stop(self._tokens.num_rows - 1, choice)
+        self._tokens.add_first_tokens(group)
         try:
             self._launcher.start(group)
         except Exception as error:  # noqa: BLE001 - as in a step
@@ -283,36 +273,16 @@ class StepLoop:
         return group.new_choice(index, self._detokenizer.stream(skip_special_tokens=skips))
 
     def _fail(self, groups: Iterable[SequenceGroup], error: Exception) -> None:
-        self._step_error = "".join(traceback.format_exception(error))
+        self._core.groups.report.step_error = "".join(traceback.format_exception(error))
         self._core.fail(groups, f"the step failed: {type(error).__name__}: {error}")
 
     def _report(self, emit: Callable[[StepReport], None]) -> None:
-        if self._step_seconds or self._step_error or self._core.groups.report.has_events:
-            emit(self._take_report())
-
-    def _take_report(self) -> StepReport:
+        """Report what has happened, if anything has."""
+        if not self._core.groups.report.has_events:
+            return
         report, events = self._core.take_report(), self._blocks.take_cache_events()
-        made = StepReport(
-            load=self._core.load(0 if self._flight is None else len(self._flight.step.last)),
-            step_seconds=self._step_seconds,
-            tokens=self._tokens.finish(),
-            filled=report.filled,
-            filled_behind=self._filled_behind,
-            received=report.received,
-            received_behind=mark_steps(self._device) if report.received else None,
-            prefilled=report.prefilled,
-            prompt_logprobs=report.prompt_logprobs,
-            failures=report.failures,
-            preempted=report.preempted,
-            resumed=report.resumed,
-            parked=report.parked,
-            freed=report.freed,
-            cached_hashes=events.added,
-            evicted_hashes=events.removed,
-            recomputed_tokens=report.recomputed_tokens,
-            shape=report.shape,
-            step_error=self._step_error,
-        )
-        self._tokens, self._filled_behind = TokenRows(), None
-        self._step_seconds, self._step_error = 0.0, ""
-        return made
+        report.load = self._core.load(0 if self._flight is None else len(self._flight.step.last))
+        report.tokens, self._tokens = self._tokens.finish(), TokenRows()
+        report.received_behind = mark_steps(self._device) if report.received else None
+        report.cached_hashes, report.evicted_hashes = events.added, events.removed
+        emit(report)

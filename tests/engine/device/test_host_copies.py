@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine.core.batch import Batch
+from engine.core.sequence import Goal, SequenceGroup
+from engine.core.step import ChunkWork
 from engine.device.host_copies import ALIGNMENT, Download, StepUpload
-from engine.execution.device_rows import ChunkRow, DeviceRows, StepAssembler
+from engine.execution.device_rows import DeviceRows, StepAssembler
+from output_text.output import output_rules
+from tests.engine.loop_driver import spec
 
 CPU = torch.device("cpu")
 
@@ -104,14 +108,18 @@ def make_assembler(max_rows: int = 8) -> StepAssembler:
     return StepAssembler(batch, rows, 4, CPU)
 
 
-CHUNKS = [
-    ChunkRow(np.arange(7, dtype=np.int64), 2, [90, 91, 92], wants_logits=True),
-    ChunkRow(np.arange(3, dtype=np.int64), 0, [93], wants_logits=False),
-]
+def chunk(begin: int, end: int, block_table: list[int], *, wants_logits: bool) -> ChunkWork:
+    one = spec(1, list(range(end)))
+    group = SequenceGroup(1, one, Goal.DECODE, output_rules(one.stop, (), end, 100), [], 0.0)
+    group.block_table = block_table
+    return ChunkWork(group, begin, end, wants_logits, range(0))
+
+
+CHUNKS = [chunk(2, 9, [90, 91, 92], wants_logits=True), chunk(0, 3, [93], wants_logits=False)]
 
 
 @pytest.mark.parametrize(("num_decodes", "chunks"), [(4, []), (1, []), (4, CHUNKS), (0, CHUNKS)])
-def test_a_step_is_the_same_with_and_without_copying(num_decodes: int, chunks: list[ChunkRow]) -> None:
+def test_a_step_is_the_same_with_and_without_copying(num_decodes: int, chunks: list[ChunkWork]) -> None:
     assembler = make_assembler()
     plain = assembler.assemble(num_decodes, chunks)
     assembler._upload, _ = make_upload()
