@@ -24,7 +24,7 @@ from engine.core.due_times import after_first_token
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.forecast import WITHOUT_BLOCKS, MemoryForecast
-from engine.core.memory.moving import Mover
+from engine.core.memory.moving import make_parts
 from engine.core.memory.preempter import Preempter
 from engine.core.memory.room import Room
 from engine.core.memory.swap_memory import SwapMemory
@@ -58,7 +58,6 @@ class Groups:
         self._new_choice = new_choice
         self._keys = itertools.count(1)
         self._admission = Admission(tables, blocks.num_blocks, limits, self._keys, refuse)
-        self._mover = Mover(tables, self._keys)
         self._forecast = MemoryForecast(blocks)
         self._preempter = Preempter(tables, batch, blocks, swap)
         self._room = Room(tables, self._forecast, self._preempter)
@@ -248,18 +247,15 @@ class Groups:
             self._tables.give_back(held)
             self._room.note_return()
 
-    def check_integrity(self) -> None:
-        """Assert that the groups' references and promises are all there are; costs O(pool)."""
-        groups = self._all()
-        self._tables.check_integrity(groups)
-        self._preempter.check_integrity(groups)
-        self.queues.check_integrity()
+    def check_integrity(self, *, is_whole: bool) -> None:
+        """Assert that the groups' references and promises are all there are.
 
-    def check_some(self) -> None:
-        """Assert the same of all sums, and of some blocks, others each time; costs O(groups)."""
+        A whole check costs O(pool). Another one, which costs O(groups), looks at all sums and at some blocks,
+        others each time.
+        """
         groups = self._all()
-        self._tables.check_some(groups)
-        self._preempter.check_some(groups)
+        self._tables.check_integrity(groups, is_whole=is_whole)
+        self._preempter.check_integrity(groups, is_whole=is_whole)
         self.queues.check_integrity()
 
     def _all(self) -> list[SequenceGroup]:
@@ -393,11 +389,12 @@ class Groups:
 
     def _offer(self, handle: int, parts: dict[int, int], now_s: float, num_blocks: int | None = None) -> None:
         """Hold blocks of a handle's running choices, each under its handle in `parts`, until `Release`."""
-        held = self._mover.hold(self._pieces.get(handle, ()), parts, now_s, num_blocks)
-        for group in held:
+        pieces = self._pieces.get(handle, ())
+        made = make_parts(self._tables, self._keys, pieces, parts, now_s, num_blocks)
+        for group in made:
             self._pieces[group.handle] = [group]
             self.publish_blocks(group)
-        handles = {group.handle for group in held}
+        handles = {group.handle for group in made}
         for part in (part for part in parts.values() if part not in handles):
             self._refuse(Failure(part, FailureReason.DRAINING, "its blocks are not there to offer"))
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,42 +70,31 @@ class Swapped:
     """Per choice: indexes of its blocks in the other two."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Choice:
     """One choice: its output, and its own blocks once it runs."""
 
-    __slots__ = (
-        "block_table",
-        "due",
-        "group",
-        "index",
-        "is_finished",
-        "last_hash",
-        "limit",
-        "num_registered_blocks",
-        "num_reserved_blocks",
-        "output",
-        "output_token_ids",
-        "row",
-    )
+    group: SequenceGroup
+    index: int
+    """Which of the choices that the request asks for it is."""
+    output: OutputStream
+    limit: int = field(init=False)
+    """The number of output tokens with which it ends, unless it ends before."""
+    output_token_ids: list[int] = field(init=False)
+    is_finished: bool = False
+    due: Due = field(default_factory=Due)
+    """When it left the batch, or joins it."""
+    row: int = -1
+    """Its row of the batch while it runs."""
+    block_table: list[int] = field(default_factory=list)
+    num_reserved_blocks: int = 0
+    num_registered_blocks: int = 0
+    last_hash: bytes = b""
+    """Identity of the last registered block, from which the next one's follows."""
 
-    def __init__(self, group: SequenceGroup, index: int, output: OutputStream) -> None:
-        self.group = group
-        self.index = index
-        """Which of the choices that the request asks for it is."""
-        self.limit = group.rules.limit
-        """The number of output tokens with which it ends, unless it ends before."""
-        self.output = output
-        self.output_token_ids = list(group.spec.output_token_ids)
-        self.is_finished = False
-        self.due = Due()
-        """When it left the batch, or joins it."""
-        self.row = -1
-        """Its row of the batch while it runs."""
-        self.block_table: list[int] = []
-        self.num_reserved_blocks = 0
-        self.num_registered_blocks = 0
-        self.last_hash = b""
-        """Identity of the last registered block, from which the next one's follows."""
+    def __post_init__(self) -> None:
+        self.limit = self.group.rules.limit
+        self.output_token_ids = list(self.group.spec.output_token_ids)
 
     @property
     def num_outputs(self) -> int:
@@ -136,88 +125,56 @@ class Choice:
         return [*from_prompt, *self.output_token_ids[max(0, begin - num_prompt) : max(0, end - num_prompt)]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SequenceGroup:
     """The group made from one `SequenceSpec`, or a piece of that group; its `key` is unique."""
 
-    __slots__ = (
-        "_context",
-        "arrival",
-        "arrived_s",
-        "block_hashes",
-        "block_table",
-        "choices",
-        "first_token_s",
-        "first_tokens",
-        "goal",
-        "key",
-        "lacks_newest",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_context_tokens",
-        "num_filled_blocks",
-        "num_known_tokens",
-        "num_launched_prompt_rows",
-        "num_prompt_rows",
-        "num_reserved_blocks",
-        "pending_chunks",
-        "phase",
-        "receives",
-        "rules",
-        "spec",
-        "swapped",
-    )
+    key: int
+    spec: SequenceSpec
+    goal: Goal
+    rules: OutputRules
+    block_hashes: Sequence[bytes]
+    """Hashes of the context's full blocks."""
+    arrived_s: float
+    arrival: int = field(init=False)
+    """Tells who came first."""
+    phase: Phase = Phase.WAITING
+    _context: NDArray[np.int64] | None = None
+    num_context_tokens: int = field(init=False)
+    """Tokens to have in the KV cache before the first new one: the prompt and what was delivered."""
+    block_table: list[int] = field(default_factory=list)
+    num_reserved_blocks: int = 0
+    num_computed_tokens: int = 0
+    """Chunks count from when they are launched."""
+    pending_chunks: list[int] = field(default_factory=list)
+    """Where in the context the chunks begin that were launched and are not over."""
+    num_prompt_rows: int = 0
+    """The number of leading prompt positions whose logits are needed, each for the token after it."""
+    num_launched_prompt_rows: int = 0
+    """The number of these that a launched step has computed; they are not computed again."""
+    num_cached_tokens: int = 0
+    """How many of the computed tokens came from the prefix cache."""
+    num_known_tokens: int = 0
+    """How many had been computed before a preemption lost them."""
+    num_filled_blocks: int = 0
+    """Leading blocks that were reported as filled (`HAND_OVER`) or registered."""
+    first_tokens: TokenColumns | None = None
+    """Sampled by the source of the handoff, and not to be sampled again."""
+    first_token_s: float = 0.0
+    """When that was."""
+    receives: bool = False
+    """Its KV comes from elsewhere, once it has blocks for it."""
+    lacks_newest: bool = False
+    """KV from another worker lacks that of the newest token, which is computed here."""
+    swapped: Swapped | None = None
+    choices: list[Choice] = field(default_factory=list)
+    """Made when the context is complete; each leaves when it ends."""
 
-    def __init__(
-        self,
-        key: int,
-        spec: SequenceSpec,
-        goal: Goal,
-        rules: OutputRules,
-        block_hashes: Sequence[bytes],
-        arrived_s: float,
-    ) -> None:
-        self.key = key
-        self.arrival = key
-        """Tells who came first."""
-        self.spec = spec
-        self.goal = goal
-        self.rules = rules
-        self.arrived_s = arrived_s
-        self.phase = Phase.WAITING
-        self._context: NDArray[np.int64] | None = None
-        self.num_context_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
-        """Tokens to have in the KV cache before the first new one: the prompt and what was delivered."""
-        self.block_hashes = block_hashes
-        """Hashes of the context's full blocks."""
-        self.block_table: list[int] = []
-        self.num_reserved_blocks = 0
-        self.num_computed_tokens = 0
-        """Chunks count from when they are launched."""
-        self.pending_chunks: list[int] = []
-        """Where in the context the chunks begin that were launched and are not over."""
-        self.num_prompt_rows = 0
-        """The number of leading prompt positions whose logits are needed, each for the token after it."""
-        if spec.sampling.prompt_logprobs is not None:
-            self.num_prompt_rows = len(spec.prompt_token_ids) - 1
-        self.num_launched_prompt_rows = 0
-        """The number of these that a launched step has computed; they are not computed again."""
-        self.num_cached_tokens = 0
-        """How many of the computed tokens came from the prefix cache."""
-        self.num_known_tokens = 0
-        """How many had been computed before a preemption lost them."""
-        self.num_filled_blocks = 0
-        """Leading blocks that were reported as filled (`HAND_OVER`) or registered."""
-        self.first_tokens: TokenColumns | None = None
-        """Sampled by the source of the handoff, and not to be sampled again."""
-        self.receives = False
-        """Its KV comes from elsewhere, once it has blocks for it."""
-        self.lacks_newest = False
-        """KV from another worker lacks that of the newest token, which is computed here."""
-        self.first_token_s = 0.0
-        """When that was."""
-        self.swapped: Swapped | None = None
-        self.choices: list[Choice] = []
-        """Made when the context is complete; each leaves when it ends."""
+    def __post_init__(self) -> None:
+        self.arrival = self.key
+        self.num_context_tokens = len(self.spec.prompt_token_ids) + len(self.spec.output_token_ids)
+        if self.spec.sampling.prompt_logprobs is not None:
+            self.num_prompt_rows = len(self.spec.prompt_token_ids) - 1
 
     @property
     def handle(self) -> int:

@@ -5,34 +5,40 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Protocol
 
 import torch
 
 from engine.core.report import Mark
 
 
-class CopyStream(Protocol):
-    """Does its work in the order in which threads put it there."""
+class CopyStream:
+    """Does its work in the order in which threads put it there; on a CPU, when they do."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's has no types
 
     @property
     def pointer(self) -> int:
         """The stream's address, for CUDA's own calls."""
-        ...
+        return 0 if self._stream is None else int(self._stream.cuda_stream)
 
-    def behind(self, mark: Mark | None) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def behind(self, mark: Mark | None) -> Iterator[None]:
         """Put the device work of a `with` block on this stream, after `mark`, of any stream."""
-        ...
+        if self._stream is None:
+            yield
+            return
+        if mark is not None:
+            assert isinstance(mark, torch.cuda.Event)
+            self._stream.wait_event(mark)
+        with torch.cuda.stream(self._stream):
+            yield
 
     def mark(self) -> Mark:
         """Return a mark behind everything put here so far."""
-        ...
-
-
-def copy_stream(device: torch.device) -> CopyStream:
-    """Return a new stream for copies on `device`."""
-    return _CudaStream(device) if device.type == "cuda" else _NoStream()
+        return _DoneMark() if self._stream is None else _record(self._stream)
 
 
 def mark_steps(device: torch.device) -> Mark:
@@ -49,26 +55,6 @@ def hold_steps(device: torch.device, mark: Mark) -> None:
         torch.cuda.current_stream(device).wait_event(mark)
 
 
-class _CudaStream:
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's has no types
-
-    @property
-    def pointer(self) -> int:
-        return int(self._stream.cuda_stream)
-
-    @contextlib.contextmanager
-    def behind(self, mark: Mark | None) -> Iterator[None]:
-        if mark is not None:
-            assert isinstance(mark, torch.cuda.Event)
-            self._stream.wait_event(mark)
-        with torch.cuda.stream(self._stream):
-            yield
-
-    def mark(self) -> Mark:
-        return _record(self._stream)
-
-
 def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     # Blocking: a thread that spins until the device is done would take a core from threads that compute.
     event = torch.cuda.Event(  # type: ignore[no-untyped-call]  # torch's has no types
@@ -76,16 +62,6 @@ def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     )
     event.record(stream)
     return event
-
-
-class _NoStream:
-    pointer = 0
-
-    def behind(self, mark: Mark | None) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def mark(self) -> Mark:
-        return _DoneMark()
 
 
 class _DoneMark:

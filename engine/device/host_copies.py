@@ -67,6 +67,7 @@ _DTYPES = {
     np.dtype(np.int32): torch.int32,
     np.dtype(np.float64): torch.float64,
     np.dtype(np.float32): torch.float32,
+    np.dtype(np.bool_): torch.bool,
 }
 
 

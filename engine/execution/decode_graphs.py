@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -117,7 +118,8 @@ def idle_batch(num_rows: int, max_blocks: int, max_context: int, device: torch.d
 
 def first_rows(batch: StepBatch, num_rows: int) -> StepBatch:
     """Return the first decodes of a batch of decodes, in the same memory."""
-    return StepBatch(
+    return replace(
+        batch,
         token_ids=batch.token_ids[:num_rows],
         positions=batch.positions[:num_rows],
         slot_mapping=batch.slot_mapping[:num_rows],
@@ -125,6 +127,4 @@ def first_rows(batch: StepBatch, num_rows: int) -> StepBatch:
         context_lens=batch.context_lens[:num_rows],
         cu_seqlens_q=batch.cu_seqlens_q[: num_rows + 1],
         logit_rows=batch.logit_rows[:num_rows],
-        max_query_len=1,
-        max_context_len=batch.max_context_len,
     )

@@ -24,12 +24,13 @@ class DeviceRows:
         self.handles = np.zeros(max_rows, dtype=np.int64)
         self.choices = np.zeros(max_rows, dtype=np.int64)
         self.token_ids = np.zeros(max_rows, dtype=np.int64)
-        """The newest token of each row, whose KV is not written yet; -1 - p where it is the p-th that the
-        step in flight draws.
+        """The newest token of each row, whose KV is not written yet, or where it is `in_flight`: its place
+        among the tokens that the step in flight draws.
         """
+        self.in_flight = np.zeros(max_rows, dtype=np.bool_)
         self.block_tables = np.zeros((max_rows, max_blocks), dtype=np.int32)
         self.sampling = SamplingTable(max_rows, vocab_size, device)
-        self._columns = (self.handles, self.choices, self.token_ids, self.block_tables)
+        self._columns = (self.handles, self.choices, self.token_ids, self.in_flight, self.block_tables)
         self._places = np.arange(max_rows, dtype=np.int64)
 
     def join(self, choice: Choice) -> None:
@@ -38,6 +39,7 @@ class DeviceRows:
         self.handles[row] = group.handle
         self.choices[row] = choice.index
         self.token_ids[row] = outputs[-1] if outputs else prompt[-1]
+        self.in_flight[row] = False
         self.sampling.set(
             row,
             group.spec.sampling,
@@ -65,11 +67,12 @@ class DeviceRows:
 
     def put_in_flight(self, rows: slice) -> None:
         """The newest tokens of `rows` are those that a launched step draws."""
-        self.token_ids[rows] = -1 - self._places[: rows.stop - rows.start]
+        self.token_ids[rows] = self._places[: rows.stop - rows.start]
+        self.in_flight[rows] = True
 
     def land(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Set the tokens of `rows` that were in flight; no later step has appended to these."""
-        self.token_ids[rows] = token_ids
+        self.token_ids[rows], self.in_flight[rows] = token_ids, False
 
 
 class StepAssembler:
@@ -120,6 +123,7 @@ class StepAssembler:
             context_lens=(positions + 1).astype(np.int32),
             cu_seqlens_q=self._starts[: n + 1],
             logit_rows=self._rows[:n],
+            in_flight=self._table.in_flight[:n],
         )
 
     def _assemble_mixed(
@@ -132,6 +136,8 @@ class StepAssembler:
         tables = np.zeros((n + len(chunks), -(-longest // size)), dtype=np.int32)
         tables[:n] = self._table.block_tables[:n, : tables.shape[1]]
         token_parts, positions, slot_parts = [self._table.token_ids[:n]], [self._batch.positions[:n]], [slots]
+        in_flight = np.zeros(n + int(lengths.sum()), dtype=np.bool_)
+        in_flight[:n] = self._table.in_flight[:n]
         starts = np.concatenate([self._starts[: n + 1], n + np.cumsum(lengths)]).astype(np.int32)
         wanted: list[int] = []
         for place, (chunk, start) in enumerate(zip(chunks, starts[n:-1].tolist(), strict=True), n):
@@ -154,6 +160,7 @@ class StepAssembler:
             context_lens=np.concatenate([self._batch.positions[:n] + 1, ends]).astype(np.int32),
             cu_seqlens_q=starts,
             logit_rows=np.concatenate([self._rows[:n], np.array(wanted, dtype=np.int64)]),
+            in_flight=in_flight,
         )
 
     def _step_batch(self, *, max_query_len: int, max_context_len: int, **columns: NDArray[Any]) -> StepBatch:

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from engine.core.step import Step
+from engine.sampling.drawn import Drawn
 from engine.sampling.prompt_logprobs import TakenRows
-from engine.sampling.sampler import Drawn
 
 
 class StepMark(Protocol):

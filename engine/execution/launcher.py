@@ -15,8 +15,8 @@ from engine.device.host_copies import upload
 from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.flight import Flight
 from engine.model.step_batch import StepBatch
+from engine.sampling.drawn import Drawn
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE, TakenRows
-from engine.sampling.sampler import Drawn
 from engine.sampling.sampling_table import SamplingTable
 
 Draw = Callable[[Tensor, SamplingTable, NDArray[np.int64], int], Drawn]
@@ -61,7 +61,11 @@ class Launcher:
         step = flight.step
         self._core.cover(step)
         batch = self._assembler.assemble(step.num_decodes, step.chunks)
-        logits = self._runner.forward(batch if newest is None else batch.with_newest(newest))
+        if newest is not None:
+            batch = batch.with_newest(newest)
+        else:
+            assert not self._rows.in_flight[: step.num_decodes].any(), "a token that no step draws"
+        logits = self._runner.forward(batch)
         if any(chunk.prompt_rows for chunk in step.chunks):
             logits = self._take_prompt_rows(flight, logits)
         self._core.join(step)

@@ -11,7 +11,7 @@ from engine.core.worker_core import WorkerCore
 from engine.execution.device_rows import DeviceRows
 from engine.execution.flight import Flight
 from engine.execution.token_rows import TokenRows
-from engine.sampling.sampler import Sampled
+from engine.sampling.drawn import Sampled
 
 _BROKEN_LOGITS = "the model's logits are not finite: its weights or its KV are damaged"
 

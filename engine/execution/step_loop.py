@@ -143,7 +143,7 @@ class StepLoop:
         wait_s = 0.0
         while not stop():
             if wait_s == math.inf:
-                self._core.groups.check_some()
+                self._core.groups.check_integrity(is_whole=False)
             wait_s = self.turn(drain(wait_s), emit)
         self._land()
         self._report(emit)
@@ -164,7 +164,7 @@ class StepLoop:
 
         `run` does a part of it whenever it becomes idle.
         """
-        self._core.groups.check_integrity()
+        self._core.groups.check_integrity(is_whole=True)
 
     def _apply(self, command: Command) -> None:
         if isinstance(command, StopAndCopy | PreCopy):

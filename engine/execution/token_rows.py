@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.sequence import Choice, SequenceGroup
-from engine.sampling.sampler import Logprobs
+from engine.sampling.drawn import Logprobs
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.device.copy_stream import copy_stream
+from engine.device.copy_stream import CopyStream
 from engine.device.host_copies import upload_ids
 from kernels.checksum_blocks import checksum_blocks
 
@@ -19,7 +19,7 @@ class BlockChecksums:
 
     def __init__(self, pool: Tensor) -> None:
         self._pool = pool
-        self._stream = copy_stream(pool.device)
+        self._stream = CopyStream(pool.device)
         self.of([0])  # compiles the kernel on a GPU before a request waits for it
 
     def of(self, blocks: Sequence[int]) -> list[int]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.core.report import Mark
-from engine.device.copy_stream import copy_stream
+from engine.device.copy_stream import CopyStream
 from engine.device.host_copies import upload_ids
 from kernels.copy_blocks import gather_blocks, scatter_blocks
 
@@ -45,7 +45,7 @@ class BlockCopies:
         self._pool, self._slots = _words(pool), _words(slots)
         self._memory = slots
         """Stays page-locked as long as this object lives."""
-        self._stream = copy_stream(pool.device)
+        self._stream = CopyStream(pool.device)
         if pool.device.type == "cuda":
             page_lock(slots)
         row_bytes = self._pool.shape[1] * self._pool.element_size()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.device.copy_stream import copy_stream
+from engine.device.copy_stream import CopyStream
 
 _HANDLE = struct.Struct("<64sQ")
 """CUDA's handle of the allocation, and the pool's first byte in it."""
@@ -60,7 +60,7 @@ class PeerBlocks:
         memory, offset = _HANDLE.unpack(handle)
         self._blocks = blocks
         self._block_bytes = blocks[0].nbytes
-        self._stream = copy_stream(blocks.device)
+        self._stream = CopyStream(blocks.device)
         self._runtime, driver = _bindings(blocks.device)
         self._base = self._open(memory)
         _, size = _checked(driver.cuMemGetAddressRange(self._base))

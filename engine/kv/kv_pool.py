@@ -106,18 +106,14 @@ class KVPool:
         else:
             self.tensor = torch.zeros((num_blocks, *shape), dtype=dtype, device=self.device)
         self._layers = [self._layer(index) for index in range(layout.num_layers)]
-        self._scales = [self._layer_scales(index) for index in range(layout.num_layers)]
 
     def layer(self, index: int) -> Tensor:
         """Return a layer's numbers as stored, [num_blocks, 2, block_size, num_kv_heads, head_dim]."""
-        return self._layers[index]
+        return self._layers[index][0]
 
     def scales(self, index: int) -> Tensor | None:
-        """Return a layer's scales, [num_blocks, 2, num_kv_heads, block_size].
-
-        None unless 8-bit KV.
-        """
-        return self._scales[index]
+        """Return a layer's scales, [num_blocks, 2, num_kv_heads, block_size]; None unless 8-bit KV."""
+        return self._layers[index][1]
 
     def block_bytes_view(self, block: int) -> memoryview:
         """Return the writable bytes of a block, without a copy. Raises ValueError if the pool is on a GPU."""
@@ -133,24 +129,17 @@ class KVPool:
             os.close(self.fd)
             self.fd = None
 
-    def _layer(self, index: int) -> Tensor:
+    def _layer(self, index: int) -> tuple[Tensor, Tensor | None]:
+        """Return views of a layer's numbers and scales."""
         layout = self.layout
         if layout.stored is None:
-            return self.tensor[:, index]
-        begin = index * layout.layer_bytes
-        shape = layout.shape[1:]
+            return self.tensor[:, index], None
+        begin, shape = index * layout.layer_bytes, layout.shape[1:]
         values = self.tensor[:, begin : begin + math.prod(shape)].view(layout.stored)
-        return values.view(self.num_blocks, *shape)
-
-    def _layer_scales(self, index: int) -> Tensor | None:
-        layout = self.layout
-        if layout.stored is None:
-            return None
-        shape = 2, layout.num_kv_heads, layout.block_size
-        begin = index * layout.layer_bytes + layout.scales_offset
-        num_bytes = math.prod(shape) * torch.float32.itemsize
+        begin, by_head = begin + layout.scales_offset, (2, layout.num_kv_heads, layout.block_size)
+        num_bytes = math.prod(by_head) * torch.float32.itemsize
         scales = self.tensor[:, begin : begin + num_bytes].view(torch.float32)
-        return scales.view(self.num_blocks, *shape)
+        return values.view(self.num_blocks, *shape), scales.view(self.num_blocks, *by_head)
 
     def _map_shared(self, dtype: torch.dtype) -> Tensor:
         size = self.num_blocks * self.block_bytes

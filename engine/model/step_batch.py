@@ -31,6 +31,8 @@ class StepBatch:
     """[R] int64, indexes into the T tokens whose logits are wanted, ascending"""
     max_query_len: int
     max_context_len: int
+    in_flight: torch.Tensor | None = None
+    """[T] bool; where True, `token_ids` has the token's place among those that the previous step draws."""
 
     @classmethod
     def of_chunks(
@@ -65,9 +67,10 @@ class StepBatch:
         )
 
     def with_newest(self, newest: torch.Tensor) -> StepBatch:
-        """Return the batch with token ids of -1 - p replaced by `newest[p]`, on the device.
+        """Return the batch with the tokens that are in flight, on the device.
 
         `newest` [rows] int64 are the tokens that the previous step draws, behind which this one is launched.
         """
-        places = (-1 - self.token_ids).clamp(min=0)
-        return replace(self, token_ids=torch.where(self.token_ids < 0, newest[places], self.token_ids))
+        assert self.in_flight is not None
+        places = torch.where(self.in_flight, self.token_ids, 0)
+        return replace(self, token_ids=torch.where(self.in_flight, newest[places], self.token_ids))

@@ -5,6 +5,7 @@
     penalties        which tokens each row has seen, and what that does to its logits
     logit_filters    top-k, top-p and min-p
     noise            random numbers as a function of seed, choice and index
+    drawn            tokens on their way to the host
     sampler          draws the tokens of a step
     device_sampler   the same on a GPU, without waiting for it
     prompt_logprobs  log-probabilities of a prompt's own tokens

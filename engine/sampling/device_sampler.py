@@ -8,7 +8,6 @@ boundary.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.device.host_copies import Download
+from engine.sampling.drawn import Drawn, Logprobs
 from engine.sampling.noise import uniforms
 from engine.sampling.sampling_table import SamplingTable
 from kernels.logit_rows.arguments import Edits, Seen, Way
@@ -27,11 +27,6 @@ from kernels.top_logits import top_logits
 WARM_ALTERNATIVES = (1, 2, 4, 8, 16, 32)
 """Numbers of alternatives to compile `top_logits` for: powers of two, up to the most that a request may
 have."""
-
-LogprobColumns = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
-"""Rows of the table [r] that want log-probabilities; those of the chosen tokens [r]; the most likely tokens,
-and theirs, both [r, most alternatives of any row].
-"""
 
 
 def is_drawn_on_device(device: torch.device, dtype: torch.dtype, vocab: int) -> bool:
@@ -61,16 +56,10 @@ def warm_draws(device: torch.device, dtype: torch.dtype, vocab: int) -> None:
         top_logits(logits, min(num, vocab))
 
 
-def draw_on_device(
-    logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int
-) -> tuple[Tensor, Tensor, Callable[[], LogprobColumns] | None]:
-    """Draw as `sampler.draw` does, without waiting for the device.
-
-    Returns token ids and whether rows are broken, both [rows] on the device, and a function that waits for
-    log-probabilities, or None if no row wants them.
-    """
+def draw_on_device(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int) -> Drawn:
+    """Draw as `sampler.draw` does, without waiting for the device."""
     rows = slice(first_row, first_row + logits.shape[0])
-    wanted = np.flatnonzero(table.num_logprobs[rows] >= 0)
+    wanted = np.flatnonzero(table.wants_logprobs[rows])
     ways, places, *edits = table.upload([_ways(table, rows, indexes), wanted, *_edits(table, rows, indexes)])
     tokens = sample_rows(
         logits,
@@ -80,11 +69,11 @@ def draw_on_device(
         with_log_totals=bool(len(wanted)),
     )
     if tokens.log_totals is None:
-        return tokens.token_ids, tokens.is_broken, None
+        return Drawn(tokens.token_ids, tokens.is_broken)
     most = min(int(table.num_logprobs[rows].max()), logits.shape[1])
     logprobs = _logprobs(logits[places], tokens.token_ids[places], tokens.log_totals[places], most)
-    wait = logprobs.numpy if logprobs.device.type == "cpu" else Download(logprobs).wait
-    return tokens.token_ids, tokens.is_broken, lambda: _columns(wait(), wanted + first_row, most)
+    wait = Download(logprobs).wait
+    return Drawn(tokens.token_ids, tokens.is_broken, lambda: _columns(wait(), wanted + first_row, most))
 
 
 def _ways(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -133,5 +122,6 @@ def _logprobs(logits: Tensor, token_ids: Tensor, log_totals: Tensor, most: int) 
     return torch.cat((chosen, top.double(), values.double() - log_totals.unsqueeze(-1)), dim=-1)
 
 
-def _columns(logprobs: NDArray[np.float64], rows: NDArray[np.int64], most: int) -> LogprobColumns:
-    return rows, logprobs[:, 0], logprobs[:, 1 : 1 + most].astype(np.int64), logprobs[:, 1 + most :]
+def _columns(logprobs: NDArray[np.float64], rows: NDArray[np.int64], most: int) -> Logprobs:
+    top_token_ids = logprobs[:, 1 : 1 + most].astype(np.int64)
+    return Logprobs(rows, logprobs[:, 0], top_token_ids, logprobs[:, 1 + most :])

@@ -10,7 +10,6 @@ of the model's own logits, before temperature, bias and penalties.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,53 +19,10 @@ from torch import Tensor
 
 from engine.device.host_copies import Download
 from engine.sampling.device_sampler import draw_on_device, is_drawn_on_device
+from engine.sampling.drawn import Drawn, Logprobs, Sampled
 from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p
 from engine.sampling.noise import uniforms
 from engine.sampling.sampling_table import SamplingTable
-
-
-@dataclass(frozen=True, slots=True)
-class Logprobs:
-    """Log-probabilities of the rows that want them; meaningless where a row is broken."""
-
-    rows: NDArray[np.int64]
-    """Rows of the table [r], ascending."""
-    chosen: NDArray[np.float64]
-    """[r]"""
-    top_token_ids: NDArray[np.int64]
-    """[r, most alternatives of any row], most likely first; a row uses its own leading part"""
-    top_logprobs: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One token per row."""
-
-    token_ids: NDArray[np.int64]
-    """[rows]; meaningless where a row is broken"""
-    is_broken: NDArray[np.bool_]
-    """[rows]; the row's largest logit is NaN or infinite, so there is nothing to draw from"""
-    logprobs: Logprobs | None
-
-
-class Drawn:
-    """One token per row, on its way to the host; the next step can use it on the device before.
-
-    The values are those at the point of the current stream where this is made.
-    """
-
-    def __init__(
-        self, token_ids: Tensor, is_broken: Tensor, logprobs: Callable[[], Logprobs | None] | None = None
-    ) -> None:
-        self.token_ids = token_ids
-        """[rows] int64 on the device; in the vocabulary, but meaningless where a row is broken"""
-        self._token_ids, self._is_broken = Download(token_ids), Download(is_broken)
-        self._logprobs = logprobs
-
-    def wait(self) -> Sampled:
-        """Wait until the tokens are on the host, and return them."""
-        logprobs = None if self._logprobs is None else self._logprobs()
-        return Sampled(self._token_ids.wait(), self._is_broken.wait(), logprobs)
 
 
 def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Sampled:
@@ -82,8 +38,7 @@ def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first
     """
     is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
     if not is_plain.all() and is_drawn_on_device(logits.device, logits.dtype, logits.shape[-1]):
-        token_ids, is_broken, wait = draw_on_device(logits, table, indexes, first_row)
-        return Drawn(token_ids, is_broken, None if wait is None else lambda: Logprobs(*wait()))
+        return draw_on_device(logits, table, indexes, first_row)
     largest, token_ids = logits.max(dim=-1)
     is_broken = ~torch.isfinite(largest)
     if is_plain.all():
@@ -243,7 +198,7 @@ def _logprobs(
 
     `special` are the places of `rows` in `logits` and `token_ids`.
     """
-    is_wanted = table.num_logprobs[rows] >= 0
+    is_wanted = table.wants_logprobs[rows]
     if not is_wanted.any():
         return None
     wanted = rows[is_wanted]

@@ -16,8 +16,6 @@ from engine.sampling.bad_words import BadWords
 from engine.sampling.penalties import TokenCounts
 from scheduling.request import SamplingParams
 
-NO_LOGPROBS = -1
-
 
 class Edits:
     """A request's changes to the logits of single tokens, as columns: made once, when its row joins."""
@@ -72,7 +70,9 @@ class SamplingTable:
         self.frequency = np.zeros(max_rows)
         self.seed = np.zeros(max_rows, dtype=np.uint64)
         self.choice = np.zeros(max_rows, dtype=np.uint64)
-        self.num_logprobs = np.full(max_rows, NO_LOGPROBS, dtype=np.int64)
+        self.wants_logprobs = np.zeros(max_rows, dtype=np.bool_)
+        self.num_logprobs = np.zeros(max_rows, dtype=np.int64)
+        """The number of alternatives whose log-probabilities are wanted too."""
         self.min_tokens = np.zeros(max_rows, dtype=np.int64)
         self.has_penalties = np.zeros(max_rows, dtype=np.bool_)
         self.has_bias = np.zeros(max_rows, dtype=np.bool_)
@@ -116,7 +116,8 @@ class SamplingTable:
         self.frequency[row] = params.frequency_penalty
         self.seed[row] = params.seed
         self.choice[row] = choice
-        self.num_logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
+        self.wants_logprobs[row] = params.logprobs is not None
+        self.num_logprobs[row] = params.logprobs or 0
         self.min_tokens[row] = min_tokens if banned else 0
         edits = _edits(params.logit_bias, params.allowed_token_ids, params.bad_words, banned)
         self.bias[row], self.banned[row], self.bias_and_banned[row] = edits

@@ -253,22 +253,15 @@ class BlockTables:
         for table in tables:
             self._blocks.forget(table)
 
-    def check_integrity(self, groups: Iterable[SequenceGroup]) -> None:
+    def check_integrity(self, groups: Iterable[SequenceGroup], *, is_whole: bool) -> None:
         """Assert that references and promises of all groups and their choices are all there are."""
-        self._blocks.check_integrity(*self._held_by(groups))
-
-    def check_some(self, groups: Iterable[SequenceGroup]) -> None:
-        """Assert the same of all sums and of some blocks."""
-        self._blocks.check_some(*self._held_by(groups))
-
-    def _held_by(self, groups: Iterable[SequenceGroup]) -> tuple[list[Sequence[int]], int]:
-        """All block tables, and the number of promised blocks."""
         holders: list[SequenceGroup | Choice] = []
         for group in groups:
             holders += [group, *group.choices]
         num_reserved = sum(holder.num_reserved_blocks for holder in holders)
         tables: list[Sequence[int]] = [*(holder.block_table for holder in holders), self._held or ()]
-        return tables, num_reserved
+        check = self._blocks.check_integrity if is_whole else self._blocks.check_some
+        check(tables, num_reserved)
 
     def _start_choice(self, choice: Choice) -> None:
         """Pass the choice its share of what its group was promised."""

@@ -10,46 +10,38 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from engine.core.memory.block_tables import BlockTables
-from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
+from engine.core.sequence import Goal, Phase, SequenceGroup
 
 
-class Mover:
-    """Makes the held groups, with keys of their own; its caller enters and offers them."""
+def make_parts(
+    tables: BlockTables,
+    keys: Iterator[int],
+    groups: Iterable[SequenceGroup],
+    parts: Mapping[int, int],
+    now_s: float,
+    num_blocks: int | None = None,
+) -> list[SequenceGroup]:
+    """Return a group, with a new key, for each running choice with blocks that `parts` has a handle for.
 
-    def __init__(self, tables: BlockTables, keys: Iterator[int]) -> None:
-        self._tables = tables
-        self._keys = keys
-
-    def hold(
-        self,
-        groups: Iterable[SequenceGroup],
-        parts: Mapping[int, int],
-        now_s: float,
-        num_blocks: int | None = None,
-    ) -> list[SequenceGroup]:
-        """Return a group for each running choice with blocks that `parts` has a handle for.
-
-        It holds the choice's first `num_blocks`, by default all that are written to. A choice that has fewer
-        full blocks than asked for has none to hold.
-        """
-        running = (group for group in groups if group.phase is Phase.RUNNING)
-        choices = (choice for group in running for choice in group.choices if choice.index in parts)
-        held = (self._hold(choice, parts[choice.index], now_s, num_blocks) for choice in choices)
-        return [group for group in held if group is not None]
-
-    def _hold(self, choice: Choice, part: int, now_s: float, num_blocks: int | None) -> SequenceGroup | None:
-        blocks, num_tokens = self._tables.share_written(choice, num_blocks)
+    It holds the choice's first `num_blocks`, by default all that are written to. A choice that has fewer full
+    blocks than asked for has none to hold. The caller enters and offers the groups.
+    """
+    made = []
+    running = (group for group in groups if group.phase is Phase.RUNNING)
+    for choice in (choice for group in running for choice in group.choices if choice.index in parts):
+        blocks, num_tokens = tables.share_written(choice, num_blocks)
         if not blocks:
-            return None
-        tokens = (*choice.group.spec.prompt_token_ids, *choice.output_token_ids)[:num_tokens]
+            continue
+        group = choice.group
         spec = dataclasses.replace(
-            choice.group.spec,
-            handle=part,
-            prompt_token_ids=tokens,
+            group.spec,
+            handle=parts[choice.index],
+            prompt_token_ids=(*group.spec.prompt_token_ids, *choice.output_token_ids)[:num_tokens],
             output_token_ids=(),
             choices=(choice.index,),
         )
-        hashes = self._tables.names.of_full_blocks(spec, ())
-        held = SequenceGroup(next(self._keys), spec, Goal.HAND_OVER, choice.group.rules, hashes, now_s)
-        held.phase, held.block_table, held.num_computed_tokens = Phase.HELD, blocks, num_tokens
-        return held
+        hashes = tables.names.of_full_blocks(spec, ())
+        part = SequenceGroup(next(keys), spec, Goal.HAND_OVER, group.rules, hashes, now_s)
+        part.phase, part.block_table, part.num_computed_tokens = Phase.HELD, blocks, num_tokens
+        made.append(part)
+    return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from engine.core.batch import Batch
@@ -93,13 +93,11 @@ class Preempter:
             self._rewind(piece)
         return pieces
 
-    def check_integrity(self, groups: Iterable[SequenceGroup]) -> None:
-        """Assert that host memory is what swapped groups hold."""
-        self._swap.check_integrity(_slots(groups))
-
-    def check_some(self, groups: Iterable[SequenceGroup]) -> None:
-        """Assert that host memory has as many slots as it should."""
-        self._swap.check_some(_slots(groups))
+    def check_integrity(self, groups: Iterable[SequenceGroup], *, is_whole: bool) -> None:
+        """Assert that host memory is what swapped groups hold; unless `is_whole`, by the number of slots."""
+        slots = [group.swapped.slots for group in groups if group.swapped is not None]
+        check = self._swap.check_integrity if is_whole else self._swap.check_some
+        check(slots)
 
     def _rewind(self, piece: SequenceGroup) -> None:
         """Let the context include the output of the only choice."""
@@ -142,10 +140,6 @@ class Preempter:
     def _slack_s(self, choice: Choice, now_s: float) -> float:
         due_s = choice.due.next_s if choice.row < 0 else float(self._batch.due_times.next_due[choice.row])
         return max(0.0, due_s - now_s)
-
-
-def _slots(groups: Iterable[SequenceGroup]) -> list[Sequence[int]]:
-    return [group.swapped.slots for group in groups if group.swapped is not None]
 
 
 def _num_lost_tokens(group: SequenceGroup, is_running: bool) -> int:

@@ -6,6 +6,7 @@ compared, since beside a large residual a wrong layer would look right.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,23 +35,16 @@ class Probe:
     def __init__(self, pool: KVPool, vocab_size: int, hidden_size: int) -> None:
         """`pool` has NUM_TOKENS slots in its second block."""
         self._pool = pool
-        device = pool.device
         generator = torch.Generator().manual_seed(1)
         ids = torch.randint(vocab_size, (NUM_TOKENS,), generator=generator)
         rows = torch.randn(NUM_TOKENS, hidden_size, generator=generator) * SMALL
-        self._rows = rows.to(device, pool.layout.dtype)
-        self.positions = positions = torch.arange(NUM_TOKENS, device=device)
-        self._batch = StepBatch(
-            token_ids=ids.to(device),
-            positions=positions,
-            slot_mapping=positions + pool.layout.block_size,
-            block_tables=torch.ones(1, 1, dtype=torch.int32, device=device),
-            context_lens=torch.tensor([NUM_TOKENS], dtype=torch.int32, device=device),
-            cu_seqlens_q=torch.tensor([0, NUM_TOKENS], dtype=torch.int32, device=device),
-            logit_rows=positions,
-            max_query_len=NUM_TOKENS,
-            max_context_len=NUM_TOKENS,
+        self._rows = rows.to(pool.device, pool.layout.dtype)
+        second = torch.ones(1, 1, dtype=torch.int64)
+        batch = StepBatch.of_chunks(
+            [(0, NUM_TOKENS)], second, pool.layout.block_size, lambda _: ids, pool.device
         )
+        self.positions = batch.positions
+        self._batch = replace(batch, logit_rows=batch.positions)
 
     def added_by_stock(self, layer: Any, index: int, rotation: Rotation) -> Tensor:
         """Return what transformers' decoder layer adds to random rows, [NUM_TOKENS, hidden_size]."""

@@ -12,8 +12,9 @@ from torch import Tensor
 
 import engine.sampling.device_sampler
 from engine.sampling.device_sampler import draw_on_device, is_drawn_on_device, warm_draws
+from engine.sampling.drawn import Logprobs
 from engine.sampling.noise import uniforms
-from engine.sampling.sampler import Logprobs, sample
+from engine.sampling.sampler import sample
 from engine.sampling.sampling_table import SamplingTable
 from kernels.logit_rows.arguments import Way
 from kernels.sample_rows import Tokens, sample_rows
@@ -73,12 +74,12 @@ def test_a_device_draws_what_the_host_draws() -> None:
         generator = torch.Generator().manual_seed(seed)
         logits = torch.randn(len(indexes), VOCAB, generator=generator) * 3
         expected = sample(logits, here, indexes, FIRST_ROW)
-        token_ids, is_broken, wait = draw_on_device(logits, there, indexes, FIRST_ROW)
-        assert token_ids.tolist() == expected.token_ids.tolist()
-        assert not is_broken.any()
+        got = draw_on_device(logits, there, indexes, FIRST_ROW).wait()
+        assert got.token_ids.tolist() == expected.token_ids.tolist()
+        assert not got.is_broken.any()
         assert expected.logprobs is not None
-        assert wait is not None
-        assert_close(Logprobs(*wait()), expected.logprobs)
+        assert got.logprobs is not None
+        assert_close(got.logprobs, expected.logprobs)
         # What was drawn counts in the next draw.
         indexes = indexes + 1
 
