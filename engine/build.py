@@ -14,7 +14,7 @@ from engine.calibration.pool_size import CPU_MEBIBYTES, CudaMemory, blocks_in, b
 from engine.calibration.sweep import Sweep, sweep, warm_up
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
-from engine.execution.cuda_graphs import CudaGraphs
+from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import BlockLayout, KVPool

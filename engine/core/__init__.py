@@ -32,6 +32,6 @@ While decodes alone run, `num_steps_alike` steps are sure to follow each other: 
 once with `decode(ends)` and `end`.
 
 Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`, `groups`,
-`queues` and `waiting`, `admission`, `batch` and `due_times`; then `memory/`. The package
+`queues`, `admission`, `batch` and `due_times`; then `memory/`. The package
 imports `output_text`, `scheduling` and numpy, and nothing else of `engine`.
 """

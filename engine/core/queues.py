@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
 from engine.core.batch import Batch
 from engine.core.sequence import Phase, SequenceGroup
-from engine.core.waiting import WaitingQueue
 from scheduling.step import PrefillWork
 
 Queue = dict[int, SequenceGroup]
 """By key, as an ordered set: first in, first served, and a group can leave from anywhere."""
+
+
+class WaitingQueue:
+    """Groups that have no blocks yet, first in, first served; all operations cost O(1), however many wait."""
+
+    def __init__(self) -> None:
+        self._all: Queue = {}
+        self._receives: Queue = {}
+        self.num_rows = 0
+        """Rows they will take."""
+        self.num_tokens = 0
+        """Tokens to be computed here."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, group: SequenceGroup) -> None:
+        self._all[group.key] = group
+        self.num_rows += group.num_rows
+        if group.receives:
+            self._receives[group.key] = group
+        else:
+            self.num_tokens += group.num_context_tokens
+
+    def remove(self, group: SequenceGroup) -> None:
+        """Remove a group, if it waits here."""
+        if self._all.pop(group.key, None) is None:
+            return
+        self.num_rows -= group.num_rows
+        if self._receives.pop(group.key, None) is None:
+            self.num_tokens -= group.num_context_tokens
+
+    def next(self, has_rows: Callable[[SequenceGroup], bool]) -> SequenceGroup | None:
+        """Return the first group that the batch has rows for, or that only needs blocks to receive into."""
+        head = next(iter(self._all.values()), None)
+        if head is None or head.receives or has_rows(head):
+            return head
+        return next(iter(self._receives.values()), None)
 
 
 class Queues:

@@ -6,7 +6,6 @@
     flight          a launched step whose tokens are not known yet
     model_runner    one forward pass over the KV pool
     decode_graphs   steps of decodes alone, recorded and replayed
-    cuda_graphs     how they are recorded on a GPU
     postprocessing  what happens to sequences once a step's tokens are known
     token_rows      the tokens of one report
 

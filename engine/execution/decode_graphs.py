@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,3 +129,39 @@ def first_rows(batch: StepBatch, num_rows: int) -> StepBatch:
         cu_seqlens_q=batch.cu_seqlens_q[: num_rows + 1],
         logit_rows=batch.logit_rows[:num_rows],
     )
+
+
+class CudaGraphs:
+    """Implements `Record` on a GPU.
+
+    The work must not read from the device on the host, nor do anything that depends on values. All graphs
+    share one pool of memory, since they run one after another: a result is valid until the next replay of any
+    graph.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        cuda: Any = torch.cuda
+        self._stream = cuda.Stream(device)
+        self._pool = cuda.graph_pool_handle()
+
+    def __call__(self, run: Run) -> Run:
+        """Run `run` once, which compiles its kernels and makes its libraries' workspaces; then record it.
+
+        The function that is returned replays it in the stream that is current at that time.
+        """
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            run()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        cuda: Any = torch.cuda
+        graph = cuda.CUDAGraph()
+        # Other threads of the process may use the device meanwhile, without any effect on this capture.
+        mode = "thread_local"
+        with cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
+            output = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return output
+
+        return replay

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from engine.device.copy_stream import CopyStream
-from engine.device.host_copies import upload_ids
+from engine.device.host_copies import Download, upload_ids
 from kernels.checksum_blocks import checksum_blocks
 
 UNSIGNED = (1 << 64) - 1
@@ -25,9 +24,5 @@ class BlockChecksums:
     def of(self, blocks: Sequence[int]) -> list[int]:
         """Return 64-bit checksums in the order of `blocks`, whose content must be complete; wait for them."""
         with self._stream.behind(None):
-            found = checksum_blocks(self._pool, upload_ids(blocks, self._pool.device))
-            host = torch.empty(found.shape, dtype=found.dtype, pin_memory=found.is_cuda)
-            host.copy_(found, non_blocking=True)
-            known = self._stream.mark()
-        known.synchronize()
-        return [checksum & UNSIGNED for checksum in host.tolist()]
+            found = Download(checksum_blocks(self._pool, upload_ids(blocks, self._pool.device)))
+        return [checksum & UNSIGNED for checksum in found.wait().tolist()]

@@ -22,8 +22,7 @@ _ASSUMED_BYTES = 64e6
 
 def default_slots(pool: Tensor) -> int:
     """Return how many slots a worker has for blocks of `pool` unless it is told."""
-    block_bytes = max(1, pool[0].numel() * pool.element_size())
-    return default_num_slots(len(pool), block_bytes, is_page_locked=pool.device.type == "cuda")
+    return default_num_slots(len(pool), max(1, pool[0].nbytes), is_page_locked=pool.device.type == "cuda")
 
 
 class SwapSpace:
@@ -52,7 +51,7 @@ class SwapSpace:
 
     @property
     def block_bytes(self) -> int:
-        return max(1, self._pool[0].numel() * self._pool.element_size())
+        return max(1, self._pool[0].nbytes)
 
     @property
     def bytes_per_s(self) -> float:

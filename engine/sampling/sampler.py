@@ -25,11 +25,6 @@ from engine.sampling.noise import uniforms
 from engine.sampling.sampling_table import SamplingTable
 
 
-def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Sampled:
-    """Draw a token for each row, as `draw` does, and wait for them."""
-    return draw(logits, table, indexes, first_row).wait()
-
-
 def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
     """Draw a token for each of the table's rows from `first_row`.
 
@@ -52,28 +47,19 @@ def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first
     return Drawn(token_ids, is_broken, _logprobs(logits, table, special, rows, token_ids))
 
 
-def sample_each(
-    logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0
-) -> Sampled:
-    """Draw as `sample` does, but row by row, so that a row's bits do not depend on its place in the batch.
-
-    Vector instructions round the end of an array differently from its body.
-    """
-    if table.is_plain[first_row : first_row + logits.shape[0]].all():
-        return sample(logits, table, indexes, first_row)
-    return _stack(
-        [
-            sample(logits[row : row + 1].clone(), table, indexes[row : row + 1], first_row + row)
-            for row in range(logits.shape[0])
-        ]
-    )
-
-
 def draw_each(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
-    """Draw as `draw` does; on a CPU by `sample_each`, on a GPU rows are independent anyway."""
-    if logits.is_cuda:
+    """Draw as `draw` does, so that a row's bits do not depend on its place in the batch.
+
+    On a GPU rows are independent anyway. On a CPU they are drawn one by one, as vector instructions round the
+    end of an array differently from its body.
+    """
+    num_rows = logits.shape[0]
+    if logits.is_cuda or table.is_plain[first_row : first_row + num_rows].all():
         return draw(logits, table, indexes, first_row)
-    sampled = sample_each(logits, table, indexes, first_row)
+    one_by_one = (slice(row, row + 1) for row in range(num_rows))
+    sampled = _stack(
+        [draw(logits[row].clone(), table, indexes[row], first_row + row.start).wait() for row in one_by_one]
+    )
     token_ids, is_broken = torch.from_numpy(sampled.token_ids), torch.from_numpy(sampled.is_broken)
     return Drawn(token_ids, is_broken, lambda: sampled.logprobs)
 

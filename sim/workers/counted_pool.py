@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
-from engine.core.memory.block_manager import BlockShortage, CacheEvents, Fork
+from engine.core.memory.block_manager import BlockShortage
 
 NAMELESS = -1
 
@@ -108,14 +108,6 @@ class CountedPool:
             self._pin(block)
         return list(block_table)
 
-    def fork(self, block_table: Sequence[int], num_tokens: int) -> Fork:
-        num_full, partial = divmod(num_tokens, self.block_size)
-        shared = self.share(block_table[:num_full])
-        if not partial:
-            return Fork(shared, None)
-        (target,) = self.allocate(1)
-        return Fork([*shared, target], (block_table[num_full], target))
-
     def free(self, block_table: Sequence[int]) -> None:
         num_nameless = block_table.count(NAMELESS)
         self._num_nameless -= num_nameless
@@ -153,9 +145,6 @@ class CountedPool:
             for table in block_tables
             for block in table
         )  # fmt: skip
-
-    def take_cache_events(self) -> CacheEvents:
-        return CacheEvents((), ())
 
     def check_integrity(self, block_tables: Collection[Sequence[int]], num_reserved: int) -> None:
         """Assert that references and promises are the sequences'."""

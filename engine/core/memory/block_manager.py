@@ -36,14 +36,6 @@ class CacheEvents:
     removed: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """A second block table over the same tokens; `copy` is the (source, target) of its partial last block."""
-
-    block_table: list[int]
-    copy: tuple[int, int] | None
-
-
 class BlockManager:
     """Reference-counted blocks with a prefix cache and reservations."""
 
@@ -172,19 +164,6 @@ class BlockManager:
         for block in block_table:
             self._pin(block)
         return list(block_table)
-
-    def fork(self, block_table: Sequence[int], num_tokens: int) -> Fork:
-        """Share the first `num_tokens` of `block_table` with one more sequence.
-
-        Full blocks are shared by reference. A partial last block will be written by both, so it is allocated
-        anew out of the caller's reservation and has to be copied before either writes.
-        """
-        num_full, partial = divmod(num_tokens, self.block_size)
-        shared = self.share(block_table[:num_full])
-        if partial == 0:
-            return Fork(shared, None)
-        (target,) = self.allocate(1)
-        return Fork([*shared, target], (block_table[num_full], target))
 
     def register(self, block: int, block_hash: bytes) -> int:
         """The used `block` is full and will not change: other sequences may share it from now on.

@@ -123,12 +123,14 @@ class BlockTables:
         copy that one. Return the (source, target) copies to make before the next step.
         """
         first, *others = group.choices
+        num_full, partial = divmod(group.num_context_tokens, self._size)
         copies = []
         for choice in others:
-            fork = self._blocks.fork(group.block_table, group.num_context_tokens)
-            choice.block_table = fork.block_table
-            if fork.copy is not None:
-                copies.append(fork.copy)
+            choice.block_table = self._blocks.share(group.block_table[:num_full])
+            if partial:  # both will write to it
+                (target,) = self._blocks.allocate(1)
+                choice.block_table.append(target)
+                copies.append((group.block_table[num_full], target))
                 group.num_reserved_blocks -= 1
         first.block_table, group.block_table = group.block_table, []
         for choice in group.choices:

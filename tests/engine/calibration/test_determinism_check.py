@@ -21,7 +21,7 @@ from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.deterministic.row_tiles import TiledProduct
 from engine.model.model import load_model
-from engine.sampling.sampler import sample_each
+from engine.sampling.sampler import draw_each
 from engine.sampling.sampling_table import SamplingTable
 from scheduling.request import SamplingParams
 from tests import model_zoo
@@ -161,7 +161,7 @@ def test_a_row_is_sampled_alone(order: list[int], vocab: int) -> None:
         for place, row in enumerate(rows):
             way = SamplingParams(temperature=0.7 * (row % 2), top_p=0.9, seed=row, logprobs=told[row])
             table.set(place, way, 0, prompt_token_ids=[1], output_token_ids=[], min_tokens=0, banned=())
-        drawn = sample_each(logits[rows], table, np.zeros(len(rows), dtype=np.int64))
+        drawn = draw_each(logits[rows], table, np.zeros(len(rows), dtype=np.int64)).wait()
         assert drawn.logprobs is not None
         tops = drawn.logprobs.top_logprobs.tolist()
         return [

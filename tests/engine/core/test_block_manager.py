@@ -103,16 +103,16 @@ class BlockManagerMachine(RuleBasedStateMachine):
     def fork(self, data: st.DataObject) -> None:
         owner = data.draw(st.sampled_from([o for o in self.owners if o.num_reserved and o.num_written]))
         num_tokens = data.draw(st.integers(1, owner.num_written))
-        fork = self.blocks.fork(owner.table, num_tokens)
-        num_full = num_tokens // SIZE
-        assert fork.block_table[:num_full] == owner.table[:num_full]
-        assert (fork.copy is None) == (num_tokens % SIZE == 0)
-        if fork.copy is not None:
-            assert fork.copy == (owner.table[num_full], fork.block_table[num_full])
-            assert fork.copy[1] not in {block for other in self.owners for block in other.table}
-            self.content[fork.copy[1]] = ()
+        num_full, partial = divmod(num_tokens, SIZE)
+        table = self.blocks.share(owner.table[:num_full])
+        assert table == owner.table[:num_full]
+        if partial:
+            (own,) = self.blocks.allocate(1)
+            assert own not in {block for other in self.owners for block in other.table}
+            table.append(own)
+            self.content[own] = ()
             owner.num_reserved -= 1
-        twin = Owner(owner.tokens[:num_tokens], fork.block_table, 0)
+        twin = Owner(owner.tokens[:num_tokens], table, 0)
         twin.num_written = num_full * SIZE
         self.owners.append(twin)
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.errors import ModelRefused
-from engine.execution.cuda_graphs import CudaGraphs
-from engine.execution.decode_graphs import Run, batch_sizes
+from engine.execution.decode_graphs import CudaGraphs, Run, batch_sizes
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import Model, load_model

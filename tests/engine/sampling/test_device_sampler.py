@@ -14,7 +14,7 @@ import engine.sampling.device_sampler
 from engine.sampling.device_sampler import draw_on_device, is_drawn_on_device, warm_draws
 from engine.sampling.drawn import Logprobs
 from engine.sampling.noise import uniforms
-from engine.sampling.sampler import sample
+from engine.sampling.sampler import draw
 from engine.sampling.sampling_table import SamplingTable
 from kernels.logit_rows.arguments import Way
 from kernels.sample_rows import Tokens, sample_rows
@@ -73,7 +73,7 @@ def test_a_device_draws_what_the_host_draws() -> None:
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         logits = torch.randn(len(indexes), VOCAB, generator=generator) * 3
-        expected = sample(logits, here, indexes, FIRST_ROW)
+        expected = draw(logits, here, indexes, FIRST_ROW).wait()
         got = draw_on_device(logits, there, indexes, FIRST_ROW).wait()
         assert got.token_ids.tolist() == expected.token_ids.tolist()
         assert not got.is_broken.any()

@@ -26,10 +26,10 @@ from transformers import (
 )
 from transformers.generation.logits_process import MinNewTokensLengthLogitsProcessor
 
+from engine.sampling import sampler
 from engine.sampling.drawn import Sampled
 from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p
 from engine.sampling.noise import uniforms
-from engine.sampling.sampler import sample
 from engine.sampling.sampling_table import SamplingTable
 from scheduling.request import SamplingParams, StopRules, leaves_a_token
 
@@ -69,7 +69,7 @@ def draw(rows: list[Row], dtype: torch.dtype = torch.float64) -> Sampled:
         table.banned_now[place] = table.bad_words[place].banned_after(row.output)
     logits = torch.stack([row.logits() for row in rows]).to(dtype)
     before = logits.clone()
-    sampled = sample(logits, table, np.array([len(row.output) for row in rows]))
+    sampled = sampler.draw(logits, table, np.array([len(row.output) for row in rows])).wait()
     assert torch.equal(logits, before)
     return sampled
 
@@ -246,7 +246,7 @@ def test_broken_rows_are_told_and_others_draw_as_without_them() -> None:
         )
     logits = torch.stack([row.logits() for row in rows])
     logits[1, 7], logits[3] = float("nan"), float("-inf")
-    sampled = sample(logits, table, np.zeros(5, dtype=np.int64))
+    sampled = sampler.draw(logits, table, np.zeros(5, dtype=np.int64)).wait()
     assert sampled.is_broken.tolist() == [False, True, False, True, False]
     assert sampled.logprobs is not None
     assert clean.logprobs is not None
@@ -270,7 +270,7 @@ def test_float64_logits_are_not_rounded() -> None:
     params = SamplingParams(temperature=0.0, logprobs=1)
     table.set(0, params, 0, prompt_token_ids=(0,), output_token_ids=(), min_tokens=0, banned=())
     logits = torch.tensor([[1.0, 1.0 + 1e-12]], dtype=torch.float64)
-    sampled = sample(logits, table, np.zeros(1, dtype=np.int64))
+    sampled = sampler.draw(logits, table, np.zeros(1, dtype=np.int64)).wait()
     assert sampled.token_ids.tolist() == [1]
     assert sampled.logprobs is not None
     assert abs(sampled.logprobs.chosen[0] - torch.log_softmax(logits, dim=-1)[0, 1].item()) < 1e-15
@@ -293,12 +293,12 @@ def test_counts_follow_rows_that_move() -> None:
         )
     for _ in range(6):
         both = torch.stack([first.logits(), last.logits()])
-        drawn = sample(both, table, np.zeros(2, dtype=np.int64)).token_ids.tolist()
+        drawn = sampler.draw(both, table, np.zeros(2, dtype=np.int64)).wait().token_ids.tolist()
         assert drawn == [reference(first), reference(last)]
         first = dataclasses.replace(first, output=(*first.output, drawn[0]))
         last = dataclasses.replace(last, output=(*last.output, drawn[1]))
     table.move(1, 0)
-    sampled = sample(last.logits().unsqueeze(0), table, np.zeros(1, dtype=np.int64))
+    sampled = sampler.draw(last.logits().unsqueeze(0), table, np.zeros(1, dtype=np.int64)).wait()
     assert sampled.token_ids.tolist() == [reference(last)]
 
 
@@ -307,9 +307,9 @@ def test_plain_rows_come_from_a_gpu_as_they_are(monkeypatch: pytest.MonkeyPatch)
     logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(0))
     logits[1, 3], logits[4, 0] = torch.nan, torch.inf
     table = SamplingTable(5, VOCAB, CPU)
-    want = sample(logits, table, np.zeros(5, dtype=np.int64))
+    want = sampler.draw(logits, table, np.zeros(5, dtype=np.int64)).wait()
     monkeypatch.setattr(torch.Tensor, "cpu", None)
-    got = sample(logits.cuda(), table, np.zeros(5, dtype=np.int64))
+    got = sampler.draw(logits.cuda(), table, np.zeros(5, dtype=np.int64)).wait()
     assert got.is_broken.tolist() == want.is_broken.tolist() == [False, True, False, False, True]
     assert got.token_ids[[0, 2, 3]].tolist() == want.token_ids[[0, 2, 3]].tolist()
 
