@@ -21,8 +21,6 @@ class DeviceRows:
     """Implements `engine.core.batch.RowTable`: columns that follow the rows of a batch."""
 
     def __init__(self, max_rows: int, max_blocks: int, vocab_size: int, device: torch.device) -> None:
-        self.handles = np.zeros(max_rows, dtype=np.int64)
-        self.choices = np.zeros(max_rows, dtype=np.int64)
         self.token_ids = np.zeros(max_rows, dtype=np.int64)
         """The newest token of each row, whose KV is not written yet, or where it is `in_flight`: its place
         among the tokens that the step in flight draws.
@@ -30,14 +28,12 @@ class DeviceRows:
         self.in_flight = np.zeros(max_rows, dtype=np.bool_)
         self.block_tables = np.zeros((max_rows, max_blocks), dtype=np.int32)
         self.sampling = SamplingTable(max_rows, vocab_size, device)
-        self._columns = (self.handles, self.choices, self.token_ids, self.in_flight, self.block_tables)
+        self._columns = (self.token_ids, self.in_flight, self.block_tables)
         self._places = np.arange(max_rows, dtype=np.int64)
 
     def join(self, choice: Choice) -> None:
         row, group = choice.row, choice.group
         prompt, outputs = group.spec.prompt_token_ids, choice.output_token_ids
-        self.handles[row] = group.handle
-        self.choices[row] = choice.index
         self.token_ids[row] = outputs[-1] if outputs else prompt[-1]
         self.in_flight[row] = False
         self.sampling.set(

@@ -11,9 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from engine.core.step import Step
 from engine.sampling.drawn import Drawn
@@ -76,10 +74,6 @@ class CudaMark:
         return float(self._begin.elapsed_time(self._end)) / 1000
 
 
-def _no_rows() -> NDArray[np.int64]:
-    return np.empty(0, dtype=np.int64)
-
-
 @dataclass(slots=True, eq=False)
 class Flight:
     """One launched step: what the device computes, beside what `step` says of it."""
@@ -90,11 +84,5 @@ class Flight:
     """When it is expected to be over, on the loop's clock."""
     prompt_rows: list[TakenRows] = field(default_factory=list)
     """Log-probabilities of prompt tokens that it computes."""
-    handles: list[int] = field(default_factory=list)
-    choice_indexes: list[int] = field(default_factory=list)
-    token_indexes: list[int] = field(default_factory=list)
-    """The place of each new token in its output."""
-    num_logprobs: NDArray[np.int64] = field(default_factory=_no_rows)
-    """By row of the sampling table."""
     drawn: Drawn | None = None
     """None where no row got a token."""

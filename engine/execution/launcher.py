@@ -107,10 +107,6 @@ class Launcher:
         """Draw a token for each row of the step, before any of them leaves."""
         table, first_row = self._rows, flight.step.first_row
         rows = slice(first_row, self._batch.num_rows)
-        flight.handles = table.handles[rows].tolist()
-        flight.choice_indexes = table.choices[rows].tolist()
-        flight.token_indexes = self._batch.num_outputs[rows].tolist()
-        flight.num_logprobs = table.sampling.num_logprobs[: rows.stop].copy()
         self._assembler.ban_bad_words(first_row)
         flight.drawn = self._draw(logits, table.sampling, self._batch.num_outputs[rows], first_row)
         table.put_in_flight(rows)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from engine.core.sequence import Phase, SequenceGroup
@@ -78,23 +76,9 @@ class Postprocessor:
             groups = [choices[place].group for place in wanted if sampled.is_broken[place]]
             broken = {group.handle: group for group in groups}
             wanted = [place for place in wanted if choices[place].group.handle not in broken]
-        self._report_tokens(flight, sampled, wanted, tokens)
+        going = {flight.step.first_row + place: choices[place] for place in wanted}
+        if sampled.logprobs is not None:
+            tokens.add_logprobs(sampled.logprobs, going)
+        tokens.add(list(going.values()), sampled.token_ids[wanted].tolist())
         self._core.fail(broken.values(), _BROKEN_LOGITS, is_wrong=True)
         return wanted
-
-    def _report_tokens(
-        self, flight: Flight, sampled: Sampled, wanted: Sequence[int], tokens: TokenRows
-    ) -> None:
-        choices, first_row = flight.step.choices, tokens.num_rows
-        columns = [flight.handles, flight.choice_indexes, flight.token_indexes, sampled.token_ids.tolist()]
-        if len(wanted) < len(choices):
-            columns = [[column[place] for place in wanted] for column in columns]
-        if sampled.logprobs is not None:
-            row_of = {flight.step.first_row + place: order for order, place in enumerate(wanted)}
-            tokens.add_logprobs(sampled.logprobs, flight.num_logprobs, row_of)
-        handles, choice_indexes, token_indexes, token_ids = columns
-        pushed = [choices[place].push(token_id) for place, token_id in zip(wanted, token_ids, strict=True)]
-        tokens.add_rows(handles, choice_indexes, token_indexes, token_ids, pushed)
-        for row, place in enumerate(wanted, first_row):
-            if choices[place].is_finished:
-                tokens.add_stop(row, choices[place])

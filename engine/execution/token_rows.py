@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
-
-import numpy as np
-from numpy.typing import NDArray
 
 from engine.core.sequence import Choice, SequenceGroup
 from engine.sampling.drawn import Logprobs
 from scheduling.columns import TokenColumns
-from scheduling.request import FinishReason
 
 
 class TokenRows:
@@ -42,51 +38,39 @@ class TokenRows:
         assert first is not None
         places = {row: place for place, row in enumerate(first.logprob_rows)}
         ends = list(accumulate(first.top_counts))
-        for row, (index, token_id) in enumerate(zip(first.indexes, first.token_ids, strict=True)):
-            choice = choices.get(first.choices[row])
-            if choice is None:
+        for row, (index, token_id) in enumerate(zip(first.choices, first.token_ids, strict=True)):
+            if index not in choices:
                 continue
             if row in places:
                 place = places[row]
                 top = slice(ends[place] - first.top_counts[place], ends[place])
                 tops = first.top_token_ids[top], first.top_logprobs[top]
                 self._add_logprobs(self.num_rows, first.logprobs[place], *tops)
-            self.add_rows([group.handle], [choice.index], [index], [token_id], [choice.push(token_id)])
-            self.add_stop(self.num_rows - 1, choice)
+            self.add([choices[index]], [token_id])
 
-    def add_rows(
-        self,
-        handles: Iterable[int],
-        choices: Iterable[int],
-        indexes: Iterable[int],
-        token_ids: Iterable[int],
-        ends: Sequence[tuple[str, FinishReason]],
-    ) -> None:
-        """One row per token; all arguments have equal length, `ends` holds text and finish reason."""
-        self._handles.extend(handles)
-        self._choices.extend(choices)
-        self._indexes.extend(indexes)
+    def add(self, choices: Sequence[Choice], token_ids: Sequence[int]) -> None:
+        """Append a token to each choice, with a row for each."""
+        for choice, token_id in zip(choices, token_ids, strict=True):
+            self._handles.append(choice.group.handle)
+            self._choices.append(choice.index)
+            self._indexes.append(choice.num_outputs)
+            text, reason = choice.push(token_id)
+            self._texts.append(text.encode())
+            self._finish_reasons.append(reason)
+            if choice.is_finished and choice.output.stop_place is not None:
+                self._stop_rows.append(self.num_rows - 1)
+                self._stop_places.append(choice.output.stop_place)
         self._token_ids.extend(token_ids)
-        self._finish_reasons.extend([reason for _, reason in ends])
-        self._texts.extend([text.encode() for text, _ in ends])
 
-    def add_stop(self, row: int, choice: Choice) -> None:
-        """Record which stop string ended a row's choice, if one did."""
-        if choice.output.stop_place is not None:
-            self._stop_rows.append(row)
-            self._stop_places.append(choice.output.stop_place)
-
-    def add_logprobs(self, logprobs: Logprobs, num_wanted: NDArray[np.int64], row_of: dict[int, int]) -> None:
-        """Take the rows that are added next; `row_of` maps rows of the batch to their order among them.
-
-        `num_wanted` is the number of alternatives by row of the batch.
-        """
+    def add_logprobs(self, logprobs: Logprobs, choices: Mapping[int, Choice]) -> None:
+        """Take log-probabilities of the rows that are added next: those of `choices`, by row of the batch."""
+        order = {row: place for place, row in enumerate(choices)}
         for place, row in enumerate(logprobs.rows.tolist()):
-            if row in row_of:
-                top = slice(min(int(num_wanted[row]), logprobs.top_token_ids.shape[1]))
-                tops = logprobs.top_token_ids[place, top], logprobs.top_logprobs[place, top]
+            if row in choices:
+                num_top = choices[row].group.spec.sampling.logprobs or 0
+                tops = logprobs.top_token_ids[place, :num_top], logprobs.top_logprobs[place, :num_top]
                 chosen = float(logprobs.chosen[place])
-                self._add_logprobs(self.num_rows + row_of[row], chosen, *(part.tolist() for part in tops))
+                self._add_logprobs(self.num_rows + order[row], chosen, *(part.tolist() for part in tops))
 
     def finish(self) -> TokenColumns:
         text = b"".join(self._texts)
