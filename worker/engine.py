@@ -30,15 +30,7 @@ class Engine:
 
     def idle_load(self) -> Load:
         """Return the load of an engine without sequences."""
-        return Load(
-            step=0,
-            running=0,
-            waiting=0,
-            pending_prefill_tokens=0,
-            free_blocks=self.pool.num_blocks,
-            cached_blocks=0,
-            context_tokens=0,
-        )
+        return Load(free_blocks=self.pool.num_blocks)
 
 
 def stall_limit_s(samples: Sequence[Sample], max_step_tokens: int) -> float:

@@ -167,7 +167,7 @@ class Groups:
         if group.phase is not Phase.ENDED and group.block_table:
             self.publish_blocks(group)
 
-    def hold(self, group: SequenceGroup) -> None:
+    def keep_for_handoff(self, group: SequenceGroup) -> None:
         """First tokens are out: keep the blocks for the handoff and nothing else."""
         group.choices = []
         group.phase = Phase.HELD
@@ -312,13 +312,9 @@ class Groups:
         self.report.received.append(self._tables.expect(group))
 
     def _arrive(self, arrived: KVArrived, now_s: float) -> None:
-        group = self._undivided(arrived.handle)
+        group = self._receiver(arrived.handle)
         if group is None:
             return
-        if group.phase is Phase.ABANDONED:
-            self._end(group)
-            return
-        assert group.phase is Phase.RECEIVING, f"KV arrived for a sequence that is {group.phase.value}"
         del self.queues.receiving[group.key]
         self._tables.accept(group, arrived.num_verified_blocks)
         if group.goal is Goal.CACHE:
@@ -333,14 +329,20 @@ class Groups:
         self.queues.arrived[group.key] = group
 
     def _give_up_copy(self, handle: int, message: str) -> None:
+        group = self._receiver(handle)
+        if group is not None:
+            self.fail(group, FailureReason.HANDOFF, message)
+
+    def _receiver(self, handle: int) -> SequenceGroup | None:
+        """Return the group whose copy is over; end it and return None if nobody waits for it any more."""
         group = self._undivided(handle)
         if group is None:
-            return
+            return None
         if group.phase is Phase.ABANDONED:
             self._end(group)
-        else:
-            assert group.phase is Phase.RECEIVING, f"KV failed for a sequence that is {group.phase.value}"
-            self.fail(group, FailureReason.HANDOFF, message)
+            return None
+        assert group.phase is Phase.RECEIVING, f"a copy is over for a sequence that is {group.phase.value}"
+        return group
 
     def _undivided(self, handle: int) -> SequenceGroup | None:
         """Return the one group of a handle that has not run yet."""

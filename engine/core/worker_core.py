@@ -186,7 +186,7 @@ class WorkerCore:
         self.end(finished)
         for group in step.prefilled:
             if group.goal is Goal.HAND_OVER and group.phase is not Phase.ENDED:
-                self.groups.hold(group)
+                self.groups.keep_for_handoff(group)
         return [chunk.group for chunk in step.chunks if _brought_first_tokens(chunk.group)]
 
     def end(self, finished: Iterable[Choice]) -> None:

@@ -48,7 +48,7 @@ def mark_steps(device: torch.device) -> Mark:
     return _record(torch.cuda.current_stream(device))
 
 
-def hold_steps(device: torch.device, mark: Mark) -> None:
+def delay_steps(device: torch.device, mark: Mark) -> None:
     """Let later device work of the calling thread wait for `mark`; the thread itself does not wait."""
     if device.type == "cuda":
         assert isinstance(mark, torch.cuda.Event)

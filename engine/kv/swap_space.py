@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.core.memory.swap_memory import default_num_slots
-from engine.device.copy_stream import hold_steps, mark_steps
+from engine.device.copy_stream import delay_steps, mark_steps
 from engine.kv.block_copies import BlockCopies, Copying
 
 # Assumed until something was swapped: the speed of a copy between a GPU and pageable memory.
@@ -69,7 +69,7 @@ class SwapSpace:
             self._copies = self._allocate()
         slots = [self._free.pop() for _ in blocks]
         copying = self._copies.store(blocks, slots, mark_steps(self._pool.device))
-        hold_steps(self._pool.device, copying.read)
+        delay_steps(self._pool.device, copying.read)
         self._unobserved.append(copying)
         return slots
 
@@ -79,7 +79,7 @@ class SwapSpace:
             return
         assert self._copies is not None, "nothing has been stored"
         copying = self._copies.load(slots, blocks, mark_steps(self._pool.device))
-        hold_steps(self._pool.device, copying.ended)
+        delay_steps(self._pool.device, copying.ended)
         self._unobserved.append(copying)
 
     def release(self, slots: Sequence[int]) -> None:

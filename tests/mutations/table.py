@@ -138,7 +138,7 @@ FAILURES = (
                 "engine/core/memory/room.py",
                 "or self._forecast.fits(chain(holders, [group]), group)):",
                 "or True):",
-                "tests/engine/core/test_forecast.py"
+                "tests/engine/core/memory/test_forecast.py"
                 "::test_without_examples_nothing_starts_that_could_outgrow_the_pool",
             ),
             Guard(

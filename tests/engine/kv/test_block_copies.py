@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.device.copy_stream import hold_steps, mark_steps
+from engine.device.copy_stream import delay_steps, mark_steps
 from engine.kv import block_copies
 from engine.kv.block_copies import BlockCopies, runs
 
@@ -56,10 +56,10 @@ def test_steps_and_copies_wait_for_each_other() -> None:
             slow = slow @ slow.sigmoid() / 8192
         pool.fill_(round_number + 1)
         stored = copies.store(range(64), range(64), mark_steps(device))
-        hold_steps(device, stored.read)
+        delay_steps(device, stored.read)
         pool.fill_(-1)
         loaded = copies.load(range(64), range(64), mark_steps(device))
-        hold_steps(device, loaded.ended)
+        delay_steps(device, loaded.ended)
         assert (pool == round_number + 1).all()
 
 
