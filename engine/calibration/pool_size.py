@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
@@ -20,16 +19,6 @@ KV_SHARE = 0.9
 their logits, for sampling and the counts of penalties, and for fragmentation."""
 
 
-class DeviceMemory(Protocol):
-    """Measures a device's memory."""
-
-    def free_bytes(self) -> int:
-        """Return the bytes that are free on the whole device."""
-
-    def peak_bytes(self, work: Callable[[], object]) -> int:
-        """Run `work`; return the most bytes that it had allocated at any moment."""
-
-
 class CudaMemory:
     """The memory of a GPU, as the driver and torch count it."""
 
@@ -37,11 +26,13 @@ class CudaMemory:
         self._device = device
 
     def free_bytes(self) -> int:
+        """Return the bytes that are free on the whole device."""
         torch.cuda.empty_cache()  # torch keeps freed memory, which the driver counts as used
         free, _ = torch.cuda.mem_get_info(self._device)
         return free
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
+        """Run `work`; return the most bytes that it had allocated at any moment."""
         torch.cuda.reset_peak_memory_stats(self._device)
         before = torch.cuda.memory_allocated(self._device)
         work()
@@ -59,7 +50,7 @@ def blocks_in(layout: BlockLayout, mebibytes: int) -> int:
 
 
 def blocks_that_fit(
-    model: Model, layout: BlockLayout, memory: DeviceMemory, *, max_num_seqs: int, token_budget: int
+    model: Model, layout: BlockLayout, memory: CudaMemory, *, max_num_seqs: int, token_budget: int
 ) -> int:
     """Return how many blocks fit into KV_SHARE of the memory that weights and the largest step leave."""
     step_bytes = _largest_step_bytes(model, layout, memory, max_num_seqs, token_budget)
@@ -75,7 +66,7 @@ def blocks_that_fit(
 
 
 def _largest_step_bytes(
-    model: Model, layout: BlockLayout, memory: DeviceMemory, max_num_seqs: int, token_budget: int
+    model: Model, layout: BlockLayout, memory: CudaMemory, max_num_seqs: int, token_budget: int
 ) -> int:
     """Measure a step of `token_budget` tokens with as many rows of logits as possible.
 

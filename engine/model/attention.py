@@ -36,22 +36,6 @@ class AttentionStep(Protocol):
         """
 
 
-class FusedStep(AttentionStep, Protocol):
-    """The step of a fused model (`engine.model.fusion`), whose layers call it in place of `attend`."""
-
-    def rotate_and_attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        norms: HeadNorms,
-        softmax: Softmax,
-    ) -> Tensor:
-        """Norm and rotate query and key by cos and sin [T, R], then do as `attend` does."""
-
-
 def paged_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -128,6 +112,10 @@ class KernelAttention:
         norms: HeadNorms,
         softmax: Softmax,
     ) -> Tensor:
+        """Norm and rotate query and key by cos and sin [T, R], then do as `attend` does.
+
+        The layers of a fused model (`engine.model.fusion`) call it in place of `attend`.
+        """
         self._order.enter(layer)
         kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
         slots = self._batch.slot_mapping

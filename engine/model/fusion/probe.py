@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.errors import FusionDiffers
 from engine.kv.kv_pool import KVPool
-from engine.model.attention import FusedStep, KernelAttention, LayerOrder
+from engine.model.attention import KernelAttention, LayerOrder
 from engine.model.fusion.modules import Decoder, Layer, Norm, Rotation
 from engine.model.step_batch import StepBatch
 
@@ -91,7 +91,7 @@ class Probe:
     def _added(self, output: Tensor) -> Tensor:
         return output.double() - self._rows.double()
 
-    def _step(self, first_layer: int) -> FusedStep:
+    def _step(self, first_layer: int) -> KernelAttention:
         order = LayerOrder()
         order.next_layer = first_layer
         return KernelAttention(self._pool, self._batch, order)

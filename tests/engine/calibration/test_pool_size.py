@@ -16,7 +16,7 @@ from engine.model.model import Model, load_model
 from tests import model_zoo
 
 
-class FakeMemory:
+class FakeMemory(CudaMemory):
     """Has `free` MiB, of which the largest step takes `step`."""
 
     def __init__(self, free: int, step: int) -> None:
