@@ -7,71 +7,39 @@ at its launch; what does (text, ends, due times, the prefix cache, the report) o
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import torch
 
 from engine.core.step import Step
+from engine.device.copy_stream import mark_steps
 from engine.sampling.drawn import Drawn
 from engine.sampling.prompt_logprobs import TakenRows
 
 
-class StepMark(Protocol):
-    """Times one step on the device; made when the step may begin."""
+class StepMark:
+    """Times one step on `device`; made when the step may begin.
+
+    On a GPU it begins when the step before is over, so the host's part counts only where the device waited
+    for it. On a CPU, whose launches return when they are done, all of the host's time counts, with planning.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._begin = self._end = mark_steps(device)
 
     def end(self) -> None:
         """All of the step is launched."""
-        ...
+        self._end = mark_steps(self._device)
 
     def wait(self) -> None:
         """Return when the step is over; raise the error that the device reports."""
-        ...
-
-    def seconds(self) -> float:
-        """Return how long the step took, once it is over."""
-        ...
-
-
-class HostMark:
-    """For a device whose launches return when they are done: the host's time, with planning."""
-
-    def __init__(self) -> None:
-        self._began_s = time.perf_counter()
-
-    def end(self) -> None:
-        """The step is over as well."""
-
-    def wait(self) -> None:
-        """It is over."""
-
-    def seconds(self) -> float:
-        return time.perf_counter() - self._began_s
-
-
-class CudaMark:
-    """Events around a step in the current stream.
-
-    The first is reached when the step before is over, so the host's part counts only where the device waited
-    for it.
-    """
-
-    def __init__(self) -> None:
-        cuda: Any = torch.cuda  # untyped
-        self._begin = cuda.Event(enable_timing=True)
-        # A waiting thread sleeps; by default it would spin, and take a core from the other threads.
-        self._end = cuda.Event(enable_timing=True, blocking=True)
-        self._begin.record()
-
-    def end(self) -> None:
-        self._end.record()
-
-    def wait(self) -> None:
         self._end.synchronize()
 
     def seconds(self) -> float:
-        return float(self._begin.elapsed_time(self._end)) / 1000
+        """Return how long the step took, once it is over."""
+        end = mark_steps(self._device) if self._device.type == "cpu" else self._end
+        return self._begin.elapsed_time(end) / 1000
 
 
 @dataclass(slots=True, eq=False)

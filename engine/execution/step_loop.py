@@ -46,7 +46,7 @@ from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
 from engine.device.copy_stream import mark_steps
 from engine.execution.device_rows import DeviceRows, StepAssembler
-from engine.execution.flight import CudaMark, Flight, HostMark, StepMark
+from engine.execution.flight import Flight, StepMark
 from engine.execution.launcher import Launcher, Runner
 from engine.execution.postprocessing import Postprocessor
 from engine.execution.token_rows import TokenRows
@@ -119,10 +119,8 @@ class StepLoop:
             prompt_rows_at_once=1 if deterministic else ROWS_AT_ONCE,
         )
         self._postprocessor = Postprocessor(self._core, self._rows, size)
-        is_cuda = pool.device.type == "cuda"
-        self._overlaps = is_cuda if overlaps is None else overlaps
-        device_mark: Callable[[], StepMark] = CudaMark if is_cuda else HostMark
-        self._new_mark = new_mark or device_mark
+        self._overlaps = pool.device.type == "cuda" if overlaps is None else overlaps
+        self._new_mark = new_mark or partial(StepMark, pool.device)
         self._flight: Flight | None = None
         """The step that was launched last, until it is processed."""
         self._tokens = TokenRows()

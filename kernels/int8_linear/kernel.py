@@ -132,14 +132,8 @@ def int8_linear(
     if x.dtype == torch.float64 or not can_launch(_int8_linear_kernel, x.device):
         return int8_linear_reference(x, weight, scale, bias)
     out = torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
-    if out.numel():
-        _launch(x, weight, scale, bias, out, counters)
-    return out
-
-
-def _launch(
-    x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, out: Tensor, counters: Tensor | None
-) -> None:
+    if not out.numel():
+        return out
     num_rows, num_outputs = out.shape
     num_inputs = weight.shape[1]
     tiles = choose_tiles(num_rows, x.element_size())
@@ -173,3 +167,4 @@ def _launch(
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
+    return out

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.execution.flight import StepMark
 from engine.model.step_batch import StepBatch
 
 
@@ -35,10 +36,11 @@ STEP_S = 0.125
 """How long the fake device takes for a step."""
 
 
-class LateMark:
+class LateMark(StepMark):
     """The mark of one step's end on a `FakeRunner`."""
 
     def __init__(self, runner: FakeRunner) -> None:
+        super().__init__(torch.device("cpu"))
         self._runner = runner
         self._number = 0
 

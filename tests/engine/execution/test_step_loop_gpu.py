@@ -11,7 +11,7 @@ from engine.core.admission import EngineLimits
 from engine.core.commands import Command, Decode
 from engine.core.memory.block_manager import BlockManager
 from engine.core.report import StepReport
-from engine.execution.flight import CudaMark
+from engine.execution.flight import StepMark
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import KVPool
@@ -88,7 +88,7 @@ def test_a_mark_times_its_own_step() -> None:
     factor = torch.randn(2048, 2048, device="cuda")
     times = []
     for count in (1, 100):
-        mark = CudaMark()
+        mark = StepMark(torch.device("cuda"))
         for _ in range(count):
             factor @ factor
         mark.end()
