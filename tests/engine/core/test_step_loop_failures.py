@@ -1,4 +1,4 @@
-"""What ends a sequence before its time: its caller, a request that cannot run, a step that breaks."""
+"""Sequences that end before their time: cancelled, refused, or failed by a step that breaks."""
 
 from __future__ import annotations
 
