@@ -126,7 +126,7 @@ class Batch:
         """Return the number of steps until a row has the last token it may have; there is a row."""
         if self._num_steps_to_an_end is None:
             n = self.num_rows
-            self._num_steps_to_an_end = int((self._limits[:n] - self.num_outputs[:n]).min())
+            self._num_steps_to_an_end = int(np.minimum.reduce(self._limits[:n] - self.num_outputs[:n]))
         return self._num_steps_to_an_end
 
     def decode_load(self, at_s: float) -> DecodeLoad:

@@ -50,7 +50,8 @@ class DueTimes:
     def __init__(self, max_rows: int) -> None:
         self.next_due = np.full(max_rows, math.inf)
         self._line = np.full(max_rows, math.inf)
-        self._gaps = np.zeros(max_rows, dtype=np.int64)
+        self._gaps = np.zeros(max_rows)
+        """Whole numbers, as floats: they are multiplied by times."""
         self._tpot = np.zeros(max_rows)
         """0, on a line at infinity, without a promise on the mean."""
         self._itl = np.full(max_rows, math.inf)
@@ -88,8 +89,7 @@ class DueTimes:
 
     def advance(self, rows: slice | NDArray[np.int64], now_s: float) -> None:
         """Each of `rows` got a token at `now_s`."""
-        line, gaps = self._after_token(rows, now_s)
-        self._line[rows], self._gaps[rows] = line, gaps
+        self._line[rows], self._gaps[rows] = self._after_token(rows, now_s)
         self._set_next(rows, now_s)
 
     def advance_steps(self, num_rows: int, ends: NDArray[np.float64]) -> None:
@@ -119,7 +119,7 @@ class DueTimes:
 
     def _after_token(
         self, rows: slice | NDArray[np.int64], now_s: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return next_line(self._line[rows], self._gaps[rows], self._tpot[rows], now_s)
 
     def _may_be_hopeless(self, rows: slice, ends: NDArray[np.float64]) -> bool:
@@ -129,8 +129,9 @@ class DueTimes:
         tpot = self._tpot[rows]
         first_due = self._line[rows] + self._gaps[rows] * tpot
         for pace in self._paces:
-            latest = float((ends - np.arange(len(ends)) * pace).max()) - HOPELESS_GAPS * pace
-            if float(first_due.min(where=tpot == pace, initial=math.inf)) < latest + ROUNDING_S:
+            latest = float(np.maximum.reduce(ends - np.arange(len(ends)) * pace)) - HOPELESS_GAPS * pace
+            first = float(np.minimum.reduce(first_due, where=tpot == pace, initial=math.inf))
+            if first < latest + ROUNDING_S:
                 return True
         return False
 
@@ -143,16 +144,18 @@ def _seconds(milliseconds: int | None) -> float:
     return math.inf if milliseconds is None else milliseconds / 1000
 
 
-def next_line(
-    start_s: _Column, num_gaps: NDArray[np.int64], tpot_s: _Column, now_s: float
-) -> tuple[_Column, NDArray[np.int64]]:
+def next_line(start_s: _Column, num_gaps: _Column, tpot_s: _Column, now_s: float) -> tuple[_Column, _Column]:
     """Return the lines of rows that got a token at `now_s`; hopeless rows, and those without one, start anew.
 
     A row's next token is due at `start_s + num_gaps · tpot_s`. A row that has no line yet starts at minus
     infinity; a row without a pace has a `tpot_s` of 0 and a line at infinity.
     """
     starts_anew = start_s + num_gaps * tpot_s < now_s - HOPELESS_GAPS * tpot_s
-    return np.where(starts_anew, now_s, start_s), np.where(starts_anew, 1, num_gaps + 1)
+    num_gaps = num_gaps + 1
+    if np.logical_or.reduce(starts_anew):
+        start_s = np.where(starts_anew, now_s, start_s)
+        num_gaps[starts_anew] = 1
+    return start_s, num_gaps
 
 
 def least_slack(due_s: _Column, hope_s: _Column, now_s: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
@@ -151,11 +152,9 @@ class BlockTables:
                 choice.num_reserved_blocks -= num_promised
                 num_new -= num_promised
         self._blocks.reserve(num_new)
-        blocks, begin = self._blocks.allocate(num_all), 0
+        blocks = iter(self._blocks.allocate(num_all))
         for choice, num_blocks in zip(choices, growths, strict=True):
-            end = begin + num_blocks
-            choice.block_table += blocks[begin:end]
-            begin = end
+            choice.block_table.extend(islice(blocks, num_blocks))
 
     def lose_context(self, group: SequenceGroup) -> None:
         """Drop what a group itself holds; its context is to be computed again."""

@@ -119,9 +119,9 @@ def forecast(state: RouterState, request: Judged) -> Forecast:
     capacity = state.capacity.capacity(slo.pace_ms, now)
     work_ahead = QueueAhead(ahead.tokens + fleet.bound_tokens, ahead.requests)
     predicted = predict(request.cost, work_ahead, capacity, state.learnt.load(capacity.prefill_rate, now))
-    predicted = _on_soonest_worker(state, request, predicted)
-    fixed_s = state.learnt.fixed_s(predicted.ttft_s - predicted.wait_s, now)
-    predicted = replace(predicted, ttft_s=predicted.ttft_s + fixed_s, fixed_s=fixed_s)
+    ttft_s, wait_s = _on_soonest_worker(state, request, predicted)
+    fixed_s = state.learnt.fixed_s(ttft_s - wait_s, now)
+    predicted = replace(predicted, ttft_s=ttft_s + fixed_s, wait_s=wait_s, fixed_s=fixed_s)
     ttft = state.learnt.ttft_spread(predicted, now)
     tpot = Spread(*state.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, now))
     if slo.tpot_ms is not None and cuts_steps(state.config.policy, capacity.roomiest.cost):
@@ -134,8 +134,8 @@ def forecast(state: RouterState, request: Judged) -> Forecast:
     return Forecast(predicted, ttft, tpot, at_rest)
 
 
-def _on_soonest_worker(state: RouterState, request: Judged, predicted: Prediction) -> Prediction:
-    """Return the prediction with the wait and the prompt time of the worker with the first token soonest.
+def _on_soonest_worker(state: RouterState, request: Judged, predicted: Prediction) -> tuple[float, float]:
+    """Return the TTFT and the wait in it on the worker with the first token soonest.
 
     Where requests are bound late, they go to that worker. Baselines bind at arrival to the shortest queue,
     and the mean over the fleet stands. So it does where more requests stand ahead than there are workers:
@@ -143,14 +143,14 @@ def _on_soonest_worker(state: RouterState, request: Judged, predicted: Predictio
     """
     ahead = request.ahead
     if state.config.policy.binds_at_arrival or ahead.requests > len(state.fleet.computing):
-        return predicted
+        return predicted.ttft_s, predicted.wait_s
     lanes = state.capacity.lanes(state.now)
     quickest = state.capacity.capacity(None, state.now).quickest
     cached = cached_tokens(state, request.hits, ahead)
     wait_s, own_s = soonest(request.cost, ahead.tokens, lanes, cached, quickest)
     if predicted.waits_for_slot:
         wait_s = max(wait_s, predicted.wait_s)
-    return replace(predicted, ttft_s=wait_s + own_s, wait_s=wait_s)
+    return wait_s + own_s, wait_s
 
 
 def cached_tokens(state: RouterState, hits: Mapping[str, int], ahead: QueueAhead) -> dict[str, int]:

@@ -87,15 +87,13 @@ class FleetCapacity:
         self._moves = 0
         self._workers: tuple[Worker, ...] = ()
         """Workers that compute prompts, then those that only decode."""
-        self._order: dict[str, int] = {}
-        """The places of these workers."""
         self._seen: dict[str, tuple[object, ...]] = {}
         self._prefill: dict[str, PrefillSpeed] = {}
         self._decode: dict[str, DecodeSpeed] = {}
         self._queues: dict[str, PromptQueue] = {}
         self._lanes: dict[str, Lane] = {}
-        self._roomy: dict[str, Worker] = {}
-        """Workers with fewer bound prompts than their limit."""
+        self._roomy: set[str] = set()
+        """Keys of workers with fewer bound prompts than their limit."""
         self._unpaced: Capacity | None = None
         self._paces: dict[int | None, _Pace] = {}
 
@@ -125,8 +123,8 @@ class FleetCapacity:
     def free_workers(self, now: float) -> list[Worker]:
         """Return the workers that compute prompts and have capacity to offer."""
         self._catch_up(now)
-        free = [worker for worker in self._roomy.values() if not worker.asking]
-        return sorted(free, key=lambda worker: self._order[worker.key])
+        roomy = self._roomy
+        return [worker for worker in self._workers if worker.key in roomy and not worker.asking]
 
     def lanes(self, now: float) -> list[Lane]:
         """Return when each worker that computes prompts is free."""
@@ -214,7 +212,6 @@ class FleetCapacity:
         """Start again, because other workers take new work than before."""
         fleet = self._fleet
         self._workers = tuple(dict.fromkeys((*fleet.computing, *fleet.decoding)))
-        self._order = {worker.key: place for place, worker in enumerate(self._workers)}
         for known in (self._seen, self._prefill, self._decode, self._paces, self._queues, self._lanes):
             known.clear()
         self._roomy.clear()
@@ -255,9 +252,9 @@ class FleetCapacity:
         queue, bound = self._queues[worker.key], worker.bound_tokens
         self._lanes[worker.key] = Lane(worker.key, queue.wait_s(bound), queue.speed)
         if bound < queue.limit:
-            self._roomy[worker.key] = worker
+            self._roomy.add(worker.key)
         else:
-            self._roomy.pop(worker.key, None)
+            self._roomy.discard(worker.key)
 
     def _forget_seats(self, keys: list[str]) -> None:
         """Forget the seats of these workers, and paces that nobody has asked for."""
