@@ -1,4 +1,4 @@
-"""The fleet's shared state without Redis: `memory_store` has the operations of `state.store`, over the `line`
+"""The fleet's shared state without Redis: `memory_store` has the operations of `state.store` on queue and grants, over the `line`
 of waiting requests and a `ledger` of credits or leases for each worker. It may import `state` and
 `scheduling`.
 """

@@ -1,6 +1,7 @@
-"""The fleet's shared state without Redis: the operations of `state.store.Store`, on any clock.
+"""Queue, shares, grants, credits and leases of a fleet without Redis, on any clock.
 
-Results are those of the Lua scripts; tests compare both side by side.
+The operations are those of `state.store.Store`. Results are those of its Lua scripts: tests compare both side
+by side.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from state.records import (
     CLASS_SCORE,
     GRANT_TTL_MS,
     MAX_GRANTS_LOST,
-    PREFIX_TTL_MS,
     SILENT_MS,
     DecodeRoom,
     Grant,
@@ -32,7 +32,6 @@ from state.records import (
     QueueStatus,
     Settled,
     Settlement,
-    WorkerRecord,
 )
 
 Hear = Callable[[Notice], None]
@@ -55,7 +54,6 @@ class MemoryStore:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._workers: dict[str, tuple[WorkerRecord, int]] = {}
         self._line = WaitingLine()
         self._entries: dict[str, _Entry] = {}
         self._grants: dict[str, int] = {}
@@ -64,36 +62,12 @@ class MemoryStore:
         self._credits: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._leases: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._tenants = TokenCounters()
-        self._prefixes: dict[str, tuple[set[bytes], int]] = {}
         self._ears: dict[str, list[Hear]] = {}
         self._called: dict[str, int] = {}
         """When each router last asked for a place or for grants."""
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
-
-    # Registry
-
-    def register_worker(self, record: WorkerRecord, ttl_s: float) -> None:
-        """Register a worker; it must register again before `ttl_s` is over, or it counts as gone."""
-        now, ttl_ms = self._now(), round(ttl_s * 1000)
-        self._workers[record.worker_id] = (record, now + ttl_ms)
-        held = self._prefixes.get(record.key)
-        if held is not None and held[1] > now:
-            self._prefixes[record.key] = (held[0], now + ttl_ms * 10)
-
-    def unregister_worker(self, worker_id: str, incarnation: str) -> None:
-        """Unregister a worker; a younger process of the same worker stays registered."""
-        found = self._workers.get(worker_id)
-        if found is not None and found[0].incarnation == incarnation:
-            del self._workers[worker_id]
-        self._prefixes.pop(f"{worker_id}:{incarnation}", None)
-
-    def list_workers(self) -> list[WorkerRecord]:
-        """Return every registered worker, by id."""
-        now = self._now()
-        self._workers = {key: found for key, found in self._workers.items() if found[1] > now}
-        return [self._workers[worker_id][0] for worker_id in sorted(self._workers)]
 
     # Queue
 
@@ -307,21 +281,6 @@ class MemoryStore:
         """Return the prompt tokens bound to a worker, by request."""
         return self._credits[worker_key].purge(self._now()).amounts()
 
-    # Prefix directory
-
-    def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
-        """Publish which blocks a worker's prefix cache has gained and lost."""
-        held = (self._cached(worker_key) - set(removed)) | set(added)
-        self._prefixes[worker_key] = (held, self._now() + PREFIX_TTL_MS)
-
-    def lookup_prefix(self, worker_keys: Sequence[str], hashes: Sequence[bytes]) -> dict[str, int]:
-        """Return how many leading blocks of a prompt each worker holds."""
-        return {key: _leading(hashes, self._cached(key)) for key in worker_keys}
-
-    def _cached(self, worker_key: str) -> set[bytes]:
-        held, expiry = self._prefixes.get(worker_key, (set(), 0))
-        return held if expiry > self._now() else set()
-
     # Notices
 
     def subscribe(self, router_id: str, hear: Hear) -> Callable[[], None]:
@@ -337,7 +296,3 @@ class MemoryStore:
         ears.remove(hear)
         if not ears:
             del self._ears[router_id]
-
-
-def _leading(hashes: Sequence[bytes], held: set[bytes]) -> int:
-    return next((i for i, block_hash in enumerate(hashes) if block_hash not in held), len(hashes))

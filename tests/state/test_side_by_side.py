@@ -70,6 +70,7 @@ class SideBySide(RuleBasedStateMachine):
         seconds, micros = admin.time()
         self.now_ms = seconds * 1000 + micros // 1000 + AHEAD_MS
         self.memory = MemoryStore(lambda: (self.now_ms + 0.5) / 1000)
+        self.registered: dict[str, tuple[WorkerRecord, int]] = {}
         self.notices: list[tuple[str, Notice]] = []
         self.pubsub = admin.pubsub(ignore_subscribe_messages=True)
         self.pubsub.subscribe(*(keys.router_channel(name) for name in LISTENING), keys.nudge_channel())
@@ -173,15 +174,19 @@ class SideBySide(RuleBasedStateMachine):
     @rule(worker=st.sampled_from(["w1", "w2"]), incarnation=st.sampled_from("ab"), ttl=TTL_S)
     def register(self, worker: str, incarnation: str, ttl: float) -> None:
         record = WorkerRecord(worker, incarnation, "decode", "127.0.0.1:1", "f", "demo", 16, 64)
-        self.demand_same(lambda store: store.register_worker(record, ttl))
+        self.run_async(self.store.register_worker(record, ttl))
+        self.registered[worker] = record, self.now_ms + round(ttl * 1000)
 
     @rule(worker=st.sampled_from(["w1", "w2"]), incarnation=st.sampled_from("ab"))
     def unregister(self, worker: str, incarnation: str) -> None:
-        self.demand_same(lambda store: store.unregister_worker(worker, incarnation))
+        self.run_async(self.store.unregister_worker(worker, incarnation))
+        if worker in self.registered and self.registered[worker][0].incarnation == incarnation:
+            del self.registered[worker]
 
     @rule()
     def look(self) -> None:
-        self.demand_same(lambda store: store.list_workers())
+        listed = [record for _, (record, expiry) in sorted(self.registered.items()) if expiry > self.now_ms]
+        assert self.run_async(self.store.list_workers()) == listed
         self.demand_same(lambda store: store.queue_status())
         for key in ("p1:a", "p2:a"):
             self.demand_same(lambda store, key=key: store.credits(key))  # type: ignore[misc]  # as above

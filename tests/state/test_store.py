@@ -20,26 +20,27 @@ from state.records import (
     Settled,
     Settlement,
 )
+from state.store import Store
 from tests.patience import PATIENCE_S
 from tests.state.common import DECODE, PREFILL, ROOMY, AnyStore, entry, settle, subscribed, worker
 
 
-async def test_a_worker_is_listed_until_its_heartbeat_stops(either: AnyStore) -> None:
-    await either.register_worker(worker(), ttl_s=30)
-    assert await either.list_workers() == [worker()]
-    await either.register_worker(worker(), ttl_s=0.05)  # the last heartbeat
+async def test_a_worker_is_listed_until_its_heartbeat_stops(store: Store) -> None:
+    await store.register_worker(worker(), ttl_s=30)
+    assert await store.list_workers() == [worker()]
+    await store.register_worker(worker(), ttl_s=0.05)  # the last heartbeat
     async with asyncio.timeout(PATIENCE_S):
-        while await either.list_workers():
+        while await store.list_workers():
             await asyncio.sleep(0.01)
 
 
-async def test_a_replaced_worker_cannot_take_its_successor_away(either: AnyStore) -> None:
-    await either.register_worker(worker("old"), ttl_s=10)
-    await either.register_worker(worker("new"), ttl_s=10)
-    await either.unregister_worker("w1", "old")
-    assert await either.list_workers() == [worker("new")]
-    await either.unregister_worker("w1", "new")
-    assert await either.list_workers() == []
+async def test_a_replaced_worker_cannot_take_its_successor_away(store: Store) -> None:
+    await store.register_worker(worker("old"), ttl_s=10)
+    await store.register_worker(worker("new"), ttl_s=10)
+    await store.unregister_worker("w1", "old")
+    assert await store.list_workers() == [worker("new")]
+    await store.unregister_worker("w1", "new")
+    assert await store.list_workers() == []
 
 
 async def test_the_queue_orders_by_class_and_then_by_due_time(either: AnyStore) -> None:
@@ -344,24 +345,24 @@ async def test_what_is_renewed_does_not_expire(either: AnyStore) -> None:
     assert await either.credits("p:1") == {"kept": 1}
 
 
-async def test_the_prefix_directory_counts_leading_blocks(either: AnyStore) -> None:
+async def test_the_prefix_directory_counts_leading_blocks(store: Store) -> None:
     hashes = [bytes([i]) * 16 for i in range(4)]
-    await either.publish_prefix("a:1", hashes, [])
-    await either.publish_prefix("b:1", [hashes[0], hashes[2]], [])
-    assert await either.lookup_prefix(["a:1", "b:1", "c:1"], hashes) == {"a:1": 4, "b:1": 1, "c:1": 0}
-    await either.publish_prefix("a:1", [], [hashes[1]])
-    assert await either.lookup_prefix(["a:1"], hashes) == {"a:1": 1}
+    await store.publish_prefix("a:1", hashes, [])
+    await store.publish_prefix("b:1", [hashes[0], hashes[2]], [])
+    assert await store.lookup_prefix(["a:1", "b:1", "c:1"], hashes) == {"a:1": 4, "b:1": 1, "c:1": 0}
+    await store.publish_prefix("a:1", [], [hashes[1]])
+    assert await store.lookup_prefix(["a:1"], hashes) == {"a:1": 1}
 
 
-async def test_a_long_prefix_is_looked_up_in_pieces_of_those_that_hold_it(either: AnyStore) -> None:
+async def test_a_long_prefix_is_looked_up_in_pieces_of_those_that_hold_it(store: Store) -> None:
     hashes = [number.to_bytes(16) for number in range(5000)]
     held = {"all:1": 5000, "most:1": 4097, "some:1": 1700, "few:1": 3, "none:1": 0}
     for worker_key, count in held.items():
-        await either.publish_prefix(worker_key, hashes[:count], [])
-    await either.publish_prefix("few:1", hashes[5:], [])
-    assert await either.lookup_prefix(list(held), hashes) == held
-    assert await either.lookup_prefix(list(held), []) == dict.fromkeys(held, 0)
-    assert await either.lookup_prefix([], hashes) == {}
+        await store.publish_prefix(worker_key, hashes[:count], [])
+    await store.publish_prefix("few:1", hashes[5:], [])
+    assert await store.lookup_prefix(list(held), hashes) == held
+    assert await store.lookup_prefix(list(held), []) == dict.fromkeys(held, 0)
+    assert await store.lookup_prefix([], hashes) == {}
 
 
 async def test_a_tenant_ahead_of_the_others_is_over_its_share(either: AnyStore) -> None:

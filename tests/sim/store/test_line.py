@@ -5,7 +5,6 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.store import line
 from sim.store.line import Place, WaitingLine
 
 
@@ -14,11 +13,10 @@ def test_the_line_counts_as_a_sorted_list_does(steps: list[tuple[int, str, int]]
     _compare([((score, key), tokens) for score, key, tokens in steps])
 
 
-def test_a_line_longer_than_its_chunks_counts_the_same() -> None:
+def test_a_long_line_counts_the_same() -> None:
     drawn = random.Random(5)
     keys = [f"k{drawn.randrange(900)}" for _ in range(3000)]
     _compare([((len(key) * 7 + int(key[1:]) % 50, key), drawn.randrange(100)) for key in keys], every=37)
-    assert line._LONGEST < 900
 
 
 def _compare(steps: list[tuple[Place, int]], every: int = 1) -> None:
