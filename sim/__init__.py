@@ -1,6 +1,7 @@
 """The fleet on a simulated clock: the router's own core, with no real waiting. In reading order:
 
 - `spec`: what is simulated, and `workload`: the trace to play; `simulation` puts all parts on one `clock`
+- `requests`: what each request asks for, and what became of it
 - `shell`: carries out the router core's actions; `store`: the shared state without Redis; `workers`: the
   workers
 - `result`: what came of it, and `metrics`: its figures

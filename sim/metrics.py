@@ -16,8 +16,6 @@ import numpy as np
 from reporting.quantiles import Quantiles, quantiles, weighted_quantiles
 from sim.result import End, RequestResult, SimResult, WorkerResult
 
-WARMUP_SHARE = 0.1
-
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
@@ -63,7 +61,7 @@ class Metrics:
 
 def measure(result: SimResult) -> Metrics:
     """Return the metrics of a run."""
-    kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
+    kept = result.judged
     came = kept[-1].asked.at_s - kept[0].asked.at_s
     span_s = came * len(kept) / max(1, len(kept) - 1) or 1.0
     done = [request for request in kept if request.end is End.FINISHED]

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.workers.step_log import LoggedStep
+from reporting.results import StepSample
 from workloads.trace import TraceRequest
+
+WARMUP_SHARE = 0.1
 
 
 class End(enum.Enum):
@@ -42,8 +44,6 @@ class RequestResult:
     at_risk: bool = False
     cached_tokens: int = 0
     attempts: int = 0
-    path: str = ""
-    """Its workers: `prefill-0>decode-1`, or `decode-1`."""
     error: str = ""
     refused_for: str = ""
     """Why it was refused: a `scheduling.admission.admission.Cause`, or the name of the error."""
@@ -92,7 +92,7 @@ class WorkerResult:
     """When its decode steps ended, on the simulation's clock."""
     step_sizes: NDArray[np.int32]
     """Sequences in each of them."""
-    steps: tuple[LoggedStep, ...] = ()
+    steps: tuple[StepSample, ...] = ()
     """All steps, if the specification keeps them."""
 
 
@@ -106,3 +106,8 @@ class SimResult:
     num_events: int
     leftovers: Mapping[str, int]
     """Resources that routers and store still held at the end; empty if nothing was lost."""
+
+    @property
+    def judged(self) -> tuple[RequestResult, ...]:
+        """The requests that figures are about: all but the first ones, which meet an empty fleet."""
+        return self.requests[int(len(self.requests) * WARMUP_SHARE) :]

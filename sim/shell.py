@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, get_args
 
 from router.core.actions import (
     Action,
@@ -17,13 +18,6 @@ from router.core.actions import (
     ReleaseCredit,
     ReleaseLease,
     RequestEnded,
-    SendCancel,
-    SendDecode,
-    SendDrain,
-    SendPreCopy,
-    SendPrefill,
-    SendReceive,
-    SendStopAndCopy,
     SetTimer,
     Settle,
     TellAccepted,
@@ -42,6 +36,7 @@ from router.core.events import (
     TimerFired,
 )
 from sim.clock import Clock
+from sim.requests import Requests
 from sim.spec import Overheads
 from sim.store.memory_store import MemoryStore
 from sim.workers.worker import WorkerCommand
@@ -50,29 +45,6 @@ from state.errors import QueueFull
 
 FOREVER_S = 1e9
 """No simulated router dies, so leases need no renewing."""
-
-
-_TO_WORKERS = (SendPrefill, SendReceive, SendDecode, SendCancel, SendPreCopy, SendStopAndCopy, SendDrain)
-
-
-class Audience(Protocol):
-    """Receives the actions that are neither for the store nor for the clock."""
-
-    def send(self, router: int, command: WorkerCommand) -> None:
-        """Send a command to a worker."""
-        ...
-
-    def accepted(self, action: TellAccepted) -> None:
-        """A request was accepted."""
-        ...
-
-    def rejected(self, action: Reject) -> None:
-        """A call ended with an error."""
-        ...
-
-    def finished(self, action: RequestEnded) -> None:
-        """A request is over."""
-        ...
 
 
 class SimShell:
@@ -85,31 +57,34 @@ class SimShell:
         store: MemoryStore,
         clock: Clock,
         overheads: Overheads,
-        audience: Audience,
+        requests: Requests,
+        send: Callable[[int, WorkerCommand], None],
     ) -> None:
         self.core = core
-        self._number = number
         self._router_id = core.state.config.router_id
         self._store = store
         self._clock = clock
         self._store_s = overheads.store_s
-        self._audience = audience
         self._is_nudged = False
         self._table: dict[type, Callable[[Any], None]] = {
             Enqueue: self._later(self._enqueue),
-            Dequeue: self._later(self._dequeue),
+            Dequeue: self._later(lambda action: store.dequeue(action.request_key)),
             AskGrants: self._later(self._ask_grants),
             Settle: self._later(self._settle),
-            ReleaseCredit: self._later(self._release_credit),
-            ReleaseLease: self._later(self._release_lease),
+            ReleaseCredit: self._later(
+                lambda action: store.release_credit(action.request_key, action.worker_key)
+            ),
+            ReleaseLease: self._later(
+                lambda action: store.release_lease(action.request_key, action.worker_key)
+            ),
             AskQueue: self._later(self._ask_queue),
             ChargeTenant: self._later(self._charge_tenant),
-            RefundTenant: self._later(self._refund_tenant),
+            RefundTenant: self._later(lambda action: store.refund_tenant(action.tenant, action.tokens)),
             SetTimer: self._set_timer,
-            TellAccepted: audience.accepted,
-            Reject: audience.rejected,
-            RequestEnded: audience.finished,
-            **dict.fromkeys(_TO_WORKERS, self._send),
+            TellAccepted: requests.accepted,
+            Reject: requests.rejected,
+            RequestEnded: requests.finished,
+            **dict.fromkeys(get_args(WorkerCommand), partial(send, number)),
         }
         store.subscribe(self._router_id, self._hear)
 
@@ -123,16 +98,13 @@ class SimShell:
             if act is not None:
                 act(action)
 
-    def _later(self, call: Callable[[Any], None]) -> Callable[[Action], None]:
+    def _later(self, call: Callable[[Any], Any]) -> Callable[[Action], None]:
         """Delay a store call. All take equally long, so none overtakes another."""
 
         def act(action: Action) -> None:
             self._clock.at(self._clock.now + self._store_s, call, action)
 
         return act
-
-    def _send(self, action: WorkerCommand) -> None:
-        self._audience.send(self._number, action)
 
     def _set_timer(self, action: SetTimer) -> None:
         self._clock.at(max(action.at, self._clock.now), self.submit, TimerFired(action.timer))
@@ -160,9 +132,6 @@ class SimShell:
         else:
             self.submit(Enqueued(key, place.position, place.work_ahead_tokens))
 
-    def _dequeue(self, action: Dequeue) -> None:
-        self._store.dequeue(action.request_key)
-
     def _ask_grants(self, action: AskGrants) -> None:
         for grant in self._store.grant(self._router_id, action.worker, action.decoders):
             if grant.router_id == self._router_id:
@@ -174,18 +143,9 @@ class SimShell:
         settlement = self._store.settle(key, prefill_key, action.decoders, FOREVER_S)
         self.submit(SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome))
 
-    def _release_credit(self, action: ReleaseCredit) -> None:
-        self._store.release_credit(action.request_key, action.worker_key)
-
-    def _release_lease(self, action: ReleaseLease) -> None:
-        self._store.release_lease(action.request_key, action.worker_key)
-
     def _charge_tenant(self, action: ChargeTenant) -> None:
         standing = self._store.charge_tenant(action.tenant, action.tokens, action.lead, action.band)
         self.submit(Charged(action.request_key, standing))
-
-    def _refund_tenant(self, action: RefundTenant) -> None:
-        self._store.refund_tenant(action.tenant, action.tokens)
 
     def _ask_queue(self, _: AskQueue) -> None:
         status = self._store.queue_status()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from router.core.capacity.worker_facts import DECODE, PREFILL
 from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from scheduling.policies import by_name
@@ -40,6 +41,12 @@ class FleetShape:
     @property
     def size(self) -> int:
         return self.prefill + self.decode
+
+    @property
+    def workers(self) -> list[tuple[str, str]]:
+        """The role and the id of each worker."""
+        counts = ((PREFILL, self.prefill), (DECODE, self.decode))
+        return [(role, f"{role}-{number}") for role, count in counts for number in range(count)]
 
     def __str__(self) -> str:
         return f"{self.prefill}p{self.decode}d" if self.prefill else f"{self.decode}d"
@@ -118,8 +125,7 @@ class SimSpec:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is {value}; accepted: a finite number from 0")
-        known = {f"prefill-{i}" for i in range(self.fleet.prefill)}
-        known |= {f"decode-{i}" for i in range(self.fleet.decode)}
+        known = {worker_id for _, worker_id in self.fleet.workers}
         for name in self.step_times:
             if name not in known:
                 raise ValueError(f"step_times is given for {name!r}; accepted: {', '.join(sorted(known))}")
@@ -129,6 +135,11 @@ class SimSpec:
     def rules(self) -> Policy:
         """The policy."""
         return by_name(self.policy) if isinstance(self.policy, str) else self.policy
+
+    @property
+    def send_token_s(self) -> float:
+        """Seconds to send the KV of one token to another worker."""
+        return self.profile.kv_bytes_per_token / self.profile.handoff_bytes_per_s
 
     def _check_lengths(self) -> None:
         most = self.profile.max_context

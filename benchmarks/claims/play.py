@@ -14,8 +14,8 @@ from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from services.profiles import load_profile
 from sim.commands.capacity import alone_s
-from sim.metrics import WARMUP_SHARE, measure
-from sim.result import End, RequestResult
+from sim.metrics import measure
+from sim.result import WARMUP_SHARE, End, RequestResult
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from sim.workload import Promises, draw
@@ -121,8 +121,7 @@ def play(case: Case) -> Played:
     """Simulate a case."""
     result = run(spec_of(case))
     itl = measure(result).itl
-    kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
-    return columns(kept, case.span_s * (1 - WARMUP_SHARE), itl.p99 if itl else 0.0)
+    return columns(result.judged, case.span_s * (1 - WARMUP_SHARE), itl.p99 if itl else 0.0)
 
 
 def columns(requests: Sequence[RequestResult], span_s: float, itl_p99_s: float) -> Played:

@@ -13,7 +13,8 @@ from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from services.profiles import load_profile
 from services.profiles import names as profile_names
-from sim.commands.capacity import references
+from sim.commands.capacity import capacity_per_s, references
+from sim.spec import FleetShape
 from sim.workload import Promises, draw, read, sample
 from workloads.shapes import DEFAULT_CAPS, RequestShape
 from workloads.slo import References
@@ -31,8 +32,9 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of a fleet, without its rate."""
+    """The load of a fleet of workers of this profile, without its rate."""
 
+    profile: Profile
     workload: str
     process: str
     duration_s: float
@@ -54,6 +56,12 @@ class Load:
         if self.recorded is not None:
             return self.recorded
         return draw(self.workload, self.process, rate, self.duration_s, seed, self.promises, self.scale)
+
+    def capacity_per_s(self, fleet: FleetShape, placement: Placement) -> float:
+        """Return the requests per second that a fleet carries at most, by arithmetic."""
+        tpot_ms = self.promises.tpot_ms
+        tpot_s = tpot_ms / 1000 if tpot_ms else None
+        return capacity_per_s(self.profile, fleet, placement, self.lengths, tpot_s)
 
 
 def number(low: float, *, above: bool = False) -> Callable[[str], float]:
@@ -174,6 +182,7 @@ def load_of(args: argparse.Namespace) -> Load:
             args.itl_ms,
         )
     return Load(
+        profile=profile,
         workload=args.workload,
         process=args.arrivals,
         duration_s=args.duration_s,

@@ -26,6 +26,19 @@ class Arm:
     def name(self) -> str:
         return f"{self.policy} {self.placement.value}"
 
+    def __str__(self) -> str:
+        budget = "" if self.token_budget is None else f", {self.token_budget} tokens a step"
+        return f"{self.fleet} {self.placement.value}{budget}"
+
+    def as_row(self) -> dict[str, str | int | None]:
+        """Return the arm for JSON."""
+        return {
+            "policy": self.policy,
+            "placement": self.placement.value,
+            "fleet": str(self.fleet),
+            "token_budget": self.token_budget,
+        }
+
 
 def arms(
     policies: str, placement: Placement | None, fleet: FleetShape, token_budget: int | None

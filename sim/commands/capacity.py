@@ -55,8 +55,7 @@ def alone_s(profile: Profile, prompt_tokens: int) -> float:
 
 def demand(profile: Profile, lengths: Sequence[RequestShape]) -> Demand:
     """Return the costs of a workload's mean request."""
-    a0, _, c3, _, c5, _ = profile.cost.coefficients
-    del a0
+    _, _, c3, _, c5, _ = profile.cost.coefficients
     prefill = [c3 * length.prompt_tokens + c5 * length.prompt_tokens**2 / 2 for length in lengths]
     # Longer outputs decode for longer, so contexts are weighted by them.
     tokens = sum(length.output_tokens for length in lengths)

@@ -95,21 +95,12 @@ def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefus
 
 def _replays(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool, int]:
     """Return the gain of admitting it, whether refusing it was false, and the gain of a placebo."""
-    gain, is_good = _admitted(spec, result, place)
-    return gain, is_good and gain > 0, _placebo(spec, result, place)
-
-
-def _admitted(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool]:
-    """Return the gain of good requests when it is admitted, and whether it is good itself."""
-    found, is_good = _replayed(replace(spec, at_risk=frozenset({place})), result, place)
-    return found + is_good, is_good
-
-
-def _placebo(spec: SimSpec, result: SimResult, place: int) -> int:
-    """Return the gain of good requests among the others when a placebo replaces it."""
+    others, is_good = _replayed(replace(spec, at_risk=frozenset({place})), result, place)
     nothing = TraceRequest(spec.trace[place].at_s, 1, 1)
     trace = (*spec.trace[:place], nothing, *spec.trace[place + 1 :])
-    return _replayed(replace(spec, trace=trace), result, place)[0]
+    placebo, _ = _replayed(replace(spec, trace=trace), result, place)
+    gain = others + is_good
+    return gain, is_good and gain > 0, placebo
 
 
 def _replayed(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool]:

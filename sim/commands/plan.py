@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.status import Status
 
 from reporting.simulated import read
-from scheduling.placement import Placement
 from sim.commands.arguments import Load, add_load_flags, add_profile_flag, load_of, number, whole
-from sim.commands.capacity import capacity_per_s
-from sim.commands.run_rows import facts_of, run_row, samples
-from sim.commands.search import Candidate, Found, Tried, judge, search
-from sim.commands.simulate import WIDTH
+from sim.commands.arms import Arm
+from sim.commands.run_rows import facts_of, run_row
+from sim.commands.search import Found, Search, Tried, judge
+from sim.commands.simulate import spec_of, wide_console
 from sim.metrics import measure
 from sim.simulation import run
-from sim.spec import FleetShape, SimSpec
 
 NONE_HOLDS = 1
 
@@ -48,6 +45,7 @@ def add_flags(command: argparse.ArgumentParser) -> None:
         "--json", type=Path, metavar="FILE", help="write the answer and everything that was tried"
     )
     command.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with plots")
+    command.set_defaults(max_seqs=None, routers=1, noise=1.0)
 
 
 def _share(text: str) -> float:
@@ -61,61 +59,34 @@ def _budgets(text: str) -> tuple[int, ...]:
     return tuple(whole(1)(part) for part in text.split(","))
 
 
-class _Attempts:
-    """Simulates candidates, shows the progress, and keeps the results."""
-
-    def __init__(self, args: argparse.Namespace, load: Load, status: Status) -> None:
-        self._args = args
-        self._load = load
-        self._status = status
-        self.tried: list[tuple[float, Tried]] = []
-        self.rows: list[dict[str, Any]] = []
-        """The rows of a page, if one is wanted."""
-
-    def __call__(self, candidate: Candidate, rate: float) -> Tried:
-        self._status.update(f"{len(self.tried)} tried; now {candidate} at {rate:.1f} requests/s")
-        args = self._args
-        spec = SimSpec(
-            profile=args.profile,
-            fleet=candidate.fleet,
-            trace=self._load.trace(rate, args.seed),
-            policy=args.policy,
-            placement=candidate.placement,
-            token_budget=candidate.token_budget,
-            seed=args.seed,
-        )
-        result = run(spec)
-        outcome = judge(candidate, result)
-        self.tried.append((rate, outcome))
-        if args.report is not None:
-            where = candidate.placement, candidate.fleet, candidate.token_budget
-            self.rows.append(run_row(args.policy, *where, rate, args.seed, measure(result), samples(result)))
-        return outcome
-
-
 def plan(args: argparse.Namespace) -> int:
     """Find a fleet and report it; return 0 if one was found, 1 if no fleet within the limit is enough."""
     if args.trace is not None:
         raise ValueError("trace is given; accepted: a workload, whose rate can be raised for the margin")
-    load = load_of(args)
-    tpot_ms = load.promises.tpot_ms
-    tpot_s = tpot_ms / 1000 if tpot_ms else None
+    load, console = load_of(args), wide_console()
+    tried: list[tuple[float, Tried]] = []
+    rows: list[dict[str, Any]] = []
+    """The rows of a page, if one is wanted."""
 
-    def estimate(fleet: FleetShape, placement: Placement) -> float:
-        return capacity_per_s(args.profile, fleet, placement, load.lengths, tpot_s)
+    def attempt(arm: Arm, rate: float) -> Tried:
+        status.update(f"{len(tried)} tried; now {arm} at {rate:.1f} requests/s")
+        result = run(spec_of(args, arm, load.trace(rate, args.seed), args.seed))
+        outcome = judge(arm, result)
+        tried.append((rate, outcome))
+        if args.report is not None:
+            rows.append(run_row(arm, rate, args.seed, result, measure(result)))
+        return outcome
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDTH
+    budgets, estimate = args.token_budgets, load.capacity_per_s
+    search = Search(args.policy, args.goodput, args.max_workers, budgets, estimate, attempt)
     with console.status("searching") as status:
-        attempts = _Attempts(args, load, status)
-        found = search(args.rate, args.goodput, args.max_workers, args.token_budgets, estimate, attempts)
-    _show(console, args, load, found, len(attempts.tried))
+        found = search.cheapest(args.rate)
+    _show(console, args, load, found, len(tried))
     if args.json is not None:
-        text = json.dumps(_document(args, load, found, attempts.tried), indent=1)
+        text = json.dumps(_document(args, load, found, tried), indent=1)
         args.json.write_text(text + "\n", encoding="utf-8")
     if args.report is not None:
-        _report(args, load, found, attempts.rows)
+        _report(args, load, found, rows)
     return 0 if found is not None else NONE_HOLDS
 
 
@@ -123,7 +94,7 @@ def _report(args: argparse.Namespace, load: Load, found: Found | None, rows: lis
     """Write a page with everything that was tried; the answer is first among its facts."""
     from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
 
-    results = read({**facts_of(args.profile.name, load, noise=1.0), "runs": rows})
+    results = read({**facts_of(load, args.noise), "runs": rows})
     answer = f"none of up to {args.max_workers} workers holds"
     if found is not None:
         margin = found.most_rate / args.rate
@@ -178,10 +149,4 @@ def _document(
 
 
 def _plain(candidate: Tried) -> dict[str, Any]:
-    fields = asdict(candidate)
-    fields["candidate"] = {
-        "fleet": str(candidate.candidate.fleet),
-        "placement": candidate.candidate.placement.value,
-        "token_budget": candidate.candidate.token_budget,
-    }
-    return fields
+    return {**asdict(candidate), "candidate": candidate.candidate.as_row()}

@@ -2,74 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from reporting.results import StepSample
-from scheduling.placement import Placement
 from sim.commands.arguments import Load
-from sim.metrics import WARMUP_SHARE, Metrics
+from sim.commands.arms import Arm
+from sim.metrics import Metrics
 from sim.result import End, SimResult
-from sim.spec import FleetShape
 from workloads.trace import summarise
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Seconds, one per finished request, without the first tenth; `ended_s` is the end of the run."""
-
-    ended_s: float
-    ttft_s: tuple[float, ...]
-    tpot_s: tuple[float, ...]
-
-
-def samples(result: SimResult) -> Samples:
-    """Return the samples of a run."""
-    kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
-    done = [request for request in kept if request.end is End.FINISHED]
-    return Samples(
-        result.ended_s,
-        tuple(round(request.ttft_s, 6) for request in done if request.ttft_s is not None),
-        tuple(round(request.tpot_s, 6) for request in done if request.tpot_s is not None),
-    )
-
-
-def steps(result: SimResult) -> tuple[StepSample, ...]:
-    """Return the steps that were kept."""
-    return tuple(
-        StepSample(step.end_s, step.step_s, worker.name, step.num_decodes, step.chunk_tokens)
-        for worker in result.workers
-        for step in worker.steps
-    )
-
-
-def run_row(
-    policy: str,
-    placement: Placement,
-    fleet: FleetShape,
-    token_budget: int | None,
-    rate_per_s: float,
-    seed: int,
-    metrics: Metrics,
-    samples: Samples,
-) -> dict[str, Any]:
-    """Return the row of a run for `reporting.simulated`."""
+def run_row(arm: Arm, rate_per_s: float, seed: int, result: SimResult, metrics: Metrics) -> dict[str, Any]:
+    """Return the row of a run for `reporting.simulated`; its samples are those of finished requests."""
+    done = [request for request in result.judged if request.end is End.FINISHED]
+    samples = {
+        "ended_s": result.ended_s,
+        "ttft_s": [round(request.ttft_s, 6) for request in done if request.ttft_s is not None],
+        "tpot_s": [round(request.tpot_s, 6) for request in done if request.tpot_s is not None],
+    }
     return {
-        "policy": policy,
-        "placement": placement.value,
-        "fleet": str(fleet),
-        "token_budget": token_budget,
+        **arm.as_row(),
         "rate_per_s": rate_per_s,
         "seed": seed,
-        "samples": asdict(samples),
+        "samples": samples,
         "metrics": metrics.as_dict(),
     }
 
 
-def facts_of(profile: str, load: Load, noise: float) -> dict[str, Any]:
+def facts_of(load: Load, noise: float) -> dict[str, Any]:
     """Return the facts that all runs share. A recorded trace has its own arrivals, lengths and promises."""
     facts = {
-        "profile": profile,
+        "profile": load.profile.name,
         "workload": load.name,
         "noise": noise,
         "references": asdict(load.references),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduling.placement import Placement
+from sim.commands.arms import Arm
 from sim.result import End, SimResult
 from sim.spec import FleetShape
 
@@ -18,23 +19,10 @@ MOST_MARGIN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A fleet, and its way to serve."""
-
-    fleet: FleetShape
-    placement: Placement
-    token_budget: int | None
-
-    def __str__(self) -> str:
-        budget = "" if self.token_budget is None else f", {self.token_budget} tokens a step"
-        return f"{self.fleet} {self.placement.value}{budget}"
-
-
-@dataclass(frozen=True, slots=True)
 class Tried:
     """The outcome of a candidate; shares of all requests after the first tenth."""
 
-    candidate: Candidate
+    candidate: Arm
     good: float
     refused: float
     late: float
@@ -65,13 +53,13 @@ class Found:
     cheaper: Tried | None
 
 
-Try = Callable[[Candidate, float], Tried]
+Try = Callable[[Arm, float], Tried]
 Estimate = Callable[[FleetShape, Placement], float]
 
 
-def judge(candidate: Candidate, result: SimResult) -> Tried:
+def judge(candidate: Arm, result: SimResult) -> Tried:
     """Summarise a simulation as shares."""
-    kept = result.requests[int(len(result.requests) * 0.1) :]
+    kept = result.judged
     count = len(kept)
     done = [request for request in kept if request.end is End.FINISHED]
     late = sum(not request.met_ttft for request in done)
@@ -87,41 +75,6 @@ def judge(candidate: Candidate, result: SimResult) -> Tried:
     )
 
 
-def search(
-    rate: float,
-    goodput: float,
-    most_workers: int,
-    budgets: Sequence[int | None],
-    estimate: Estimate,
-    attempt: Try,
-) -> Found | None:
-    """Raise the size until a fleet is enough, or lower it while one is; return None if `most_workers` are too
-    few.
-    """
-    size = _first_size(rate, most_workers, estimate)
-    best = _best(size, rate, goodput, budgets, estimate, attempt)
-    cheaper: Tried | None = None
-    while best.good < goodput:
-        if size == most_workers:
-            return None
-        size, cheaper = size + 1, best
-        best = _best(size, rate, goodput, budgets, estimate, attempt)
-    while cheaper is None and size > 1:
-        smaller = _best(size - 1, rate, goodput, budgets, estimate, attempt)
-        if smaller.good < goodput:
-            cheaper = smaller
-        else:
-            size, best = size - 1, smaller
-    return Found(best, _most_rate(best.candidate, rate, goodput, attempt), cheaper)
-
-
-def _first_size(rate: float, most_workers: int, estimate: Estimate) -> int:
-    for size in range(1, most_workers):
-        if max(estimate(fleet, placement) for fleet, placement in _shapes(size)) >= rate:
-            return size
-    return most_workers
-
-
 def _shapes(size: int) -> Iterator[tuple[FleetShape, Placement]]:
     yield FleetShape(0, size), Placement.AGGREGATED
     for prefill in range(1, size):
@@ -129,36 +82,67 @@ def _shapes(size: int) -> Iterator[tuple[FleetShape, Placement]]:
             yield FleetShape(prefill, size - prefill), placement
 
 
-def _best(
-    size: int,
-    rate: float,
-    goodput: float,
-    budgets: Sequence[int | None],
-    estimate: Estimate,
-    attempt: Try,
-) -> Tried:
-    """Return the first shape of this size that is enough, or the best of those worth trying."""
-    shapes = sorted(_shapes(size), key=lambda candidate: -estimate(*candidate))[:MAX_SHAPES]
-    worth = [shape for shape in shapes if estimate(*shape) >= LOWEST_SHARE * rate] or shapes[:1]
-    tried: list[Tried] = []
-    for budget in budgets:
-        for fleet, placement in worth:
-            found = attempt(Candidate(fleet, placement, budget), rate)
-            if found.good >= goodput:
-                return found
-            tried.append(found)
-    return max(tried, key=lambda candidate: candidate.good)
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Looks for the fewest workers under a policy that keep a share `goodput` of all requests good."""
 
+    policy: str
+    goodput: float
+    most_workers: int
+    budgets: Sequence[int | None]
+    estimate: Estimate
+    attempt: Try
 
-def _most_rate(candidate: Candidate, rate: float, goodput: float, attempt: Try) -> float:
-    """Return the highest rate, by bisection on its logarithm."""
-    low, high = rate, rate
-    while attempt(candidate, high * 1.25).good >= goodput:
-        low = high = high * 1.25
-        if low >= MOST_MARGIN * rate:
-            return low
-    high *= 1.25
-    for _ in range(MARGIN_STEPS):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if attempt(candidate, middle).good >= goodput else (low, middle)
-    return low
+    def cheapest(self, rate: float) -> Found | None:
+        """Raise the size until a fleet is enough, or lower it while one is; return None if `most_workers` are
+        too few.
+        """
+        size = self._first_size(rate)
+        best = self._best(size, rate)
+        cheaper: Tried | None = None
+        while best.good < self.goodput:
+            if size == self.most_workers:
+                return None
+            size, cheaper = size + 1, best
+            best = self._best(size, rate)
+        while cheaper is None and size > 1:
+            smaller = self._best(size - 1, rate)
+            if smaller.good < self.goodput:
+                cheaper = smaller
+            else:
+                size, best = size - 1, smaller
+        return Found(best, self._most_rate(best.candidate, rate), cheaper)
+
+    def _first_size(self, rate: float) -> int:
+        for size in range(1, self.most_workers):
+            if max(self.estimate(fleet, placement) for fleet, placement in _shapes(size)) >= rate:
+                return size
+        return self.most_workers
+
+    def _best(self, size: int, rate: float) -> Tried:
+        """Return the first shape of this size that is enough, or the best of those worth trying."""
+        shapes = sorted(_shapes(size), key=lambda shape: -self.estimate(*shape))[:MAX_SHAPES]
+        worth = [shape for shape in shapes if self.estimate(*shape) >= LOWEST_SHARE * rate] or shapes[:1]
+        tried: list[Tried] = []
+        for budget in self.budgets:
+            for fleet, placement in worth:
+                found = self.attempt(Arm(self.policy, placement, fleet, budget), rate)
+                if found.good >= self.goodput:
+                    return found
+                tried.append(found)
+        return max(tried, key=lambda candidate: candidate.good)
+
+    def _most_rate(self, candidate: Arm, rate: float) -> float:
+        """Return the highest rate that it carries, by bisection on its logarithm."""
+        low, high = rate, rate
+        while self.attempt(candidate, high * 1.25).good >= self.goodput:
+            low = high = high * 1.25
+            if low >= MOST_MARGIN * rate:
+                return low
+        high *= 1.25
+        for _ in range(MARGIN_STEPS):
+            middle = math.sqrt(low * high)
+            low, high = (
+                (middle, high) if self.attempt(candidate, middle).good >= self.goodput else (low, middle)
+            )
+        return low

@@ -31,9 +31,8 @@ from sim.commands.arguments import (
     whole,
 )
 from sim.commands.arms import Arm, arms
-from sim.commands.capacity import capacity_per_s
 from sim.commands.false_refusals import FalseRefusals, false_refusals
-from sim.commands.run_rows import Samples, facts_of, run_row, samples, steps
+from sim.commands.run_rows import facts_of, run_row
 from sim.metrics import Metrics, measure
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
@@ -41,6 +40,9 @@ from workloads.trace import TraceRequest
 
 WIDTH = 120
 """Width of the table if it goes to a file or a pipe."""
+COLUMNS = (
+    "good/s", "good", "refused", "kept", "TTFT p50", "p99", "TPOT p50", "p99", "ITL p99", "busy", "KV",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,10 @@ class ArmRun:
     rate_per_s: float
     seed: int
     metrics: Metrics
-    samples: Samples
-    steps: tuple[StepSample, ...]
-    wall_s: float
+    row: dict[str, Any]
+    """The run for JSON."""
+    steps: tuple[StepSample, ...] = ()
+    wall_s: float = 0.0
     false_refusals: FalseRefusals | None = None
 
 
@@ -130,9 +133,7 @@ def simulate(args: argparse.Namespace) -> int:
     chosen = arms(args.policy, args.placement, fleet, args.token_budget)
     rates = rates_of(args, load, fleet)
     runs: list[ArmRun] = []
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDTH
+    console = wide_console()
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("simulating", total=len(rates) * len(chosen) * args.seeds)
         for rate in rates:
@@ -155,6 +156,14 @@ def simulate(args: argparse.Namespace) -> int:
     return 0
 
 
+def wide_console() -> Console:
+    """Return the console, with a fixed width if it is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    return console
+
+
 def rates_of(args: argparse.Namespace, load: Load, fleet: FleetShape) -> list[float]:
     """Return the rates from low to high. A recorded trace has a rate of its own."""
     if load.recorded is not None:
@@ -162,7 +171,11 @@ def rates_of(args: argparse.Namespace, load: Load, fleet: FleetShape) -> list[fl
         return [len(load.recorded) / span_s if span_s > 0 else float(len(load.recorded))]
     if args.rate is not None:
         return sorted(set(args.rate))
-    most = estimate(args, load, fleet)
+    most = load.capacity_per_s(fleet, Placement.AGGREGATED)
+    if most < 1e-6:
+        raise ValueError(
+            f"tpot is {load.promises.tpot_ms} ms; accepted: more, no batch of this profile decodes that fast"
+        )
     return sorted({share * most for share in args.load})
 
 
@@ -180,7 +193,8 @@ def _run(
     result = run(spec)
     wall_s = time.perf_counter() - began
     false = false_refusals(spec, result, args.false_refusals) if args.false_refusals else None
-    return ArmRun(arm, rate, seed, measure(result), samples(result), steps(result), wall_s, false)
+    metrics, steps = measure(result), tuple(step for worker in result.workers for step in worker.steps)
+    return ArmRun(arm, rate, seed, metrics, run_row(arm, rate, seed, result, metrics), steps, wall_s, false)
 
 
 def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
@@ -192,18 +206,8 @@ def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
     write_page(replace(results, runs=tuple(shown)), path)
 
 
-def estimate(args: argparse.Namespace, load: Load, fleet: FleetShape) -> float:
-    """Return the requests per second that these workers carry at most if they compute prompts and decode."""
-    tpot_ms = load.promises.tpot_ms
-    tpot_s = tpot_ms / 1000 if tpot_ms else None
-    rate = capacity_per_s(args.profile, fleet, Placement.AGGREGATED, load.lengths, tpot_s)
-    if rate < 1e-6:
-        raise ValueError(f"tpot is {tpot_ms} ms; accepted: more, no batch of this profile decodes that fast")
-    return rate
-
-
 def spec_of(
-    args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...], seed: int, *, log_steps: bool
+    args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...], seed: int, *, log_steps: bool = False
 ) -> SimSpec:
     """Return the specification of a simulation."""
     return SimSpec(
@@ -226,34 +230,20 @@ def spec_of(
 
 def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmRun]) -> None:
     """Print a row for each arm: means over its seeds."""
-    facts = facts_of(args.profile.name, load, args.noise)
     offered = statistics.fmean(outcome.metrics.offered_per_s for outcome in runs)
     source = load.name if load.recorded is not None else f"{load.workload}, {load.process}"
     console.print(
-        f"{source}, {offered:.1f} requests/s; promise: {promises(facts)}; "
+        f"{source}, {offered:.1f} requests/s; promise: {promises(facts_of(load, args.noise))}; "
         f"{args.profile.name}, seeds {args.seed} to {args.seed + args.seeds - 1}",
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("policy, placement, fleet", no_wrap=True)
-    columns = (
-        "good/s",
-        "good",
-        "refused",
-        "kept",
-        "TTFT p50",
-        "p99",
-        "TPOT p50",
-        "p99",
-        "ITL p99",
-        "busy",
-        "KV",
-    )
-    for name in columns:
+    for name in COLUMNS:
         table.add_column(name, justify="right")
     for arm in dict.fromkeys(outcome.arm for outcome in runs):
         own = [outcome.metrics for outcome in runs if outcome.arm == arm]
-        table.add_row(f"{arm.policy} {arm.placement.value} {arm.fleet}", *_cells(own))
+        table.add_row(f"{arm.name} {arm.fleet}", *_cells(own))
     console.print(table)
     for outcome in runs:
         if outcome.false_refusals is not None:
@@ -268,45 +258,38 @@ def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmR
 
 def _cells(own: list[Metrics]) -> list[str]:
     return [
-        f"{_mean([metrics.goodput_per_s for metrics in own]):.1f}",
-        f"{_mean([metrics.good_share for metrics in own]):.1%}",
-        f"{_mean([metrics.refused / metrics.requests for metrics in own]):.1%}",
-        _percent([metrics.kept_share for metrics in own]),
+        _mean("{:.1f}", [metrics.goodput_per_s for metrics in own]),
+        _mean("{:.1%}", [metrics.good_share for metrics in own]),
+        _mean("{:.1%}", [metrics.refused / metrics.requests for metrics in own]),
+        _mean("{:.1%}", [metrics.kept_share for metrics in own]),
         _ms([metrics.ttft for metrics in own], "p50"),
         _ms([metrics.ttft for metrics in own], "p99"),
         _ms([metrics.tpot for metrics in own], "p50"),
         _ms([metrics.tpot for metrics in own], "p99"),
         _ms([metrics.itl for metrics in own], "p99"),
-        f"{_mean([metrics.busy_share for metrics in own]):.0%}",
-        f"{_mean([metrics.kv_allocated for metrics in own]):.0%}",
+        _mean("{:.0%}", [metrics.busy_share for metrics in own]),
+        _mean("{:.0%}", [metrics.kv_allocated for metrics in own]),
     ]
 
 
-def _mean(values: list[float]) -> float:
-    return statistics.fmean(values)
-
-
-def _percent(values: list[float | None]) -> str:
+def _mean(shown: str, values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return f"{_mean(known):.1%}" if known else "–"
+    return shown.format(statistics.fmean(known)) if known else "–"
 
 
 def _ms(values: list[Quantiles | None], name: str) -> str:
     known = [getattr(value, name) for value in values if value is not None]
-    return f"{_mean(known) * 1000:.1f}" if known else "–"
+    return f"{statistics.fmean(known) * 1000:.1f}" if known else "–"
 
 
 def document(args: argparse.Namespace, load: Load, runs: Sequence[ArmRun]) -> dict[str, Any]:
     """Return the document of --json."""
     rows = [
         {
-            **run_row(
-                outcome.arm.policy, outcome.arm.placement, outcome.arm.fleet, outcome.arm.token_budget,
-                outcome.rate_per_s, outcome.seed, outcome.metrics, outcome.samples,
-            ),
+            **outcome.row,
             "wall_s": outcome.wall_s,
             "false_refusals": None if outcome.false_refusals is None else asdict(outcome.false_refusals),
         }
         for outcome in runs
-    ]  # fmt: skip
-    return {**facts_of(args.profile.name, load, args.noise), "runs": rows}
+    ]
+    return {**facts_of(load, args.noise), "runs": rows}

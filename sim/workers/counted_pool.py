@@ -1,8 +1,9 @@
-"""A worker's KV blocks, counted: only blocks of shared prefixes have a name and a number of their own.
+"""A worker's KV blocks and host memory, counted.
 
-All other blocks of a table are `NAMELESS`. When their sequence has ended they stay cached behind what was
-used before, and take their place in the order of eviction, as they would on an engine; the last one is taken
-to be partly filled. A nameless block has one owner, so sequences have one choice each.
+Only blocks of shared prefixes have a name and a number of their own. All other blocks of a table are
+`NAMELESS`. When their sequence has ended they stay cached behind what was used before, and take their place
+in the order of eviction, as they would on an engine; the last one is taken to be partly filled. A nameless
+block has one owner, so sequences have one choice each.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
 from engine.core.memory.block_manager import BlockShortage
+from engine.core.memory.swap_memory import default_num_slots
+from scheduling.memory.preemption import SwapSpeed
 
 NAMELESS = -1
 
@@ -56,7 +59,7 @@ class CountedPool:
         return next((count for count, name in enumerate(names) if name not in self._block_of), len(names))
 
     def reserve(self, num_blocks: int, prefix: Sequence[bytes] = ()) -> list[int]:
-        held = [self._block_of[name] for name in prefix[: self.num_held(prefix)]] if prefix else []
+        held = [self._block_of[name] for name in prefix[: self.num_held(prefix)]]
         num_new = num_blocks - len(held)
         num_wanted = num_new + sum(block not in self._num_references for block in held)
         if num_wanted > self.num_available_blocks:
@@ -190,3 +193,39 @@ class CountedPool:
                 self._cached.move_to_end(key, last=False)
             elif key >= 0:
                 self.forget([key])
+
+
+class CountedSwap:
+    """Implements `engine.core.memory.swap_memory.SwapMemory`: copies take time, and nothing else."""
+
+    def __init__(self, num_blocks: int, speed: SwapSpeed) -> None:
+        self.num_free = default_num_slots(num_blocks, speed.block_bytes, is_page_locked=True)
+        self._num_slots = self.num_free
+        self.block_bytes = speed.block_bytes
+        self.bytes_per_s = speed.bytes_per_s
+        self._copied_s = 0.0
+
+    def store(self, blocks: Sequence[int]) -> list[int]:
+        self.num_free -= len(blocks)
+        self._copy(len(blocks))
+        return [0] * len(blocks)
+
+    def load(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
+        self._copy(len(slots))
+
+    def release(self, slots: Sequence[int]) -> None:
+        self.num_free += len(slots)
+
+    def take_copied_s(self) -> float:
+        """Return the seconds of copies that the next step waits for, once."""
+        copied_s, self._copied_s = self._copied_s, 0.0
+        return copied_s
+
+    def check_integrity(self, held: Sequence[Sequence[int]]) -> None:
+        self.check_some(held)
+
+    def check_some(self, held: Sequence[Sequence[int]]) -> None:
+        assert sum(map(len, held)) + self.num_free == self._num_slots
+
+    def _copy(self, num_blocks: int) -> None:
+        self._copied_s += num_blocks * self.block_bytes / self.bytes_per_s

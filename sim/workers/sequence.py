@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,47 +12,33 @@ from engine.core.sequence import Choice, SequenceGroup
 from scheduling.request import FinishReason, SequenceSpec
 
 
+@dataclass(slots=True, eq=False)
 class SimSequence:
     """How long the answer will be, what of the prompt is shared, and when its tokens came."""
 
-    __slots__ = (
-        "block_names",
-        "first_at",
-        "gaps",
-        "generated",
-        "handle",
-        "is_ended",
-        "is_receiving",
-        "joined_at",
-        "last_at",
-        "output_tokens",
-        "reported",
-        "router",
-        "sent_at",
-        "spec",
-    )
+    router: int
+    handle: int
+    """Its router's; `spec` has the worker's."""
+    spec: SequenceSpec
+    output_tokens: int = 0
+    block_names: tuple[bytes, ...] = ()
+    """The names of the leading blocks of its prompt that others may have computed."""
+    generated: int = field(init=False)
+    """Tokens of the answer, as of when it joined or left the batch last."""
+    reported: int = field(init=False)
+    is_receiving: bool = False
+    """Its blocks are there, and its KV has not come yet."""
+    is_ended: bool = False
+    sent_at: float = 0.0
+    """When what is computed of it will have been sent."""
+    joined_at: int = 0
+    """The number of the worker's decode steps before it joined."""
+    first_at: float | None = None
+    last_at: float = 0.0
+    gaps: list[NDArray[np.float64]] = field(default_factory=list)
 
-    def __init__(self, router: int, handle: int, spec: SequenceSpec) -> None:
-        self.router = router
-        self.handle = handle
-        """Its router's; `spec` has the worker's."""
-        self.spec = spec
-        self.output_tokens = 0
-        self.block_names: tuple[bytes, ...] = ()
-        """The names of the leading blocks of its prompt that others may have computed."""
-        self.generated = len(spec.output_token_ids)
-        """Tokens of the answer, as of when it joined or left the batch last."""
-        self.reported = self.generated
-        self.is_receiving = False
-        """Its blocks are there, and its KV has not come yet."""
-        self.is_ended = False
-        self.sent_at = 0.0
-        """When what is computed of it will have been sent."""
-        self.joined_at = 0
-        """The number of the worker's decode steps before it joined."""
-        self.first_at: float | None = None
-        self.last_at = 0.0
-        self.gaps: list[NDArray[np.float64]] = []
+    def __post_init__(self) -> None:
+        self.generated = self.reported = len(self.spec.output_token_ids)
 
     @property
     def prompt_tokens(self) -> int:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from engine.core.batch import Batch
 from engine.core.sequence import Choice
 from sim.workers.sequence import SimSequence
-
-Times = NDArray[np.float64]
+from sim.workers.step_times import Times
 
 
 class StepRecord:

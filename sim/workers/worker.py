@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from engine.core.report import Failure
 from engine.core.sequence import Choice, Goal, SequenceGroup
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
+from reporting.results import StepSample
 from router.core.actions import (
     SendCancel,
     SendDecode,
@@ -34,44 +35,37 @@ from router.core.actions import (
 from router.core.capacity.worker_facts import WorkerFacts
 from router.core.events import SequenceFailed, StepReported
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost.cost_model import StepShape
 from scheduling.memory.preemption import SwapSpeed
-from scheduling.policies.policy import Policy
 from scheduling.request import SequenceSpec
 from sim.clock import Clock
-from sim.spec import Overheads
-from sim.workers.counted_pool import CountedPool
+from sim.requests import Requests
+from sim.result import WorkerResult
+from sim.spec import SimSpec
+from sim.workers.counted_pool import CountedPool, CountedSwap
 from sim.workers.handoff import Handoffs
-from sim.workers.reporter import Reporter, Usage
+from sim.workers.reporter import Reporter
 from sim.workers.sequence import CountedChoice, SimSequence
 from sim.workers.shared_names import SharedNames
-from sim.workers.step_ends import LONGEST_STRETCH, StepEnds
-from sim.workers.step_log import StepLog
-from sim.workers.step_record import StepRecord, Times
-from sim.workers.step_times import StepTimes
-from sim.workers.swap import CountedSwap
+from sim.workers.step_record import StepRecord
+from sim.workers.step_times import LONGEST_STRETCH, StepEnds, StepTimes, Times
 
 WorkerCommand = (
     SendPrefill | SendReceive | SendDecode | SendCancel | SendPreCopy | SendStopAndCopy | SendDrain
 )
 
 
-class Surroundings(Protocol):
-    """The parts of a simulation that its workers need."""
+@dataclass(slots=True)
+class Totals:
+    """The work of a worker in totals."""
 
-    def reported(self, router: int, report: StepReported) -> None:
-        """A report leaves for a router."""
-        ...
-
-    def describe(self, sequence: SimSequence) -> None:
-        """Fill in what no command says: how long the answer will be, and what of the prompt is shared."""
-        ...
-
-    handoffs: Handoffs
-
-    def ended(self, sequence: SimSequence) -> None:
-        """A sequence is over here; all its times are known."""
-        ...
+    num_steps: int = 0
+    num_mixed_steps: int = 0
+    busy_s: float = 0.0
+    chunk_tokens: int = 0
+    decode_tokens: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
 
 
 class SimWorker:
@@ -80,59 +74,68 @@ class SimWorker:
     def __init__(
         self,
         facts: WorkerFacts,
-        policy: Policy,
-        cost: CostModel,
-        swap: SwapSpeed,
-        max_context: int,
+        spec: SimSpec,
         step_times: StepTimes,
         clock: Clock,
-        overheads: Overheads,
-        around: Surroundings,
-        num_routers: int,
-        *,
-        send_token_s: float,
-        stretch: bool,
+        requests: Requests,
+        handoffs: Handoffs,
+        report: Callable[[int, StepReported], None],
     ) -> None:
         self.facts = facts
         self.key = facts.key
-        self.usage = Usage()
         self.sequences: dict[int, SimSequence] = {}
         """By the handle that the core knows them by."""
         self.pool = CountedPool(facts.num_blocks, facts.block_size)
-        self.record = StepRecord(self.sequences)
-        self._swap = CountedSwap(facts.num_blocks, swap)
+        profile, cost = spec.profile, spec.profile.cost
+        self._record = StepRecord(self.sequences)
+        self._swap = CountedSwap(facts.num_blocks, SwapSpeed(profile.block_bytes, profile.swap_bytes_per_s))
         self._core = WorkerCore(
             self.pool,
             SharedNames(self.sequences),
             self._swap,
-            self.record,
-            limits=EngineLimits(1, max_context, facts.max_num_seqs, facts.token_budget, ()),
-            policy=policy,
+            self._record,
+            limits=EngineLimits(1, profile.max_context, facts.max_num_seqs, facts.token_budget, ()),
+            policy=spec.rules,
             cost=cost,
             refuse=_run_all,
             new_choice=self._new_choice,
         )
-        self._batch = self.record.batch = self._core.batch
+        self._batch = self._record.batch = self._core.batch
         self._reports = Reporter(
-            facts.key, self._core, self.pool, self.sequences, self.usage, overheads, around.reported,
-            num_routers,
-        )  # fmt: skip
-        self._tell = self._reports.tell
-        self.link_free_at = 0.0
-        """When what it sends to other workers will have been sent."""
+            facts.key, self._core, self.pool, self.sequences, spec.overheads, report, spec.num_routers
+        )
+        self._news = self._reports.news
+        self._totals = Totals()
+        self._log: list[StepSample] | None = [] if spec.log_steps else None
         self._step_ends = StepEnds(cost, step_times)
         self._clock = clock
-        self._around = around
-        self._num_routers = num_routers
-        self._send_token_s = send_token_s
-        self._stretches = stretch
+        self._requests = requests
+        self._handoffs = handoffs
+        self._num_routers = spec.num_routers
+        self._send_token_s = spec.send_token_s
+        self._link_free_at = 0.0
+        """When what it sends to other workers will have been sent."""
+        self._stretches = spec.stretch
         self._inbox: list[Callable[[], None]] = []
         self._is_stepping = False
         self._turn_number = 0
         """Calls of the clock that are for an earlier turn are void."""
         self._ends: Times | list[float] = []
         self._began = 0.0
-        self.log: StepLog | None = None
+
+    def result(self) -> WorkerResult:
+        """Return what the worker has done."""
+        ends, sizes = self._record.token_times()
+        return WorkerResult(
+            name=self.facts.worker_id,
+            role=self.facts.role,
+            **asdict(self._totals),
+            kv_allocated=self._reports.kv_allocated,
+            kv_held=self._reports.kv_held,
+            step_ends=ends,
+            step_sizes=sizes,
+            steps=tuple(self._log or ()),
+        )
 
     # In
 
@@ -186,7 +189,7 @@ class SimWorker:
         own = spec if spec.handle == handle else replace(spec, handle=handle)
         sequence = SimSequence(router, spec.handle, own)
         self.sequences[handle] = sequence
-        self._around.describe(sequence)
+        self._requests.describe(sequence)
         return sequence.spec
 
     def _own_handle(self, router: int, handle: int) -> int:
@@ -244,7 +247,7 @@ class SimWorker:
         sequence = self.sequences[group.handle]
         self._core.adopt(group)
         sequence.generated += 1
-        self._tell(sequence.router).add_token(sequence, sequence.generated, sequence.finish_reason)
+        self._news(sequence.router).add_token(sequence, sequence.finish_reason)
         for choice in group.choices:
             choice.is_finished = sequence.is_over
         self._core.go_on(group)
@@ -256,27 +259,28 @@ class SimWorker:
         report, sequences = self._core.take_report(), self.sequences
         for prefilled in report.prefilled:
             sequence = sequences[prefilled.handle]
-            self._tell(sequence.router).add_prefilled(sequence, prefilled.cached_tokens)
+            self._news(sequence.router).add_prefilled(sequence, prefilled.cached_tokens)
         for handle in report.preempted:
-            self.usage.preemptions += 1
-            self._tell(sequences[handle].router).preempted.append(sequences[handle].handle)
+            self._totals.preemptions += 1
+            self._news(sequences[handle].router).preempted.append(sequences[handle].handle)
         for handle in report.resumed:
-            self._tell(sequences[handle].router).resumed.append(sequences[handle].handle)
+            self._news(sequences[handle].router).resumed.append(sequences[handle].handle)
         for received in report.received:
             sequences[received.handle].is_receiving = True
-            self._around.handoffs.receive(sequences[received.handle], self.accept)
+            self._handoffs.receive(sequences[received.handle], self.accept)
         self._tell_failures(report.failures)
         for handle in report.freed:
             sequence = sequences.pop(handle)
             sequence.is_ended = True
-            self._around.ended(sequence)
+            self._handoffs.forget(sequence)
+            self._requests.ended(sequence)
 
     def _tell_failures(self, failures: Iterable[Failure]) -> None:
         for failure in failures:
             sequence = self.sequences[failure.handle]
             if not sequence.is_receiving:  # cancelled: its router knows
                 told = SequenceFailed(sequence.handle, failure.reason, failure.message)
-                self._tell(sequence.router).failures.append(told)
+                self._news(sequence.router).failures.append(told)
 
     def _begin(self) -> bool:
         """Begin a step; False when nothing is to be done now."""
@@ -304,7 +308,7 @@ class SimWorker:
 
     def _mixed(self, step: Step) -> None:
         copy_s = self._swap.take_copied_s()
-        end = self._step_ends.of_mixed(step.shape, self.usage.num_steps, self._clock.now, copy_s)
+        end = self._step_ends.of_mixed(step.shape, self._totals.num_steps, self._clock.now, copy_s)
         self._begin_steps([end], lambda turn_number: self._mixed_done(turn_number, step))
 
     def _begin_steps(self, ends: Times | list[float], done: Callable[[int], None]) -> None:
@@ -318,12 +322,12 @@ class SimWorker:
             return
         now, shape = self._clock.now, step.shape
         self._count_steps([now], step.num_decodes, shape.num_tokens - step.num_decodes)
-        self.usage.num_mixed_steps += bool(step.chunks)
+        self._totals.num_mixed_steps += bool(step.chunks)
         self._core.join(step)
         self._core.advance(step)
         self._core.mark_written(step)
         self._core.count_tokens(step, now)
-        self.usage.recomputed_tokens += step.num_recomputed
+        self._totals.recomputed_tokens += step.num_recomputed
         self._send_chunks(step, now)
         self._first_tokens(step, now)
         for group in self._core.finish(step, step.choices[step.num_decodes :], self._finished(step.last)):
@@ -336,21 +340,20 @@ class SimWorker:
         """The blocks of chunks that another worker wants go out while the next chunk is computed."""
         for chunk in step.chunks:
             if chunk.group.goal is Goal.HAND_OVER:
-                begins = max(now, self.link_free_at)
-                self.link_free_at = begins + (chunk.end - chunk.begin) * self._send_token_s
-                self.sequences[chunk.group.handle].sent_at = self.link_free_at
+                begins = max(now, self._link_free_at)
+                self._link_free_at = begins + (chunk.end - chunk.begin) * self._send_token_s
+                self.sequences[chunk.group.handle].sent_at = self._link_free_at
 
     def _first_tokens(self, step: Step, now: float) -> None:
         """The last chunks of prompts brought a token each."""
         for group in step.joining:
             sequence = self.sequences[group.handle]
             (choice,) = group.choices
-            generated = choice.num_outputs
             sequence.add_token(now)
-            sequence.generated = generated
-            self._tell(sequence.router).add_token(sequence, generated, sequence.finish_reason)
+            sequence.generated = choice.num_outputs
+            self._news(sequence.router).add_token(sequence, sequence.finish_reason)
             if group.goal is Goal.HAND_OVER:
-                self._around.handoffs.send(sequence, self.let_go)
+                self._handoffs.send(sequence, self.let_go)
 
     def _finished(self, last: Iterable[Choice]) -> list[Choice]:
         """Return the choices that have all their tokens, and report those that decodes have brought."""
@@ -361,15 +364,15 @@ class SimWorker:
                 choice.is_finished = True
                 finished.append(choice)
                 if choice.group.goal is not Goal.HAND_OVER:
-                    told = self._tell(sequence.router)
-                    told.add_run(sequence, sequence.generated, sequence.finish_reason)
+                    news = self._news(sequence.router)
+                    news.add_run(sequence, sequence.generated, sequence.finish_reason)
         return finished
 
     # Steps of decodes only
 
     def _stretch(self) -> None:
         """Begin as many decode steps as are sure to come one after another."""
-        size, context, first = self._batch.num_rows, self._batch.num_context_tokens, self.usage.num_steps
+        size, context, first = self._batch.num_rows, self._batch.num_context_tokens, self._totals.num_steps
         count = 1
         if self._stretches and not self._reports.has_news:
             count = self._core.num_steps_alike(LONGEST_STRETCH)
@@ -394,15 +397,17 @@ class SimWorker:
 
     def _count_steps(self, ends: Times | list[float], num_decodes: int, chunk_tokens: int) -> None:
         """Record steps that are over, before the core counts their tokens."""
-        usage, count = self.usage, len(ends)
-        if self.log is not None:
-            self.log.add(self._began, ends, num_decodes, chunk_tokens)
+        totals, count = self._totals, len(ends)
+        if self._log is not None:
+            for begin, end in pairwise((self._began, *map(float, ends))):
+                step = StepSample(end, end - begin, self.facts.worker_id, num_decodes, chunk_tokens)
+                self._log.append(step)
         if num_decodes:
-            self.record.add(ends, num_decodes)
-        usage.num_steps += count
-        usage.busy_s += float(ends[-1]) - self._began
-        usage.chunk_tokens += chunk_tokens
-        usage.decode_tokens += count * num_decodes
+            self._record.add(ends, num_decodes)
+        totals.num_steps += count
+        totals.busy_s += float(ends[-1]) - self._began
+        totals.chunk_tokens += chunk_tokens
+        totals.decode_tokens += count * num_decodes
 
 
 def _run_all(_: SequenceSpec) -> None:

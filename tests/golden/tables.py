@@ -21,7 +21,6 @@ from sim.commands import simulate
 from sim.commands.arguments import Load, Parser, load_of
 from sim.commands.arms import Arm, arms
 from sim.commands.false_refusals import false_refusals
-from sim.commands.run_rows import samples
 from sim.metrics import measure
 from sim.result import RequestResult, SimResult, WorkerResult
 from sim.simulation import run
@@ -72,7 +71,7 @@ def _run(
     result = run(spec)
     false = false_refusals(spec, result, args.false_refusals) if args.false_refusals else None
     metrics = measure(result)
-    shown = simulate.ArmRun(arm, rate, seed, metrics, samples(result), (), 0.0, false)
+    shown = simulate.ArmRun(arm, rate, seed, metrics, {}, false_refusals=false)
     row = {
         "arm": f"{arm.name} {arm.fleet}",
         "rate_per_s": rate,
@@ -96,13 +95,13 @@ def _digests(result: SimResult) -> dict[str, Any]:
 def _request_row(one: RequestResult) -> list[Any]:
     return [
         one.end.value, one.ttft_s, one.tpot_s, one.e2e_s, one.queue_s, one.max_gap_s, one.p99_gap_s,
-        one.promised_ttft_s, one.at_risk, one.cached_tokens, one.attempts, one.path, one.error,
+        one.promised_ttft_s, one.at_risk, one.cached_tokens, one.attempts, "", one.error,
         one.refused_for,
     ]  # fmt: skip
 
 
 def _worker_row(one: WorkerResult) -> list[Any]:
-    steps = digest([step.end_s, step.step_s, step.num_decodes, step.chunk_tokens] for step in one.steps)
+    steps = digest([step.at_s, step.step_s, step.num_decodes, step.prefill_tokens] for step in one.steps)
     ends = digest([float(end), int(size)] for end, size in zip(one.step_ends, one.step_sizes, strict=True))
     return [
         one.role, one.num_steps, one.num_mixed_steps, one.busy_s, one.chunk_tokens, one.decode_tokens,

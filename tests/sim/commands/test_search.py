@@ -3,7 +3,8 @@
 import pytest
 
 from scheduling.placement import Placement
-from sim.commands.search import Candidate, Tried, search
+from sim.commands.arms import Arm
+from sim.commands.search import Search, Tried
 from sim.spec import FleetShape
 
 PER_WORKER = 10.0
@@ -21,7 +22,7 @@ class Hardware:
         self.share = share
         self.asked: list[tuple[int, float]] = []
 
-    def __call__(self, candidate: Candidate, rate: float) -> Tried:
+    def __call__(self, candidate: Arm, rate: float) -> Tried:
         self.asked.append((candidate.fleet.size, rate))
         carried = self.share * PER_WORKER * candidate.fleet.size
         good = min(1.0, carried / rate)
@@ -31,7 +32,7 @@ class Hardware:
 @pytest.mark.parametrize(("share", "size"), [(0.5, 9), (1.0, 5), (2.0, 3)])
 def test_the_smallest_that_holds_is_found_from_either_side(share: float, size: int) -> None:
     hardware = Hardware(share)
-    found = search(45.0, 0.99, 20, (None,), _estimate, hardware)
+    found = Search("slack", 0.99, 20, (None,), _estimate, hardware).cheapest(45.0)
     assert found is not None
     assert found.best.candidate.fleet.size == size
     assert found.best.good >= 0.99
@@ -44,7 +45,7 @@ def test_the_smallest_that_holds_is_found_from_either_side(share: float, size: i
 
 
 def test_one_worker_has_no_cheaper_one() -> None:
-    found = search(1.0, 0.9, 20, (None,), _estimate, Hardware(1.0))
+    found = Search("slack", 0.9, 20, (None,), _estimate, Hardware(1.0)).cheapest(1.0)
     assert found is not None
     assert found.best.candidate.fleet.size == 1
     assert found.cheaper is None
@@ -52,9 +53,9 @@ def test_one_worker_has_no_cheaper_one() -> None:
 
 
 def test_a_limit_that_is_too_low_has_no_answer() -> None:
-    assert search(500.0, 0.99, 3, (None,), _estimate, Hardware(1.0)) is None
+    assert Search("slack", 0.99, 3, (None,), _estimate, Hardware(1.0)).cheapest(500.0) is None
 
 
 def test_why_names_what_was_missed() -> None:
-    one = Tried(Candidate(FleetShape(0, 1), Placement.AGGREGATED, None), 0.8, 0.15, 0.05, 0.0, 0.0)
+    one = Tried(Arm("slack", Placement.AGGREGATED, FleetShape(0, 1), None), 0.8, 0.15, 0.05, 0.0, 0.0)
     assert one.why == "15.0% refused, 5.0% with a late first token"

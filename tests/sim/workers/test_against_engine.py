@@ -69,7 +69,7 @@ def test_no_simulated_step_is_other_than_the_engines(policy: str, max_num_seqs: 
         )
     )
     shapes = [report.shape for report in engine.reports if report.shape is not None]
-    assert [(step.num_decodes, step.chunk_tokens) for step in worker.steps] == [
+    assert [(step.num_decodes, step.prefill_tokens) for step in worker.steps] == [
         (shape.num_decodes, shape.num_tokens - shape.num_decodes) for shape in shapes
     ]
     assert worker.busy_s == pytest.approx(sum(map(profile.cost.predict, shapes)))

@@ -1,0 +1,152 @@
+"""The requests of a simulation: what each one asks for, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reporting.quantiles import rank
+from router.core.actions import Reject, RequestEnded, TellAccepted
+from router.core.events import Arrived
+from router.errors import Refused
+from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
+from sim.result import End, RequestResult
+from sim.spec import SimSpec
+from sim.workers.sequence import SimSequence
+from sim.workers.shared_names import names_of
+from workloads.trace import TraceRequest
+
+_SAMPLING = SamplingParams()
+_ENDS = {FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH}
+
+
+@dataclass(slots=True)
+class _Record:
+    """One request while it is simulated."""
+
+    asked: TraceRequest
+    names: tuple[bytes, ...]
+    """The names of the blocks of its prompt that others share."""
+    accepted: TellAccepted | None = None
+    error: str = ""
+    refused_for: str = ""
+    ended: RequestEnded | None = None
+    gaps: list[NDArray[np.float64]] = field(default_factory=list)
+
+
+class Requests:
+    """The requests of a trace by their place in it, which is their id; listener n + 1 waits for request n."""
+
+    def __init__(self, spec: SimSpec) -> None:
+        self._at_risk = spec.at_risk
+        tenants = {
+            name: number for number, name in enumerate(sorted({request.tenant for request in spec.trace}))
+        }
+        size = spec.profile.block_size
+        self._records = [
+            _Record(request, names_of(request, tenants[request.tenant], size)) for request in spec.trace
+        ]
+
+    def block_names(self, place: int) -> tuple[bytes, ...]:
+        """Return the names of the blocks of a prompt that others share."""
+        return self._records[place].names
+
+    def arrived(self, place: int, prefix_hits: dict[str, int]) -> Arrived:
+        """Return a request's arrival at a router; `prefix_hits` are its leading blocks that workers hold."""
+        asked = self._records[place].asked
+        max_tokens = asked.max_tokens or asked.output_tokens
+        return Arrived(
+            listener=place + 1,
+            tenant=asked.tenant,
+            request_id=str(place),
+            session=0,
+            digest=b"",
+            prompt_token_ids=range(asked.prompt_tokens),
+            sampling=_SAMPLING,
+            seed_given=False,
+            stop=StopRules(max_tokens, ignore_eos=max_tokens == asked.output_tokens),
+            slo=Slo(
+                ttft_ms=asked.ttft_ms,
+                tpot_ms=asked.tpot_ms,
+                itl_ms=asked.itl_ms,
+                allow_at_risk=place in self._at_risk,
+                slo_class=SloClass[asked.slo_class.upper()],
+            ),
+            received_at=asked.at_s,
+            prefix_hits=prefix_hits,
+        )
+
+    # What routers say
+
+    def accepted(self, action: TellAccepted) -> None:
+        """Keep the promise that a request was accepted with."""
+        self._records[action.listener - 1].accepted = action
+
+    def rejected(self, action: Reject) -> None:
+        """Note why a request was refused. Its client gives up: an open loop sends nothing twice."""
+        record, error = self._records[action.listener - 1], action.error
+        record.error = f"{type(error).__name__}: {error}"
+        record.refused_for = (
+            error.decision.cause.value if isinstance(error, Refused) else type(error).__name__
+        )
+
+    def finished(self, action: RequestEnded) -> None:
+        """Keep the outcome of a request."""
+        _, request_id, _ = action.request_key.split("/")
+        self._records[int(request_id)].ended = action
+
+    # What workers ask and say
+
+    def describe(self, sequence: SimSequence) -> None:
+        """Give a sequence what no command says: how long its output is, and what of its prompt is shared."""
+        record = self._record_of(sequence)
+        sequence.output_tokens = record.asked.output_tokens
+        sequence.block_names = record.names
+
+    def ended(self, sequence: SimSequence) -> None:
+        """Take in the gaps of a sequence that is over on its worker."""
+        self._record_of(sequence).gaps.extend(sequence.gaps)
+
+    def _record_of(self, sequence: SimSequence) -> _Record:
+        return self._records[int(sequence.spec.fence.request_id)]
+
+    def results(self) -> tuple[RequestResult, ...]:
+        """Return what became of each request."""
+        return tuple(map(_result, self._records))
+
+
+def _result(record: _Record) -> RequestResult:
+    accepted, ended = record.accepted, record.ended
+    promised_s = accepted.promise.predicted_ttft_ms / 1000 if accepted else None
+    at_risk = accepted.promise.at_risk if accepted else False
+    if ended is None:
+        end = End.REFUSED if record.error else End.UNFINISHED
+        return RequestResult(
+            record.asked, end, promised_ttft_s=promised_s, at_risk=at_risk, error=record.error,
+            refused_for=record.refused_for,
+        )  # fmt: skip
+    outcome = ended.outcome
+    marks = outcome.marks
+    gaps = np.concatenate(record.gaps) if record.gaps else None
+    return RequestResult(
+        asked=record.asked,
+        end=End.FINISHED if set(outcome.reasons) <= _ENDS else End.FAILED,
+        ttft_s=marks.first_token_at - marks.received_at if outcome.has_tokens else None,
+        tpot_s=outcome.tpot_s,
+        e2e_s=marks.ended_at - marks.received_at,
+        queue_s=marks.dispatched_at - marks.received_at,
+        max_gap_s=float(gaps.max()) if gaps is not None else None,
+        p99_gap_s=_p99(gaps) if gaps is not None else None,
+        promised_ttft_s=promised_s,
+        at_risk=at_risk,
+        cached_tokens=outcome.cached_prompt_tokens,
+        attempts=outcome.attempts,
+        error=outcome.error,
+    )
+
+
+def _p99(gaps: NDArray[np.float64]) -> float:
+    at = rank(len(gaps), 0.99)
+    return float(np.partition(gaps, at)[at])
