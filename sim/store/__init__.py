@@ -1,4 +1,5 @@
-"""The fleet's shared state without Redis: `memory_store` has the operations of `state.store` on queue and grants, over the `line`
-of waiting requests and a `ledger` of credits or leases for each worker. It may import `state` and
-`scheduling`.
+"""The fleet's shared state without Redis.
+
+`memory_store` has the operations of `state.store` that a simulation uses, over the `line` of waiting requests
+and a `ledger` of credits or leases for each worker. It may import `state` and `scheduling`.
 """
