@@ -9,7 +9,7 @@ before the load ended count towards rates.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -54,9 +54,6 @@ class Metrics:
     """The share of allocated slots without a token."""
     preempted_work: float
     """Prompt tokens computed again, as a share of all computed."""
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def measure(result: SimResult) -> Metrics:

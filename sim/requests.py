@@ -15,7 +15,6 @@ from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, Stop
 from sim.result import End, RequestResult
 from sim.spec import SimSpec
 from sim.workers.sequence import SimSequence
-from sim.workers.shared_names import names_of
 from workloads.trace import TraceRequest
 
 _SAMPLING = SamplingParams()
@@ -36,6 +35,17 @@ class _Record:
     gaps: list[NDArray[np.float64]] = field(default_factory=list)
 
 
+def _names_of(asked: TraceRequest, tenant: int, block_size: int) -> tuple[bytes, ...]:
+    """Return the names of the full blocks of a request's shared prefix, chained by its pieces."""
+    tokens, pieces = asked.shared_block_tokens, asked.shared_blocks
+    num_blocks = min(len(pieces) * tokens, asked.prompt_tokens) // block_size
+    names = []
+    for index in range(num_blocks):
+        last_piece = ((index + 1) * block_size - 1) // tokens
+        names.append(f"{tenant} {tokens} {pieces[: last_piece + 1]} {index}".encode())
+    return tuple(names)
+
+
 class Requests:
     """The requests of a trace by their place in it, which is their id; listener n + 1 waits for request n."""
 
@@ -46,7 +56,7 @@ class Requests:
         }
         size = spec.profile.block_size
         self._records = [
-            _Record(request, names_of(request, tenants[request.tenant], size)) for request in spec.trace
+            _Record(request, _names_of(request, tenants[request.tenant], size)) for request in spec.trace
         ]
 
     def block_names(self, place: int) -> tuple[bytes, ...]:

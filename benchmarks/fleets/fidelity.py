@@ -158,7 +158,7 @@ def _simulated(
             step_times=_steps((step.at_s - step.step_s - began, step) for step in own),
         )
         found = [simulated_samples(simulate(spec)) for spec in (followed, scattered)]
-        repetitions.append(Repetition(seed, medians, *(_medians(run.ttft_s, run.tpot_s) for run in found)))
+        repetitions.append(Repetition(seed, medians, *(_medians(*run) for run in found)))
     return repetitions
 
 

@@ -81,6 +81,9 @@ def number(low: float, *, above: bool = False) -> Callable[[str], float]:
     return parse
 
 
+POSITIVE = number(0, above=True)
+
+
 def numbers(low: float) -> Callable[[str], list[float]]:
     """Return a parser of numbers above `low`, separated by commas."""
     read = number(low, above=True)
@@ -122,21 +125,19 @@ def add_load_flags(command: argparse.ArgumentParser, *, duration_s: float) -> No
     )
     load.add_argument(
         "--duration-s",
-        type=number(0, above=True),
+        type=POSITIVE,
         default=duration_s,
         metavar="S",
         help=f"time over which requests arrive ({duration_s:g})",
     )
-    load.add_argument(
-        "--scale", type=number(0, above=True), default=1.0, metavar="X", help="multiplies all lengths (1)"
-    )
+    load.add_argument("--scale", type=POSITIVE, default=1.0, metavar="X", help="multiplies all lengths (1)")
     slo = command.add_argument_group("promises, as ratios or absolute")
     slo.add_argument(
-        "--ttft-x", type=number(0, above=True), default=10.0, metavar="X",
+        "--ttft-x", type=POSITIVE, default=10.0, metavar="X",
         help="TTFT as a multiple of a median prompt without load (10)",
     )  # fmt: skip
     slo.add_argument(
-        "--tpot-x", type=number(0, above=True), default=2.5, metavar="X",
+        "--tpot-x", type=POSITIVE, default=2.5, metavar="X",
         help="TPOT as a multiple of a decode step of 32 sequences of 4096 tokens (2.5)",
     )  # fmt: skip
     slo.add_argument("--ttft-ms", type=whole(1), metavar="MS", help="TTFT, absolute (from --ttft-x)")

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from reporting.simulated import read
-from sim.commands.arguments import Load, add_load_flags, add_profile_flag, load_of, number, whole
+from sim.commands.arguments import POSITIVE, Load, add_load_flags, add_profile_flag, load_of, whole
 from sim.commands.arms import Arm
 from sim.commands.run_rows import facts_of, run_row
 from sim.commands.search import Found, Search, Tried, judge
@@ -24,9 +24,7 @@ NONE_HOLDS = 1
 
 def add_flags(command: argparse.ArgumentParser) -> None:
     """Add the flags of `plan`."""
-    command.add_argument(
-        "--rate", type=number(0, above=True), required=True, metavar="R", help="requests a second"
-    )
+    command.add_argument("--rate", type=POSITIVE, required=True, metavar="R", help="requests a second")
     command.add_argument(
         "--goodput", type=_share, default=0.99, metavar="X", help="share of requests to be good (0.99)"
     )
@@ -49,7 +47,7 @@ def add_flags(command: argparse.ArgumentParser) -> None:
 
 
 def _share(text: str) -> float:
-    value = number(0, above=True)(text)
+    value = POSITIVE(text)
     if value > 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not accepted: a share above 0, at most 1")
     return value

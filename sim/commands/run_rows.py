@@ -12,20 +12,24 @@ from sim.result import End, SimResult
 from workloads.trace import summarise
 
 
-def run_row(arm: Arm, rate_per_s: float, seed: int, result: SimResult, metrics: Metrics) -> dict[str, Any]:
-    """Return the row of a run for `reporting.simulated`; its samples are those of finished requests."""
+def samples(result: SimResult) -> tuple[list[float], list[float]]:
+    """Return the TTFT and the TPOT of requests that finished, in seconds."""
     done = [request for request in result.judged if request.end is End.FINISHED]
-    samples = {
-        "ended_s": result.ended_s,
-        "ttft_s": [round(request.ttft_s, 6) for request in done if request.ttft_s is not None],
-        "tpot_s": [round(request.tpot_s, 6) for request in done if request.tpot_s is not None],
-    }
+    return (
+        [round(request.ttft_s, 6) for request in done if request.ttft_s is not None],
+        [round(request.tpot_s, 6) for request in done if request.tpot_s is not None],
+    )
+
+
+def run_row(arm: Arm, rate_per_s: float, seed: int, result: SimResult, metrics: Metrics) -> dict[str, Any]:
+    """Return the row of a run for `reporting.simulated`."""
+    ttft_s, tpot_s = samples(result)
     return {
         **arm.as_row(),
         "rate_per_s": rate_per_s,
         "seed": seed,
-        "samples": samples,
-        "metrics": metrics.as_dict(),
+        "samples": {"ended_s": result.ended_s, "ttft_s": ttft_s, "tpot_s": tpot_s},
+        "metrics": asdict(metrics),
     }
 
 

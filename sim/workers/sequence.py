@@ -1,7 +1,8 @@
-"""One request on one simulated worker: what the worker's core does not know of it."""
+"""One request on one simulated worker: its tokens, choices and block names, beside what the core knows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,3 +89,23 @@ class CountedChoice(Choice):
     @property
     def num_outputs(self) -> int:
         return self._sequence.generated if self.row < 0 else int(self._batch.num_outputs[self.row])
+
+
+class SharedNames:
+    """Implements `engine.core.memory.block_names.BlockNames`; all blocks of outputs are nameless."""
+
+    def __init__(self, sequences: Mapping[int, SimSequence]) -> None:
+        self._sequences = sequences
+
+    def of_full_blocks(self, spec: SequenceSpec, output_token_ids: Sequence[int]) -> Sequence[bytes]:
+        return self._sequences[spec.handle].block_names
+
+    def of_received(self, group: SequenceGroup) -> Sequence[bytes]:
+        return group.block_hashes
+
+    def of_last(self, group: SequenceGroup, num_blocks: int) -> bytes:
+        return group.block_hashes[num_blocks - 1] if 0 < num_blocks <= len(group.block_hashes) else b""
+
+    def of_next(self, choice: Choice) -> bytes | None:
+        index, names = choice.num_registered_blocks, choice.group.block_hashes
+        return names[index] if index < len(names) else None

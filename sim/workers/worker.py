@@ -45,8 +45,7 @@ from sim.spec import SimSpec
 from sim.workers.counted_pool import CountedPool, CountedSwap
 from sim.workers.handoff import Handoffs
 from sim.workers.reporter import Reporter
-from sim.workers.sequence import CountedChoice, SimSequence
-from sim.workers.shared_names import SharedNames
+from sim.workers.sequence import CountedChoice, SharedNames, SimSequence
 from sim.workers.step_record import StepRecord
 from sim.workers.step_times import LONGEST_STRETCH, StepEnds, StepTimes, Times
 

@@ -7,6 +7,7 @@ requests' ends and of all workers' steps.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import io
 import json
@@ -76,7 +77,7 @@ def _run(
         "arm": f"{arm.name} {arm.fleet}",
         "rate_per_s": rate,
         "seed": seed,
-        "metrics": metrics.as_dict(),
+        "metrics": dataclasses.asdict(metrics),
         **_digests(result),
     }
     return shown, row
