@@ -195,6 +195,13 @@ class AsyncClient:
         request = detokenize_to_pb(token_ids, model=self._model, skip_special_tokens=skip_special_tokens)
         return (await self._call_any(DETOKENIZE, request)).text
 
+    async def token_bytes(self, token_ids: Sequence[int]) -> tuple[bytes, ...]:
+        """Return the bytes of each token by itself; a token may begin or end inside a character."""
+        request = detokenize_to_pb(
+            token_ids, model=self._model, skip_special_tokens=False, include_token_bytes=True
+        )
+        return tuple((await self._call_any(DETOKENIZE, request)).token_bytes)
+
     async def models(self) -> tuple[Model, ...]:
         response = await self._call_any(LIST_MODELS, inference_pb2.ListModelsRequest())
         return tuple(from_pb(Model, model) for model in response.models)

@@ -177,6 +177,7 @@ class Client:
     quote = _blocking(AsyncClient.quote)
     count_tokens = _blocking(AsyncClient.count_tokens)
     detokenize = _blocking(AsyncClient.detokenize)
+    token_bytes = _blocking(AsyncClient.token_bytes)
     models = _blocking(AsyncClient.models)
     describe = _blocking(AsyncClient.describe)
     drain = _blocking(AsyncClient.drain)

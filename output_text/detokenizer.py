@@ -54,6 +54,11 @@ class Detokenizer:
         return _ByteStream(table) if isinstance(table, _ByteTable) else _WindowStream(table)
 
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes of one token by itself; none if the id is beyond the tokenizer's vocabulary."""
+        return self._with_special[token_id]
+
+
 class _ByteTable:
     """The bytes of each token of a byte-level vocabulary, looked up once."""
 
@@ -123,6 +128,15 @@ class _PieceTable:
         if kind is None:
             kind = self._kinds[token_id] = self._look_up(token_id)
         return kind
+
+    def __getitem__(self, token_id: int) -> bytes:
+        kind = self.kind(token_id)
+        if kind is _Kind.SILENT:
+            return b""
+        if kind is _Kind.BYTE:
+            return bytes([int(self._tokenizer.id_to_token(token_id)[1:-1], 16)])
+        # After itself, since decoders drop the space before the first token of a text.
+        return self.decode([token_id, token_id])[len(self.decode([token_id])) :].encode()
 
     def decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=bool(self._skipped))

@@ -119,9 +119,11 @@ def put_prompt(
 
 
 def detokenize_to_pb(
-    token_ids: Sequence[int], *, model: str, skip_special_tokens: bool
+    token_ids: Sequence[int], *, model: str, skip_special_tokens: bool, include_token_bytes: bool = False
 ) -> inference_pb2.DetokenizeRequest:
-    request = inference_pb2.DetokenizeRequest(model=model, skip_special_tokens=skip_special_tokens)
+    request = inference_pb2.DetokenizeRequest(
+        model=model, skip_special_tokens=skip_special_tokens, include_token_bytes=include_token_bytes
+    )
     _put(request, "", token_ids=token_ids)
     return request
 

@@ -130,7 +130,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         await self._admit(BudgetWait())
         check_model(request.model, self._facts)
         text = await self._preprocessor.detokenise(request.token_ids, skip_special_tokens=skips)
-        return inference_pb2.DetokenizeResponse(text=text)
+        token_bytes = (
+            await self._preprocessor.token_bytes(request.token_ids) if request.include_token_bytes else []
+        )
+        return inference_pb2.DetokenizeResponse(text=text, token_bytes=token_bytes)
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context

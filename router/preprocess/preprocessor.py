@@ -133,6 +133,10 @@ class Preprocessor:
         self._limits.check_tokens("token_ids", len(token_ids))
         return await self._pool.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
+    async def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
+        """Return the bytes of each token; the ids were checked by `detokenise`."""
+        return await self._pool.token_bytes(list(token_ids))
+
     async def _tokenise(self, raw: RawRequest) -> list[int]:
         if raw.token_ids is not None:
             return list(raw.token_ids)

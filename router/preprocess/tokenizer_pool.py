@@ -73,6 +73,11 @@ def _decode(token_ids: list[int], skip_special_tokens: bool) -> str:
     return str(_tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
 
 
+def _token_bytes(token_ids: list[int]) -> list[bytes]:
+    assert _detokenizer is not None, "the pool's initializer has run"
+    return [_detokenizer.bytes_of(token_id) for token_id in token_ids]
+
+
 def _end_of(token_ids: list[int], stop: StopRules, rules: OutputRules) -> tuple[FinishReason, Matched | None]:
     assert _detokenizer is not None, "the pool's initializer has run"
     return end_of(token_ids, stop, rules, _detokenizer)
@@ -135,6 +140,10 @@ class TokenizerPool:
     async def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids. Raises errors of `encode`."""
         return await self._run(BYTES_PER_TOKEN * len(token_ids), _decode, token_ids, skip_special_tokens)
+
+    async def token_bytes(self, token_ids: list[int]) -> list[bytes]:
+        """Return the bytes of each token by itself. Raises errors of `encode`."""
+        return await self._run(BYTES_PER_TOKEN * len(token_ids), _token_bytes, token_ids)
 
     async def end_of(
         self, token_ids: list[int], stop: StopRules, rules: OutputRules

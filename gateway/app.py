@@ -1,0 +1,90 @@
+"""The application: the routes of every API, whose errors it puts into that API's shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from baton.errors import BatonError
+from gateway.errors import ApiError, Problem, problem_of
+from gateway.fleet import FleetClient, caller_key
+from gateway.openai import endpoints as openai
+from gateway.openai.convert import param_of
+from gateway.openai.problems import error_response
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a caller who left. Nobody receives it."""
+
+
+def make_app(fleet: FleetClient, max_body_bytes: int) -> FastAPI:
+    """Return the application. The caller closes `fleet`."""
+    app = FastAPI(title="Baton", openapi_url=None)
+    app.add_middleware(CallerKey)
+    app.include_router(openai.routes(fleet, max_body_bytes))
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Return the model if any router serves; 503 if none does."""
+        return {"status": "ok", "model": (await fleet.sdk.models())[0].name}
+
+    handlers: dict[Any, Any] = {
+        ApiError: _on_api_error,
+        BatonError: _on_fleet_error,
+        HTTPException: _on_http_error,
+        ClientDisconnect: _on_disconnect,
+        Exception: _on_bug,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+    return app
+
+
+class CallerKey:
+    """Keeps the caller's API key or JWT in `caller_key` while its request is served."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            caller_key.set(_key(dict(scope["headers"])))
+        await self._app(scope, receive, send)
+
+
+def _key(headers: dict[bytes, bytes]) -> str:
+    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"bearer":
+        key = headers.get(b"x-api-key", b"")
+    text = key.strip().decode("latin-1")
+    # gRPC metadata takes no other characters, and no key has them.
+    return text if text.isascii() and text.isprintable() and " " not in text else ""
+
+
+async def _on_api_error(_: Request, error: ApiError) -> Response:
+    return error_response(error.problem)
+
+
+async def _on_fleet_error(_: Request, error: BatonError) -> Response:
+    return error_response(problem_of(error, param_of))
+
+
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+    return error_response(Problem(error.status_code, kind, message))
+
+
+async def _on_disconnect(_: Request, __: ClientDisconnect) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def _on_bug(request: Request, error: Exception) -> JSONResponse:
+    structlog.get_logger().error("request_failed", path=request.url.path, exc_info=error)
+    message = "the gateway failed unexpectedly; its log has the reason"
+    return error_response(Problem(500, "api_error", message, code="internal_error"))

@@ -1,0 +1,68 @@
+"""Bounded JSON bodies of HTTP requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from gateway.errors import ApiError, invalid
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
+    """Parse the request's body. Raises `ApiError` that names the field, its value and what is accepted."""
+    try:
+        return kind.model_validate_json(await _read(request, max_bytes))
+    except ValidationError as error:
+        raise _explained(error) from None
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    pieces, size = [], int(declared) if declared.isdigit() else 0
+    if size <= max_bytes:
+        size = 0
+        async for piece in request.stream():
+            size += len(piece)
+            if size > max_bytes:
+                break
+            pieces.append(piece)
+    if size > max_bytes:
+        message = f"the body has {size} bytes or more; accepted: at most {max_bytes}"
+        raise invalid("", message, status=413, code="too_large")
+    return b"".join(pieces)
+
+
+def _explained(error: ValidationError) -> ApiError:
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        return invalid("", f"the body is not JSON: {first['msg']}", code="malformed_message")
+    param = path(part for part in first["loc"] if not _is_variant(part))
+    if first["type"] == "extra_forbidden":
+        return invalid(param, f"{param} is not a field of this request", code="unknown_field")
+    if first["type"] == "missing":
+        return invalid(param, f"{param} is missing")
+    reason = str(first["ctx"]["error"]) if "error" in first.get("ctx", {}) else first["msg"]
+    return invalid(param, f"{param} is {_short(first['input'])}; {reason[:1].lower()}{reason[1:]}")
+
+
+def path(parts: Iterable[str | int]) -> str:
+    """Return a path such as `messages[1].content`."""
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _is_variant(part: str | int) -> bool:
+    """Return whether pydantic added this part to name a member of a union."""
+    return isinstance(part, str) and (part in {"str", "int", "float", "bool"} or "[" in part or part[:1].isupper())
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

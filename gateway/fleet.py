@@ -1,0 +1,80 @@
+"""The fleet behind the gateway: one SDK client, which acts with the credential of each HTTP caller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Self
+
+from baton import AsyncClient, Credentials, Timeout
+from baton.errors import NotFound
+from baton.types import Model
+
+RESUME_GRACE_S = 10.0
+"""How long the fleet keeps working for a generation while the gateway looks for another router."""
+
+_PAGE = 1024
+"""Tokens whose bytes one call asks for; fewer than any model's context holds."""
+
+Vocabulary = Sequence[bytes]
+"""The bytes of each token, by token id."""
+
+caller_key: ContextVar[str] = ContextVar("caller_key", default="")
+"""The API key or JWT of the HTTP request that is being served; empty if it has none.
+
+A context variable, because calls are made deep inside the SDK: tasks that a request starts inherit it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerCredentials(Credentials):
+    """The gateway's certificate, and the key of the HTTP caller in place of its own.
+
+    Without TLS to the routers no key is forwarded: others could read it, and such a fleet requires none.
+    """
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        key = caller_key.get()
+        return (("authorization", f"Bearer {key}"),) if key and self.ca is not None else ()
+
+
+class FleetClient:
+    """The SDK client that all HTTP requests share."""
+
+    def __init__(self, routers: Sequence[str], credentials: CallerCredentials, connect_s: float) -> None:
+        self.sdk = AsyncClient(
+            routers,
+            timeout=Timeout(connect_s=connect_s),
+            resume_grace_s=RESUME_GRACE_S,
+            credentials=credentials,
+        )
+        self._model: Model | None = None
+        self._vocabulary: Vocabulary | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.sdk.close()
+
+    async def vocabulary(self) -> Vocabulary:
+        """Return the bytes of each token, read from the fleet once."""
+        if self._vocabulary is None:
+            model = await self.model()
+            pages = [
+                range(first, min(first + _PAGE, model.vocab_size)) for first in range(0, model.vocab_size, _PAGE)
+            ]
+            read = [await self.sdk.token_bytes(page) for page in pages]
+            self._vocabulary = [data for page in read for data in page]
+        return self._vocabulary
+
+    async def model(self, name: str = "") -> Model:
+        """Return the fleet's model. Raises `NotFound` if it has another name than the one given."""
+        model = self._model
+        if model is None or name not in {"", model.name}:
+            (model,) = await self.sdk.models()
+            self._model = model
+        if name not in {"", model.name}:
+            raise NotFound(f"model is {name!r}; accepted: {model.name!r}, which this fleet serves")
+        return model

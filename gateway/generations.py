@@ -1,0 +1,73 @@
+"""Generations that run for one HTTP request: begun before the response, so that a refusal has its own status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from baton.errors import Internal
+from baton.stream import GenerationStream
+from baton.types import Accepted, Completion, Event, Prompt, Sampling, Slo, Stop
+from gateway.fleet import FleetClient
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One generation to ask of the fleet."""
+
+    prompt: Prompt
+    sampling: Sampling
+    stop: Stop
+    slo: Slo
+    request_id: str = ""
+    truncate_prompt_tokens: int | None = None
+
+    def send(self, fleet: FleetClient) -> GenerationStream:
+        return fleet.sdk.generate(
+            self.prompt,
+            sampling=self.sampling,
+            stop=self.stop,
+            slo=self.slo,
+            request_id=self.request_id,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+        )
+
+
+class Running:
+    """An accepted generation. `close` cancels it unless it has finished."""
+
+    def __init__(
+        self, accepted: Accepted, stream: GenerationStream, events: AsyncGenerator[Event, None]
+    ) -> None:
+        self.accepted = accepted
+        self.events = events
+        self._stream = stream
+
+    @classmethod
+    async def begin(cls, fleet: FleetClient, generation: Generation) -> Running:
+        """Return once the fleet has accepted; raises `BatonError`."""
+        stream = generation.send(fleet)
+        events = aiter(stream)
+        first = await anext(events)
+        if not isinstance(first, Accepted):
+            await events.aclose()
+            raise Internal(f"the stream began with {type(first).__name__}")
+        return cls(first, stream, events)
+
+    @property
+    def resumes(self) -> int:
+        return self._stream.resumes
+
+    async def close(self) -> None:
+        await self.events.aclose()
+
+
+async def complete_all(fleet: FleetClient, generations: Sequence[Generation]) -> list[Completion]:
+    """Return all completions, in order. The first error cancels the other generations and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(generation.send(fleet).collect()) for generation in generations]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

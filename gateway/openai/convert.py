@@ -1,0 +1,229 @@
+"""Conversion of OpenAI's requests to the SDK's types, and of the contract's field names back."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from baton.types import Chat, ChatMessage, Prompt, Sampling, Slo, SloClass, Stop
+from gateway.errors import invalid
+from gateway.generations import Generation
+from gateway.openai.schema import ChatBody, CompletionBody, GenerationBody, Message, TokenizeBody
+
+HEADERS = {
+    "x-baton-ttft-ms": "ttft_ms",
+    "x-baton-tpot-ms": "tpot_ms",
+    "x-baton-itl-ms": "itl_ms",
+    "x-baton-deadline-ms": "deadline_ms",
+}
+CLASS_HEADER = "x-baton-slo-class"
+AT_RISK_HEADER = "x-baton-allow-at-risk"
+ID_HEADER = "idempotency-key"
+
+_RENAMED = {
+    "stop.strings": "stop",
+    "stop.stop_strings": "stop",
+    "stop.include_stop": "include_stop_str_in_output",
+    "tokens.token_ids": "prompt",
+    "text": "prompt",
+    "chat.template_arguments": "chat_template_kwargs",
+    "request_id": "Idempotency-Key",
+}
+
+
+def param_of(field: str) -> str:
+    """Return the name in the HTTP body of a field of the contract: `sampling.top_p` is `top_p`."""
+    for ours, theirs in _RENAMED.items():
+        if field == ours or field.startswith((f"{ours}[", f"{ours}.")):
+            return theirs + field[len(ours) :]
+    return re.sub(r"^(sampling|stop|chat)\.", "", field)
+
+
+def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: int) -> Generation:
+    """Return the generation of a chat; raises `ApiError`. Without a limit the answer may fill the context."""
+    _refuse_unserved(body, ("response_format", "tools", "tool_choice", "structured_outputs"))
+    if body.max_tokens is not None and body.max_completion_tokens not in {None, body.max_tokens}:
+        raise invalid(
+            "max_completion_tokens",
+            f"max_completion_tokens is {body.max_completion_tokens} and max_tokens {body.max_tokens}; "
+            "accepted: one of them, or both alike",
+        )
+    if body.top_logprobs is not None and not body.logprobs:
+        raise invalid("top_logprobs", "top_logprobs is set; accepted: with logprobs = true")
+    if body.store:
+        raise invalid("store", "store is true; accepted: false, as this fleet keeps no chats")
+    limit = next((given for given in (body.max_completion_tokens, body.max_tokens) if given is not None), None)
+    return Generation(
+        chat_of(body),
+        _sampling(body, headers, logprobs=(body.top_logprobs or 0) if body.logprobs else None),
+        _stop(body, context_tokens if limit is None else limit),
+        slo_of(body, headers),
+        headers.get(ID_HEADER, ""),
+        body.truncate_prompt_tokens,
+    )
+
+
+def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> list[Generation]:
+    """Return one generation for each prompt; raises `ApiError`."""
+    _refuse_unserved(body, ("suffix", "response_format", "structured_outputs"))
+    if body.best_of not in {None, body.n or 1}:
+        raise invalid("best_of", f"best_of is {body.best_of}; accepted: n ({body.n or 1}), or unset")
+    if not body.add_special_tokens:
+        raise invalid("add_special_tokens", "add_special_tokens is false; accepted: true, or token ids")
+    prompts = _prompts(body)
+    max_tokens = 16 if body.max_tokens is None else body.max_tokens
+    if body.echo and max_tokens == 0:
+        max_tokens = 1  # only the prompt is returned, but a generation has at least one token
+    request_id = headers.get(ID_HEADER, "")
+    return [
+        Generation(
+            prompt,
+            _sampling(
+                body,
+                headers,
+                logprobs=body.logprobs,
+                prompt_logprobs=body.logprobs if body.echo else None,
+            ),
+            _stop(body, max_tokens),
+            slo_of(body, headers),
+            f"{request_id}-{index}" if request_id and len(prompts) > 1 else request_id,
+            body.truncate_prompt_tokens,
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def chat_of(body: ChatBody | TokenizeBody) -> Chat:
+    """Return the chat of a body that has messages."""
+    assert body.messages is not None
+    return Chat(
+        [_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)],
+        body.chat_template_kwargs or {},
+        body.add_generation_prompt,
+        body.continue_final_message,
+    )
+
+
+def slo_of(body: GenerationBody, headers: Mapping[str, str]) -> Slo:
+    """Return the SLO of body and headers; raises `ApiError` where both state one limit."""
+    given = {} if body.slo is None else body.slo.model_dump(exclude_unset=True)
+    for header, name in HEADERS.items():
+        text = headers.get(header)
+        if text is None:
+            continue
+        if not text.isdecimal():
+            raise invalid(header, f"{header} is {text!r}; accepted: milliseconds, a whole number")
+        _once(given, name, header)
+        given[name] = int(text)
+    classes = [slo_class.value for slo_class in SloClass]
+    for header, name, accepted in (
+        (CLASS_HEADER, "slo_class", classes),
+        (AT_RISK_HEADER, "allow_at_risk", ["true", "false"]),
+    ):
+        text = headers.get(header)
+        if text is None:
+            continue
+        if text not in accepted:
+            raise invalid(header, f"{header} is {text!r}; accepted: {', '.join(accepted)}")
+        _once(given, name, header)
+        given[name] = text == "true" if name == "allow_at_risk" else text
+    return Slo(**given | {"slo_class": SloClass(given.get("slo_class", SloClass.STANDARD))})
+
+
+def _once(given: dict[str, Any], name: str, header: str) -> None:
+    if name in given:
+        raise invalid(header, f"{header} is set beside slo.{name}; accepted: one of them")
+
+
+def _refuse_unserved(body: GenerationBody, names: tuple[str, ...]) -> None:
+    neutral = (None, [], "", "none", {"type": "text"})
+    for name in names:
+        value = getattr(body, name)
+        if value not in neutral and not (name == "tool_choice" and value == "auto"):
+            raise invalid(name, f"{name} is set; accepted: unset, as this fleet does not serve it")
+
+
+def _message(message: Message, where: str) -> ChatMessage:
+    for name, value in (message.model_extra or {}).items():
+        if value is not None and name != "name":
+            raise invalid(f"{where}.{name}", f"{where}.{name} is set; accepted: role and content")
+    role = "system" if message.role == "developer" else message.role
+    if message.content is None:
+        raise invalid(f"{where}.content", f"{where}.content is missing; accepted: a text, or parts of text")
+    if isinstance(message.content, str):
+        return ChatMessage(role, message.content)
+    texts = []
+    for index, part in enumerate(message.content):
+        kind, text = part.get("type"), part.get("text")
+        if kind != "text" or not isinstance(text, str):
+            place = f"{where}.content[{index}]"
+            raise invalid(f"{place}.type", f"{place}.type is {kind!r}; accepted: 'text', with a text")
+        texts.append(text)
+    return ChatMessage(role, "\n".join(texts))
+
+
+def _prompts(body: CompletionBody) -> list[Prompt]:
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise invalid("prompt", "prompt is []; accepted: a text, token ids, or a list of either")
+    if isinstance(prompt[0], int):
+        return [prompt]  # type: ignore[list-item]
+    return list(prompt)  # type: ignore[arg-type]
+
+
+def _sampling(
+    body: GenerationBody,
+    headers: Mapping[str, str],
+    *,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+) -> Sampling:
+    return Sampling(
+        temperature=body.temperature,
+        top_k=0 if body.top_k == -1 else body.top_k,
+        top_p=body.top_p,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias=_logit_bias(body),
+        seed=_seed(body.seed, headers),
+        n=body.n,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        allowed_token_ids=tuple(body.allowed_token_ids or ()),
+        bad_words=tuple(body.bad_words or ()),
+    )
+
+
+def _seed(seed: int | None, headers: Mapping[str, str]) -> int | None:
+    """Return the seed. A request that may be sent again draws the same one each time."""
+    if seed is None and ID_HEADER in headers:
+        digest = hashlib.blake2b(headers[ID_HEADER].encode(), digest_size=8).digest()
+        return int.from_bytes(digest) >> 1
+    return seed
+
+
+def _logit_bias(body: GenerationBody) -> dict[int, float]:
+    biases = body.logit_bias or {}
+    for key in biases:
+        if not key.isdecimal():
+            raise invalid("logit_bias", f"logit_bias has the key {key!r}; accepted: token ids, such as '50256'")
+    return {int(key): bias for key, bias in biases.items()}
+
+
+def _stop(body: GenerationBody, max_tokens: int) -> Stop:
+    strings = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    return Stop(
+        max_tokens=max_tokens,
+        min_tokens=body.min_tokens,
+        strings=tuple(strings),
+        token_ids=tuple(body.stop_token_ids or ()),
+        ignore_eos=body.ignore_eos,
+        include_stop=body.include_stop_str_in_output,
+        skip_special_tokens=body.skip_special_tokens,
+    )

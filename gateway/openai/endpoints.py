@@ -1,0 +1,98 @@
+"""The routes of OpenAI's API, and vLLM's `/tokenize` and `/detokenize`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.bodies import read_body
+from gateway.errors import invalid
+from gateway.fleet import FleetClient, Vocabulary
+from gateway.generations import Generation, Running, complete_all
+from gateway.openai.choices import promise_headers
+from gateway.openai.convert import chat_generation, completion_generations
+from gateway.openai.models import detokenize, model_json, tokenize
+from gateway.openai.responses import Echo, Writer
+from gateway.openai.schema import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    GenerationBody,
+    TokenizeBody,
+)
+from gateway.openai.shapes import ChatShape, Shape, TextShape
+from gateway.streaming import EventStream, unless_gone
+
+
+def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
+    """Return the routes, which raise `ApiError` and `BatonError`."""
+    router = APIRouter()
+    started = int(time.time())
+
+    @router.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [model_json(await fleet.model(), started)]}
+
+    @router.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        return model_json(await fleet.model(name), started)
+
+    @router.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        body = await read_body(request, ChatBody, max_body_bytes)
+        model = await fleet.model(body.model)
+        generation = chat_generation(body, request.headers, model.max_context_tokens)
+        return await _generate(request, body, [generation], ChatShape(), logprobs=bool(body.logprobs))
+
+    @router.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        body = await read_body(request, CompletionBody, max_body_bytes)
+        await fleet.model(body.model)
+        generations = completion_generations(body, request.headers)
+        return await _generate(
+            request, body, generations, TextShape(), logprobs=body.logprobs is not None, echo=bool(body.echo)
+        )
+
+    @router.post("/tokenize")
+    async def tokens_of(request: Request) -> dict[str, Any]:
+        return await tokenize(await read_body(request, TokenizeBody, max_body_bytes), fleet)
+
+    @router.post("/detokenize")
+    async def text_of(request: Request) -> dict[str, Any]:
+        return await detokenize(await read_body(request, DetokenizeBody, max_body_bytes), fleet)
+
+    async def _generate(
+        request: Request,
+        body: GenerationBody,
+        generations: list[Generation],
+        shape: Shape,
+        *,
+        logprobs: bool,
+        echo: bool = False,
+    ) -> Response:
+        vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
+        model = (await fleet.model()).name
+        writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs)
+        if not body.stream:
+            echoes = [await _echo(fleet, generation) for generation in generations] if echo else ()
+            completions = await unless_gone(request, complete_all(fleet, generations))
+            return JSONResponse(writer.whole(completions, echoes))
+        if len(generations) > 1:
+            raise invalid("prompt", f"prompt has {len(generations)} prompts; accepted: one, with stream = true")
+        if echo:
+            raise invalid("echo", "echo is true; accepted: false, with stream = true")
+        running = await unless_gone(request, Running.begin(fleet, generations[0]))
+        return EventStream(writer.chunks(running), promise_headers(running.accepted))
+
+    return router
+
+
+async def _echo(fleet: FleetClient, generation: Generation) -> Echo:
+    prompt = generation.prompt
+    if isinstance(prompt, str):
+        return Echo(prompt, await fleet.sdk.count_tokens(prompt))
+    token_ids = tuple(int(str(token_id)) for token_id in prompt)  # type: ignore[union-attr]
+    return Echo(await fleet.sdk.detokenize(token_ids, skip_special_tokens=False), token_ids)

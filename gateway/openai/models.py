@@ -1,0 +1,39 @@
+"""Models, tokenize and detokenize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from baton.types import Model
+from gateway.errors import invalid
+from gateway.fleet import FleetClient
+from gateway.openai.convert import chat_of
+from gateway.openai.schema import DetokenizeBody, TokenizeBody
+
+
+def model_json(model: Model, created: int) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "baton",
+        "max_model_len": model.max_context_tokens,
+        "architecture": model.architecture,
+        "fingerprint": model.fingerprint,
+    }
+
+
+async def tokenize(body: TokenizeBody, fleet: FleetClient) -> dict[str, Any]:
+    """Return the tokens of a text or a chat, in vLLM's shape."""
+    if (body.prompt is None) == (body.messages is None):
+        raise invalid("prompt", "prompt and messages are both set or both missing; accepted: one of them")
+    model = await fleet.model(body.model)
+    prompt = body.prompt if body.prompt is not None else chat_of(body)
+    tokens = await fleet.sdk.count_tokens(prompt)
+    return {"count": len(tokens), "max_model_len": model.max_context_tokens, "tokens": list(tokens)}
+
+
+async def detokenize(body: DetokenizeBody, fleet: FleetClient) -> dict[str, Any]:
+    """Return the text of tokens, in vLLM's shape."""
+    await fleet.model(body.model)
+    return {"prompt": await fleet.sdk.detokenize(body.tokens, skip_special_tokens=False)}

@@ -1,0 +1,184 @@
+"""Responses to chats and completions, whole or in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from baton.errors import BatonError
+from baton.types import Choice, ChoiceFinished, Completion, Event, Finished, Queued, Tokens
+from gateway.errors import ApiError, problem_of
+from gateway.fleet import Vocabulary
+from gateway.generations import Running
+from gateway.openai.choices import (
+    DONE,
+    comment,
+    early_end,
+    finish_reason,
+    finished_usage,
+    outcome_json,
+    sse,
+    stop_reason,
+    usage_json,
+)
+from gateway.openai.convert import param_of
+from gateway.openai.problems import error_json
+from gateway.openai.schema import GenerationBody
+from gateway.openai.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that the response repeats."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes the responses to one request. `created` is in Unix seconds; `vocabulary` is for logprobs."""
+
+    body: GenerationBody
+    shape: Shape
+    model: str
+    created: int
+    vocabulary: Vocabulary
+    wants_logprobs: bool
+
+    def whole(self, completions: Sequence[Completion], echoes: Sequence[Echo] = ()) -> dict[str, Any]:
+        """Return one response for all prompts. Raises `ApiError` if a choice ended early."""
+        choices = [
+            self._choice(completion, choice, echoes[place] if echoes else None)
+            | {"index": place * len(completion.choices) + choice.index}
+            for place, completion in enumerate(completions)
+            for choice in completion.choices
+        ]
+        first = completions[0]
+        return self._head(self.shape.whole, first.request_id) | {
+            "choices": choices,
+            "usage": finished_usage(*(completion.finished for completion in completions)),
+            "baton": outcome_json(first.request_id, first.finished, first.resumes),
+        }
+
+    async def chunks(self, running: Running) -> AsyncGenerator[bytes, None]:
+        """Yield the chunks of a stream, and an error as its last one."""
+        chunks = _Chunks(self, running)
+        try:
+            async with aclosing(running.events) as events:
+                for data in chunks.opening():
+                    yield data
+                async for event in events:
+                    for data in chunks.of(event):
+                        yield data
+            yield DONE
+        except BatonError as error:
+            yield sse(error_json(problem_of(error, param_of)))
+        except ApiError as error:
+            yield sse(error_json(error.problem))
+
+    def _choice(self, completion: Completion, choice: Choice, echo: Echo | None) -> dict[str, Any]:
+        reason = finish_reason(choice.finish_reason)
+        if reason is None:
+            raise ApiError(early_end(choice.finish_reason, completion.finished.error))
+        end = ChoiceFinished(choice.index, choice.finish_reason, 0, choice.stop_string, choice.stop_token_id)
+        text, token_ids = choice.text, choice.token_ids
+        logprobs = list(choice.logprobs)
+        if echo is not None:
+            text, token_ids = echo.text + text, echo.token_ids + token_ids
+            logprobs = [None, *completion.prompt_logprobs, *logprobs]
+        found = self.shape.message(text) | {
+            "logprobs": self.logprobs(token_ids, logprobs),
+            "finish_reason": reason,
+            "stop_reason": stop_reason(end),
+        }
+        return found | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
+
+    def logprobs(self, token_ids: Sequence[int], found: Sequence[Any]) -> dict[str, Any] | None:
+        return self.shape.logprobs(self.vocabulary, token_ids, found) if self.wants_logprobs else None
+
+    def _head(self, kind: str, request_id: str) -> dict[str, Any]:
+        return {
+            "id": f"{self.shape.id_prefix}{request_id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
+
+
+class _Chunks:
+    """Turns the events of one generation into chunks."""
+
+    def __init__(self, writer: Writer, running: Running) -> None:
+        self._writer = writer
+        self._body = writer.body
+        self._running = running
+        self._head = writer._head(writer.shape.chunk, running.accepted.request_id)
+        self._num_output = 0
+        self._left = writer.body.n or 1
+        self._last_end: ChoiceFinished | None = None
+
+    def opening(self) -> list[bytes]:
+        fields = self._writer.shape.opening()
+        return [] if fields is None else [self._chunk(index, fields) for index in range(self._left)]
+
+    def of(self, event: Event) -> list[bytes]:
+        """Return the chunks of one event. Raises `ApiError` if a choice ended early."""
+        match event:
+            case Queued():
+                return [comment(f"queued, {event.position} ahead")]
+            case Tokens():
+                return self._tokens(event)
+            case ChoiceFinished():
+                return self._end(event)
+            case Finished():
+                return self._finish(event)
+        return []
+
+    def _tokens(self, event: Tokens) -> list[bytes]:
+        self._num_output += len(event.token_ids)
+        body, writer = self._body, self._writer
+        if not (event.text or writer.wants_logprobs or body.return_token_ids or body.counts_usage):
+            return []  # the bytes of an unfinished character
+        fields = writer.shape.piece(event.text)
+        if writer.wants_logprobs:
+            fields["logprobs"] = writer.logprobs(event.token_ids, event.logprobs)
+        if body.return_token_ids:
+            fields["token_ids"] = list(event.token_ids)
+        return [self._chunk(event.choice, fields)]
+
+    def _end(self, end: ChoiceFinished) -> list[bytes]:
+        """Return a choice's end; that of the last one waits for the summary, which it carries."""
+        self._left -= 1
+        if finish_reason(end.reason) is None or self._left == 0:
+            self._last_end = self._last_end or end
+            return []
+        return [self._chunk(end.choice, self._ended(end))]
+
+    def _finish(self, finished: Finished) -> list[bytes]:
+        end = self._last_end
+        assert end is not None
+        if finish_reason(end.reason) is None:
+            raise ApiError(early_end(end.reason, finished.error))
+        outcome = outcome_json(self._running.accepted.request_id, finished, self._running.resumes)
+        chunks = [self._chunk(end.choice, self._ended(end), baton=outcome)]
+        if self._body.includes_usage:
+            chunks.append(sse(self._head | {"choices": [], "usage": finished_usage(finished)}))
+        return chunks
+
+    def _ended(self, end: ChoiceFinished) -> dict[str, Any]:
+        return self._writer.shape.piece("") | {
+            "finish_reason": finish_reason(end.reason),
+            "stop_reason": stop_reason(end),
+        }
+
+    def _chunk(self, index: int, fields: dict[str, Any], **more: Any) -> bytes:
+        choice = {"index": index, "logprobs": None, "finish_reason": None} | fields
+        message: dict[str, Any] = self._head | {"choices": [choice]} | more
+        if self._body.counts_usage:
+            message["usage"] = usage_json(self._running.accepted.prompt_tokens, self._num_output)
+        elif self._body.includes_usage:
+            message["usage"] = None
+        return sse(message)

@@ -1,0 +1,144 @@
+"""The bodies of OpenAI's requests, with the fields that vLLM adds and `slo`, which is Baton's own.
+
+Unknown fields are refused, as OpenAI refuses them. Known ones that this fleet cannot honour are refused by
+`convert`, which names them. Ranges are checked by the router, so that every API has the same ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from baton.types import SloClass
+
+
+class Strict(BaseModel):
+    """A message without unknown fields, whose numbers are numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class SloFields(Strict):
+    """`baton.Slo`, in milliseconds."""
+
+    ttft_ms: int | None = None
+    tpot_ms: int | None = None
+    itl_ms: int | None = None
+    deadline_ms: int | None = None
+    slo_class: Literal["interactive", "standard", "batch"] = SloClass.STANDARD.value
+    allow_at_risk: bool = False
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool | None = None
+
+
+class GenerationBody(Strict):
+    """What chats and completions share."""
+
+    model: str = ""
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    user: str | None = None
+    # vLLM's additions
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int = 0
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    return_token_ids: bool | None = None
+    # Baton's own
+    slo: SloFields | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def counts_usage(self) -> bool:
+        """Whether every chunk carries the usage so far."""
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
+
+
+class TextPart(Strict):
+    type: str
+    text: str | None = None
+
+
+class Message(BaseModel):
+    """One message of a chat. Fields of kinds that are not served are refused by `convert`, by name."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class ChatBody(GenerationBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Message]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+
+class CompletionBody(GenerationBody):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: int | None = 16
+    logprobs: int | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+    add_special_tokens: bool = True
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+
+class TokenizeBody(Strict):
+    """`POST /tokenize`: a text, or a chat."""
+
+    model: str = ""
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeBody(Strict):
+    """`POST /detokenize`."""
+
+    model: str = ""
+    tokens: list[int] = Field(min_length=1)

@@ -1,0 +1,96 @@
+"""Server-sent events, and callers who leave.
+
+A caller who closes the connection is noticed at once, while the fleet is silent too, and its generation is
+cancelled. A caller who does not read for `MAX_WRITE_S` is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+KEEP_ALIVE_S = 10.0
+"""Proxies close connections that are silent for a minute; a comment keeps a queued request's open."""
+MAX_WRITE_S = 60.0
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of `work`. Cancels it and raises `ClientDisconnect` if the caller leaves before."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        await _end(working, leaving)
+
+
+class EventStream(Response):
+    """A response of server-sent events. `events` yields them ready to send and is closed at the end."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        # A proxy that buffers would hold tokens back.
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        del self.headers["content-length"]
+        self._events = events
+        self._written_at = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._written_at = asyncio.get_running_loop().time()
+        works: tuple[Coroutine[Any, Any, None], ...] = (
+            self._pump(send),
+            _gone(receive),
+            self._keep_alive(send),
+        )
+        tasks = [asyncio.ensure_future(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except TimeoutError:
+            return  # the caller does not read
+        finally:
+            await _end(*tasks)
+
+    async def _pump(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            async for event in events:
+                await self._write(send, event)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _keep_alive(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._written_at + KEEP_ALIVE_S - loop.time())
+            if loop.time() >= self._written_at + KEEP_ALIVE_S:
+                await self._write(send, KEEP_ALIVE)
+
+    async def _write(self, send: Send, event: bytes) -> None:
+        async with asyncio.timeout(MAX_WRITE_S):
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        self._written_at = asyncio.get_running_loop().time()
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the caller has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
