@@ -177,8 +177,9 @@ demo-model: $(READY) ## train the checkpoint in demo_model/ again
 
 .PHONY: lock
 lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV_ARGS=--upgrade for the newest
-	$(call compile,dev,pyproject.toml --extra router --extra worker --extra dev)
+	$(call compile,dev,pyproject.toml --extra router --extra gateway --extra worker --extra dev)
 	$(call compile,router,pyproject.toml --extra router --constraint requirements/dev.lock)
+	$(call compile,gateway,pyproject.toml --extra gateway --constraint requirements/dev.lock)
 	$(call compile,worker,pyproject.toml --extra worker --constraint requirements/dev.lock)
 	$(call compile,proto,requirements/proto.in)
 	$(call compile,nixl,requirements/nixl.in --no-deps)

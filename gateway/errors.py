@@ -35,10 +35,23 @@ from baton.errors import (
     Unsupported,
 )
 
-_RETRY_AFTER_S = 1.0
-"""When nobody computed a better time."""
 _INVALID = "invalid_request_error"
 _NO_CREDENTIAL = frozenset({"CREDENTIAL_MISSING", "CREDENTIAL_INVALID"})
+_RETRY_AFTER_S = {500: 1.0, 503: 1.0}
+"""By status, where nobody computed a better time."""
+_KINDS: dict[type[BatonError], tuple[int, str, str, str]] = {
+    TooLarge: (413, _INVALID, "too_large", ""),
+    InvalidRequest: (400, _INVALID, "invalid_field", ""),
+    NotAllowed: (403, "permission_error", "not_allowed", ""),
+    NotFound: (404, "not_found_error", "model_not_found", "model"),
+    Conflict: (409, _INVALID, "conflict", ""),
+    Refused: (429, "rate_limit_error", "slo_refused", "slo"),
+    Overloaded: (429, "rate_limit_error", "overloaded", ""),
+    DeadlineExceeded: (408, "timeout_error", "deadline_expired", "slo.deadline_ms"),
+    Unsupported: (501, "api_error", "unsupported", ""),
+    Unavailable: (503, "overloaded_error", "unavailable", ""),
+}
+"""Status, type, code unless the fleet gives a reason, and the field; subclasses before their bases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,41 +95,20 @@ def invalid(param: str, message: str, *, status: int = 400, code: str = "invalid
 
 def problem_of(error: BatonError, param_of: Callable[[str], str]) -> Problem:
     """Return what an error of the fleet means; `param_of` names a field of the contract in the HTTP body."""
-    code = error.reason.lower()
-    text = str(error)
-    match error:
-        case TooLarge():
-            return Problem(413, _INVALID, text, code=code or "too_large")
-        case InvalidRequest():
-            param = param_of(error.field)
-            return Problem(400, _INVALID, text.replace(error.field, param, 1), param=param, code=code)
-        case NotAllowed() if error.reason in _NO_CREDENTIAL:
-            return Problem(401, "authentication_error", text, code="invalid_api_key")
-        case NotAllowed():
-            return Problem(403, "permission_error", text, code=code)
-        case NotFound():
-            return Problem(404, "not_found_error", text, param="model", code=code or "model_not_found")
-        case Conflict():
-            return Problem(409, _INVALID, text, code=code)
-        case Refused():
-            return Problem(
-                429,
-                "rate_limit_error",
-                text,
-                param="slo",
-                code=code,
-                retry_after_s=error.retry_after_s,
-                attainable=asdict(error.attainable),
-            )
-        case Overloaded():
-            after_s = error.retry_after_s
-            return Problem(429, "rate_limit_error", text, code=code, retry_after_s=after_s)
-        case DeadlineExceeded():
-            return Problem(408, "timeout_error", text, param="slo.deadline_ms", code=code)
-        case Unsupported():
-            return Problem(501, "api_error", text, code=code)
-        case Unavailable():
-            return Problem(
-                503, "overloaded_error", text, code=code or "unavailable", retry_after_s=_RETRY_AFTER_S
-            )
-    return Problem(500, "api_error", text, code=code or "internal_error", retry_after_s=_RETRY_AFTER_S)
+    kind = next((kind for kind in _KINDS if isinstance(error, kind)), BatonError)
+    status, name, code, param = _KINDS.get(kind, (500, "api_error", "internal_error", ""))
+    message = str(error)
+    if isinstance(error, InvalidRequest) and error.field:
+        param = param_of(error.field)
+        message = message.replace(error.field, param, 1)
+    if error.reason in _NO_CREDENTIAL:
+        return Problem(401, "authentication_error", message, code="invalid_api_key")
+    return Problem(
+        status,
+        name,
+        message,
+        param=param,
+        code=error.reason.lower() or code,
+        retry_after_s=error.retry_after_s if isinstance(error, Overloaded) else _RETRY_AFTER_S.get(status),
+        attainable=asdict(error.attainable) if isinstance(error, Refused) else {},
+    )

@@ -63,7 +63,8 @@ class FleetClient:
         if self._vocabulary is None:
             model = await self.model()
             pages = [
-                range(first, min(first + _PAGE, model.vocab_size)) for first in range(0, model.vocab_size, _PAGE)
+                range(first, min(first + _PAGE, model.vocab_size))
+                for first in range(0, model.vocab_size, _PAGE)
             ]
             read = [await self.sdk.token_bytes(page) for page in pages]
             self._vocabulary = [data for page in read for data in page]

@@ -1,4 +1,4 @@
-"""Generations that run for one HTTP request: begun before the response, so that a refusal has its own status."""
+"""Generations that run for one HTTP request: accepted before the response begins."""
 
 from __future__ import annotations
 

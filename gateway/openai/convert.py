@@ -54,7 +54,9 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
         raise invalid("top_logprobs", "top_logprobs is set; accepted: with logprobs = true")
     if body.store:
         raise invalid("store", "store is true; accepted: false, as this fleet keeps no chats")
-    limit = next((given for given in (body.max_completion_tokens, body.max_tokens) if given is not None), None)
+    limit = next(
+        (given for given in (body.max_completion_tokens, body.max_tokens) if given is not None), None
+    )
     return Generation(
         chat_of(body),
         _sampling(body, headers, logprobs=(body.top_logprobs or 0) if body.logprobs else None),
@@ -138,7 +140,7 @@ def _once(given: dict[str, Any], name: str, header: str) -> None:
 
 
 def _refuse_unserved(body: GenerationBody, names: tuple[str, ...]) -> None:
-    neutral = (None, [], "", "none", {"type": "text"})
+    neutral: tuple[object, ...] = (None, [], "", "none", {"type": "text"})
     for name in names:
         value = getattr(body, name)
         if value not in neutral and not (name == "tool_choice" and value == "auto"):
@@ -171,8 +173,8 @@ def _prompts(body: CompletionBody) -> list[Prompt]:
     if not prompt:
         raise invalid("prompt", "prompt is []; accepted: a text, token ids, or a list of either")
     if isinstance(prompt[0], int):
-        return [prompt]  # type: ignore[list-item]
-    return list(prompt)  # type: ignore[arg-type]
+        return [prompt]
+    return list(prompt)
 
 
 def _sampling(
@@ -212,7 +214,9 @@ def _logit_bias(body: GenerationBody) -> dict[int, float]:
     biases = body.logit_bias or {}
     for key in biases:
         if not key.isdecimal():
-            raise invalid("logit_bias", f"logit_bias has the key {key!r}; accepted: token ids, such as '50256'")
+            raise invalid(
+                "logit_bias", f"logit_bias has the key {key!r}; accepted: token ids, such as '50256'"
+            )
     return {int(key): bias for key, bias in biases.items()}
 
 

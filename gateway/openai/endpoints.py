@@ -81,7 +81,9 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
             completions = await unless_gone(request, complete_all(fleet, generations))
             return JSONResponse(writer.whole(completions, echoes))
         if len(generations) > 1:
-            raise invalid("prompt", f"prompt has {len(generations)} prompts; accepted: one, with stream = true")
+            raise invalid(
+                "prompt", f"prompt has {len(generations)} prompts; accepted: one, with stream = true"
+            )
         if echo:
             raise invalid("echo", "echo is true; accepted: false, with stream = true")
         running = await unless_gone(request, Running.begin(fleet, generations[0]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from baton.errors import BatonError
-from baton.types import Choice, ChoiceFinished, Completion, Event, Finished, Queued, Tokens
+from baton.types import Choice, ChoiceFinished, Completion, Event, Finished, Queued, TokenLogprobs, Tokens
 from gateway.errors import ApiError, problem_of
 from gateway.fleet import Vocabulary
 from gateway.generations import Running
@@ -57,7 +57,7 @@ class Writer:
             for choice in completion.choices
         ]
         first = completions[0]
-        return self._head(self.shape.whole, first.request_id) | {
+        return self.head(self.shape.whole, first.request_id) | {
             "choices": choices,
             "usage": finished_usage(*(completion.finished for completion in completions)),
             "baton": outcome_json(first.request_id, first.finished, first.resumes),
@@ -85,7 +85,7 @@ class Writer:
             raise ApiError(early_end(choice.finish_reason, completion.finished.error))
         end = ChoiceFinished(choice.index, choice.finish_reason, 0, choice.stop_string, choice.stop_token_id)
         text, token_ids = choice.text, choice.token_ids
-        logprobs = list(choice.logprobs)
+        logprobs: list[TokenLogprobs | None] = list(choice.logprobs)
         if echo is not None:
             text, token_ids = echo.text + text, echo.token_ids + token_ids
             logprobs = [None, *completion.prompt_logprobs, *logprobs]
@@ -96,10 +96,12 @@ class Writer:
         }
         return found | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
 
-    def logprobs(self, token_ids: Sequence[int], found: Sequence[Any]) -> dict[str, Any] | None:
+    def logprobs(
+        self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
+    ) -> dict[str, Any] | None:
         return self.shape.logprobs(self.vocabulary, token_ids, found) if self.wants_logprobs else None
 
-    def _head(self, kind: str, request_id: str) -> dict[str, Any]:
+    def head(self, kind: str, request_id: str) -> dict[str, Any]:
         return {
             "id": f"{self.shape.id_prefix}{request_id}",
             "object": kind,
@@ -115,7 +117,7 @@ class _Chunks:
         self._writer = writer
         self._body = writer.body
         self._running = running
-        self._head = writer._head(writer.shape.chunk, running.accepted.request_id)
+        self._head = writer.head(writer.shape.chunk, running.accepted.request_id)
         self._num_output = 0
         self._left = writer.body.n or 1
         self._last_end: ChoiceFinished | None = None

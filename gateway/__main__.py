@@ -1,0 +1,106 @@
+"""`python -m gateway`: parse, build, serve, drain.
+
+Exit codes: 0 after a drain, 2 a setting is wrong, 6 the event loop stood still.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import sys
+
+import structlog
+import uvicorn
+import uvloop
+
+from gateway.app import make_app
+from gateway.config import GatewayConfig, parse_config
+from gateway.fleet import FleetClient
+from services.process.event_loop import start_threads, watch_loop
+from services.process.garbage import freeze_garbage
+from services.process.log import configure_logging
+from services.rpc.listening import AddressUnusable
+
+EXIT_CONFIG = 2
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
+
+async def serve(config: GatewayConfig) -> None:
+    """Serve until a signal arrives, then finish open responses within `drain_s`."""
+    start_threads()
+    watchdog = watch_loop()
+    listener = bound_socket(config)
+    try:
+        async with FleetClient(config.routers, config.credentials, config.connect_s) as fleet:
+            server = _Server(_settings(config, fleet), listener)
+            await server.serve(sockets=[listener])
+    finally:
+        listener.close()
+        watchdog.stop()
+
+
+class _Server(uvicorn.Server):
+    """Says that it serves in the launcher's words, and leaves logging to structlog."""
+
+    def __init__(self, settings: uvicorn.Config, listener: socket.socket) -> None:
+        super().__init__(settings)
+        self._address = address_of(listener)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        freeze_garbage()
+        scheme = "https" if self.config.is_ssl else "http"
+        structlog.get_logger().info("listening", address=self._address, scheme=scheme)
+        # The launcher reads this line.
+        print(f"READY gateway address={self._address}", flush=True)  # noqa: T201
+
+
+def _settings(config: GatewayConfig, fleet: FleetClient) -> uvicorn.Config:
+    return uvicorn.Config(
+        make_app(fleet, config.max_body_bytes),
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(config.drain_s)),
+        ssl_certfile=config.https_cert,
+        ssl_keyfile=None if config.https_key is None else str(config.https_key),
+    )
+
+
+def bound_socket(config: GatewayConfig) -> socket.socket:
+    """Return the bound socket. Raises `AddressUnusable`."""
+    port = int(config.listen.rpartition(":")[2])
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        accepted = "HOST:PORT of this machine with a free port, or port 0 for any"
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise AddressUnusable("--listen", config.listen, reason, accepted) from None
+
+
+def address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def main() -> int:
+    """Run the gateway and return the exit code."""
+    try:
+        config = parse_config(sys.argv[1:])
+        configure_logging(config.log_level, config.log_format, gateway=config.listen)
+        uvloop.run(serve(config))
+    except (ValueError, ssl.SSLError, OSError) as error:
+        print(error, file=sys.stderr)  # noqa: T201 -- one sentence for the person who started the gateway
+        return EXIT_CONFIG
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The gateway's settings: read from flags, checked once, frozen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.fleet import CallerCredentials
+from services.security.settings import is_loopback
+from services.settings import LOG_FORMATS, LOG_LEVELS, MAX_PORT, check_least
+
+DEFAULT_MAX_BODY_BYTES = 4 << 20
+"""As much as a router's message may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Validated settings; raises `ValueError` naming the flag, its value and what it accepts."""
+
+    listen: str
+    routers: tuple[str, ...]
+    credentials: CallerCredentials
+    https_cert: Path | None
+    https_key: Path | None
+    insecure_listen: bool
+    max_body_bytes: int
+    connect_s: float
+    drain_s: float
+    log_level: str
+    log_format: str
+
+    def __post_init__(self) -> None:
+        for flag, address in (("--listen", self.listen), *(("--router", router) for router in self.routers)):
+            host, _, port = address.rpartition(":")
+            if not (host and port.isdigit() and int(port) <= MAX_PORT):
+                raise ValueError(f"{flag} is {address!r}; accepted: HOST:PORT with a port of 0 to {MAX_PORT}")
+        check_least(self, 1, "max_body_bytes")
+        check_least(self, 0, "connect_s", "drain_s")
+        if (self.https_cert is None) != (self.https_key is None):
+            raise ValueError("one of --https-cert and --https-key is missing; accepted: both or neither")
+        if self.https_cert is None and not self.insecure_listen and not is_loopback(self.listen):
+            raise ValueError(
+                f"--listen is {self.listen!r}, which others can reach, without TLS; accepted: a loopback "
+                "address, --https-cert and --https-key, or --insecure-listen on a trusted network"
+            )
+
+    @property
+    def host(self) -> str:
+        """The address that the gateway listens on, without the port and without brackets."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+
+def parse_config(argv: Sequence[str]) -> GatewayConfig:
+    """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
+    given = vars(flags().parse_args(argv))
+    credentials = CallerCredentials(given.pop("ca"), given.pop("cert"), given.pop("key"))
+    routers = tuple(given.pop("router") or ("127.0.0.1:50051",))
+    return GatewayConfig(credentials=credentials, routers=routers, **given)
+
+
+def flags() -> argparse.ArgumentParser:
+    """Return the parser of a gateway's command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway", description="The fleet's HTTP APIs, a client of its routers."
+    )
+    add = parser.add_argument
+    add(
+        "--listen",
+        default="127.0.0.1:8000",
+        metavar="HOST:PORT",
+        help="where HTTP clients connect; 0: any free",
+    )
+    add(
+        "--router",
+        action="append",
+        metavar="HOST:PORT",
+        help="a router of the fleet; may be repeated (127.0.0.1:50051)",
+    )
+    add("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns on TLS to the routers")
+    add("--cert", type=Path, metavar="FILE", help="the gateway's certificate, for routers that require one")
+    add("--key", type=Path, metavar="FILE", help="the key of that certificate")
+    add(
+        "--https-cert",
+        type=Path,
+        metavar="FILE",
+        help="the certificate that HTTP clients see; turns on HTTPS",
+    )
+    add("--https-key", type=Path, metavar="FILE", help="the key of that certificate")
+    add(
+        "--insecure-listen",
+        action="store_true",
+        help="allow plain HTTP beyond loopback, on a trusted network",
+    )
+    add(
+        "--max-body-bytes",
+        default=DEFAULT_MAX_BODY_BYTES,
+        type=int,
+        metavar="N",
+        help=f"the largest request ({DEFAULT_MAX_BODY_BYTES})",
+    )
+    add("--connect-s", default=10.0, type=float, metavar="S", help="how long routers may be unreachable (10)")
+    add("--drain-s", default=20.0, type=float, metavar="S", help="time to end responses after SIGTERM (20)")
+    add("--log-level", default="info", choices=LOG_LEVELS, help="the least severe lines to log (info)")
+    add(
+        "--log-format",
+        default=LOG_FORMATS[sys.stderr.isatty()],
+        choices=LOG_FORMATS,
+        help="how lines are logged (console on a terminal, else json)",
+    )
+    return parser
