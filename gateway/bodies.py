@@ -46,8 +46,9 @@ def _explained(error: ValidationError) -> ApiError:
         return invalid(param, f"{param} is not a field of this request", code="unknown_field")
     if first["type"] == "missing":
         return invalid(param, f"{param} is missing")
+    named = param or "the body"
     reason = str(first["ctx"]["error"]) if "error" in first.get("ctx", {}) else first["msg"]
-    return invalid(param, f"{param} is {_short(first['input'])}; {reason[:1].lower()}{reason[1:]}")
+    return invalid(param, f"{named} is {_short(first['input'])}; {reason[:1].lower()}{reason[1:]}")
 
 
 def path(parts: Iterable[str | int]) -> str:

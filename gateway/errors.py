@@ -25,6 +25,7 @@ from baton.errors import (
     BatonError,
     Conflict,
     DeadlineExceeded,
+    GenerationFailed,
     InvalidRequest,
     NotAllowed,
     NotFound,
@@ -49,6 +50,7 @@ _KINDS: dict[type[BatonError], tuple[int, str, str, str]] = {
     Overloaded: (429, "rate_limit_error", "overloaded", ""),
     DeadlineExceeded: (408, "timeout_error", "deadline_expired", "slo.deadline_ms"),
     Unsupported: (501, "api_error", "unsupported", ""),
+    GenerationFailed: (500, "api_error", "generation_failed", ""),
     Unavailable: (503, "overloaded_error", "unavailable", ""),
 }
 """Status, type, code unless the fleet gives a reason, and the field; subclasses before their bases."""

@@ -73,7 +73,7 @@ class FleetClient:
     async def model(self, name: str = "") -> Model:
         """Return the fleet's model. Raises `NotFound` if it has another name than the one given."""
         model = self._model
-        if model is None or name not in {"", model.name}:
+        if model is None or not model.fingerprint or name not in {"", model.name}:
             (model,) = await self.sdk.models()
             self._model = model
         if name not in {"", model.name}:

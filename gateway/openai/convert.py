@@ -27,6 +27,7 @@ _RENAMED = {
     "stop.stop_strings": "stop",
     "stop.include_stop": "include_stop_str_in_output",
     "tokens.token_ids": "prompt",
+    "token_ids": "tokens",
     "text": "prompt",
     "chat.template_arguments": "chat_template_kwargs",
     "request_id": "Idempotency-Key",

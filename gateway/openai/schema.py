@@ -94,7 +94,7 @@ class Message(BaseModel):
 class ChatBody(GenerationBody):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message]
+    messages: list[Message] = Field(min_length=1)
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -131,7 +131,7 @@ class TokenizeBody(Strict):
 
     model: str = ""
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: list[Message] | None = Field(None, min_length=1)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None

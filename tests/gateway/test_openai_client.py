@@ -1,0 +1,170 @@
+"""OpenAI's own client, unchanged, against a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import openai
+import pytest
+import pytest_asyncio
+
+from baton import AsyncClient, ChatMessage, Sampling, Stop
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+from tests.forked import Zygote
+from tests.gateway.running import running_gateway
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+HELLO = [{"role": "user", "content": "How do I read a file?"}]
+MODEL = "demo_model"
+
+
+@dataclass(frozen=True)
+class Served:
+    fleet: Fleet
+    sdk: AsyncClient
+    client: openai.AsyncOpenAI
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    spec = FleetSpec(
+        model=DEMO_MODEL,
+        routers=2,
+        run_dir=tmp_path_factory.mktemp("openai"),
+        extra_args={"prefill": ("--dtype", "float64"), "decode": ("--dtype", "float64")},
+    )
+    async with (
+        Fleet(spec, make_process=zygote.process) as fleet,
+        running_gateway(fleet.router_addresses) as gateway,
+        AsyncClient(fleet.router_addresses) as sdk,
+        openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=0) as client,
+    ):
+        yield Served(fleet, sdk, client)
+
+
+async def test_models(served: Served) -> None:
+    [model] = (await served.client.models.list()).data
+    assert model.id == MODEL
+    assert (await served.client.models.retrieve(MODEL)).id == MODEL
+
+
+async def test_a_chat_is_the_same_whole_streamed_and_over_grpc(served: Served) -> None:
+    whole = await served.client.chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=24, temperature=0
+    )
+    stream = await served.client.chat.completions.create(
+        model=MODEL,
+        messages=HELLO,
+        max_tokens=24,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = [chunk async for chunk in stream]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage.model_copy(
+        update={"prompt_tokens_details": chunks[-1].usage.prompt_tokens_details}
+    )
+    ids = await served.sdk.count_tokens([ChatMessage("user", HELLO[0]["content"])])
+    direct = await served.sdk.complete(ids, sampling=Sampling(temperature=0), stop=Stop(max_tokens=24))
+    assert text == direct.text
+    assert whole.usage.completion_tokens == direct.finished.usage.output_tokens
+    assert whole.usage.prompt_tokens == len(ids)
+
+
+async def test_choices_seeds_and_logprobs(served: Served) -> None:
+    async def ask(seed: int) -> openai.types.chat.ChatCompletion:
+        return await served.client.chat.completions.create(
+            model=MODEL, messages=HELLO, max_tokens=6, n=3, seed=seed, logprobs=True, top_logprobs=4
+        )
+
+    first, again, other = await asyncio.gather(ask(1), ask(1), ask(2))
+    texts = [choice.message.content for choice in first.choices]
+    assert texts == [choice.message.content for choice in again.choices]
+    assert texts != [choice.message.content for choice in other.choices]
+    for choice in first.choices:
+        tokens = choice.logprobs.content
+        assert (
+            b"".join(bytes(token.bytes) for token in tokens).decode(errors="replace")
+            == choice.message.content
+        )
+        assert all(len(token.top_logprobs) == 4 for token in tokens)
+        assert all(token.top_logprobs[0].logprob >= token.top_logprobs[-1].logprob >= -60 for token in tokens)
+
+
+async def test_completions_take_several_prompts_and_echo_them(served: Served) -> None:
+    found = await served.client.completions.create(
+        model=MODEL, prompt=["import ", "The list"], max_tokens=4, temperature=0, echo=True, logprobs=1
+    )
+    assert [choice.index for choice in found.choices] == [0, 1]
+    for choice, prompt in zip(found.choices, ["import ", "The list"], strict=True):
+        assert choice.text.startswith(prompt)
+        assert "".join(choice.logprobs.tokens) == choice.text
+        assert choice.logprobs.token_logprobs[0] is None
+        assert all(logprob < 0 for logprob in choice.logprobs.token_logprobs[1:])
+    assert found.usage.completion_tokens == 8
+
+
+async def test_a_stop_string_ends_the_text_before_it(served: Served) -> None:
+    whole = await served.client.completions.create(
+        model=MODEL, prompt="The list", max_tokens=30, temperature=0
+    )
+    text = whole.choices[0].text
+    stop = text[10:14]
+    stopped = await served.client.completions.create(
+        model=MODEL, prompt="The list", max_tokens=30, temperature=0, stop=stop
+    )
+    assert stopped.choices[0].text == text[: text.index(stop)]
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+async def test_errors_have_the_clients_own_types(served: Served) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        await served.client.chat.completions.create(model="gpt-5", messages=HELLO)
+    assert missing.value.param == "model"
+    with pytest.raises(openai.BadRequestError) as wrong:
+        await served.client.chat.completions.create(model=MODEL, messages=HELLO, temperature=-1)
+    assert wrong.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError) as impossible:
+        await served.client.chat.completions.create(
+            model=MODEL, messages=HELLO, extra_body={"slo": {"ttft_ms": 1}}
+        )
+    assert impossible.value.code == "slo_impossible"
+
+
+async def test_a_closed_stream_frees_the_fleet(served: Served) -> None:
+    stream = await served.client.completions.create(
+        model=MODEL, prompt="import", max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
+    )
+    await anext(aiter(stream))
+    await stream.close()
+    await assert_all_is_freed(served.fleet, served.sdk)
+
+
+async def test_a_stream_outlives_its_router(served: Served) -> None:
+    body = {"model": MODEL, "prompt": "import", "max_tokens": 400, "seed": 5}
+    extra = {"ignore_eos": True}
+    undisturbed = await served.client.completions.create(**body, extra_body=extra)
+    stream = await served.client.completions.create(**body, stream=True, extra_body=extra)
+    texts, killed = [], False
+    async for chunk in stream:
+        texts.append(chunk.choices[0].text)
+        if len(texts) == 20 and not killed:
+            killed = True
+            await _kill_the_router_in_use(served)
+    assert "".join(texts) == undisturbed.choices[0].text
+
+
+async def _kill_the_router_in_use(served: Served) -> None:
+    for address, name in zip(served.fleet.router_addresses, served.fleet.spec.router_names, strict=True):
+        async with AsyncClient(address) as client:
+            counters = (await snapshot(client)).counters
+            if counters.accepted > counters.finished + counters.cancelled + counters.failed:
+                served.fleet.process(name).kill()
+                return
+    raise AssertionError("no router runs the stream")
