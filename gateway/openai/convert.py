@@ -5,21 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any
 
-from baton.types import Chat, ChatMessage, Prompt, Sampling, Slo, SloClass, Stop
+from baton.types import Chat, ChatMessage, Prompt, Sampling, Stop
 from gateway.errors import invalid
 from gateway.generations import Generation
 from gateway.openai.schema import ChatBody, CompletionBody, GenerationBody, Message, TokenizeBody
+from gateway.slo import slo_of
 
-HEADERS = {
-    "x-baton-ttft-ms": "ttft_ms",
-    "x-baton-tpot-ms": "tpot_ms",
-    "x-baton-itl-ms": "itl_ms",
-    "x-baton-deadline-ms": "deadline_ms",
-}
-CLASS_HEADER = "x-baton-slo-class"
-AT_RISK_HEADER = "x-baton-allow-at-risk"
 ID_HEADER = "idempotency-key"
 
 _RENAMED = {
@@ -62,7 +54,7 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
         chat_of(body),
         _sampling(body, headers, logprobs=(body.top_logprobs or 0) if body.logprobs else None),
         _stop(body, context_tokens if limit is None else limit),
-        slo_of(body, headers),
+        slo_of(body.slo, headers),
         headers.get(ID_HEADER, ""),
         body.truncate_prompt_tokens,
     )
@@ -90,7 +82,7 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
                 prompt_logprobs=body.logprobs if body.echo else None,
             ),
             _stop(body, max_tokens),
-            slo_of(body, headers),
+            slo_of(body.slo, headers),
             f"{request_id}-{index}" if request_id and len(prompts) > 1 else request_id,
             body.truncate_prompt_tokens,
         )
@@ -107,37 +99,6 @@ def chat_of(body: ChatBody | TokenizeBody) -> Chat:
         body.add_generation_prompt,
         body.continue_final_message,
     )
-
-
-def slo_of(body: GenerationBody, headers: Mapping[str, str]) -> Slo:
-    """Return the SLO of body and headers; raises `ApiError` where both state one limit."""
-    given = {} if body.slo is None else body.slo.model_dump(exclude_unset=True)
-    for header, name in HEADERS.items():
-        text = headers.get(header)
-        if text is None:
-            continue
-        if not text.isdecimal():
-            raise invalid(header, f"{header} is {text!r}; accepted: milliseconds, a whole number")
-        _once(given, name, header)
-        given[name] = int(text)
-    classes = [slo_class.value for slo_class in SloClass]
-    for header, name, accepted in (
-        (CLASS_HEADER, "slo_class", classes),
-        (AT_RISK_HEADER, "allow_at_risk", ["true", "false"]),
-    ):
-        text = headers.get(header)
-        if text is None:
-            continue
-        if text not in accepted:
-            raise invalid(header, f"{header} is {text!r}; accepted: {', '.join(accepted)}")
-        _once(given, name, header)
-        given[name] = text == "true" if name == "allow_at_risk" else text
-    return Slo(**given | {"slo_class": SloClass(given.get("slo_class", SloClass.STANDARD))})
-
-
-def _once(given: dict[str, Any], name: str, header: str) -> None:
-    if name in given:
-        raise invalid(header, f"{header} is set beside slo.{name}; accepted: one of them")
 
 
 def _refuse_unserved(body: GenerationBody, names: tuple[str, ...]) -> None:

@@ -12,7 +12,6 @@ from gateway.bodies import read_body
 from gateway.errors import invalid
 from gateway.fleet import FleetClient, Vocabulary
 from gateway.generations import Generation, Running, complete_all
-from gateway.openai.choices import promise_headers
 from gateway.openai.convert import chat_generation, completion_generations
 from gateway.openai.models import detokenize, model_json, tokenize
 from gateway.openai.responses import Echo, Writer
@@ -24,6 +23,7 @@ from gateway.openai.schema import (
     TokenizeBody,
 )
 from gateway.openai.shapes import ChatShape, Shape, TextShape
+from gateway.outcome import promise_headers
 from gateway.streaming import EventStream, unless_gone
 
 

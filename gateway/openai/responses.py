@@ -14,11 +14,8 @@ from gateway.fleet import Vocabulary
 from gateway.generations import Running
 from gateway.openai.choices import (
     DONE,
-    comment,
-    early_end,
     finish_reason,
     finished_usage,
-    outcome_json,
     sse,
     stop_reason,
     usage_json,
@@ -27,6 +24,7 @@ from gateway.openai.convert import param_of
 from gateway.openai.problems import error_json
 from gateway.openai.schema import GenerationBody
 from gateway.openai.shapes import Shape
+from gateway.outcome import comment, early_end, outcome_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,28 +6,11 @@ Unknown fields are refused, as OpenAI refuses them. Known ones that this fleet c
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from baton.types import SloClass
-
-
-class Strict(BaseModel):
-    """A message without unknown fields, whose numbers are numbers."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class SloFields(Strict):
-    """`baton.Slo`, in milliseconds."""
-
-    ttft_ms: int | None = None
-    tpot_ms: int | None = None
-    itl_ms: int | None = None
-    deadline_ms: int | None = None
-    slo_class: Literal["interactive", "standard", "batch"] = SloClass.STANDARD.value
-    allow_at_risk: bool = False
+from gateway.slo import SloFields, Strict
 
 
 class StreamOptions(Strict):

@@ -1,0 +1,68 @@
+"""The SLO of an HTTP request: the field `slo` of every API's body, or headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from baton.types import Slo, SloClass
+from gateway.errors import invalid
+
+HEADERS = {
+    "x-baton-ttft-ms": "ttft_ms",
+    "x-baton-tpot-ms": "tpot_ms",
+    "x-baton-itl-ms": "itl_ms",
+    "x-baton-deadline-ms": "deadline_ms",
+}
+CLASS_HEADER = "x-baton-slo-class"
+AT_RISK_HEADER = "x-baton-allow-at-risk"
+
+
+class Strict(BaseModel):
+    """A message without unknown fields, whose numbers are numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class SloFields(Strict):
+    """`baton.Slo`, in milliseconds."""
+
+    ttft_ms: int | None = None
+    tpot_ms: int | None = None
+    itl_ms: int | None = None
+    deadline_ms: int | None = None
+    slo_class: Literal["interactive", "standard", "batch"] = SloClass.STANDARD.value
+    allow_at_risk: bool = False
+
+
+def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:
+    """Return the SLO of body and headers; raises `ApiError` where both state one limit."""
+    given = {} if stated is None else stated.model_dump(exclude_unset=True)
+    for header, name in HEADERS.items():
+        text = headers.get(header)
+        if text is None:
+            continue
+        if not text.isdecimal():
+            raise invalid(header, f"{header} is {text!r}; accepted: milliseconds, a whole number")
+        _once(given, name, header)
+        given[name] = int(text)
+    classes = [slo_class.value for slo_class in SloClass]
+    for header, name, accepted in (
+        (CLASS_HEADER, "slo_class", classes),
+        (AT_RISK_HEADER, "allow_at_risk", ["true", "false"]),
+    ):
+        text = headers.get(header)
+        if text is None:
+            continue
+        if text not in accepted:
+            raise invalid(header, f"{header} is {text!r}; accepted: {', '.join(accepted)}")
+        _once(given, name, header)
+        given[name] = text == "true" if name == "allow_at_risk" else text
+    return Slo(**given | {"slo_class": SloClass(given.get("slo_class", SloClass.STANDARD))})
+
+
+def _once(given: dict[str, Any], name: str, header: str) -> None:
+    if name in given:
+        raise invalid(header, f"{header} is set beside slo.{name}; accepted: one of them")
