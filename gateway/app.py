@@ -12,11 +12,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.errors import BatonError
+from gateway.anthropic import convert as anthropic_names
+from gateway.anthropic import endpoints as anthropic
+from gateway.anthropic.responses import error_json as anthropic_error
 from gateway.errors import ApiError, Problem, problem_of
 from gateway.fleet import FleetClient, caller_key
+from gateway.openai import convert as openai_names
 from gateway.openai import endpoints as openai
-from gateway.openai.convert import param_of
-from gateway.openai.problems import error_response
+from gateway.openai.problems import error_json as openai_error
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a caller who left. Nobody receives it."""
@@ -26,7 +29,8 @@ def make_app(fleet: FleetClient, max_body_bytes: int) -> FastAPI:
     """Return the application. The caller closes `fleet`."""
     app = FastAPI(title="Baton", openapi_url=None)
     app.add_middleware(CallerKey)
-    app.include_router(openai.routes(fleet, max_body_bytes))
+    for api in (openai, anthropic):
+        app.include_router(api.routes(fleet, max_body_bytes))
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -66,25 +70,35 @@ def _key(headers: dict[bytes, bytes]) -> str:
     return text if text.isascii() and text.isprintable() and " " not in text else ""
 
 
-async def _on_api_error(_: Request, error: ApiError) -> Response:
-    return error_response(error.problem)
+def _is_anthropic(request: Request) -> bool:
+    return request.url.path.startswith(anthropic.PREFIX)
 
 
-async def _on_fleet_error(_: Request, error: BatonError) -> Response:
-    return error_response(problem_of(error, param_of))
+def _respond(request: Request, problem: Problem) -> Response:
+    shape = anthropic_error if _is_anthropic(request) else openai_error
+    return JSONResponse(shape(problem), problem.status, problem.headers())
+
+
+async def _on_api_error(request: Request, error: ApiError) -> Response:
+    return _respond(request, error.problem)
+
+
+async def _on_fleet_error(request: Request, error: BatonError) -> Response:
+    names = anthropic_names if _is_anthropic(request) else openai_names
+    return _respond(request, problem_of(error, names.param_of))
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
     message = f"{request.method} {request.url.path}: {error.detail}"
     kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
-    return error_response(Problem(error.status_code, kind, message))
+    return _respond(request, Problem(error.status_code, kind, message))
 
 
 async def _on_disconnect(_: Request, __: ClientDisconnect) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _on_bug(request: Request, error: Exception) -> JSONResponse:
+async def _on_bug(request: Request, error: Exception) -> Response:
     structlog.get_logger().error("request_failed", path=request.url.path, exc_info=error)
     message = "the gateway failed unexpectedly; its log has the reason"
-    return error_response(Problem(500, "api_error", message, code="internal_error"))
+    return _respond(request, Problem(500, "api_error", message, code="internal_error"))

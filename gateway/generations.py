@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import hashlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
 from baton.errors import Internal
 from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, Prompt, Sampling, Slo, Stop
 from gateway.fleet import FleetClient
+
+ID_HEADER = "idempotency-key"
+"""The request's id. A caller who chose one may send the same request again, and receives the same tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +75,11 @@ async def complete_all(fleet: FleetClient, generations: Sequence[Generation]) ->
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+def seed_of(seed: int | None, headers: Mapping[str, str]) -> int | None:
+    """Return the seed. A request that may be sent again draws the same one each time."""
+    if seed is None and ID_HEADER in headers:
+        digest = hashlib.blake2b(headers[ID_HEADER].encode(), digest_size=8).digest()
+        return int.from_bytes(digest) >> 1
+    return seed

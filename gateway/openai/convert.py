@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 
 from baton.types import Chat, ChatMessage, Prompt, Sampling, Stop
 from gateway.errors import invalid
-from gateway.generations import Generation
+from gateway.generations import ID_HEADER, Generation, seed_of
 from gateway.openai.schema import ChatBody, CompletionBody, GenerationBody, Message, TokenizeBody
 from gateway.slo import slo_of
-
-ID_HEADER = "idempotency-key"
 
 _RENAMED = {
     "stop.strings": "stop",
@@ -155,21 +152,13 @@ def _sampling(
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         logit_bias=_logit_bias(body),
-        seed=_seed(body.seed, headers),
+        seed=seed_of(body.seed, headers),
         n=body.n,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         allowed_token_ids=tuple(body.allowed_token_ids or ()),
         bad_words=tuple(body.bad_words or ()),
     )
-
-
-def _seed(seed: int | None, headers: Mapping[str, str]) -> int | None:
-    """Return the seed. A request that may be sent again draws the same one each time."""
-    if seed is None and ID_HEADER in headers:
-        digest = hashlib.blake2b(headers[ID_HEADER].encode(), digest_size=8).digest()
-        return int.from_bytes(digest) >> 1
-    return seed
 
 
 def _logit_bias(body: GenerationBody) -> dict[int, float]:

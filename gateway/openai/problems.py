@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.responses import JSONResponse
-
 from gateway.errors import Problem
 
 
@@ -22,7 +20,3 @@ def error_json(problem: Problem) -> dict[str, Any]:
     if problem.retry_after_s is not None:
         error["retry_after_ms"] = round(problem.retry_after_s * 1000)
     return {"error": error}
-
-
-def error_response(problem: Problem) -> JSONResponse:
-    return JSONResponse(error_json(problem), problem.status, problem.headers())

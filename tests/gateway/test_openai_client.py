@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from baton import AsyncClient, ChatMessage, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot
 from tests.forked import Zygote
 from tests.gateway.running import running_gateway
 

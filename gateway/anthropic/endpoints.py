@@ -1,0 +1,43 @@
+"""The routes of Anthropic's API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.anthropic.convert import chat_of, generation_of
+from gateway.anthropic.responses import message_events, message_json
+from gateway.anthropic.schema import CountBody, MessagesBody
+from gateway.bodies import read_body
+from gateway.fleet import FleetClient
+from gateway.generations import Running, complete_all
+from gateway.outcome import promise_headers
+from gateway.streaming import EventStream, unless_gone
+
+PREFIX = "/v1/messages"
+
+
+def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
+    """Return the routes, which raise `ApiError` and `BatonError`."""
+    router = APIRouter()
+
+    @router.post(PREFIX)
+    async def messages(request: Request) -> Response:
+        body = await read_body(request, MessagesBody, max_body_bytes)
+        model = await fleet.model(body.model)
+        generation = generation_of(body, request.headers)
+        if not body.stream:
+            (completion,) = await unless_gone(request, complete_all(fleet, [generation]))
+            return JSONResponse(message_json(completion, model.name))
+        running = await unless_gone(request, Running.begin(fleet, generation))
+        return EventStream(message_events(running, model.name), promise_headers(running.accepted))
+
+    @router.post(f"{PREFIX}/count_tokens")
+    async def count(request: Request) -> dict[str, Any]:
+        body = await read_body(request, CountBody, max_body_bytes)
+        await fleet.model(body.model)
+        return {"input_tokens": len(await fleet.sdk.count_tokens(chat_of(body)))}
+
+    return router

@@ -1,0 +1,81 @@
+"""Anthropic's own client, unchanged, against a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anthropic
+import pytest
+import pytest_asyncio
+
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import DEMO_MODEL
+from tests.forked import Zygote
+from tests.gateway.running import running_gateway
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+MODEL = "demo_model"
+HELLO = [{"role": "user", "content": [{"type": "text", "text": "How do I read a file?"}]}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(
+    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    spec = FleetSpec(
+        model=DEMO_MODEL, prefill=0, placement="aggregated", run_dir=tmp_path_factory.mktemp("anthropic")
+    )
+    async with (
+        Fleet(spec, make_process=zygote.process) as fleet,
+        running_gateway(fleet.router_addresses) as gateway,
+        anthropic.AsyncAnthropic(base_url=gateway.url, api_key="unused", max_retries=0) as found,
+    ):
+        yield found
+
+
+async def test_a_message_is_the_same_whole_and_streamed(client: anthropic.AsyncAnthropic) -> None:
+    asked = {
+        "model": MODEL,
+        "max_tokens": 12,
+        "messages": HELLO,
+        "system": "Be brief.",
+        "extra_body": {"temperature": 0},
+    }
+    whole = await client.messages.create(**asked)
+    async with client.messages.stream(**asked) as stream:
+        pieces = [text async for text in stream.text_stream]
+        final = await stream.get_final_message()
+    assert "".join(pieces) == whole.content[0].text == final.content[0].text
+    assert final.stop_reason == whole.stop_reason
+    assert final.usage.output_tokens == whole.usage.output_tokens
+    read = whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+    counted = await client.messages.count_tokens(model=MODEL, messages=HELLO, system="Be brief.")
+    assert counted.input_tokens == read
+
+
+async def test_a_stop_sequence_is_named(client: anthropic.AsyncAnthropic) -> None:
+    asked = {"model": MODEL, "max_tokens": 40, "messages": HELLO, "extra_body": {"temperature": 0}}
+    text = (await client.messages.create(**asked)).content[0].text
+    stopped = await client.messages.create(**asked, stop_sequences=[text[3:6]])
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", text[3:6])
+    assert stopped.content[0].text == text[: text.index(text[3:6])]
+
+
+async def test_an_assistants_last_message_is_continued(client: anthropic.AsyncAnthropic) -> None:
+    begun = [*HELLO, {"role": "assistant", "content": "The file"}]
+    found = await client.messages.create(
+        model=MODEL, max_tokens=3, messages=begun, extra_body={"temperature": 0}
+    )
+    assert found.usage.output_tokens <= 3
+
+
+async def test_errors_have_the_clients_own_types(client: anthropic.AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError):
+        await client.messages.create(model="claude", max_tokens=3, messages=HELLO)
+    with pytest.raises(anthropic.BadRequestError) as wrong:
+        await client.messages.create(model=MODEL, max_tokens=0, messages=HELLO)
+    assert wrong.value.body["error"]["param"] == "max_tokens"
+    image = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\].type is 'image'"):
+        await client.messages.create(model=MODEL, max_tokens=3, messages=image)
