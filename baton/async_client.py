@@ -20,7 +20,7 @@ from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.security.reachability import explained
 from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
-from baton.types import Completion, Model, Prompt, Quote, Sampling, Slo, Stop, Timeout
+from baton.types import Completion, Model, OutputFormat, Prompt, Quote, Sampling, Slo, Stop, Timeout
 from baton.v1 import inference_pb2
 from baton.wire.convert import (
     detokenize_to_pb,
@@ -110,6 +110,7 @@ class AsyncClient:
         slo: Slo | None = None,
         request_id: str = "",
         truncate_prompt_tokens: int | None = None,
+        output_format: OutputFormat | None = None,
         timeout: Timeout | None = None,
     ) -> GenerationStream:
         """Return the events of one generation. The request is sent when the first event is awaited.
@@ -131,6 +132,7 @@ class AsyncClient:
             model=self._model,
             resume_grace_ms=self._resume_grace_ms,
             truncate_prompt_tokens=truncate_prompt_tokens,
+            output_format=output_format,
         )
         return GenerationStream(request, self._routers, timeout or self._timeout, self._abandon)
 
@@ -143,6 +145,7 @@ class AsyncClient:
         slo: Slo | None = None,
         request_id: str = "",
         truncate_prompt_tokens: int | None = None,
+        output_format: OutputFormat | None = None,
         timeout: Timeout | None = None,
     ) -> Completion:
         """Return a whole generation. Raises `GenerationFailed` if the fleet could not complete it."""
@@ -153,6 +156,7 @@ class AsyncClient:
             slo=slo,
             request_id=request_id,
             truncate_prompt_tokens=truncate_prompt_tokens,
+            output_format=output_format,
             timeout=timeout,
         )
         return await stream.collect()
@@ -171,6 +175,7 @@ class AsyncClient:
         stop: Stop | None = None,
         slo: Slo | None = None,
         truncate_prompt_tokens: int | None = None,
+        output_format: OutputFormat | None = None,
     ) -> Quote:
         """Return the promise that this request would get now."""
         request = request_to_pb(
@@ -181,6 +186,7 @@ class AsyncClient:
             tenant=self._tenant,
             model=self._model,
             truncate_prompt_tokens=truncate_prompt_tokens,
+            output_format=output_format,
         )
         return quote_from_pb(await self._call_any(QUOTE, inference_pb2.QuoteRequest(request=request)))
 

@@ -112,6 +112,42 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """The text is JSON that validates against this schema, a JSON value or its text."""
+
+    schema: Mapping[str, Any] | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """The text is a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """The whole text matches this regular expression, in Rust's syntax."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The text is what `start` derives in this grammar, in llguidance's dialect of Lark."""
+
+    lark: str
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The text is one of these."""
+
+    texts: Sequence[str]
+
+
+OutputFormat = JsonSchema | JsonObject | Regex | Grammar | OneOf
+
+
+@dataclass(frozen=True, slots=True)
 class Slo:
     """The latency to promise. Without `ttft_ms`, `tpot_ms` and `itl_ms` a request is never refused for
     latency.

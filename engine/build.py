@@ -24,6 +24,7 @@ from engine.model.quantisation import Quantisation
 from engine.sampling.device_sampler import warm_draws
 from engine.starting import OnProgress, Phase, ignore_progress
 from output_text.detokenizer import Detokenizer
+from output_text.grammar import Grammars
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, Sample
 from scheduling.policies import by_name
@@ -119,6 +120,7 @@ def build(
         ),
         fingerprint=name,
         detokenizer=Detokenizer.from_file(model.facts.tokenizer_path),
+        grammars=Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids),
         policy=by_name(settings.policy),
         cost=cost,
         deterministic=settings.deterministic,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from baton.errors import Internal
 from baton.stream import GenerationStream
-from baton.types import Accepted, Completion, Event, Prompt, Sampling, Slo, Stop
+from baton.types import Accepted, Completion, Event, OutputFormat, Prompt, Sampling, Slo, Stop
 from gateway.fleet import FleetClient
 
 ID_HEADER = "idempotency-key"
@@ -26,6 +26,7 @@ class Generation:
     slo: Slo
     request_id: str = ""
     truncate_prompt_tokens: int | None = None
+    output_format: OutputFormat | None = None
 
     def send(self, fleet: FleetClient) -> GenerationStream:
         return fleet.sdk.generate(
@@ -35,6 +36,7 @@ class Generation:
             slo=self.slo,
             request_id=self.request_id,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
+            output_format=self.output_format,
         )
 
 

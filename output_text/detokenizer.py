@@ -53,7 +53,6 @@ class Detokenizer:
         table = self._without_special if skip_special_tokens else self._with_special
         return _ByteStream(table) if isinstance(table, _ByteTable) else _WindowStream(table)
 
-
     def bytes_of(self, token_id: int) -> bytes:
         """Return the bytes of one token by itself; none if the id is beyond the tokenizer's vocabulary."""
         return self._with_special[token_id]
@@ -134,7 +133,7 @@ class _PieceTable:
         if kind is _Kind.SILENT:
             return b""
         if kind is _Kind.BYTE:
-            return bytes([int(self._tokenizer.id_to_token(token_id)[1:-1], 16)])
+            return bytes([int(str(self._tokenizer.id_to_token(token_id))[1:-1], 16)])
         # After itself, since decoders drop the space before the first token of a text.
         return self.decode([token_id, token_id])[len(self.decode([token_id])) :].encode()
 

@@ -109,6 +109,7 @@ async def _serve_with(
     shell.submit(RouterLeaving())
     await _drain(shell, service.drain_s)
     await server.stop(grace=1.0)
+    preprocessor.close()
     await shell.store_calls.settle()
     if recorder is not None:
         recorder.close()

@@ -31,6 +31,8 @@ class SamplingParams:
     """The only tokens that may be drawn; empty when all may."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences that must not be completed, each of at least one token."""
+    grammar: str = ""
+    """The grammar of the output, as `output_text.grammar` writes it; empty if any text will do."""
 
 
 @value

@@ -30,7 +30,7 @@ VERDICT_AT_RISK: Verdict
 VERDICT_REFUSED: Verdict
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "tenant", "text", "chat", "tokens", "sampling", "stop", "slo", "resume_grace_ms", "truncate_prompt_tokens")
+    __slots__ = ("request_id", "model", "tenant", "text", "chat", "tokens", "sampling", "stop", "slo", "resume_grace_ms", "truncate_prompt_tokens", "output_format")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class GenerateRequest(_message.Message):
     SLO_FIELD_NUMBER: _ClassVar[int]
     RESUME_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FORMAT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     tenant: str
@@ -53,7 +54,8 @@ class GenerateRequest(_message.Message):
     slo: _generation_pb2.Slo
     resume_grace_ms: int
     truncate_prompt_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., slo: _Optional[_Union[_generation_pb2.Slo, _Mapping]] = ..., resume_grace_ms: _Optional[int] = ..., truncate_prompt_tokens: _Optional[int] = ...) -> None: ...
+    output_format: _generation_pb2.OutputFormat
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., slo: _Optional[_Union[_generation_pb2.Slo, _Mapping]] = ..., resume_grace_ms: _Optional[int] = ..., truncate_prompt_tokens: _Optional[int] = ..., output_format: _Optional[_Union[_generation_pb2.OutputFormat, _Mapping]] = ...) -> None: ...
 
 class ChatInput(_message.Message):
     __slots__ = ("messages", "template_arguments", "add_generation_prompt", "continue_final_message")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -31,12 +32,18 @@ from baton.types import (
     Event,
     Finished,
     FinishReason,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    OneOf,
+    OutputFormat,
     Path,
     Promise,
     Prompt,
     PromptLogprobs,
     Queued,
     Quote,
+    Regex,
     Sampling,
     Slo,
     Stop,
@@ -84,6 +91,7 @@ def request_to_pb(
     model: str = "",
     resume_grace_ms: int = 0,
     truncate_prompt_tokens: int | None = None,
+    output_format: OutputFormat | None = None,
 ) -> inference_pb2.GenerateRequest:
     """Build a request. Raises `InvalidRequest` for values that protobuf cannot carry."""
     request = inference_pb2.GenerateRequest(model=model, tenant=tenant, resume_grace_ms=resume_grace_ms)
@@ -93,7 +101,24 @@ def request_to_pb(
     _put_all(request.stop, "stop.", stop, stop_strings=stop.strings, stop_token_ids=stop.token_ids)
     slo_class = generation_pb2.SloClass.Value(f"SLO_CLASS_{slo.slo_class.name}")
     _put_all(request.slo, "slo.", slo, slo_class=slo_class)
+    _put_output_format(request.output_format, output_format)
     return request
+
+
+def _put_output_format(message: generation_pb2.OutputFormat, given: OutputFormat | None) -> None:
+    match given:
+        case JsonSchema(schema):
+            text = schema if isinstance(schema, str) else json.dumps(schema)
+            _put(message, "output_format.", json_schema=text)
+        case JsonObject():
+            message.json_object = True
+        case Regex(pattern):
+            _put(message, "output_format.", regex=pattern)
+        case Grammar(lark):
+            _put(message, "output_format.", grammar=lark)
+        case OneOf(texts):
+            message.choice.SetInParent()
+            _put(message.choice, "output_format.choice.", texts=texts)
 
 
 def put_prompt(

@@ -15,19 +15,27 @@ from engine.core.step import ChunkWork
 from engine.device.host_copies import StepUpload
 from engine.model.step_batch import StepBatch
 from engine.sampling.sampling_table import SamplingTable
+from output_text.grammar import Grammars
 
 
 class DeviceRows:
     """Implements `engine.core.batch.RowTable`: columns that follow the rows of a batch."""
 
-    def __init__(self, max_rows: int, max_blocks: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        max_rows: int,
+        max_blocks: int,
+        vocab_size: int,
+        device: torch.device,
+        grammars: Grammars | None = None,
+    ) -> None:
         self.token_ids = np.zeros(max_rows, dtype=np.int64)
         """The newest token of each row, whose KV is not written yet, or where it is `in_flight`: its place
         among the tokens that the step in flight draws.
         """
         self.in_flight = np.zeros(max_rows, dtype=np.bool_)
         self.block_tables = np.zeros((max_rows, max_blocks), dtype=np.int32)
-        self.sampling = SamplingTable(max_rows, vocab_size, device)
+        self.sampling = SamplingTable(max_rows, vocab_size, device, grammars)
         self._columns = (self.token_ids, self.in_flight, self.block_tables)
         self._places = np.arange(max_rows, dtype=np.int64)
 
@@ -82,18 +90,24 @@ class StepAssembler:
         self._rows = np.arange(batch.max_rows + 1, dtype=np.int64)
         self._starts = np.arange(batch.max_rows + 1, dtype=np.int32)
 
-    def ban_bad_words(self, first_row: int) -> None:
-        """Find the tokens that would complete bad words in rows from `first_row`; their output is known."""
+    def restrict_draws(self, first_row: int) -> None:
+        """Find the tokens that bad words and grammars forbid in rows from `first_row`.
+
+        The output of these rows is known. On a GPU the step's forward pass runs meanwhile.
+        """
         sampling = self._table.sampling
         for place in np.flatnonzero(sampling.has_bad_words[first_row : self._batch.num_rows]).tolist():
             row = first_row + place
             output = self._batch.choices[row].output_token_ids
             sampling.banned_now[row] = sampling.bad_words[row].banned_after(output)
+        for place in np.flatnonzero(sampling.has_grammar[first_row : self._batch.num_rows]).tolist():
+            sampling.follow(first_row + place, self._batch.choices[first_row + place].output_token_ids)
 
     @property
     def depends_on_newest(self) -> bool:
         """True if some row's next token cannot be drawn before the host knows the one before it."""
-        return bool(self._table.sampling.has_bad_words[: self._batch.num_rows].any())
+        sampling, num_rows = self._table.sampling, self._batch.num_rows
+        return bool(sampling.has_bad_words[:num_rows].any() or sampling.has_grammar[:num_rows].any())
 
     def assemble(self, num_decodes: int, chunks: Sequence[ChunkWork]) -> StepBatch:
         """Return the step of the first rows (all of them, or none), one token each, then the chunks.

@@ -17,8 +17,8 @@ from one step to the next on the device. What might go wrong in between, and why
 * A choice that loses its blocks to others or goes on elsewhere does so with all its tokens: the step in
   flight is waited for first. So it is before the loop waits for commands, and when a launch fails: the
   tokens of the step before are right. A step that fails on the device fails those that it computed for.
-* A token that would complete a bad word depends on those before it: while a row has bad words of several
-  tokens, the step in flight is waited for first.
+* Which tokens a bad word or a grammar forbids depends on those before: while a row has a grammar or bad
+  words of several tokens, the step in flight is waited for first.
 * Steps are timed by the device. What the step in flight will bring is foreseen where a policy asks when the
   next tokens are due; when they came is recorded once they are known.
 
@@ -55,6 +55,7 @@ from engine.sampling.prompt_logprobs import ROWS_AT_ONCE
 from engine.sampling.sampler import draw as draw_all
 from engine.sampling.sampler import draw_each
 from output_text.detokenizer import Detokenizer
+from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from scheduling.step import StepPlan
@@ -67,10 +68,11 @@ class StepLoop:
     """Runs the sequences of one worker.
 
     `pool` is the runner's KV [num_blocks, ...], of which the loop copies the partial blocks of forks; its
-    device is where the steps run. `detokenizer` is None for a model without a tokenizer. `num_swap_blocks` of
-    host memory are for sequences that give up their place in the pool; by default see `default_slots`.
-    `clock` is monotonic, in seconds. A `deterministic` loop draws for each row alone. Where the loop
-    `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
+    device is where the steps run. `detokenizer` and `grammars` are None for a model without a tokenizer.
+    `num_swap_blocks` of host memory are for sequences that give up their place in the pool; by default see
+    `default_slots`. `clock` is monotonic, in seconds. A `deterministic` loop draws for each row alone. Where
+    the loop `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times
+    them.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class StepLoop:
         limits: EngineLimits,
         fingerprint: str,
         detokenizer: Detokenizer | None,
+        grammars: Grammars | None = None,
         policy: Policy,
         cost: CostModel,
         num_swap_blocks: int | None = None,
@@ -95,7 +98,9 @@ class StepLoop:
         self._blocks = blocks
         self._detokenizer = detokenizer
         size, max_rows = blocks.block_size, limits.max_num_seqs
-        self._rows = DeviceRows(max_rows, -(-limits.max_context // size), limits.vocab_size, pool.device)
+        self._rows = DeviceRows(
+            max_rows, -(-limits.max_context // size), limits.vocab_size, pool.device, grammars
+        )
         self._core = WorkerCore(
             blocks,
             HashedNames(fingerprint, size),
@@ -104,7 +109,12 @@ class StepLoop:
             limits=limits,
             policy=policy,
             cost=cost,
-            refuse=partial(refusal, limits=limits, has_text=detokenizer is not None),
+            refuse=partial(
+                refusal,
+                limits=limits,
+                has_text=detokenizer is not None,
+                check_grammar=None if grammars is None else grammars.refusal,
+            ),
             new_choice=self._new_choice,
         )
         self._clock = clock

@@ -61,8 +61,9 @@ def draw_on_device(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int
     rows = slice(first_row, first_row + logits.shape[0])
     wanted = np.flatnonzero(table.wants_logprobs[rows])
     ways, places, *edits = table.upload([_ways(table, rows, indexes), wanted, *_edits(table, rows, indexes)])
+    masked = table.masked(logits, first_row)
     tokens = sample_rows(
-        logits,
+        masked,
         ways,
         Edits(*edits) if edits else None,
         Seen(*table.counts.seen(rows)) if table.has_penalties[rows].any() else None,
@@ -71,7 +72,8 @@ def draw_on_device(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int
     if tokens.log_totals is None:
         return Drawn(tokens.token_ids, tokens.is_broken)
     most = min(int(table.num_logprobs[rows].max()), logits.shape[1])
-    logprobs = _logprobs(logits[places], tokens.token_ids[places], tokens.log_totals[places], most)
+    log_totals = tokens.log_totals if masked is logits else logits.double().logsumexp(-1)
+    logprobs = _logprobs(logits[places], tokens.token_ids[places], log_totals[places], most)
     wait = Download(logprobs).wait
     return Drawn(tokens.token_ids, tokens.is_broken, lambda: _columns(wait(), wanted + first_row, most))
 

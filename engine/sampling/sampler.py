@@ -34,7 +34,9 @@ def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first
     is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
     if not is_plain.all() and is_drawn_on_device(logits.device, logits.dtype, logits.shape[-1]):
         return draw_on_device(logits, table, indexes, first_row)
-    largest, token_ids = logits.max(dim=-1)
+    # Log-probabilities are those of the model's own logits.
+    masked = table.masked(logits, first_row)
+    largest, token_ids = masked.max(dim=-1)
     is_broken = ~torch.isfinite(largest)
     if is_plain.all():
         return Drawn(token_ids, is_broken)
@@ -42,7 +44,7 @@ def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first
     special = np.flatnonzero(~is_plain)
     rows = special + first_row
     places = torch.from_numpy(special).to(logits.device)
-    token_ids[places] = _draw(logits[places].double(), table, rows, indexes[special])
+    token_ids[places] = _draw(masked[places].double(), table, rows, indexes[special])
     _count(table, rows, token_ids[places])
     return Drawn(token_ids, is_broken, _logprobs(logits, table, special, rows, token_ids))
 

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.device.host_copies import StepUpload
+from engine.device.host_copies import StepUpload, upload
 from engine.sampling.bad_words import BadWords
 from engine.sampling.penalties import TokenCounts
+from output_text.grammar import Follower, Grammars
 from scheduling.request import SamplingParams
 
 
@@ -60,7 +61,10 @@ def _edits(
 class SamplingTable:
     """Columns over the rows of a batch; joining and leaving touch one row."""
 
-    def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, max_rows: int, vocab_size: int, device: torch.device, grammars: Grammars | None = None
+    ) -> None:
+        self._grammars = grammars
         self.temperature = np.zeros(max_rows)
         self.top_k = np.zeros(max_rows, dtype=np.int64)
         self.top_p = np.ones(max_rows)
@@ -81,6 +85,10 @@ class SamplingTable:
         """Added to logits that are not edited: 0, or -inf where only edited tokens may be drawn."""
         self.has_bad_words = np.zeros(max_rows, dtype=np.bool_)
         """Some token is banned because of the tokens before it."""
+        self.has_grammar = np.zeros(max_rows, dtype=np.bool_)
+        """Which tokens may be drawn depends on those before."""
+        self.allowed = np.zeros((max_rows, -(-vocab_size // 32)), dtype=np.int32)
+        """Bit i of word w: whether a row with a grammar may draw token 32 · w + i next."""
         self.is_plain = np.ones(max_rows, dtype=np.bool_)
         """The row is greedy and nothing else: its token has the largest logit."""
         self._columns = [column for column in vars(self).values() if isinstance(column, np.ndarray)]
@@ -90,6 +98,7 @@ class SamplingTable:
         self.bias_and_banned = [NO_EDITS] * max_rows
         """Both of them."""
         self.bad_words = [NO_BAD_WORDS] * max_rows
+        self.followers: list[Follower | None] = [None] * max_rows
         self.banned_now: dict[int, list[int]] = {}
         """By row: tokens that would complete a bad word with the next draw."""
         self.counts = TokenCounts(max_rows, vocab_size, device)
@@ -125,12 +134,17 @@ class SamplingTable:
         self.others[row] = float("-inf") if params.allowed_token_ids else 0.0
         self.bad_words[row] = BadWords(params.bad_words) if params.bad_words else NO_BAD_WORDS
         self.has_bad_words[row] = bool(self.bad_words[row])
+        self.has_grammar[row] = bool(params.grammar)
+        self.followers[row] = None
+        if params.grammar:
+            assert self._grammars is not None, "refused before"
+            self.followers[row] = self._grammars.begin(params.grammar)
         penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
         self.has_penalties[row] = penalties != (1.0, 0.0, 0.0)
         if self.has_penalties[row]:
             self.counts.set(row, prompt_token_ids, output_token_ids)
         has_edits = self.has_bias[row] or self.has_bad_words[row]
-        is_as_is = not (self.has_penalties[row] or has_edits or self.min_tokens[row])
+        is_as_is = not (self.has_penalties[row] or has_edits or self.min_tokens[row] or params.grammar)
         self.is_plain[row] = is_as_is and params.temperature == 0 and params.logprobs is None
 
     def move(self, source: int, target: int) -> None:
@@ -141,8 +155,32 @@ class SamplingTable:
         self.banned[target] = self.banned[source]
         self.bias_and_banned[target] = self.bias_and_banned[source]
         self.bad_words[target] = self.bad_words[source]
+        self.followers[target] = self.followers[source]
         if self.has_penalties[source]:
             self.counts.move(source, target)
+
+    def follow(self, row: int, output: Sequence[int]) -> None:
+        """Find the tokens that may follow this output in a row with a grammar."""
+        follower = self.followers[row]
+        assert follower is not None
+        follower.allow(output, self.allowed[row])
+
+    def masked(self, logits: Tensor, first_row: int) -> Tensor:
+        """Return logits [rows, vocab] without the tokens that grammars of the rows do not allow.
+
+        If none is allowed, because a grammar became too complex, the row has no finite logit.
+        """
+        places = np.flatnonzero(self.has_grammar[first_row : first_row + logits.shape[0]])
+        if not len(places):
+            return logits
+        bits = self.allowed[places + first_row].view(np.uint8)
+        rows, packed = upload(places, logits.device), upload(bits, logits.device)
+        shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
+        allowed = (packed.unsqueeze(-1) >> shifts) & 1
+        forbidden = allowed.reshape(len(places), -1)[:, : logits.shape[1]] == 0
+        masked = logits.clone()
+        masked[rows] = masked[rows].masked_fill(forbidden, float("-inf"))
+        return masked
 
     def upload(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:
         """Copy columns that a step's draws need to the device of the logits, in one copy."""

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from baton.types import Chat, ChatMessage, Prompt, Sampling, Stop
+from baton.types import (
+    Chat,
+    ChatMessage,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    OneOf,
+    OutputFormat,
+    Prompt,
+    Regex,
+    Sampling,
+    Stop,
+)
 from gateway.errors import invalid
 from gateway.generations import ID_HEADER, Generation, seed_of
 from gateway.openai.schema import ChatBody, CompletionBody, GenerationBody, Message, TokenizeBody
@@ -19,6 +32,7 @@ _RENAMED = {
     "token_ids": "tokens",
     "text": "prompt",
     "chat.template_arguments": "chat_template_kwargs",
+    "output_format": "response_format",
     "request_id": "Idempotency-Key",
 }
 
@@ -33,7 +47,7 @@ def param_of(field: str) -> str:
 
 def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: int) -> Generation:
     """Return the generation of a chat; raises `ApiError`. Without a limit the answer may fill the context."""
-    _refuse_unserved(body, ("response_format", "tools", "tool_choice", "structured_outputs"))
+    _refuse_unserved(body, ("tools", "tool_choice"))
     if body.max_tokens is not None and body.max_completion_tokens not in {None, body.max_tokens}:
         raise invalid(
             "max_completion_tokens",
@@ -54,12 +68,13 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
         slo_of(body.slo, headers),
         headers.get(ID_HEADER, ""),
         body.truncate_prompt_tokens,
+        _output_format(body),
     )
 
 
 def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> list[Generation]:
     """Return one generation for each prompt; raises `ApiError`."""
-    _refuse_unserved(body, ("suffix", "response_format", "structured_outputs"))
+    _refuse_unserved(body, ("suffix",))
     if body.best_of not in {None, body.n or 1}:
         raise invalid("best_of", f"best_of is {body.best_of}; accepted: n ({body.n or 1}), or unset")
     if not body.add_special_tokens:
@@ -82,6 +97,7 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
             slo_of(body.slo, headers),
             f"{request_id}-{index}" if request_id and len(prompts) > 1 else request_id,
             body.truncate_prompt_tokens,
+            _output_format(body),
         )
         for index, prompt in enumerate(prompts)
     ]
@@ -99,11 +115,43 @@ def chat_of(body: ChatBody | TokenizeBody) -> Chat:
 
 
 def _refuse_unserved(body: GenerationBody, names: tuple[str, ...]) -> None:
-    neutral: tuple[object, ...] = (None, [], "", "none", {"type": "text"})
+    neutral: tuple[object, ...] = (None, [], "", "none")
     for name in names:
         value = getattr(body, name)
         if value not in neutral and not (name == "tool_choice" and value == "auto"):
             raise invalid(name, f"{name} is set; accepted: unset, as this fleet does not serve it")
+
+
+def _output_format(body: ChatBody | CompletionBody) -> OutputFormat | None:
+    """Return the format that `response_format` or vLLM's `structured_outputs` asks for; raises `ApiError`."""
+    asked, structured = body.response_format, body.structured_outputs
+    if structured is not None:
+        given = structured.model_dump(exclude_none=True, by_alias=True)
+        if len(given) != 1 or asked is not None:
+            raise invalid(
+                "structured_outputs",
+                f"structured_outputs has {', '.join(given) or 'nothing'}; accepted: one of json, "
+                "json_object, regex, choice and grammar, without response_format",
+            )
+        (kind,) = given
+        return _STRUCTURED[kind](given[kind])
+    if asked is None or asked.type == "text":
+        return None
+    if asked.type == "json_object":
+        return JsonObject()
+    if asked.json_schema is None:
+        name = "response_format.json_schema"
+        raise invalid(name, f"{name} is missing; accepted: an object with a schema")
+    return JsonSchema(asked.json_schema.schema_ if asked.json_schema.schema_ is not None else {})
+
+
+_STRUCTURED: dict[str, Callable[[Any], OutputFormat]] = {
+    "json": JsonSchema,
+    "json_object": lambda _: JsonObject(),
+    "regex": Regex,
+    "choice": OneOf,
+    "grammar": Grammar,
+}
 
 
 def _message(message: Message, where: str) -> ChatMessage:

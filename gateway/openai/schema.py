@@ -6,7 +6,7 @@ Unknown fields are refused, as OpenAI refuses them. Known ones that this fleet c
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,6 +17,30 @@ class StreamOptions(Strict):
     include_usage: bool = False
     continuous_usage_stats: bool = False
     include_obfuscation: bool | None = None
+
+
+class SchemaFormat(Strict):
+    """A named schema. `strict` is always kept, whether it is set or not."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+
+
+class StructuredOutputs(Strict):
+    """vLLM's way to ask for a format: one of these."""
+
+    json_: dict[str, Any] | bool | str | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
 
 
 class GenerationBody(Strict):
@@ -34,6 +58,7 @@ class GenerationBody(Strict):
     seed: int | None = None
     stop: str | list[str] | None = None
     user: str | None = None
+    response_format: ResponseFormat | None = None
     # vLLM's additions
     top_k: int | None = None
     min_p: float | None = None
@@ -47,6 +72,7 @@ class GenerationBody(Strict):
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     return_token_ids: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
     # Baton's own
     slo: SloFields | None = None
 
@@ -85,14 +111,12 @@ class ChatBody(GenerationBody):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     service_tier: str | None = None
-    structured_outputs: dict[str, Any] | None = None
 
 
 class CompletionBody(GenerationBody):
@@ -105,8 +129,6 @@ class CompletionBody(GenerationBody):
     best_of: int | None = None
     suffix: str | None = None
     add_special_tokens: bool = True
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
 
 
 class TokenizeBody(Strict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -49,8 +50,22 @@ def request_from_pb(
         "received": tuple((tokens.choice, tuple(tokens.token_ids)) for tokens in resume.received),
         "failed_attempts": resume.failed_attempts,
         "received_prompt_logprobs": resume.received_prompt_logprobs,
+        "output_format": output_format_from_pb(message.output_format),
     }
     return from_pb(RawRequest, message, **values)
+
+
+def output_format_from_pb(message: generation_pb2.OutputFormat) -> tuple[str, str] | None:
+    """Return the field that is set and its text; None if none is."""
+    match message.WhichOneof("format"):
+        case None:
+            return None
+        case "json_object":
+            return "json_object", "{}"
+        case "choice":
+            return "choice", json.dumps(list(message.choice.texts))
+        case kind:
+            return kind, getattr(message, kind)
 
 
 def prompt_from_pb(

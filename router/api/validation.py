@@ -28,6 +28,7 @@ MAX_N = 16
 MAX_LOGPROBS = 20
 DEFAULT_MAX_TOKENS = 256
 MAX_RESUME_GRACE_MS = 60_000
+MAX_GRAMMAR_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class RawRequest:
     received: tuple[tuple[int, tuple[int, ...]], ...] = ()
     failed_attempts: int = 0
     received_prompt_logprobs: int = 0
+    output_format: tuple[str, str] | None = None
+    """The field of `OutputFormat` that is set, and its text; the texts to choose from as JSON."""
 
 
 def check_model(model: str, facts: ModelFacts) -> None:
@@ -188,6 +191,27 @@ def check_bans(sampling: SamplingParams, stop: StopRules, facts: ModelFacts) -> 
         "a token that no bad word ends with and that, with min_tokens, does not end the choice",
         also=("stop.min_tokens",) if stop.min_tokens else (),
     )
+
+
+def check_output_format(raw: RawRequest) -> None:
+    """Raise if the output format is empty or too long, or beside a rule that could contradict it."""
+    if raw.output_format is None:
+        return
+    kind, text = raw.output_format
+    name = f"output_format.{kind}"
+    if not text or text == "[]":
+        raise ValidationError(name, text, "at least one text, none empty")
+    if len(text.encode()) > MAX_GRAMMAR_BYTES:
+        accepted = f"at most {MAX_GRAMMAR_BYTES} bytes"
+        raise ValidationError(name, f"{len(text.encode())} bytes", accepted, limit=MAX_GRAMMAR_BYTES)
+    for field_name, value in (
+        ("sampling.allowed_token_ids", raw.allowed_token_ids),
+        ("sampling.bad_words", raw.bad_words),
+        ("stop.min_tokens", raw.min_tokens),
+        ("stop.ignore_eos", raw.ignore_eos),
+    ):
+        if value:
+            raise ValidationError(field_name, value, f"unset, beside {name}")
 
 
 def checked_slo(raw: RawRequest) -> Slo:

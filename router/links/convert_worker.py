@@ -68,6 +68,7 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
         sampling=sampling_to_pb(spec.sampling),
         stop=to_pb(generation_pb2.StopRules, spec.stop),
         bad_words=[worker_pb2.TokenSequence(token_ids=word) for word in spec.sampling.bad_words],
+        grammar=spec.sampling.grammar,
     )
 
 

@@ -6,12 +6,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from output_text.grammar import GrammarRefused
 from output_text.output import output_rules
 from router.api.validation import (
     DEFAULT_MAX_TOKENS,
     RawRequest,
     check_bans,
     check_before_tokenising,
+    check_output_format,
     check_stop,
     check_token_ids,
     checked_received,
@@ -26,6 +28,7 @@ from router.core.queue.queue import cache_salt
 from router.errors import ValidationError
 from router.links.shell import Shell
 from router.preprocess.chat_template import TemplateRefused
+from router.preprocess.grammar_compiler import GrammarCompiler
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.tokenizer_pool import BYTES_PER_TOKEN, TokenizerPool
 from scheduling.memory.block_hash import chain_root, each_hash
@@ -34,7 +37,7 @@ from state.errors import StoreUnavailable
 
 
 class Preprocessor:
-    """Turns raw requests into events for the core. Its only state is the pool of tokenizer processes."""
+    """Turns raw requests into events for the core. Its state is the processes that tokenise and compile."""
 
     def __init__(
         self, shell: Shell, facts: ModelFacts, pool: TokenizerPool, limits: Limits | None = None
@@ -42,6 +45,7 @@ class Preprocessor:
         self._limits = limits or Limits()
         self._facts = facts
         self._pool = pool
+        self._grammars = GrammarCompiler(facts)
         self._shell = shell
 
     async def arrival(
@@ -62,6 +66,7 @@ class Preprocessor:
         sampling = checked_sampling(raw, facts.vocab_size, secrets.randbits(63))
         slo = checked_slo(raw)
         check_stop(raw, facts.vocab_size)
+        check_output_format(raw)
         if can_refuse:
             await self._refuse_late(raw, sampling, slo)
         token_ids = tuple(await self.tokenise(raw))
@@ -70,6 +75,8 @@ class Preprocessor:
         if raw.bad_words:
             sampling = replace(sampling, bad_words=await self._pool.encode_words(raw.bad_words))
         check_bans(sampling, stop, facts)
+        if raw.output_format is not None:
+            sampling = replace(sampling, grammar=await self._grammar(*raw.output_format))
         return Arrived(
             listener=listener,
             tenant=raw.tenant,
@@ -89,6 +96,10 @@ class Preprocessor:
             # Cached blocks have no logits: for log-probabilities the prompt is computed again.
             prefix_hits={} if raw.prompt_logprobs is not None else await self._hits(raw.tenant, token_ids),
         )
+
+    def close(self) -> None:
+        """End the process that compiles grammars; the caller closes the pool."""
+        self._grammars.close()
 
     def tokenised_s(self, raw: RawRequest) -> float:
         """Predict the seconds until a prompt that arrives now has been tokenised."""
@@ -148,6 +159,13 @@ class Preprocessor:
         except TemplateRefused as refused:
             accepted = f"a conversation that the model's chat template takes ({refused})"
             raise ValidationError("chat.messages", raw.messages, accepted) from refused
+
+    async def _grammar(self, kind: str, text: str) -> str:
+        try:
+            return await self._grammars.compile(kind, text)
+        except GrammarRefused as refused:
+            name = f"output_format.{kind}"
+            raise ValidationError(name, text, f"a format that can be guaranteed ({refused})") from refused
 
     async def _find_ends(
         self, received: tuple[Received, ...], stop: StopRules, num_prompt: int

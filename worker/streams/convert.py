@@ -99,16 +99,13 @@ def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
         SequenceSpec,
         message,
         fence=fence_from_pb(message.fence),
-        sampling=_sampling_from_pb(handle, message.sampling, message.bad_words),
+        sampling=_sampling_from_pb(handle, message),
         stop=_stop_from_pb(handle, message.stop),
     )
 
 
-def _sampling_from_pb(
-    handle: int,
-    message: generation_pb2.SamplingParams,
-    bad_words: Iterable[worker_pb2.TokenSequence],
-) -> SamplingParams:
+def _sampling_from_pb(handle: int, sequence: worker_pb2.SequenceSpec) -> SamplingParams:
+    message = sequence.sampling
     for field in _SAMPLING_FIELDS:
         if not message.HasField(field):
             raise MalformedCommandError(handle, f"sampling.{field} is not set; accepted: every field set")
@@ -116,7 +113,8 @@ def _sampling_from_pb(
         SamplingParams,
         message,
         logit_bias=tuple(sorted(message.logit_bias.items())),
-        bad_words=tuple(tuple(word.token_ids) for word in bad_words),
+        bad_words=tuple(tuple(word.token_ids) for word in sequence.bad_words),
+        grammar=sequence.grammar,
     )
 
 

@@ -26,6 +26,7 @@ from engine.kv.kv_pool import KVPool
 from engine.model.allow_list import read_config
 from engine.model.checkpoint import check_tokenizer
 from output_text.detokenizer import Detokenizer
+from output_text.grammar import Grammars
 from scheduling.cost.profiles import Profile, dump
 from scheduling.policies import by_name
 from worker.config import WorkerConfig
@@ -78,6 +79,7 @@ def build_timed_engine(config: WorkerConfig, profile: Profile) -> Engine:
         ),
         fingerprint=name,
         detokenizer=Detokenizer.from_file(config.service.model / "tokenizer.json"),
+        grammars=Grammars(config.service.model / "tokenizer.json", vocab_size, eos_token_ids),
         policy=by_name(config.policy),
         cost=profile.cost,
     )

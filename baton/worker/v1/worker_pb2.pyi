@@ -74,7 +74,7 @@ class Hello(_message.Message):
     def __init__(self, router_id: _Optional[str] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt", "tpot_ms", "itl_ms", "bad_words")
+    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt", "tpot_ms", "itl_ms", "bad_words", "grammar")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class SequenceSpec(_message.Message):
     TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     ITL_MS_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     handle: int
     fence: _attempt_pb2.Fence
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -97,7 +98,8 @@ class SequenceSpec(_message.Message):
     tpot_ms: int
     itl_ms: int
     bad_words: _containers.RepeatedCompositeFieldContainer[TokenSequence]
-    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ...) -> None: ...
+    grammar: str
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class TokenSequence(_message.Message):
     __slots__ = ("token_ids",)

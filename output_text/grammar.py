@@ -1,0 +1,119 @@
+"""Grammars of outputs: which tokens may follow, so that a choice's text is what its request asks for.
+
+llguidance compiles JSON Schemas, regular expressions and Lark grammars to one kind of grammar, and computes
+the allowed tokens with a derivative-based lexer and an Earley parser. Of the engines tried, it was the only
+one that never produced text that did not validate; what it cannot guarantee it refuses.
+
+The state of a grammar is a function of the tokens so far, so a choice that was preempted, moved or resumed
+goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+from llguidance import JsonCompiler, LLMatcher, LLParserLimits, LLTokenizer
+from numpy.typing import NDArray
+
+MAX_KEPT = 64
+"""Compiled grammars that are kept."""
+_LIMITS = LLParserLimits()
+_JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
+
+
+class GrammarRefused(ValueError):
+    """The format cannot be guaranteed; the message says why."""
+
+
+def grammar_of(kind: str, text: str) -> str:
+    """Return the grammar of an output format. Raises `GrammarRefused`.
+
+    `kind` is a field of the contract's `OutputFormat`; `text` is its text, and for `choice` a JSON array.
+    """
+    try:
+        match kind:
+            case "json_schema":
+                return _JSON.compile(text)
+            case "json_object":
+                return _JSON.compile('{"type": "object"}')
+            case "regex":
+                return LLMatcher.grammar_from_regex(text)
+            case "choice":
+                return "start: " + " | ".join(json.dumps(choice) for choice in json.loads(text))
+            case _:
+                return LLMatcher.grammar_from_lark(text)
+    except ValueError as error:
+        raise GrammarRefused(str(error)) from None
+
+
+class Grammars:
+    """Compiles grammars for one tokenizer, whose tokens it reads once."""
+
+    def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:
+        self.vocab_size = vocab_size
+        self._tokenizer = LLTokenizer(
+            tokenizer_file.read_text(encoding="utf-8"),
+            n_vocab=vocab_size,
+            eos_token=sorted(eos_token_ids) or None,
+        )
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._kept: dict[str, LLMatcher] = {}
+        """Compiled grammars before their first token, the one used last at the end."""
+
+    def refusal(self, grammar: str, *, may_be_empty: bool = True) -> str | None:
+        """Return why no output can follow a grammar, or None.
+
+        JSON is never empty: a schema that is satisfied by no text at all refers to nothing but itself.
+        """
+        if not self._eos_token_ids:
+            return "the model has no end-of-sequence token, so that its output cannot end with the grammar"
+        matcher = self._compiled(grammar).deep_copy()
+        if matcher.is_error():
+            return str(matcher.get_error())
+        allowed = np.zeros(-(-self.vocab_size // 32), dtype=np.int32)
+        if not Follower(matcher).allow((), allowed):
+            return "no token may begin it"
+        can_end = any(allowed[token_id // 32] >> (token_id % 32) & 1 for token_id in self._eos_token_ids)
+        return "it describes no text" if can_end and not may_be_empty else None
+
+    def begin(self, grammar: str) -> Follower:
+        """Return the state of a grammar before the first token."""
+        return Follower(self._compiled(grammar).deep_copy())
+
+    def _compiled(self, grammar: str) -> LLMatcher:
+        matcher = self._kept.pop(grammar, None)
+        if matcher is None:
+            matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
+        self._kept[grammar] = matcher  # as the newest
+        if len(self._kept) > MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return matcher
+
+
+class Follower:
+    """The state of a grammar after some tokens."""
+
+    __slots__ = ("_matcher", "_num_tokens")
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+        self._num_tokens = 0
+
+    def allow(self, output: Sequence[int], allowed: NDArray[np.int32]) -> bool:
+        """Take in the tokens of `output` that are new, and write which may follow to `allowed`.
+
+        Bit i of word w is token 32 · w + i. Returns False if none may, since the grammar became too complex
+        or the output does not follow it.
+        """
+        new = list(output[self._num_tokens :])
+        self._num_tokens = len(output)
+        if new:
+            self._matcher.consume_tokens(new)
+        if self._matcher.is_error():
+            allowed[:] = 0
+            return False
+        self._matcher.unsafe_compute_mask_ptr(allowed.ctypes.data, allowed.nbytes)
+        return bool(allowed.any())

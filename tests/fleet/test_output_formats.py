@@ -1,0 +1,156 @@
+"""Outputs in a format: whatever the model says, they validate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from baton import AsyncClient, Grammar, JsonObject, JsonSchema, OneOf, Regex, Sampling, Stop
+from baton.errors import InvalidRequest
+from baton.fleet import Fleet, FleetSpec
+from baton.types import FinishReason, OutputFormat
+from tests.fleet.driving import DEMO_MODEL
+from tests.forked import Zygote
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "role": {"enum": ["admin", "user"]},
+    },
+    "required": ["name", "age", "role"],
+    "additionalProperties": False,
+}
+WILD = Sampling(temperature=5.0, seed=3)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AsyncClient]:
+    spec = FleetSpec(model=DEMO_MODEL, placement="disaggregated", run_dir=tmp_path_factory.mktemp("formats"))
+    async with (
+        Fleet(spec, make_process=zygote.process) as fleet,
+        AsyncClient(fleet.router_addresses) as found,
+    ):
+        yield found
+
+
+async def outputs(client: AsyncClient, output_format: OutputFormat, n: int = 4) -> list[str]:
+    """The texts of some very random choices, each of which ended by itself."""
+    completion = await client.complete(
+        "Once",
+        sampling=Sampling(temperature=5.0, seed=3, n=n),
+        stop=Stop(max_tokens=200),
+        output_format=output_format,
+    )
+    assert {choice.finish_reason for choice in completion.choices} == {FinishReason.EOS}
+    return [choice.text for choice in completion.choices]
+
+
+async def test_every_choice_validates(client: AsyncClient) -> None:
+    for text in await outputs(client, JsonSchema(PERSON)):
+        person = json.loads(text)
+        assert set(person) == {"name", "age", "role"}
+        assert 0 <= person["age"] <= 150
+        assert len(person["name"]) <= 12
+        assert person["role"] in {"admin", "user"}
+
+
+async def test_expressions_grammars_and_texts_to_choose_from(client: AsyncClient) -> None:
+    assert all(
+        re.fullmatch("[a-c]{2,5}-[0-9]{3}", text)
+        for text in await outputs(client, Regex("[a-c]{2,5}-[0-9]{3}"))
+    )
+    assert set(await outputs(client, OneOf(['say "no"', "yes"]))) <= {'say "no"', "yes"}
+    nested = Grammar('start: "(" start ")" | "x"')
+    assert all(
+        re.fullmatch(r"\(*x\)*", text) and text.count("(") == text.count(")")
+        for text in await outputs(client, nested)
+    )
+
+
+async def test_an_object_that_is_cut_off_was_one_so_far(client: AsyncClient) -> None:
+    completion = await client.complete(
+        "Once", sampling=WILD, stop=Stop(max_tokens=6), output_format=JsonObject()
+    )
+    assert completion.text.startswith("{")
+
+
+async def test_formats_and_free_texts_share_a_batch(client: AsyncClient) -> None:
+    alone = await client.complete(
+        "import asyncio", sampling=Sampling(temperature=0), stop=Stop(max_tokens=30)
+    )
+    beside, *formatted = await asyncio.gather(
+        client.complete("import asyncio", sampling=Sampling(temperature=0), stop=Stop(max_tokens=30)),
+        *(outputs(client, JsonSchema(PERSON)) for _ in range(4)),
+    )
+    assert beside.text == alone.text
+    assert formatted == [formatted[0]] * 4
+
+
+async def test_greedy_output_is_what_the_model_likes_best_among_the_allowed(client: AsyncClient) -> None:
+    completion = await client.complete(
+        "The answer is",
+        sampling=Sampling(temperature=0, logprobs=5),
+        output_format=OneOf(["import", "class"]),
+    )
+    first = completion.choices[0].logprobs[0]
+    assert first.logprob < 0
+    assert completion.text in {"import", "class"}
+
+
+REFUSED = [
+    (JsonSchema({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "oneOf"),
+    (JsonSchema({"not": {}}), "not"),
+    (JsonSchema({"type": "array", "uniqueItems": True}), "uniqueItems"),
+    (JsonSchema({"type": "integer", "minimum": 5, "maximum": 4}), "Unsatisfiable"),
+    (JsonSchema({"$ref": "#"}), "describes no text"),
+    (JsonSchema('{"type":'), "EOF"),
+    (JsonSchema({"$ref": "http://127.0.0.1:1/schema"}), "does not fetch"),
+    (Regex("(?=a)"), "look-around"),
+    (Regex("(a"), "unclosed"),
+    (Grammar("start: missing"), "unknown name"),
+    (OneOf([]), "at least one"),
+]
+
+
+@pytest.mark.parametrize(("output_format", "why"), REFUSED)
+async def test_what_cannot_be_guaranteed_is_refused(
+    client: AsyncClient, output_format: OutputFormat, why: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(why)) as refused:
+        await client.complete("Once", output_format=output_format)
+    assert refused.value.field.startswith("output_format.")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "stop", "field"),
+    [
+        (Sampling(allowed_token_ids=(1, 2)), Stop(), "sampling.allowed_token_ids"),
+        (Sampling(bad_words=("a",)), Stop(), "sampling.bad_words"),
+        (Sampling(), Stop(min_tokens=3), "stop.min_tokens"),
+        (Sampling(), Stop(ignore_eos=True), "stop.ignore_eos"),
+    ],
+)
+async def test_rules_that_could_contradict_a_format_are_refused(
+    client: AsyncClient, sampling: Sampling, stop: Stop, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await client.complete("Once", sampling=sampling, stop=stop, output_format=JsonObject())
+    assert refused.value.field == field
+
+
+async def test_a_format_that_does_not_compile_in_time_harms_nobody(client: AsyncClient) -> None:
+    """The compiler's process ends by its limits; tokenizers, streams and the next format go on."""
+    names = [f"p{place}" for place in range(4000)]
+    huge = JsonSchema({"type": "object", "properties": {name: {"type": "string"} for name in names}})
+    with pytest.raises(InvalidRequest, match="does not compile within"):
+        await client.complete("Once", output_format=huge)
+    assert (await outputs(client, OneOf(["yes"]), n=1)) == ["yes"]
