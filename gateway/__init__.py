@@ -5,8 +5,10 @@ In reading order:
 - `__main__`, `config`: flags, TLS, start and drain; `app`: the routes.
 - `fleet`: the fleet's client, which acts with each caller's own credential.
 - `bodies`, `streaming`: bounded JSON requests in, event streams out, and a caller who leaves.
-- `errors`: what every API says of an error, before the API's own shape.
+- `generations`: the generations that a request asks for; `slo`, `outcome`: what is promised and delivered.
+- `errors`: an error's meaning, before it gets an API's own shape.
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
+- `anthropic`: `/v1/messages` and `/v1/messages/count_tokens`.
 
 May import the SDK (`baton`) and `services`; knows neither a router's nor a worker's code, and never torch.
 """

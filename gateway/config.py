@@ -13,7 +13,7 @@ from services.security.settings import is_loopback
 from services.settings import LOG_FORMATS, LOG_LEVELS, MAX_PORT, check_least
 
 DEFAULT_MAX_BODY_BYTES = 4 << 20
-"""As much as a router's message may have."""
+"""The limit of a router's message too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What an error means over HTTP, whichever API tells it; each API puts it into a shape of its own.
+"""Errors over HTTP. Each API puts them into a shape of its own.
 
 | the SDK's error      | status | type                  |
 |----------------------|--------|-----------------------|

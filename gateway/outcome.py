@@ -1,4 +1,4 @@
-"""What every API says of a generation in Baton's own words: promise, delivery, and an early end."""
+"""The parts of a response that are Baton's own: promise, delivery, and an early end."""
 
 from __future__ import annotations
 

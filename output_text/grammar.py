@@ -14,9 +14,7 @@ import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import numpy as np
 from llguidance import JsonCompiler, LLMatcher, LLParserLimits, LLTokenizer
-from numpy.typing import NDArray
 
 MAX_KEPT = 64
 """Compiled grammars that are kept."""
@@ -34,19 +32,27 @@ def grammar_of(kind: str, text: str) -> str:
     `kind` is a field of the contract's `OutputFormat`; `text` is its text, and for `choice` a JSON array.
     """
     try:
-        match kind:
-            case "json_schema":
-                return _JSON.compile(text)
-            case "json_object":
-                return _JSON.compile('{"type": "object"}')
-            case "regex":
-                return LLMatcher.grammar_from_regex(text)
-            case "choice":
-                return "start: " + " | ".join(json.dumps(choice) for choice in json.loads(text))
-            case _:
-                return LLMatcher.grammar_from_lark(text)
+        return _grammar_of(kind, text)
     except ValueError as error:
         raise GrammarRefused(str(error)) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # a bug of the compiler, which only this name identifies
+            raise
+        raise GrammarRefused(f"its compiler fails: {error}") from None
+
+
+def _grammar_of(kind: str, text: str) -> str:
+    match kind:
+        case "json_schema":
+            return _JSON.compile("{}" if text.strip() == "true" else text)
+        case "json_object":
+            return _JSON.compile('{"type": "object"}')
+        case "regex":
+            return LLMatcher.grammar_from_regex(text)
+        case "choice":
+            return "start: " + " | ".join(json.dumps(choice) for choice in json.loads(text))
+        case _:
+            return LLMatcher.grammar_from_lark(text)
 
 
 class Grammars:
@@ -73,10 +79,10 @@ class Grammars:
         matcher = self._compiled(grammar).deep_copy()
         if matcher.is_error():
             return str(matcher.get_error())
-        allowed = np.zeros(-(-self.vocab_size // 32), dtype=np.int32)
-        if not Follower(matcher).allow((), allowed):
+        allowed = Follower(matcher).allowed_after(())
+        if allowed is None:
             return "no token may begin it"
-        can_end = any(allowed[token_id // 32] >> (token_id % 32) & 1 for token_id in self._eos_token_ids)
+        can_end = any(allowed[token_id // 8] >> (token_id % 8) & 1 for token_id in self._eos_token_ids)
         return "it describes no text" if can_end and not may_be_empty else None
 
     def begin(self, grammar: str) -> Follower:
@@ -102,18 +108,17 @@ class Follower:
         self._matcher = matcher
         self._num_tokens = 0
 
-    def allow(self, output: Sequence[int], allowed: NDArray[np.int32]) -> bool:
-        """Take in the tokens of `output` that are new, and write which may follow to `allowed`.
+    def allowed_after(self, output: Sequence[int]) -> bytes | None:
+        """Take in the tokens of `output` that are new; return which may follow.
 
-        Bit i of word w is token 32 · w + i. Returns False if none may, since the grammar became too complex
-        or the output does not follow it.
+        Bit i of byte b is token 8 · b + i, in whole words of 4 bytes. Returns None if none may, because the
+        grammar became too complex or the output does not follow it.
         """
         new = list(output[self._num_tokens :])
         self._num_tokens = len(output)
         if new:
             self._matcher.consume_tokens(new)
         if self._matcher.is_error():
-            allowed[:] = 0
-            return False
-        self._matcher.unsafe_compute_mask_ptr(allowed.ctypes.data, allowed.nbytes)
-        return bool(allowed.any())
+            return None
+        allowed = bytes(self._matcher.compute_bitmask())
+        return allowed if any(allowed) else None

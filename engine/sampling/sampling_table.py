@@ -87,8 +87,8 @@ class SamplingTable:
         """Some token is banned because of the tokens before it."""
         self.has_grammar = np.zeros(max_rows, dtype=np.bool_)
         """Which tokens may be drawn depends on those before."""
-        self.allowed = np.zeros((max_rows, -(-vocab_size // 32)), dtype=np.int32)
-        """Bit i of word w: whether a row with a grammar may draw token 32 · w + i next."""
+        self.allowed = np.zeros((max_rows, 4 * -(-vocab_size // 32)), dtype=np.uint8)
+        """Bit i of byte b: whether a row with a grammar may draw token 8 · b + i next."""
         self.is_plain = np.ones(max_rows, dtype=np.bool_)
         """The row is greedy and nothing else: its token has the largest logit."""
         self._columns = [column for column in vars(self).values() if isinstance(column, np.ndarray)]
@@ -163,7 +163,8 @@ class SamplingTable:
         """Find the tokens that may follow this output in a row with a grammar."""
         follower = self.followers[row]
         assert follower is not None
-        follower.allow(output, self.allowed[row])
+        allowed = follower.allowed_after(output)
+        self.allowed[row] = 0 if allowed is None else np.frombuffer(allowed, dtype=np.uint8)
 
     def masked(self, logits: Tensor, first_row: int) -> Tensor:
         """Return logits [rows, vocab] without the tokens that grammars of the rows do not allow.
@@ -173,7 +174,7 @@ class SamplingTable:
         places = np.flatnonzero(self.has_grammar[first_row : first_row + logits.shape[0]])
         if not len(places):
             return logits
-        bits = self.allowed[places + first_row].view(np.uint8)
+        bits = self.allowed[places + first_row]
         rows, packed = upload(places, logits.device), upload(bits, logits.device)
         shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
         allowed = (packed.unsqueeze(-1) >> shifts) & 1

@@ -18,7 +18,7 @@ class MessageParam(Strict):
 
 
 class PromptFields(Strict):
-    """What a message and a count of tokens share."""
+    """The fields that a message and a count of tokens have in common."""
 
     model: str = ""
     messages: list[MessageParam] = Field(min_length=1)

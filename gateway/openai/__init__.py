@@ -1,8 +1,9 @@
-"""The OpenAI API.
+"""OpenAI's API.
 
 In reading order:
 
 - `schema`: the requests as clients send them; `convert`: to the SDK's types, and names of fields back.
-- `chat`, `completions`: the two kinds of generations, whole or streamed; `choices`: what both say of tokens.
-- `models`: models, tokenize and detokenize; `problems`: errors in this API's shape.
+- `endpoints`: the routes; `responses`: generations, whole or in chunks; `shapes`: a chat's and a text's.
+- `choices`: events, finish reasons and usage; `problems`: errors in this API's shape.
+- `models`: models, tokenize and detokenize.
 """

@@ -1,4 +1,4 @@
-"""What chats and completions say alike: events, finish reasons and usage."""
+"""The parts that chats and completions have in common: events, finish reasons and usage."""
 
 from __future__ import annotations
 

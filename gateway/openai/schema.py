@@ -44,7 +44,7 @@ class StructuredOutputs(Strict):
 
 
 class GenerationBody(Strict):
-    """What chats and completions share."""
+    """The fields that chats and completions have in common."""
 
     model: str = ""
     stream: bool | None = False

@@ -10,7 +10,7 @@ from gateway.fleet import Vocabulary
 
 
 class Shape(Protocol):
-    """What differs between chats and completions."""
+    """The differences between chats and completions."""
 
     id_prefix: str
     whole: str
@@ -59,9 +59,9 @@ class ChatShape:
             return {"token": data.decode(errors="replace"), "logprob": logprob, "bytes": list(data)}
 
         content = [
-            token(token_id, one.logprob) | {"top_logprobs": [token(*other) for other in one.top]}
-            for token_id, one in zip(token_ids, found, strict=True)
-            if one is not None
+            token(token_id, drawn.logprob) | {"top_logprobs": [token(*other) for other in drawn.top]}
+            for token_id, drawn in zip(token_ids, found, strict=True)
+            if drawn is not None
         ]
         return {"content": content, "refusal": None}
 
@@ -86,10 +86,13 @@ class TextShape:
         names = [_name(vocabulary[token_id]) for token_id in token_ids]
         tops = [
             None
-            if one is None
+            if drawn is None
             # The sampled token is always among them, so that a caller can see whether it was the likeliest.
-            else {_name(vocabulary[other]): logprob for other, logprob in (*one.top, (token_id, one.logprob))}
-            for token_id, one in zip(token_ids, found, strict=True)
+            else {
+                _name(vocabulary[other]): logprob
+                for other, logprob in (*drawn.top, (token_id, drawn.logprob))
+            }
+            for token_id, drawn in zip(token_ids, found, strict=True)
         ]
         ends, offset = [], 0
         for name in names:
@@ -97,7 +100,7 @@ class TextShape:
             offset += len(name)
         return {
             "tokens": names,
-            "token_logprobs": [None if one is None else one.logprob for one in found],
+            "token_logprobs": [None if drawn is None else drawn.logprob for drawn in found],
             "top_logprobs": tops,
             "text_offset": ends,
         }

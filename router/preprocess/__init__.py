@@ -1,7 +1,8 @@
 """From a request as received to one that the core can take.
 
 In reading order: `preprocessor` (checks, tokenises and hashes), `tokenizer_pool` (the processes that
-tokenise), `tokenizer_line` (the order in which they do), `chat_template`, `model_facts` (the model's limits).
+tokenise), `tokenizer_line` (the order in which they do), `chat_template`, `grammar_compiler`
+(output formats), `model_facts` (the model's limits).
 
 May import `router.api.validation`, `router.auth.limits`, `router.links.shell` and `output_text`.
 """

@@ -1,4 +1,4 @@
-"""What the gateway asks of a router for a request, and what it says of errors, by a scripted router."""
+"""Requests to a scripted router, and the errors that come of it."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ DATES = {
     "router.preprocess.chat_template": "the date that a template puts into a prompt",
     "services.security.settings": "whether a certificate is valid today",
     "baton.cli.commands.certs": "from when on a certificate is valid",
+    "gateway.openai.endpoints": "when a response was created, in Unix seconds, as the API has it",
     "baton.fleet.launcher": "as baton.cli.commands.certs",
 }
 SERVED = sorted(set(MAY_IMPORT) - {"benchmarks", "reporting", "tools", "workloads"})

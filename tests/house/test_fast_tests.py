@@ -19,6 +19,7 @@ LEFT_OUT = {
     "engine/model": "runs models",
     "engine/sampling": "runs models",
     "fleet": "starts fleets",
+    "gateway": "starts processes and fleets",
     "golden": "replays long recordings",
     "kernels": "compiles kernels",
     "kvtransfer": "starts processes",

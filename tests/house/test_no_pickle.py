@@ -11,7 +11,10 @@ from tools.house.source_tree import imports, module_name, modules
 FORBIDDEN = {"cPickle", "cloudpickle", "copyreg", "dill", "joblib", "marshal", "pickle", "shelve"}
 # What pickles under the hood. A pool of processes does, over pipes that only parent and child hold.
 UNDER_THE_HOOD = {"multiprocessing", "concurrent"}
-POOLS = {"router.preprocess.tokenizer_pool": "texts and token ids, to and from its own processes"}
+POOLS = {
+    "router.preprocess.tokenizer_pool": "texts and token ids, to and from its own processes",
+    "router.preprocess.grammar_compiler": "texts, to and from its own process",
+}
 THREADS_ONLY = {f"concurrent.futures.{name}" for name in ("Executor", "Future", "ThreadPoolExecutor")}
 MAKES_CODE = {"scheduling.value": "methods of our own classes, from the names of their fields"}
 CALLS = {"eval", "exec", "compile", "__import__"}

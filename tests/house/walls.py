@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "decode_worker": {"worker"},
     "router": {"baton", "output_text", "scheduling", "services", "state"},
     "workloads": {"scheduling"},
+    "gateway": {"baton", "services"},
     "reporting": set(),
     "sim": {"engine", "reporting", "router", "scheduling", "services", "state", "workloads"},
     # Measurements look at every part.
@@ -37,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "baton",
         "benchmarks",
         "engine",
+        "gateway",
         "router",
         "scheduling",
         "services",
@@ -53,7 +55,7 @@ TORCH_FREE_PARTS = {"engine.core"}
 PLANNED: set[str] = set()
 
 # Those that use the whole SDK; everybody else takes no more of `baton` than its stubs.
-SDK_USERS = {"baton", "benchmarks", "tools"}
+SDK_USERS = {"baton", "benchmarks", "gateway", "tools"}
 
 _SERVICE = {
     "google", "grpc", "grpc_health", "grpc_reflection", "grpc_status", "prometheus_client", "structlog",
@@ -75,9 +77,10 @@ THIRD_PARTY: dict[str, set[str]] = {
     },
     "decode_worker": set(),
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
+    "gateway": {"fastapi", "pydantic", "starlette", "structlog", "uvicorn", "uvloop"},
     "kernels": {"torch", "triton"},
     "kvtransfer": {"google", "grpc", "numpy", "prometheus_client", "structlog", "torch", "xxhash"},
-    "output_text": {"tokenizers"},
+    "output_text": {"llguidance", "tokenizers"},
     "prefill_worker": set(),
     "reporting": {"matplotlib", "numpy", "rich"},
     "router": _SERVICE | {"jinja2", "jwt", "tokenizers"},
