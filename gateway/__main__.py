@@ -13,12 +13,11 @@ import sys
 import structlog
 import uvicorn
 import uvloop
-from services.process.garbage import freeze_garbage
 
 from gateway.app import make_app
 from gateway.config import GatewayConfig, parse_config
 from gateway.fleet import FleetClient
-from services.process.event_loop import start_threads, watch_loop
+from services.process.event_loop import freeze_garbage, start_threads, watch_loop
 from services.process.log import configure_logging
 from services.rpc.listening import AddressUnusable
 

@@ -87,10 +87,11 @@ async def test_formats_and_free_texts_share_a_batch(client: AsyncClient) -> None
     alone = await client.complete(
         "import asyncio", sampling=Sampling(temperature=0), stop=Stop(max_tokens=30)
     )
-    beside, *formatted = await asyncio.gather(
-        client.complete("import asyncio", sampling=Sampling(temperature=0), stop=Stop(max_tokens=30)),
-        *(outputs(client, JsonSchema(PERSON)) for _ in range(4)),
+    formatting = asyncio.gather(*(outputs(client, JsonSchema(PERSON)) for _ in range(4)))
+    beside = await client.complete(
+        "import asyncio", sampling=Sampling(temperature=0), stop=Stop(max_tokens=30)
     )
+    formatted = await formatting
     assert beside.text == alone.text
     assert formatted == [formatted[0]] * 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -123,6 +124,33 @@ async def test_a_stop_string_ends_the_text_before_it(served: Served) -> None:
     )
     assert stopped.choices[0].text == text[: text.index(stop)]
     assert stopped.choices[0].finish_reason == "stop"
+
+
+async def test_a_schema_is_kept_whole_and_streamed(served: Served) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 8}, "hot": {"type": "boolean"}},
+        "required": ["city", "hot"],
+        "additionalProperties": False,
+    }
+    form = {"name": "weather", "schema": schema}
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": HELLO,
+        "seed": 4,
+        "temperature": 2.0,
+        "response_format": {"type": "json_schema", "json_schema": form},
+    }
+    whole = await served.client.chat.completions.create(**asked)
+    text = whole.choices[0].message.content
+    assert set(json.loads(text)) == {"city", "hot"}
+    assert whole.choices[0].finish_reason == "stop"
+    stream = await served.client.chat.completions.create(**asked, stream=True)
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == text
+    form["schema"] = {"not": {}}
+    with pytest.raises(openai.BadRequestError, match="not") as refused:
+        await served.client.chat.completions.create(**asked)
+    assert refused.value.param == "response_format.json_schema"
 
 
 async def test_errors_have_the_clients_own_types(served: Served) -> None:
