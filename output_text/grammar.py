@@ -56,15 +56,24 @@ def _grammar_of(kind: str, text: str) -> str:
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer, whose tokens it reads once."""
+    """Compiles grammars for one tokenizer, whose tokens it reads once.
+
+    Some models can follow none: those without an end-of-sequence token, and those whose tokenizer does not
+    tell the bytes of its tokens.
+    """
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         self.vocab_size = vocab_size
-        self._tokenizer = LLTokenizer(
-            tokenizer_file.read_text(encoding="utf-8"),
-            n_vocab=vocab_size,
-            eos_token=sorted(eos_token_ids) or None,
-        )
+        self._tokenizer: LLTokenizer | None = None
+        self._missing = "" if eos_token_ids else "the model has no end-of-sequence token"
+        try:
+            self._tokenizer = LLTokenizer(
+                tokenizer_file.read_text(encoding="utf-8"),
+                n_vocab=vocab_size,
+                eos_token=sorted(eos_token_ids) or None,
+            )
+        except ValueError as error:
+            self._missing = f"the bytes of the model's tokens are not known: {error}"
         self._eos_token_ids = tuple(eos_token_ids)
         self._kept: dict[str, LLMatcher] = {}
         """Compiled grammars before their first token, the one used last at the end."""
@@ -74,8 +83,8 @@ class Grammars:
 
         JSON is never empty: a schema that is satisfied by no text at all refers to nothing but itself.
         """
-        if not self._eos_token_ids:
-            return "the model has no end-of-sequence token, so that its output cannot end with the grammar"
+        if self._missing:
+            return self._missing
         matcher = self._compiled(grammar).deep_copy()
         if matcher.is_error():
             return str(matcher.get_error())
@@ -92,6 +101,7 @@ class Grammars:
     def _compiled(self, grammar: str) -> LLMatcher:
         matcher = self._kept.pop(grammar, None)
         if matcher is None:
+            assert self._tokenizer is not None, "refused before"
             matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
         self._kept[grammar] = matcher  # as the newest
         if len(self._kept) > MAX_KEPT:

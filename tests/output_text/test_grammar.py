@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tokenizers import Tokenizer
 
 from output_text.detokenizer import Detokenizer
 from output_text.grammar import GrammarRefused, Grammars, grammar_of
 from tests.fleet.driving import DEMO_MODEL
+from tests.output_text.tokenizers_zoo import byte_level, sentence_piece, word_piece
 
 VOCAB = 2048
 TOKENIZER = DEMO_MODEL / "tokenizer.json"
@@ -188,6 +192,16 @@ def test_keywords_that_cannot_be_guaranteed_are_refused_by_name(keyword: str) ->
 def test_a_model_without_an_end_of_sequence_token_follows_no_grammar() -> None:
     endless = Grammars(TOKENIZER, VOCAB, [])
     assert "end-of-sequence" in str(endless.refusal(grammar_of("json_object", "{}")))
+
+
+@pytest.mark.parametrize("make", [byte_level, partial(sentence_piece, strips=True), word_piece])
+def test_a_tokenizer_of_any_kind_follows_grammars_or_says_why_not(
+    make: Callable[[], Tokenizer], tmp_path: Path
+) -> None:
+    tokenizer, file = make(), tmp_path / "tokenizer.json"
+    tokenizer.save(str(file))
+    found = Grammars(file, tokenizer.get_vocab_size(), [0]).refusal(grammar_of("regex", "[ab]"))
+    assert found is None or "known" in found or "begin" in found
 
 
 def test_an_output_outside_of_its_grammar_may_not_go_on() -> None:
