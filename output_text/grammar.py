@@ -88,7 +88,7 @@ class Grammars:
         matcher = self._compiled(grammar).deep_copy()
         if matcher.is_error():
             return str(matcher.get_error())
-        allowed = Follower(matcher).allowed_after(())
+        allowed = Follower(matcher, self.vocab_size).allowed_after(())
         if allowed is None:
             return "no token may begin it"
         can_end = any(allowed[token_id // 8] >> (token_id % 8) & 1 for token_id in self._eos_token_ids)
@@ -96,7 +96,7 @@ class Grammars:
 
     def begin(self, grammar: str) -> Follower:
         """Return the state of a grammar before the first token."""
-        return Follower(self._compiled(grammar).deep_copy())
+        return Follower(self._compiled(grammar).deep_copy(), self.vocab_size)
 
     def _compiled(self, grammar: str) -> LLMatcher:
         matcher = self._kept.pop(grammar, None)
@@ -112,10 +112,11 @@ class Grammars:
 class Follower:
     """The state of a grammar after some tokens."""
 
-    __slots__ = ("_matcher", "_num_tokens")
+    __slots__ = ("_matcher", "_num_bytes", "_num_tokens")
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
+        self._num_bytes = 4 * -(-vocab_size // 32)
         self._num_tokens = 0
 
     def allowed_after(self, output: Sequence[int]) -> bytes | None:
@@ -130,5 +131,5 @@ class Follower:
             self._matcher.consume_tokens(new)
         if self._matcher.is_error():
             return None
-        allowed = bytes(self._matcher.compute_bitmask())
+        allowed = bytes(self._matcher.compute_bitmask())[: self._num_bytes]
         return allowed if any(allowed) else None
