@@ -12,6 +12,7 @@ from engine.core.memory.block_manager import BlockManager
 from engine.core.report import StepReport
 from engine.execution.step_loop import StepLoop
 from output_text.detokenizer import Detokenizer
+from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
@@ -76,6 +77,7 @@ class Driver:
         max_context: int = 256,
         eos: tuple[int, ...] = (),
         detokenizer: Detokenizer | None = None,
+        grammars: Grammars | None = None,
         policy: Policy = CHUNKED,
         cost: CostModel = UNKNOWN_COST,
         num_swap_blocks: int | None = None,
@@ -98,6 +100,7 @@ class Driver:
             limits=limits,
             fingerprint="model",
             detokenizer=detokenizer,
+            grammars=grammars,
             policy=policy,
             cost=cost,
             num_swap_blocks=num_swap_blocks,

@@ -78,8 +78,10 @@ def test_it_prints_how_to_connect_and_serves_whoever_does(fleet: Secured) -> Non
     assert "this machine only, with TLS" in fleet.printed
     (printed,) = re.findall(r"^try +(.*)$", fleet.printed, flags=re.MULTILINE)
     arguments = shlex.split(printed.partition(" generate ")[2])
-    assert arguments == ["--run-dir", str(fleet.run_dir), "The list is"]
-    command = [sys.executable, "-m", "baton.cli", "generate", *arguments, "--max-tokens", "4"]
+    assert arguments == ["The list is"], "the fleet that was started last is found, with its credentials"
+    # By its folder, since other tests start fleets too.
+    where = ["--run-dir", str(fleet.run_dir)]
+    command = [sys.executable, "-m", "baton.cli", "generate", *where, *arguments, "--max-tokens", "4"]
     ran = subprocess.run(command, check=True, capture_output=True, text=True)
     assert ran.stdout.strip()
     assert "handoff" in ran.stderr

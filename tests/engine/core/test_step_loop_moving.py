@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine.core.commands import Decode, HandBack, KVArrived, PreCopy, Prefill, Receive, Release, StopAndCopy
 from engine.core.report import Filled, Received
 from output_text.detokenizer import Detokenizer
+from output_text.grammar import Grammars, grammar_of
 from scheduling.columns import TokenColumns
 from scheduling.request import (
     FailureReason,
@@ -19,8 +23,7 @@ from scheduling.request import (
     SequenceSpec,
     StopRules,
 )
-from tests.engine.loop_driver import GREEDY, Driver, spec
-from tests.output_text.tokenizers_zoo import byte_level
+from tests.engine.loop_driver import GREEDY, VOCAB, Driver, spec
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -121,19 +124,35 @@ EVERYTHING = SamplingParams(
     prompt_logprobs=1,
     allowed_token_ids=tuple(range(90)),
     bad_words=((4,), (11, 12)),
+    # Of !, " and so on up to @ there are never two in a row.
+    grammar=grammar_of("regex", r"([!-@]?[A-\[\]-~])*[!-@]?"),
 )
 
 
+def one_byte_tokens() -> Tokenizer:
+    """Return a tokenizer whose tokens are the first bytes of the byte-level alphabet, from ! on."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:VOCAB]
+    tokenizer = Tokenizer(models.BPE(vocab={token: place for place, token in enumerate(alphabet)}, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
 @pytest.mark.parametrize("num_turns", [3, 6])
-def test_no_state_of_a_choice_is_lost_when_it_moves(num_turns: int) -> None:
+def test_no_state_of_a_choice_is_lost_when_it_moves(num_turns: int, tmp_path: Path) -> None:
     """Whatever rule holds for a choice follows from its tokens: a stop string that began before the move ends
     it after the move. Every rule there is takes part, and one that is new fails here until it does.
     """
-    detokenizer = Detokenizer(byte_level())
+    tokenizer = one_byte_tokens()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    words: dict[str, Any] = {
+        "detokenizer": Detokenizer(tokenizer),
+        "grammars": Grammars(tmp_path / "tokenizer.json", VOCAB, [VOCAB - 1]),
+    }
     request = spec(7, range(1, 7), sampling=EVERYTHING, stop=StopRules(30, ignore_eos=True), choices=(0, 1))
-    probe = Driver(detokenizer=detokenizer)
+    probe = Driver(**words)
     probe.finish(Decode(request))
     text = probe.text(7)
+    assert not re.search("[!-@]{2}", text + probe.text(7, 1))
     stop = StopRules(30, 2, (text[num_turns - 1 : num_turns + 2],), (96,), True, True, False)
     assert text.index(stop.stop_strings[0]) == num_turns - 1, "it stands where the choice is moved"
     for rules in (EVERYTHING, stop):
@@ -145,14 +164,14 @@ def test_no_state_of_a_choice_is_lost_when_it_moves(num_turns: int) -> None:
         ]
         assert not unused, "a rule that this test leaves out"
     request = dataclasses.replace(request, stop=stop)
-    source, target = Driver(detokenizer=detokenizer), Driver(detokenizer=detokenizer)
+    source, target = Driver(**words), Driver(**words)
     running(source, request, num_turns - 1)
     source.turn(StopAndCopy(7, ((0, 70), (1, 71))))
     assert len(source.tokens(7)) == num_turns
     for choice, handle in ((0, 70), (1, 71)):
         target.finish(Receive(resumed(source, request, choice, handle), ReceiveKind.STOPPED))
         fetch(source, target, handle, handle)
-    alone = Driver(detokenizer=detokenizer)
+    alone = Driver(**words)
     alone.finish(Decode(request))
     for choice, handle in ((0, 70), (1, 71)):
         assert source.rows(7, choice) + target.rows(handle, choice) == alone.rows(7, choice)
