@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from baton.errors import BatonError
+from baton.errors import BatonError, NotAllowed
 from gateway.anthropic import convert as anthropic_names
 from gateway.anthropic import endpoints as anthropic
 from gateway.anthropic.responses import error_json as anthropic_error
@@ -34,8 +34,11 @@ def make_app(fleet: FleetClient, max_body_bytes: int) -> FastAPI:
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Return the model if any router serves; 503 if none does."""
-        return {"status": "ok", "model": (await fleet.sdk.models())[0].name}
+        """Return the model if any router serves, unless callers must show a key; 503 if none does."""
+        try:
+            return {"status": "ok", "model": (await fleet.sdk.models())[0].name}
+        except NotAllowed:  # a router's answer: probes have no key
+            return {"status": "ok"}
 
     handlers: dict[Any, Any] = {
         ApiError: _on_api_error,
