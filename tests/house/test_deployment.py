@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.ports import free_port
 from tests.redis_server import redis_binary
 from tools.house.source_tree import ROOT, imports, packages
 
-IMAGES = {"router": {"router"}, "worker": {"prefill_worker", "decode_worker"}}
+IMAGES = {"router": {"router"}, "gateway": {"gateway"}, "worker": {"prefill_worker", "decode_worker"}}
 
 
 def _dockerfile(image: str) -> str:
@@ -63,13 +64,14 @@ def test_worker_image_pins_the_torch_that_the_checkout_pins() -> None:
     assert re.findall(r"torch==[\d.]+", _dockerfile("worker")) == pinned
 
 
-def test_router_image_has_no_torch() -> None:
-    lock = (ROOT / "requirements" / "router.lock").read_text(encoding="utf-8")
+@pytest.mark.parametrize("image", ["router", "gateway"])
+def test_image_without_workers_has_no_torch(image: str) -> None:
+    lock = (ROOT / "requirements" / f"{image}.lock").read_text(encoding="utf-8")
     assert "grpcio==" in lock
     assert not re.search(r"^(torch|triton|transformers|numpy)==", lock, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["dev", "router", "worker", "proto", "lock"])
+@pytest.mark.parametrize("name", ["dev", "router", "gateway", "worker", "proto", "lock"])
 def test_every_locked_package_has_an_exact_version_and_a_hash(name: str) -> None:
     lock = (ROOT / "requirements" / f"{name}.lock").read_text(encoding="utf-8")
     entries = re.split(r"\n(?=\w)", "\n".join(line for line in lock.splitlines() if line[:1] != "#"))
@@ -80,13 +82,13 @@ def test_every_locked_package_has_an_exact_version_and_a_hash(name: str) -> None
 
 def test_compose_runs_the_fleet_that_the_readme_describes() -> None:
     services = _compose()["services"]
-    modules = sorted(service["command"][0] for name, service in services.items() if name != "redis")
-    assert modules == ["decode_worker", "decode_worker", "prefill_worker", "prefill_worker", "router"]
+    modules = Counter(service["command"][0] for name, service in services.items() if name != "redis")
+    assert modules == {"router": 1, "gateway": 1, "prefill_worker": 2, "decode_worker": 2}
     assert "noeviction" in services["redis"]["command"]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["router", "prefill-1", "decode-1"])
+@pytest.mark.parametrize("name", ["router", "gateway", "prefill-1", "decode-1"])
 def test_composed_flags_are_flags_that_the_service_has(name: str) -> None:
     module, *arguments = _compose()["services"][name]["command"]
     usage = subprocess.run(
@@ -113,11 +115,11 @@ def test_composed_workers_share_memory_and_advertise_themselves() -> None:
     assert services["redis"]["shm_size"]
 
 
-def test_only_the_router_is_published_and_only_on_this_host() -> None:
+def test_only_router_and_gateway_are_published_and_only_on_this_host() -> None:
     published = {
         name: service["ports"] for name, service in _compose()["services"].items() if "ports" in service
     }
-    assert published == {"router": ["127.0.0.1:50051:50051"]}
+    assert published == {"router": ["127.0.0.1:50051:50051"], "gateway": ["127.0.0.1:8000:8000"]}
 
 
 def test_the_compose_version_that_the_file_needs_is_said() -> None:
