@@ -55,6 +55,21 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         help="first router's port; 0: any free (50051)",
     )
     add(
+        "--http-port",
+        type=unsigned,
+        default=8000,
+        metavar="N",
+        help="port of the OpenAI and Anthropic APIs; 0: any free (8000)",
+    )
+    add(
+        "--no-http",
+        dest="gateways",
+        action="store_const",
+        const=0,
+        default=1,
+        help="start no gateway: serve gRPC alone",
+    )
+    add(
         "--policy",
         choices=POLICIES,
         help="how the fleet serves: what a step consists of and which request goes first (slack)",
@@ -242,7 +257,7 @@ def spec_of(args: argparse.Namespace) -> FleetSpec:
 
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "up": ("start a fleet on this machine; Ctrl-C stops it", _add_up),
-    "restart": ("replace a running fleet's routers and workers one after another", _add_run_dir_flag),
+    "restart": ("replace a running fleet's services one after another", _add_run_dir_flag),
     "generate": ("continue a prompt, streaming to stdout", _add_generate),
     "quote": ("the promise a prompt would get, without sending it", _add_quote),
     "chat": ("talk with the model", _add_chat),

@@ -1,16 +1,19 @@
-"""Find the services' code and a redis-server on this machine."""
+"""Find the services' code, a redis-server and the gateway's packages on this machine."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from baton.fleet.errors import CheckoutNotFound, RedisServerNotFound
+from baton.fleet.errors import CheckoutNotFound, GatewayNotInstalled, RedisServerNotFound
 
 SERVICES = ("router", "prefill_worker", "decode_worker")
+_GATEWAY_NEEDS = ("fastapi", "httptools", "uvicorn")
+"""Packages that no other service needs."""
 
 
 def find_checkout() -> Path:
@@ -35,6 +38,13 @@ def find_redis_server() -> Path:
     if len(candidates) == 1:
         return candidates.pop()
     return max(candidates, key=_redis_version)
+
+
+def check_gateway() -> None:
+    """Raise `GatewayNotInstalled` unless this Python has what the gateway needs."""
+    missing = [name for name in _GATEWAY_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise GatewayNotInstalled(missing)
 
 
 def _redis_version(server: Path) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 FleetError
 ├── CheckoutNotFound(searched)
 ├── RedisServerNotFound(searched)
-├── PortUnusable(address, reason)
+├── GatewayNotInstalled(missing)
+├── PortUnusable(kind, address, reason)
 ├── RunDirUnusable(path, reason)
 ├── ProcessError(name, log_path, tail)
 │   ├── ProcessFailed(exit_code)
@@ -16,6 +17,7 @@ FleetError
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,15 +76,33 @@ class RedisServerNotFound(FleetError):
 
 
 @dataclass(eq=False)
-class PortUnusable(FleetError):
-    """A router's port cannot be bound, most often because another fleet uses it."""
+class GatewayNotInstalled(FleetError):
+    """Packages of the gateway are missing."""
 
+    missing: Sequence[str]
+
+    def __str__(self) -> str:
+        return (
+            f"the gateway needs {', '.join(self.missing)}, not installed in {sys.prefix}; install them with "
+            f"{sys.executable} -m pip install --no-deps --require-hashes -r requirements/gateway.lock, "
+            "or start without HTTP by --no-http"
+        )
+
+
+_PORT_FLAGS = {"router": "--port", "gateway": "--http-port"}
+
+
+@dataclass(eq=False)
+class PortUnusable(FleetError):
+    """A port of a router or gateway cannot be bound, most often because another fleet uses it."""
+
+    kind: str
     address: str
     reason: str
 
     def __str__(self) -> str:
-        what = f"no router can listen on {self.address}: {self.reason}"
-        return f"{what}; name a free port with --port, or 0 for any"
+        what = f"no {self.kind} can listen on {self.address}: {self.reason}"
+        return f"{what}; name a free port with {_PORT_FLAGS[self.kind]}, or 0 for any"
 
 
 @dataclass(eq=False)

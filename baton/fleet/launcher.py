@@ -1,4 +1,4 @@
-"""Start a fleet in order (Redis, then everything else at once), replace its processes, and stop it.
+"""Start a fleet in order (Redis, routers and workers, gateways), replace its processes, and stop it.
 
 async with Fleet(FleetSpec(model=Path("demo_model"))) as fleet:
     client = AsyncClient(fleet.router_addresses)
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from baton.fleet.checkout import find_checkout, find_redis_server
+from baton.fleet.checkout import check_gateway, find_checkout, find_redis_server
 from baton.fleet.errors import FleetError, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import FleetEvent, ProcessDied, ProcessReplaced, ReplacementFailed, WorkersJoined
 from baton.fleet.joining import wait_until_connected, wait_until_serving
@@ -27,10 +27,19 @@ from baton.fleet.processes.group import MakeProcess, ProcessGroup
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
 from baton.fleet.rundir import next_run_dir
 from baton.fleet.secured import REDIS_USER, SecuredFleet, secure
-from baton.fleet.spec import FleetSpec, Surroundings, kind_of, redis_process, service_processes
+from baton.fleet.spec import (
+    FleetSpec,
+    Surroundings,
+    gateway_processes,
+    kind_of,
+    redis_process,
+    service_processes,
+)
 from baton.security.credentials import UNENCRYPTED, Credentials
 
 _REDIS_PORT_TRIES = 3
+_KEEP_ADDRESS = ("router", "gateway")
+"""Kinds whose successors listen at the old address, which clients know."""
 
 
 def _ignore(event: FleetEvent) -> None:
@@ -70,12 +79,17 @@ class Fleet:
         return tuple(self.process(name).address for name in self.spec.router_names)
 
     @property
+    def gateway_urls(self) -> tuple[str, ...]:
+        scheme = "http" if self.secured is None else "https"
+        return tuple(f"{scheme}://{self.process(name).address}" for name in self.spec.gateway_names)
+
+    @property
     def credentials(self) -> Credentials:
         """The credentials of its clients."""
         return UNENCRYPTED if self.secured is None else self.secured.credentials
 
     def process(self, name: str) -> ManagedProcess:
-        """Return a process: redis, router-0, prefill-0, decode-0. Raises `KeyError` naming all processes."""
+        """Return a process: redis, router-0, decode-0, gateway-0. Raises `KeyError` naming all processes."""
         return self._group.process(name)
 
     async def next_death(self) -> ProcessDied:
@@ -113,7 +127,7 @@ class Fleet:
         await self.stop()
 
     async def stop(self) -> None:
-        """End everything: services first, Redis last. A second call does nothing."""
+        """End everything: gateways first, then the other services, then Redis. A second call does nothing."""
         await self._group.stop(self.spec.stop_grace_s)
 
     async def restart(self) -> None:
@@ -123,14 +137,14 @@ class Fleet:
         """
         workers = self.spec.worker_names
         decode_first = sorted(workers, key=lambda name: not name.startswith("decode"))
-        for name in (*decode_first, *self.spec.router_names):
+        for name in (*decode_first, *self.spec.router_names, *self.spec.gateway_names):
             await self.replace(name)
 
     async def replace(self, name: str) -> None:
         """Replace a running process by a new one.
 
-        The only worker of its kind leaves when its successor serves. A router leaves first, because its
-        successor listens at the same address.
+        The only worker of its kind leaves when its successor serves. A router or gateway leaves first,
+        because its successor listens at the same address.
         """
         async with self._locks[name]:
             await self._replace(self.process(name))
@@ -139,7 +153,7 @@ class Fleet:
         name, began = old.name, time.monotonic()
         kind = kind_of(name)
         peers = [peer for peer in self.processes if kind_of(peer.name) == kind and peer is not old]
-        if kind != "router" and not any(peer.serving for peer in peers):
+        if kind not in _KEEP_ADDRESS and not any(peer.serving for peer in peers):
             await self._start_successor(old)
             left_s = await self._group.retire(old, self.spec.drain_s)
         else:
@@ -152,7 +166,8 @@ class Fleet:
         self._group.expect_successor(old)
         try:
             await self._group.start_all([spec])
-            await self._await_connections_of(self.process(old.name))
+            if old.name not in self.spec.gateway_names:
+                await self._await_connections_of(self.process(old.name))
         except FleetError as error:
             await self._group.restore(old)
             present = self.process(old.name)
@@ -166,9 +181,10 @@ class Fleet:
             raise
 
     def _successor_spec(self, old: ManagedProcess) -> ProcessSpec:
-        """Return the spec of a successor. A router listens at the old address, which clients know."""
+        """Return the spec of a successor."""
         listen = ("--listen", old.address)
-        if old.name not in self.spec.router_names or not old.address or old.spec.command[-2:] == listen:
+        keeps_address = kind_of(old.name) in _KEEP_ADDRESS and old.address
+        if not keeps_address or old.spec.command[-2:] == listen:
             return old.spec
         return dataclasses.replace(old.spec, command=(*old.spec.command, *listen))
 
@@ -198,6 +214,8 @@ class Fleet:
     async def _start(self) -> None:
         checkout = self.spec.checkout or find_checkout()
         redis_server = None if self.spec.redis_url else find_redis_server()
+        if self.spec.gateways:
+            check_gateway()
         for address in self.spec.fixed_addresses:
             _check_free(*address)
         self.run_dir = self._make_run_dir(checkout)
@@ -208,6 +226,7 @@ class Fleet:
             await self._start_redis(redis_server, self._private_folder(None))
         around = Surroundings(checkout, self.redis_url, self._shm_folder(), self.secured)
         await self._group.start_all(service_processes(self.spec, around))
+        await self._group.start_all(gateway_processes(self.spec, around, self.router_addresses))
         if self.spec.await_connections:
             await self._await_connections()
 
@@ -283,7 +302,7 @@ async def cancel(works: Collection[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*works, return_exceptions=True)
 
 
-def _check_free(host: str, port: int) -> None:
+def _check_free(kind: str, host: str, port: int) -> None:
     """Raise `PortUnusable` unless a service could bind the port. The service would report it late."""
     with socket.socket() as probe:
         # The services set this too; without it, a port that was just released would seem to be in use.
@@ -291,7 +310,7 @@ def _check_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise PortUnusable(f"{host}:{port}", os.strerror(error.errno or 0)) from error
+            raise PortUnusable(kind, f"{host}:{port}", os.strerror(error.errno or 0)) from error
 
 
 def _free_port() -> int:

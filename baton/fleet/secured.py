@@ -40,8 +40,15 @@ class SecuredFleet:
         return Credentials(made.ca, made.cert("client"), made.key("client"), self.api_key)
 
     def service_flags(self, kind: str, *, private_redis: bool) -> list[str]:
-        """Return the flags of a service of this kind: router, prefill or decode."""
+        """Return the flags of a service of this kind: router, prefill, decode or gateway.
+
+        A gateway is a client of the routers, and its own clients see the routers' certificate.
+        """
         made, part = self.certificates, "router" if kind == "router" else "worker"
+        if kind == "gateway":
+            flags = ["--ca", made.ca, "--cert", made.cert("client"), "--key", made.key("client")]
+            flags += ["--https-cert", made.cert("router"), "--https-key", made.key("router")]
+            return [str(flag) for flag in flags]
         flags = ["--tls-ca", made.ca, "--tls-cert", made.cert(part), "--tls-key", made.key(part)]
         if kind == "router":
             flags += ["--client-ca", made.ca, "--door", made.folder / "door.json"]

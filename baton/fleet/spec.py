@@ -29,26 +29,28 @@ _REDIS_READY = re.compile("[Rr]eady to accept connections")
 
 @dataclass(frozen=True, slots=True)
 class FleetSpec:
-    """A fleet on this machine. Processes are named redis, router-0, prefill-0, decode-0 and so on.
+    """A fleet on this machine. Processes are named redis, router-0, prefill-0, decode-0, gateway-0 and so on.
 
     `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"). They
     come last and override the launcher's own. Without `redis_url` a private server is started. `router_port`
-    is the first router's port; 0 takes free ones. Without `threads` the workers share the cores. `secure` is
-    a folder for certificates and keys, which are made if missing; it turns on TLS everywhere. A start may
-    take any time while it reports progress, and be silent for `standstill_s`. A process that leaves has
-    `drain_s` to hand over its work; a fleet that stops waits for `stop_grace_s`. Without `run_dir` the logs
-    go to the next number below `.baton/runs` in the checkout. `policy`, `placement` and `without_redis`
-    default to those of the services. `timed` names a profile, or a file with one: workers compute nothing and
-    take its times. `deterministic` workers give the same bits whatever else is in a step. `quantisation`
-    names what all workers keep in 8 bits.
+    is the first router's port and `http_port` the first gateway's; 0 takes free ones. Without `threads` the
+    workers share the cores. `secure` is a folder for certificates and keys, which are made if missing; it
+    turns on TLS everywhere. A start may take any time while it reports progress, and be silent for
+    `standstill_s`. A process that leaves has `drain_s` to hand over its work; a fleet that stops waits for
+    `stop_grace_s`. Without `run_dir` the logs go to the next number below `.baton/runs` in the checkout.
+    `policy`, `placement` and `without_redis` default to those of the services. `timed` names a profile, or a
+    file with one: workers compute nothing and take its times. `deterministic` workers give the same bits
+    whatever else is in a step. `quantisation` names what all workers keep in 8 bits.
     """
 
     model: Path
     prefill: int = 1
     decode: int = 1
     routers: int = 1
+    gateways: int = 0
     redis_url: str | None = None
     router_port: int = 0
+    http_port: int = 0
     policy: str | None = None
     placement: str | None = None
     without_redis: str | None = None
@@ -67,7 +69,7 @@ class FleetSpec:
     await_connections: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("prefill", 0), ("decode", 1), ("routers", 1)):
+        for name, least in (("prefill", 0), ("decode", 1), ("routers", 1), ("gateways", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be {least} or more")
         for name, accepted in _CHOICES.items():
@@ -82,24 +84,40 @@ class FleetSpec:
             raise ValueError(
                 f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
             )
-        highest = 65536 - self.routers
-        if not 0 <= self.router_port <= highest:
-            raise ValueError(f"router_port is {self.router_port}: it must be 0 (a free one) to {highest}")
+        self._check_ports()
         if self.threads is not None and self.threads < 0:
             raise ValueError(f"threads is {self.threads}: it must be 0 (torch's own choice) or more")
-        unknown = set(self.extra_args) - {"router", "prefill", "decode"} - set(self.process_names)
+        unknown = set(self.extra_args) - {"router", "prefill", "decode", "gateway"} - set(self.process_names)
         if unknown:
             raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
+
+    def _check_ports(self) -> None:
+        for name, number in (("router_port", self.routers), ("http_port", self.gateways)):
+            port, highest = getattr(self, name), min(65535, 65536 - number)
+            if not 0 <= port <= highest:
+                raise ValueError(f"{name} is {port}: it must be 0 (a free one) to {highest}")
+        ports = [port for _, _, port in self.fixed_addresses]
+        if len(set(ports)) < len(ports):
+            raise ValueError(f"http_port is {self.http_port}: it must be a port that no router takes")
 
     @property
     def router_names(self) -> tuple[str, ...]:
         return tuple(f"router-{i}" for i in range(self.routers))
 
     @property
-    def fixed_addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of each router whose port is fixed."""
-        ports = range(self.router_port, self.router_port + self.routers) if self.router_port else ()
-        return tuple((_HOST, port) for port in ports)
+    def gateway_names(self) -> tuple[str, ...]:
+        return tuple(f"gateway-{i}" for i in range(self.gateways))
+
+    @property
+    def fixed_addresses(self) -> tuple[tuple[str, str, int], ...]:
+        """Kind, host and port of each router and gateway whose port is fixed."""
+        listening = (("router", self.router_port, self.routers), ("gateway", self.http_port, self.gateways))
+        return tuple(
+            (kind, _HOST, first + index)
+            for kind, first, number in listening
+            if first
+            for index in range(number)
+        )
 
     @property
     def worker_names(self) -> tuple[str, ...]:
@@ -108,7 +126,7 @@ class FleetSpec:
 
     @property
     def process_names(self) -> tuple[str, ...]:
-        return self.router_names + self.worker_names
+        return self.router_names + self.worker_names + self.gateway_names
 
     @property
     def num_workers(self) -> int:
@@ -141,6 +159,15 @@ def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec
     return routers + [_worker(spec, around, name) for name in spec.worker_names]
 
 
+def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[str]) -> list[ProcessSpec]:
+    """Return the gateways, which are clients of the routers at these addresses."""
+    named = list(itertools.chain.from_iterable(("--router", address) for address in routers))
+    return [
+        _process(spec, around, "gateway", name, [*_listen(spec.http_port, index), *named])
+        for index, name in enumerate(spec.gateway_names)
+    ]
+
+
 def redis_process(server: Path, port: int, folder: Path, users: Path | None = None) -> ProcessSpec:
     """Return a private server that keeps nothing on disk and evicts no key.
 
@@ -164,14 +191,13 @@ def redis_process(server: Path, port: int, folder: Path, users: Path | None = No
 
 
 def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> ProcessSpec:
-    port = spec.router_port + index if spec.router_port else 0
-    own = ["--router-id", name, "--listen", f"{_HOST}:{port}"]
+    own = ["--router-id", name, *_listen(spec.router_port, index)]
     own += _flags(placement=spec.placement, without_redis=spec.without_redis)
     return _service(spec, around, "router", name, own)
 
 
 def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
-    own = ["--worker-id", name, "--listen", f"{_HOST}:0", "--threads", str(spec.threads_per_worker)]
+    own = ["--worker-id", name, *_listen(0), "--threads", str(spec.threads_per_worker)]
     own += ["--deterministic"] if spec.deterministic else []
     own += _flags(quantisation=spec.quantisation, shm_dir=around.shm_dir)
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
@@ -180,10 +206,16 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
 def _service(
     spec: FleetSpec, around: Surroundings, module: str, name: str, own: Sequence[str]
 ) -> ProcessSpec:
-    kind = kind_of(name)
     common = ["--redis", around.redis_url, "--model", str(spec.model.resolve())]
-    common += ["--drain-s", f"{spec.drain_s:g}"]
     common += _flags(policy=spec.policy, timed=spec.timed and _profile(spec.timed))
+    return _process(spec, around, module, name, [*common, *own])
+
+
+def _process(
+    spec: FleetSpec, around: Surroundings, module: str, name: str, own: Sequence[str]
+) -> ProcessSpec:
+    kind = kind_of(name)
+    common = ["--drain-s", f"{spec.drain_s:g}"]
     if around.secured is not None:
         common += around.secured.service_flags(kind, private_redis=spec.redis_url is None)
     extra = [*spec.extra_args.get(kind, ()), *spec.extra_args.get(name, ())]
@@ -195,8 +227,12 @@ def _service(
     )
 
 
+def _listen(first_port: int, index: int = 0) -> list[str]:
+    return ["--listen", f"{_HOST}:{first_port + index if first_port else 0}"]
+
+
 def kind_of(name: str) -> str:
-    """Return the kind of a process by its name: redis, router, prefill or decode."""
+    """Return the kind of a process by its name: redis, router, prefill, decode or gateway."""
     return name.partition("-")[0]
 
 

@@ -67,7 +67,7 @@ class Secured:
 
 @contextmanager
 def secured_fleet(run_dir: Path) -> Iterator[Secured]:
-    command = [sys.executable, "-m", "baton.cli", "up", "--secure", "--port", "0"]
+    command = [sys.executable, "-m", "baton.cli", "up", "--secure", "--port", "0", "--http-port", "0"]
     # Steps that compute nothing start in a fraction of the time; all that is secured here is as it is.
     command += ["--run-dir", str(run_dir), "--model", str(DEMO_MODEL), "--timed", "demo-cpu"]
     # Every prompt is handed over, and asked again it finds its blocks where they were.

@@ -32,7 +32,7 @@ class Plain:
 
 @contextlib.contextmanager
 def plain_fleet(run_dir: Path) -> Iterator[Plain]:
-    command = [sys.executable, "-m", "baton.cli", "up", "--port", "0", "--routers", "2"]
+    command = [sys.executable, "-m", "baton.cli", "up", "--port", "0", "--no-http", "--routers", "2"]
     command += ["--run-dir", str(run_dir), "--model", str(DEMO_MODEL), "--timed", "demo-cpu"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None

@@ -82,8 +82,8 @@ def decode_worker_of(launcher: int) -> int:
 
 @pytest.mark.parametrize("flags", [(), ("--no-restart",)], ids=["as it is", "without restarts"])
 def test_baton_up_says_that_it_brings_a_worker_back_or_ends(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "baton.cli", "up", "--port", "0", "--timed", "demo-cpu", *flags]
-    command += ["--run-dir", str(tmp_path), "--model", str(DEMO_MODEL)]
+    command = [sys.executable, "-m", "baton.cli", "up", "--port", "0", "--no-http", *flags]
+    command += ["--timed", "demo-cpu", "--run-dir", str(tmp_path), "--model", str(DEMO_MODEL)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ended_in_time(process):
         assert process.stdout is not None
         until_line(process.stdout, "Ctrl-C")

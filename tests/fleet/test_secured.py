@@ -11,11 +11,13 @@ import ssl
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import grpc
+import httpx
 import jwt
 import pytest
 import redis
@@ -151,6 +153,22 @@ def test_metrics_are_read_with_a_certificate_only(fleet: Secured) -> None:
     context.load_cert_chain(fleet.made.cert("client"), fleet.made.key("client"))
     with urllib.request.urlopen(f"https://{address}/metrics", timeout=PATIENCE_S, context=context) as answer:
         assert b"baton" in answer.read()
+
+
+def test_https_needs_a_key_for_all_but_health_checks(fleet: Secured) -> None:
+    """The printed command works as it is, and only its key makes it so."""
+    (printed,) = re.findall(r"^ +(curl .*)$", fleet.printed, flags=re.MULTILINE)
+    _, _, ca, _, bearer, url, _, body = shlex.split(printed)
+    assert bearer == f"Authorization: Bearer $(cat {fleet.credentials.api_key_file})"
+    context = ssl.create_default_context(cafile=ca)
+    secret = (fleet.made.folder / "api.key").read_text().strip()
+    with httpx.Client(verify=context, timeout=PATIENCE_S) as http:
+        answer = http.post(url, content=body, headers={"authorization": f"Bearer {secret}"})
+        assert answer.json()["usage"]["completion_tokens"] > 0
+        assert http.post(url, content=body).status_code == 401
+        assert http.get(urllib.parse.urljoin(url, "/health")).status_code == 200
+    with httpx.Client() as stranger, pytest.raises(httpx.ConnectError, match="certificate"):
+        stranger.get(url)
 
 
 def test_redis_asks_for_a_password_and_allows_only_what_is_needed(fleet: Secured) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import json
 import shlex
 import time
 
@@ -57,6 +58,23 @@ def _how_redis_is_reached(fleet: Fleet) -> str:
     return f"\nredis   without TLS, on a unix socket {whose}; it listens on no network"
 
 
+def _where_http_is(fleet: Fleet) -> str:
+    urls = ", ".join(fleet.gateway_urls)
+    return urls and f"\nhttp    {urls}, for clients of OpenAI's and Anthropic's APIs"
+
+
+def _http_example(fleet: Fleet) -> str:
+    """Return a command that asks the first gateway; empty without one."""
+    if not fleet.gateway_urls:
+        return ""
+    credentials = ""
+    if fleet.secured is not None:
+        ca, key = (shlex.quote(str(path)) for path in (fleet.secured.certificates.ca, fleet.secured.api_key))
+        credentials = f'--cacert {ca} -H "Authorization: Bearer $(cat {key})" '
+    body = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})
+    return f"\n        curl {credentials}{fleet.gateway_urls[0]}/v1/chat/completions -d {shlex.quote(body)}"
+
+
 def _invite(fleet: Fleet, took_s: float, console: Console, *, is_listed: bool) -> None:
     baton = program()
     addresses = fleet.router_addresses
@@ -67,11 +85,11 @@ def _invite(fleet: Fleet, took_s: float, console: Console, *, is_listed: bool) -
             ("\nUp", "bold green"),
             f" in {took_s:.1f} s, listening on ",
             (", ".join(addresses), "bold"),
-            f"\nreach   this machine only, {reach}",
+            f"{_where_http_is(fleet)}\nreach   this machine only, {reach}",
             f"{_how_redis_is_reached(fleet)}{_where_credentials_are(fleet)}\nlogs    {fleet.run_dir}",
             f'\ntry     {baton} generate{flag} "The list is"',
             f"\n        {baton} chat{flag}",
-            f"\n        {baton} status{flag}",
+            f"\n        {baton} status{flag}{_http_example(fleet)}",
             "\nCtrl-C stops everything\n",
         ),
         soft_wrap=True,

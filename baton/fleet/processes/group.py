@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,7 +121,7 @@ class ProcessGroup:
         self._on_event(death)
 
     async def stop(self, grace_s: float) -> None:
-        """End everything: services first, Redis last. A second call does nothing."""
+        """End everything: gateways first, then the other services, then Redis. A second call does nothing."""
         if self._reaper is None:
             return
         reaper, self._reaper = self._reaper, None
@@ -133,9 +134,8 @@ class ProcessGroup:
         everything = {*self.processes, *self._leaving}
         running = [process for process in everything if process.running]
         self._on_event(FleetStopping(len(running)))
-        services = [process for process in running if process.name != "redis"]
-        await asyncio.gather(*(process.stop(grace_s) for process in services))
-        await asyncio.gather(*(process.stop(grace_s) for process in running if process not in services))
+        for _, leaving in itertools.groupby(sorted(running, key=_stops), _stops):
+            await asyncio.gather(*(process.stop(grace_s) for process in leaving))
         await asyncio.gather(*(process.close() for process in everything))
         await asyncio.gather(*self._watches.values())
 
@@ -164,6 +164,12 @@ class ProcessGroup:
         await process.wait()
         if not self._stopping and process not in self._leaving:
             self.report_death(process)
+
+
+def _stops(process: ManagedProcess) -> int:
+    """Return its turn in a stop: clients of others before those that they call."""
+    kind = process.name.partition("-")[0]
+    return {"gateway": 0, "redis": 2}.get(kind, 1)
 
 
 async def _finish(work: asyncio.Future[None]) -> None:

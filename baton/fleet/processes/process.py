@@ -28,7 +28,7 @@ from baton.fleet.processes.reaper import HELPERS_GRACE_S, Reaper, signal_group, 
 _ENTRY = 'echo "+$$" >&0; exec "$@" </dev/null'
 
 READY_LINE = re.compile(
-    r"^READY (?P<kind>\S+) (?P<id>\S+) address=(?P<address>\S+)(?: metrics=(?P<metrics>\S+))?"
+    r"^READY (?P<kind>\S+)(?: (?P<id>\S+))? address=(?P<address>\S+)(?: metrics=(?P<metrics>\S+))?"
 )
 STARTING_LINE = re.compile(r"^STARTING \S+ \S+ done=(?P<done>\d+) total=(?P<total>\d+) phase=(?P<phase>.+)$")
 

@@ -63,7 +63,7 @@ signal.pause()
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
-    for service in ("router", "prefill_worker", "decode_worker"):
+    for service in ("router", "prefill_worker", "decode_worker", "gateway"):
         package = root / service
         package.mkdir(parents=True)
         (package / "__main__.py").write_text(_STAND_IN, encoding="utf-8")

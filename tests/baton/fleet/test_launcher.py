@@ -11,7 +11,7 @@ import pytest
 import redis.asyncio
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec
-from baton.fleet.errors import PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
+from baton.fleet.errors import GatewayNotInstalled, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from tests.patience import PATIENCE_S
 
@@ -112,6 +112,41 @@ async def test_a_port_that_is_taken_is_refused_before_anything_starts(make_spec:
         with pytest.raises(PortUnusable, match=f"127.0.0.1:{port}: Address already in use; .* --port"):
             await Fleet(make_spec(router_port=port), events.append).__aenter__()
     assert events == []
+
+
+async def test_a_taken_http_port_is_refused_by_the_flag_that_names_another(make_spec: MakeSpec) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(PortUnusable, match=rf"no gateway .*:{port}: .* with --http-port, or 0 for any"):
+            await Fleet(make_spec(gateways=1, http_port=port)).__aenter__()
+
+
+async def test_missing_packages_of_the_gateway_are_named_with_a_remedy(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    events: list[FleetEvent] = []
+    with pytest.raises(GatewayNotInstalled, match=r"needs fastapi, .*gateway\.lock, .* --no-http"):
+        await Fleet(make_spec(gateways=1), events.append).__aenter__()
+    assert events == []
+
+
+async def test_a_gateway_starts_after_the_routers_and_stops_before_them(make_spec: MakeSpec) -> None:
+    """The gateway is deaf to SIGTERM, so it takes its whole grace."""
+    events: list[FleetEvent] = []
+    spec = make_spec(gateways=1, extra_args={"gateway": ("--act", "deaf")})
+    async with Fleet(spec, events.append) as fleet:
+        gateway, router = fleet.process("gateway-0"), fleet.process("router-0")
+        assert "--router 127.0.0.1:1 --act deaf" in " ".join(gateway.spec.command)
+        assert fleet.gateway_urls == ("http://127.0.0.1:1",)
+        stopping = asyncio.create_task(fleet.stop())
+        await until(lambda: not gateway.running or not router.running)
+        assert router.running
+        await stopping
+    names = [
+        (type(event), event.name) for event in events if isinstance(event, (ProcessStarted, ProcessReady))
+    ]
+    assert names.index((ProcessReady, "router-0")) < names.index((ProcessStarted, "gateway-0"))
 
 
 async def test_an_impossible_log_folder_is_refused_before_any_start(

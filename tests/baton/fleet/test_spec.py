@@ -14,6 +14,7 @@ from baton.fleet.spec import (
     QUANTISATIONS,
     WITHOUT_REDIS,
     Surroundings,
+    gateway_processes,
     service_processes,
 )
 from engine.model.quantisation import Quantisation
@@ -48,6 +49,12 @@ def value(arguments: list[str], flag: str) -> str:
         ({"secure": Path("s"), "redis_url": "redis://127.0.0.1/0"}, "it must be rediss:// or unix://"),
         ({"router_port": 70000}, "router_port is 70000"),
         ({"router_port": 65535, "routers": 2}, "router_port is 65535: it must be 0 (a free one) to 65534"),
+        ({"gateways": -1}, "gateways is -1: it must be 0 or more"),
+        ({"gateways": 1, "http_port": 65536}, "http_port is 65536: it must be 0 (a free one) to 65535"),
+        (
+            {"gateways": 1, "http_port": 8001, "routers": 2, "router_port": 8000},
+            "a port that no router takes",
+        ),
         ({"threads": -1}, "threads is -1: it must be 0"),
         ({"extra_args": {"decode-3": ()}}, "there are router-0, prefill-0, decode-0"),
     ],
@@ -110,6 +117,19 @@ def test_only_workers_are_told_of_shared_memory() -> None:
     around = Surroundings(checkout=Path("/c"), redis_url="redis://h", shm_dir=Path("/shm/own"))
     told = [p.name for p in service_processes(FleetSpec(model=MODEL), around) if "--shm-dir" in p.command]
     assert told == ["prefill-0", "decode-0"]
+
+
+def test_a_gateway_calls_every_router_and_is_told_of_no_model() -> None:
+    spec = FleetSpec(
+        model=MODEL, gateways=2, http_port=8000, drain_s=3, extra_args={"gateway": ("--connect-s", "1")}
+    )
+    first, second = (list(p.command) for p in gateway_processes(spec, AROUND, ("h:1", "h:2")))
+    assert first[2] == "gateway"
+    assert value(first, "--listen") == "127.0.0.1:8000"
+    assert value(second, "--listen") == "127.0.0.1:8001"
+    assert " ".join(second).endswith("--router h:1 --router h:2 --connect-s 1")
+    assert value(second, "--drain-s") == "3"
+    assert not {"--redis", "--model"} & set(first)
 
 
 def test_the_ready_line_gives_both_addresses() -> None:

@@ -1,0 +1,120 @@
+"""A fleet with a gateway of its own, under `Keeper`: HTTP clients lose nothing when its processes change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
+from baton.fleet.events import ProcessReplaced, ProcessRestarted
+from tests.fleet.driving import DEMO_MODEL, until
+from tests.forked import Zygote
+from tests.patience import PATIENCE_S
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+HELLO = [{"role": "user", "content": "How do I read a file?"}]
+CHAT = {"messages": HELLO, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+
+
+@dataclass(frozen=True)
+class Served:
+    fleet: Fleet
+    events: list[FleetEvent]
+    http: httpx.AsyncClient
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    spec = FleetSpec(
+        model=DEMO_MODEL,
+        timed="demo-cpu",
+        routers=2,
+        prefill=0,
+        gateways=1,
+        run_dir=tmp_path_factory.mktemp("gateway"),
+    )
+    events: list[FleetEvent] = []
+    async with Fleet(spec, events.append, zygote.process) as fleet:
+        keeping = asyncio.create_task(Keeper(fleet, events.append).keep())
+        async with httpx.AsyncClient(base_url=fleet.gateway_urls[0], timeout=PATIENCE_S) as http:
+            yield Served(fleet, events, http)
+        assert not keeping.done()
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+
+async def chat(http: httpx.AsyncClient, started: asyncio.Event | None = None) -> str:
+    """Stream a chat to its end and return its text; set `started` with its first words."""
+    text = ""
+    async with http.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}) as response:
+        lines = [line async for line in _heard(response, started)]
+    assert lines[-1] == "[DONE]"
+    for chunk in map(json.loads, lines[:-1]):
+        assert "error" not in chunk, chunk
+        text += "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+    return text
+
+
+async def _heard(response: httpx.Response, started: asyncio.Event | None) -> AsyncIterator[str]:
+    assert response.status_code == 200, await response.aread()
+    async for line in response.aiter_lines():
+        if line.startswith("data: "):
+            yield line.removeprefix("data: ")
+            if started is not None and '"content"' in line:
+                started.set()
+
+
+async def test_it_serves_once_the_fleet_is_up(served: Served) -> None:
+    health = await served.http.get("/health")
+    assert (health.status_code, health.json()["model"]) == (200, "demo_model")
+    whole = (await served.http.post("/v1/chat/completions", json=CHAT)).json()
+    assert whole["choices"][0]["message"]["content"] == await chat(served.http)
+
+
+async def test_streams_go_on_while_everything_is_replaced(served: Served) -> None:
+    expected, url = await chat(served.http), served.fleet.gateway_urls
+    restarting = asyncio.create_task(served.fleet.restart())
+    num_streams = 0
+    while not restarting.done():
+        started = asyncio.Event()
+        try:
+            assert await chat(served.http, started) == expected
+        except httpx.TransportError:
+            assert not started.is_set(), "cut off"  # nobody listens between a gateway and its successor
+            await asyncio.sleep(0.05)
+        else:
+            num_streams += 1
+    await restarting
+    assert num_streams >= 2
+    replaced = [event.name for event in served.events if isinstance(event, ProcessReplaced)]
+    assert replaced == ["decode-0", "router-0", "router-1", "gateway-0"]
+    assert served.fleet.gateway_urls == url
+    assert await chat(served.http) == expected
+
+
+async def test_a_gateway_that_leaves_finishes_its_streams(served: Served) -> None:
+    expected, started = await chat(served.http), asyncio.Event()
+    streaming = asyncio.create_task(chat(served.http, started))
+    async with asyncio.timeout(PATIENCE_S):
+        await started.wait()
+    await served.fleet.replace("gateway-0")
+    assert await streaming == expected
+
+
+async def test_a_killed_gateway_returns_at_its_address(served: Served) -> None:
+    (url,) = served.fleet.gateway_urls
+    served.fleet.process("gateway-0").kill()
+
+    async def restarted() -> bool:
+        return ProcessRestarted("gateway-0") in served.events
+
+    await until(restarted, "the gateway is restarted")
+    assert served.fleet.gateway_urls == (url,)
+    assert (await served.http.get("/health")).status_code == 200
