@@ -41,8 +41,8 @@ def make_app(fleet: FleetClient, max_body_bytes: int) -> FastAPI:
             return {"status": "ok"}
 
     handlers: dict[Any, Any] = {
-        ApiError: _on_api_error,
-        BatonError: _on_fleet_error,
+        ApiError: _on_error,
+        BatonError: _on_error,
         HTTPException: _on_http_error,
         ClientDisconnect: _on_disconnect,
         Exception: _on_bug,
@@ -82,11 +82,7 @@ def _respond(request: Request, problem: Problem) -> Response:
     return JSONResponse(shape(problem), problem.status, problem.headers())
 
 
-async def _on_api_error(request: Request, error: ApiError) -> Response:
-    return _respond(request, error.problem)
-
-
-async def _on_fleet_error(request: Request, error: BatonError) -> Response:
+async def _on_error(request: Request, error: ApiError | BatonError) -> Response:
     names = anthropic_names if _is_anthropic(request) else openai_names
     return _respond(request, problem_of(error, names.param_of))
 

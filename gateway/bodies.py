@@ -1,9 +1,9 @@
-"""Bounded JSON bodies of HTTP requests."""
+"""Bounded JSON bodies of HTTP requests, and the texts in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
@@ -49,6 +49,23 @@ def _explained(error: ValidationError) -> ApiError:
     named = param or "the body"
     reason = str(first["ctx"]["error"]) if "error" in first.get("ctx", {}) else first["msg"]
     return invalid(param, f"{named} is {_short(first['input'])}; {reason[:1].lower()}{reason[1:]}")
+
+
+def text_of(content: str | Sequence[Mapping[str, Any]], where: str) -> str:
+    """Return a text, or the texts of its parts, a line each. Raises `ApiError` for parts of another kind.
+
+    `where` is the path of the content in the body.
+    """
+    if isinstance(content, str):
+        return content
+    texts = []
+    for index, part in enumerate(content):
+        kind, text = part.get("type"), part.get("text")
+        if kind != "text" or not isinstance(text, str):
+            name = f"{where}[{index}].type"
+            raise invalid(name, f"{name} is {kind!r}; accepted: 'text', with a text")
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def path(parts: Iterable[str | int]) -> str:

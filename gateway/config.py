@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.fleet import CallerCredentials
 from services.security.settings import is_loopback
-from services.settings import LOG_FORMATS, LOG_LEVELS, MAX_PORT, check_least
+from services.settings import add_log_flags, check_address, check_least
 
 DEFAULT_MAX_BODY_BYTES = 4 << 20
 """The limit of a router's message too."""
@@ -33,10 +32,9 @@ class GatewayConfig:
     log_format: str
 
     def __post_init__(self) -> None:
-        for flag, address in (("--listen", self.listen), *(("--router", router) for router in self.routers)):
-            host, _, port = address.rpartition(":")
-            if not (host and port.isdigit() and int(port) <= MAX_PORT):
-                raise ValueError(f"{flag} is {address!r}; accepted: HOST:PORT with a port of 0 to {MAX_PORT}")
+        check_address("--listen", self.listen)
+        for router in self.routers:
+            check_address("--router", router)
         check_least(self, 1, "max_body_bytes")
         check_least(self, 0, "connect_s", "drain_s")
         if (self.https_cert is None) != (self.https_key is None):
@@ -103,11 +101,5 @@ def flags() -> argparse.ArgumentParser:
     )
     add("--connect-s", default=10.0, type=float, metavar="S", help="how long routers may be unreachable (10)")
     add("--drain-s", default=20.0, type=float, metavar="S", help="time to end responses after SIGTERM (20)")
-    add("--log-level", default="info", choices=LOG_LEVELS, help="the least severe lines to log (info)")
-    add(
-        "--log-format",
-        default=LOG_FORMATS[sys.stderr.isatty()],
-        choices=LOG_FORMATS,
-        help="how lines are logged (console on a terminal, else json)",
-    )
+    add_log_flags(parser)
     return parser

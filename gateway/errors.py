@@ -1,23 +1,10 @@
-"""Errors over HTTP. Each API puts them into a shape of its own.
-
-| the SDK's error      | status | type                  |
-|----------------------|--------|-----------------------|
-| InvalidRequest       | 400    | invalid_request_error |
-| TooLarge             | 413    | invalid_request_error |
-| NotAllowed           | 401, 403 | authentication_error, permission_error |
-| NotFound             | 404    | not_found_error       |
-| Conflict             | 409    | invalid_request_error |
-| Overloaded           | 429    | rate_limit_error      |
-| DeadlineExceeded     | 408    | timeout_error         |
-| Unsupported          | 501    | api_error             |
-| Unavailable          | 503    | overloaded_error      |
-| all others           | 500    | api_error             |
-"""
+"""Errors over HTTP, by status and type. Each API puts them into a shape of its own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -95,8 +82,21 @@ def invalid(param: str, message: str, *, status: int = 400, code: str = "invalid
     return ApiError(Problem(status, _INVALID, message, param=param, code=code))
 
 
-def problem_of(error: BatonError, param_of: Callable[[str], str]) -> Problem:
-    """Return what an error of the fleet means; `param_of` names a field of the contract in the HTTP body."""
+def renamed(field: str, names: Mapping[str, str]) -> str:
+    """Return the name in an HTTP body of a field of the contract: `sampling.top_p` is `top_p`.
+
+    `names` has the fields, and the messages, that have another name there.
+    """
+    for ours, theirs in names.items():
+        if field == ours or field.startswith((f"{ours}[", f"{ours}.")):
+            return theirs + field[len(ours) :]
+    return re.sub(r"^(sampling|stop|chat)\.", "", field)
+
+
+def problem_of(error: BatonError | ApiError, param_of: Callable[[str], str]) -> Problem:
+    """Return what an error means; `param_of` names a field of the contract in the HTTP body."""
+    if isinstance(error, ApiError):
+        return error.problem
     kind = next((kind for kind in _KINDS if isinstance(error, kind)), BatonError)
     status, name, code, param = _KINDS.get(kind, (500, "api_error", "internal_error", ""))
     message = str(error)

@@ -33,10 +33,9 @@ class ServiceSettings:
     security: Security
 
     def __post_init__(self) -> None:
-        for flag, address in (("--listen", self.listen), ("--advertise", self.advertise)):
-            host, _, port = address.rpartition(":")
-            if address and not (host and port.isdigit() and int(port) <= MAX_PORT):
-                raise ValueError(f"{flag} is {address!r}; accepted: HOST:PORT with a port of 0 to {MAX_PORT}")
+        check_address("--listen", self.listen)
+        if self.advertise:
+            check_address("--advertise", self.advertise)
         if not 0 <= self.metrics_port <= MAX_PORT:
             raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
         check_least(self, 0, "drain_s")
@@ -53,6 +52,13 @@ class ServiceSettings:
     def address(self, port: int) -> str:
         """Return the address for others of a service that is bound to `port`."""
         return self.advertise or f"{self.host}:{port}"
+
+
+def check_address(flag: str, address: str) -> None:
+    """Raise `ValueError`, which names the flag, unless this is HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit() and int(port) <= MAX_PORT):
+        raise ValueError(f"{flag} is {address!r}; accepted: HOST:PORT with a port of 0 to {MAX_PORT}")
 
 
 def check_least(settings: object, least: int, *names: str) -> None:
@@ -79,6 +85,13 @@ def add_service_flags(parser: argparse.ArgumentParser, listen: str, listens: str
         "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
     )
     add("--drain-s", default=20.0, type=float, metavar="S", help=drains)
+    add_log_flags(parser)
+    add_security_flags(parser)
+
+
+def add_log_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what is logged, and how."""
+    add = parser.add_argument
     add("--log-level", default="info", choices=LOG_LEVELS, help="the least severe lines to log (info)")
     add(
         "--log-format",
@@ -86,7 +99,6 @@ def add_service_flags(parser: argparse.ArgumentParser, listen: str, listens: str
         choices=LOG_FORMATS,
         help="how lines are logged (console on a terminal, else json)",
     )
-    add_security_flags(parser)
 
 
 def settings_of(given: dict[str, Any]) -> ServiceSettings:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from baton.types import Chat, ChatMessage, Sampling, Stop
-from gateway.anthropic.schema import Blocks, MessagesBody, PromptFields
-from gateway.errors import invalid
+from gateway.anthropic.schema import MessagesBody, PromptFields
+from gateway.bodies import text_of
+from gateway.errors import invalid, renamed
 from gateway.generations import ID_HEADER, Generation, seed_of
 from gateway.slo import slo_of
 
@@ -19,10 +20,7 @@ _RENAMED = {
 
 def param_of(field: str) -> str:
     """Return the name in the HTTP body of a field of the contract."""
-    for ours, theirs in _RENAMED.items():
-        if field == ours or field.startswith(f"{ours}["):
-            return theirs + field[len(ours) :]
-    return field.removeprefix("sampling.").removeprefix("chat.")
+    return renamed(field, _RENAMED)
 
 
 def generation_of(body: MessagesBody, headers: Mapping[str, str]) -> Generation:
@@ -45,22 +43,9 @@ def chat_of(body: PromptFields) -> Chat:
             raise invalid(name, f"{name} is set; accepted: unset, as this fleet does not serve it")
     if body.thinking is not None and body.thinking.get("type") != "disabled":
         raise invalid("thinking", "thinking is set; accepted: unset, or of type 'disabled'")
-    system = [] if body.system is None else [ChatMessage("system", _text(body.system, "system"))]
+    system = [] if body.system is None else [ChatMessage("system", text_of(body.system, "system"))]
     spoken = [
-        ChatMessage(message.role, _text(message.content, f"messages[{index}].content"))
+        ChatMessage(message.role, text_of(message.content, f"messages[{index}].content"))
         for index, message in enumerate(body.messages)
     ]
     return Chat([*system, *spoken], continue_final_message=body.messages[-1].role == "assistant")
-
-
-def _text(content: Blocks, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    texts = []
-    for index, block in enumerate(content):
-        text = block.get("text")
-        if block.get("type") != "text" or not isinstance(text, str):
-            name = f"{where}[{index}].type"
-            raise invalid(name, f"{name} is {block.get('type')!r}; accepted: 'text', with a text")
-        texts.append(text)
-    return "\n".join(texts)

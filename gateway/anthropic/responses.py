@@ -54,10 +54,8 @@ async def message_events(running: Running, model: str) -> AsyncGenerator[bytes, 
                 data = events.of(event)
                 if data:
                     yield data
-    except BatonError as error:
+    except (BatonError, ApiError) as error:
         yield _sse(error_json(problem_of(error, param_of)))
-    except ApiError as error:
-        yield _sse(error_json(error.problem))
 
 
 @dataclass(slots=True)

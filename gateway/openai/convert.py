@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +18,8 @@ from baton.types import (
     Sampling,
     Stop,
 )
-from gateway.errors import invalid
+from gateway.bodies import text_of
+from gateway.errors import invalid, renamed
 from gateway.generations import ID_HEADER, Generation, seed_of
 from gateway.openai.schema import ChatBody, CompletionBody, GenerationBody, Message, TokenizeBody
 from gateway.slo import slo_of
@@ -39,10 +39,7 @@ _RENAMED = {
 
 def param_of(field: str) -> str:
     """Return the name in the HTTP body of a field of the contract: `sampling.top_p` is `top_p`."""
-    for ours, theirs in _RENAMED.items():
-        if field == ours or field.startswith((f"{ours}[", f"{ours}.")):
-            return theirs + field[len(ours) :]
-    return re.sub(r"^(sampling|stop|chat)\.", "", field)
+    return renamed(field, _RENAMED)
 
 
 def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: int) -> Generation:
@@ -161,16 +158,7 @@ def _message(message: Message, where: str) -> ChatMessage:
     role = "system" if message.role == "developer" else message.role
     if message.content is None:
         raise invalid(f"{where}.content", f"{where}.content is missing; accepted: a text, or parts of text")
-    if isinstance(message.content, str):
-        return ChatMessage(role, message.content)
-    texts = []
-    for index, part in enumerate(message.content):
-        kind, text = part.get("type"), part.get("text")
-        if kind != "text" or not isinstance(text, str):
-            place = f"{where}.content[{index}]"
-            raise invalid(f"{place}.type", f"{place}.type is {kind!r}; accepted: 'text', with a text")
-        texts.append(text)
-    return ChatMessage(role, "\n".join(texts))
+    return ChatMessage(role, text_of(message.content, f"{where}.content"))
 
 
 def _prompts(body: CompletionBody) -> list[Prompt]:

@@ -45,15 +45,23 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         body = await read_body(request, ChatBody, max_body_bytes)
         model = await fleet.model(body.model)
         generation = chat_generation(body, request.headers, model.max_context_tokens)
-        return await _generate(request, body, [generation], ChatShape(), logprobs=bool(body.logprobs))
+        return await _generate(
+            request, body, [generation], model.name, ChatShape(), logprobs=bool(body.logprobs)
+        )
 
     @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, max_body_bytes)
-        await fleet.model(body.model)
+        model = await fleet.model(body.model)
         generations = completion_generations(body, request.headers)
         return await _generate(
-            request, body, generations, TextShape(), logprobs=body.logprobs is not None, echo=bool(body.echo)
+            request,
+            body,
+            generations,
+            model.name,
+            TextShape(),
+            logprobs=body.logprobs is not None,
+            echo=bool(body.echo),
         )
 
     @router.post("/tokenize")
@@ -68,26 +76,26 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         request: Request,
         body: GenerationBody,
         generations: list[Generation],
+        model: str,
         shape: Shape,
         *,
         logprobs: bool,
         echo: bool = False,
     ) -> Response:
-        vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
-        model = (await fleet.model()).name
-        writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs)
-        if not body.stream:
-            echoes = [await _echo(fleet, generation) for generation in generations] if echo else ()
-            completions = await unless_gone(request, complete_all(fleet, generations))
-            return JSONResponse(writer.whole(completions, echoes))
-        if len(generations) > 1:
+        if body.stream and len(generations) > 1:
             raise invalid(
                 "prompt", f"prompt has {len(generations)} prompts; accepted: one, with stream = true"
             )
-        if echo:
+        if body.stream and echo:
             raise invalid("echo", "echo is true; accepted: false, with stream = true")
-        running = await unless_gone(request, Running.begin(fleet, generations[0]))
-        return EventStream(writer.chunks(running), promise_headers(running.accepted))
+        vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
+        writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs)
+        if body.stream:
+            running = await unless_gone(request, Running.begin(fleet, generations[0]))
+            return EventStream(writer.chunks(running), promise_headers(running.accepted))
+        echoes = [await _echo(fleet, generation) for generation in generations] if echo else ()
+        completions = await unless_gone(request, complete_all(fleet, generations))
+        return JSONResponse(writer.whole(completions, echoes))
 
     return router
 

@@ -72,10 +72,8 @@ class Writer:
                     for data in chunks.of(event):
                         yield data
             yield DONE
-        except BatonError as error:
+        except (BatonError, ApiError) as error:
             yield sse(error_json(problem_of(error, param_of)))
-        except ApiError as error:
-            yield sse(error_json(error.problem))
 
     def _choice(self, completion: Completion, choice: Choice, echo: Echo | None) -> dict[str, Any]:
         reason = finish_reason(choice.finish_reason)

@@ -86,11 +86,6 @@ class GenerationBody(Strict):
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
 
-class TextPart(Strict):
-    type: str
-    text: str | None = None
-
-
 class Message(BaseModel):
     """One message of a chat. Fields of kinds that are not served are refused by `convert`, by name."""
 
