@@ -212,6 +212,10 @@ class AsyncClient:
         response = await self._call_any(LIST_MODELS, inference_pb2.ListModelsRequest())
         return tuple(from_pb(Model, model) for model in response.models)
 
+    async def proven_tenant(self) -> str:
+        """Return the tenant that the credential proves; empty if the fleet requires no credentials."""
+        return (await self._call_any(LIST_MODELS, inference_pb2.ListModelsRequest())).tenant
+
     async def describe(self) -> FleetFacts:
         response = await self._call_any(DESCRIBE, fleet_pb2.DescribeRequest())
         return from_pb(FleetFacts, response)

@@ -179,6 +179,7 @@ class Client:
     detokenize = _blocking(AsyncClient.detokenize)
     token_bytes = _blocking(AsyncClient.token_bytes)
     models = _blocking(AsyncClient.models)
+    proven_tenant = _blocking(AsyncClient.proven_tenant)
     describe = _blocking(AsyncClient.describe)
     drain = _blocking(AsyncClient.drain)
     watch = _iterating(AsyncClient.watch)

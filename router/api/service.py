@@ -145,7 +145,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             has_chat_template=self._facts.chat_template is not None,
             fingerprint="" if fleet is None else fleet.fingerprint,
         )
-        return inference_pb2.ListModelsResponse(models=[model])
+        return inference_pb2.ListModelsResponse(models=[model], tenant=tenant_of_call(""))
 
     @contextlib.asynccontextmanager
     async def _open_stream(

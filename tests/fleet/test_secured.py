@@ -230,6 +230,7 @@ def test_a_key_opens_what_it_says_and_no_more(fleet: Secured) -> None:
     key = fleet.new_key("batcher", "--allow-class", "batch")
     with fleet.bearer_client(key) as client:
         assert client.complete("x", slo=Slo(slo_class=SloClass.BATCH), stop=TWO).choices
+        assert client.proven_tenant() == "batcher"
         with pytest.raises(
             NotAllowed, match="slo_class is standard; accepted with this credential: batch"
         ) as caught:
@@ -254,6 +255,7 @@ def test_tokens_of_the_right_issuer_are_keys_too(fleet: Secured) -> None:
     good, old = (jwt.encode(claims | {"exp": exp}, secret) for exp in (4_000_000_000, 1_000_000_000))
     with fleet.bearer_client(good) as client:
         assert client.complete("x", stop=TWO).choices
+        assert client.proven_tenant() == "acme"
     with fleet.bearer_client(old) as client, pytest.raises(NotAllowed, match="the token has expired"):
         client.complete("x", stop=TWO)
 
