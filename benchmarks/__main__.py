@@ -44,6 +44,9 @@ COMMANDS: dict[str, Command] = {
         "plot", "a page from the JSON of measurements and simulations", has_model=False, seeds=()
     ),
     "fidelity": Command("fleets.fidelity", "the simulator against a live fleet, request by request"),
+    "gateway": Command(
+        "fleets.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
+    ),
     "claims": Command("claims.command", "the claims about scheduling, in simulation", has_model=False),
     "fairness": Command(
         "fairness", "the share of a tenant beside one that asks for nine times as much", has_model=False

@@ -1,0 +1,207 @@
+"""Measure what the HTTP gateway costs: time to the first token beside gRPC, and processor time per token.
+
+    python -m benchmarks gateway --seeds 1,2,3 --against ../other-checkout
+
+One fleet of the demo model serves everything. TTFT: the same completion of 8 tokens over gRPC (the SDK) and
+over HTTP (a plain socket that is kept open), in turns, so that changes of the machine affect all alike.
+Processor time: that of the gateway's process, all threads, from before to after a number of streams at once,
+for each token they brought. With `--against`, the gateway of another checkout is measured in the same turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from baton import AsyncClient, Sampling, Stop, Tokens
+from baton.fleet import Fleet, FleetSpec
+from benchmarks.flags import count
+from benchmarks.report import report
+from reporting.progress import tracked
+from reporting.quantiles import quantile
+from reporting.section import Section, at_most, markdown
+from reporting.tables import cell
+
+CALLS = 100
+"""TTFTs of each kind, for each seed."""
+STREAMS = (1, 16, 64)
+TOKENS = 200
+PROMPT = "import asyncio\n"
+TTFT_GOAL_MS = 1.0
+HERE = Path(__file__).parent.parent.parent
+
+
+@dataclass(slots=True)
+class Round:
+    """One seed: milliseconds to the first token over gRPC and each gateway; µs a token by streams at once."""
+
+    grpc_ms: list[float] = field(default_factory=list)
+    http_ms: dict[str, list[float]] = field(default_factory=dict)
+    token_us: dict[str, dict[int, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A gateway that is measured."""
+
+    name: str
+    pid: int
+    host: str
+    port: int
+
+    def cpu_s(self) -> float:
+        """Return the processor time that its process has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--calls", type=count, default=CALLS, metavar="N", help=f"TTFTs of each kind, a seed ({CALLS})")
+    add("--against", type=Path, metavar="PATH", help="another checkout, whose gateway takes turns")
+
+
+def run(args: argparse.Namespace) -> int:
+    checkouts = {"this": HERE} | ({"other": args.against} if args.against else {})
+    return report(args, [section_of(asyncio.run(_measure(args.model, checkouts, args.calls, args.seeds)))])
+
+
+async def _measure(
+    model: Path, checkouts: dict[str, Path], num_calls: int, seeds: Sequence[int]
+) -> list[Round]:
+    async with AsyncExitStack() as stack:
+        fleet = await stack.enter_async_context(Fleet(FleetSpec(model=model)))
+        sdk = await stack.enter_async_context(AsyncClient(fleet.router_addresses))
+        doors = [
+            await stack.enter_async_context(started(name, checkout, fleet.router_addresses))
+            for name, checkout in checkouts.items()
+        ]
+        return [await one_round(sdk, doors, num_calls, seed) for seed in tracked(seeds, "gateway")]
+
+
+@asynccontextmanager
+async def started(name: str, checkout: Path, routers: Sequence[str]) -> AsyncIterator[Door]:
+    """Run the gateway of a checkout, with this environment's packages."""
+    named = [part for router in routers for part in ("--router", router)]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "--listen", "127.0.0.1:0", "--log-level", "error", *named),
+        cwd=checkout,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        address = (await process.stdout.readline()).decode().strip().rpartition("=")[2]
+        host, _, port = address.rpartition(":")
+        if not port:
+            raise ValueError(f"{checkout} has no gateway that starts")
+        yield Door(name, process.pid, host, int(port))
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def one_round(sdk: AsyncClient, doors: Sequence[Door], num_calls: int, seed: int) -> Round:
+    found = Round(http_ms={door.name: [] for door in doors}, token_us={door.name: {} for door in doors})
+    async with AsyncExitStack() as stack:
+        callers = {door.name: await stack.enter_async_context(_Caller.connected(door)) for door in doors}
+        for call in range(num_calls):
+            prompt = f"{PROMPT}# {seed} {call}\n"
+            found.grpc_ms.append(1000 * await _grpc_ttft_s(sdk, prompt))
+            for name, caller in callers.items():
+                found.http_ms[name].append(1000 * await caller.play(prompt, 8))
+    for number in STREAMS:
+        for door in doors:
+            before = door.cpu_s()
+            # One stream brings too few tokens for a clock of 10 ms.
+            for _ in range(max(1, 8 // number)):
+                await asyncio.gather(*(_stream(door, f"{PROMPT}# {seed} {index}") for index in range(number)))
+            tokens = TOKENS * number * max(1, 8 // number)
+            found.token_us[door.name][number] = 1e6 * (door.cpu_s() - before) / tokens
+    return found
+
+
+async def _grpc_ttft_s(sdk: AsyncClient, prompt: str) -> float:
+    began, ttft_s = time.perf_counter(), 0.0
+    stop = Stop(max_tokens=8, ignore_eos=True)
+    async for event in sdk.generate(prompt, sampling=Sampling(temperature=0), stop=stop):
+        if isinstance(event, Tokens) and not ttft_s:
+            ttft_s = time.perf_counter() - began
+    return ttft_s
+
+
+async def _stream(door: Door, prompt: str) -> None:
+    async with _Caller.connected(door) as caller:
+        await caller.play(prompt, TOKENS)
+
+
+class _Caller:
+    """An HTTP client as light as can be, so that what is measured is the gateway."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(cls, door: Door) -> AsyncIterator[_Caller]:
+        reader, writer = await asyncio.open_connection(door.host, door.port)
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.close()
+
+    async def play(self, prompt: str, num_tokens: int) -> float:
+        """Stream a completion to its end; return the seconds to its first token."""
+        body = {"prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+        content = json.dumps(body | {"stream": True}).encode()
+        began, ttft_s = time.perf_counter(), 0.0
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: {len(content)}\r\n\r\n"
+        self._writer.write(head.encode() + content)
+        received = b""
+        while not received.endswith(b"\r\n0\r\n\r\n"):
+            piece = await self._reader.read(1 << 16)
+            if not piece:
+                raise ValueError(f"the gateway closed the connection after {received[-200:]!r}")
+            if not ttft_s and b"data: {" in piece:
+                ttft_s = time.perf_counter() - began
+            received = received[-200:] + piece
+        if b"data: [DONE]" not in received:
+            raise ValueError(f"the stream ended with {received!r}")
+        return ttft_s
+
+
+def section_of(rounds: Sequence[Round]) -> Section:
+    """Return the goal for this checkout, and a table with every gateway."""
+    names = list(rounds[0].http_ms)
+    later_ms = {
+        name: [quantile(each.http_ms[name], 0.5) - quantile(each.grpc_ms, 0.5) for each in rounds]
+        for name in names
+    }
+    grpc = cell([quantile(each.grpc_ms, 0.5) for each in rounds], spec=".1f")
+    rows = [
+        (
+            name,
+            cell([quantile(each.http_ms[name], 0.5) for each in rounds], spec=".1f"),
+            cell(later_ms[name], spec=".2f"),
+            *(cell([each.token_us[name][number] for each in rounds], spec=".0f") for number in STREAMS),
+        )
+        for name in names
+    ]
+    columns = (f"CPU of the gateway, µs a token, {number} at once" for number in STREAMS)
+    header = ("gateway", "TTFT P50, ms", "later than gRPC, ms", *columns)
+    return Section(
+        "The gateway",
+        f"TTFT P50 over gRPC {grpc} ms; client, gateway, router and workers share the machine.",
+        (at_most("TTFT P50 over HTTP later than over gRPC, ms", later_ms["this"], TTFT_GOAL_MS),),
+        (markdown(header, rows),),
+        {"rounds": [asdict(each) for each in rounds]},
+    )
