@@ -21,7 +21,14 @@ from baton.types import (
 from gateway.bodies import text_of
 from gateway.errors import invalid, renamed
 from gateway.generations import ID_HEADER, Generation, seed_of
-from gateway.openai.schema import ChatBody, CompletionBody, GenerationBody, Message, TokenizeBody
+from gateway.openai.schema import (
+    ChatBody,
+    CompletionBody,
+    GenerationBody,
+    Message,
+    SamplingFields,
+    TokenizeBody,
+)
 from gateway.slo import slo_of
 
 _RENAMED = {
@@ -60,8 +67,8 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
     )
     return Generation(
         chat_of(body),
-        _sampling(body, headers, logprobs=(body.top_logprobs or 0) if body.logprobs else None),
-        _stop(body, context_tokens if limit is None else limit),
+        sampling_of(body, headers, body.n, logprobs=(body.top_logprobs or 0) if body.logprobs else None),
+        stop_of(body, context_tokens if limit is None else limit),
         slo_of(body.slo, headers),
         headers.get(ID_HEADER, ""),
         body.truncate_prompt_tokens,
@@ -84,13 +91,14 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
     return [
         Generation(
             prompt,
-            _sampling(
+            sampling_of(
                 body,
                 headers,
+                body.n,
                 logprobs=body.logprobs,
                 prompt_logprobs=body.logprobs if body.echo else None,
             ),
-            _stop(body, max_tokens),
+            stop_of(body, max_tokens),
             slo_of(body.slo, headers),
             f"{request_id}-{index}" if request_id and len(prompts) > 1 else request_id,
             body.truncate_prompt_tokens,
@@ -172,13 +180,15 @@ def _prompts(body: CompletionBody) -> list[Prompt]:
     return list(prompt)
 
 
-def _sampling(
-    body: GenerationBody,
+def sampling_of(
+    body: SamplingFields,
     headers: Mapping[str, str],
+    n: int | None = None,
     *,
-    logprobs: int | None,
+    logprobs: int | None = None,
     prompt_logprobs: int | None = None,
 ) -> Sampling:
+    """Return how a body samples. Raises `ApiError`."""
     return Sampling(
         temperature=body.temperature,
         top_k=0 if body.top_k == -1 else body.top_k,
@@ -189,7 +199,7 @@ def _sampling(
         frequency_penalty=body.frequency_penalty,
         logit_bias=_logit_bias(body),
         seed=seed_of(body.seed, headers),
-        n=body.n,
+        n=n,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         allowed_token_ids=tuple(body.allowed_token_ids or ()),
@@ -197,7 +207,7 @@ def _sampling(
     )
 
 
-def _logit_bias(body: GenerationBody) -> dict[int, float]:
+def _logit_bias(body: SamplingFields) -> dict[int, float]:
     biases = body.logit_bias or {}
     for key in biases:
         if not key.isdecimal():
@@ -207,7 +217,8 @@ def _logit_bias(body: GenerationBody) -> dict[int, float]:
     return {int(key): bias for key, bias in biases.items()}
 
 
-def _stop(body: GenerationBody, max_tokens: int) -> Stop:
+def stop_of(body: SamplingFields, max_tokens: int) -> Stop:
+    """Return when a body's choices end."""
     strings = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return Stop(
         max_tokens=max_tokens,

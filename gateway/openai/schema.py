@@ -43,13 +43,11 @@ class StructuredOutputs(Strict):
     grammar: str | None = None
 
 
-class GenerationBody(Strict):
-    """The fields that chats and completions have in common."""
+class SamplingFields(Strict):
+    """The fields that every request for a generation has."""
 
     model: str = ""
     stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    n: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     presence_penalty: float | None = None
@@ -58,7 +56,6 @@ class GenerationBody(Strict):
     seed: int | None = None
     stop: str | list[str] | None = None
     user: str | None = None
-    response_format: ResponseFormat | None = None
     # vLLM's additions
     top_k: int | None = None
     min_p: float | None = None
@@ -71,10 +68,19 @@ class GenerationBody(Strict):
     truncate_prompt_tokens: int | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
-    return_token_ids: bool | None = None
-    structured_outputs: StructuredOutputs | None = None
     # Baton's own
     slo: SloFields | None = None
+
+
+class GenerationBody(SamplingFields):
+    """The fields that chats and completions have in common."""
+
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    response_format: ResponseFormat | None = None
+    # vLLM's additions
+    return_token_ids: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def includes_usage(self) -> bool:
