@@ -11,6 +11,7 @@ COPY baton baton
 COPY gateway gateway
 COPY scheduling scheduling
 COPY services services
+COPY state state
 
 RUN useradd --uid 10001 --create-home baton
 USER 10001

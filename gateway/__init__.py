@@ -10,5 +10,6 @@ In reading order:
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
 - `anthropic`: `/v1/messages` and `/v1/messages/count_tokens`.
 
-May import the SDK (`baton`) and `services`; knows neither a router's nor a worker's code, and never torch.
+May import the SDK (`baton`), `services` and `state`; knows neither a router's nor a worker's code, and never
+torch.
 """

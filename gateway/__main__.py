@@ -13,6 +13,7 @@ import sys
 import structlog
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from gateway.app import make_app
 from gateway.config import GatewayConfig, parse_config
@@ -20,6 +21,7 @@ from gateway.fleet import FleetClient
 from services.process.event_loop import freeze_garbage, start_threads, watch_loop
 from services.process.log import configure_logging
 from services.rpc.listening import AddressUnusable
+from state.durable import open_durable
 
 EXIT_CONFIG = 2
 BACKLOG = 2048
@@ -32,8 +34,11 @@ async def serve(config: GatewayConfig) -> None:
     watchdog = watch_loop()
     listener = bound_socket(config)
     try:
-        async with FleetClient(config.routers, config.credentials, config.connect_s) as fleet:
-            server = _Server(_settings(config, fleet), listener)
+        async with (
+            FleetClient(config.routers, config.credentials, config.connect_s) as fleet,
+            open_durable(config.redis, config.redis_access) as redis,
+        ):
+            server = _Server(_settings(config, make_app(fleet, config.max_body_bytes, redis)), listener)
             await server.serve(sockets=[listener])
     finally:
         listener.close()
@@ -56,9 +61,9 @@ class _Server(uvicorn.Server):
         print(f"READY gateway address={self._address}", flush=True)  # noqa: T201
 
 
-def _settings(config: GatewayConfig, fleet: FleetClient) -> uvicorn.Config:
+def _settings(config: GatewayConfig, app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
-        make_app(fleet, config.max_body_bytes),
+        app,
         loop="none",
         http="httptools",
         ws="none",

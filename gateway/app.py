@@ -20,14 +20,17 @@ from gateway.fleet import FleetClient, caller_key
 from gateway.openai import convert as openai_names
 from gateway.openai import endpoints as openai
 from gateway.openai.problems import error_json as openai_error
+from state.durable import DurableRedis
+from state.errors import StoreUnavailable
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a caller who left. Nobody receives it."""
 
 
-def make_app(fleet: FleetClient, max_body_bytes: int) -> FastAPI:
-    """Return the application. The caller closes `fleet`."""
+def make_app(fleet: FleetClient, max_body_bytes: int, redis: DurableRedis | None) -> FastAPI:
+    """Return the application. The caller closes `fleet` and `redis`."""
     app = FastAPI(title="Baton", openapi_url=None)
+    app.state.redis = redis
     app.add_middleware(CallerKey)
     for api in (openai, anthropic):
         app.include_router(api.routes(fleet, max_body_bytes))
@@ -43,6 +46,7 @@ def make_app(fleet: FleetClient, max_body_bytes: int) -> FastAPI:
     handlers: dict[Any, Any] = {
         ApiError: _on_error,
         BatonError: _on_error,
+        StoreUnavailable: _on_store_error,
         HTTPException: _on_http_error,
         ClientDisconnect: _on_disconnect,
         Exception: _on_bug,
@@ -85,6 +89,11 @@ def _respond(request: Request, problem: Problem) -> Response:
 async def _on_error(request: Request, error: ApiError | BatonError) -> Response:
     names = anthropic_names if _is_anthropic(request) else openai_names
     return _respond(request, problem_of(error, names.param_of))
+
+
+async def _on_store_error(request: Request, error: StoreUnavailable) -> Response:
+    message = f"Redis, which keeps what was stored, does not answer: {error.reason}"
+    return _respond(request, Problem(503, "overloaded_error", message, code="redis_away", retry_after_s=1.0))
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.fleet import CallerCredentials
-from services.security.settings import is_loopback
-from services.settings import add_log_flags, check_address, check_least
+from services.security.settings import Security, is_loopback
+from services.settings import add_log_flags, check_address, check_least, check_redis_url
+from state.access import RedisAccess
 
 DEFAULT_MAX_BODY_BYTES = 4 << 20
 """The limit of a router's message too."""
@@ -25,6 +26,10 @@ class GatewayConfig:
     https_cert: Path | None
     https_key: Path | None
     insecure_listen: bool
+    redis: str | None
+    """None: what needs state that outlives a request is not served."""
+    redis_ca: Path | None
+    redis_password_file: Path | None
     max_body_bytes: int
     connect_s: float
     drain_s: float
@@ -44,6 +49,16 @@ class GatewayConfig:
                 f"--listen is {self.listen!r}, which others can reach, without TLS; accepted: a loopback "
                 "address, --https-cert and --https-key, or --insecure-listen on a trusted network"
             )
+        if self.redis is not None:
+            ca = self.redis_access.ca
+            Security(redis_ca=ca, insecure_listen=self.insecure_listen).check_redis(self.redis)
+            check_redis_url(self.redis)
+
+    @property
+    def redis_access(self) -> RedisAccess:
+        """The files for Redis: the gateway shows it the certificate that it shows to routers."""
+        own = self.credentials
+        return RedisAccess(self.redis_ca or own.ca, own.cert, own.key, self.redis_password_file)
 
     @property
     def host(self) -> str:
@@ -92,6 +107,14 @@ def flags() -> argparse.ArgumentParser:
         action="store_true",
         help="allow plain HTTP beyond loopback, on a trusted network",
     )
+    add(
+        "--redis",
+        metavar="URL",
+        help="where files, batches and responses are kept, by redis://, rediss:// or unix://; without it "
+        "they are not served",
+    )
+    add("--redis-ca", type=Path, metavar="FILE", help="the CA of rediss:// (--ca)")
+    add("--redis-password-file", type=Path, metavar="FILE", help="the password of the user in --redis")
     add(
         "--max-body-bytes",
         default=DEFAULT_MAX_BODY_BYTES,

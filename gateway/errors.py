@@ -77,6 +77,12 @@ class ApiError(Exception):
         self.problem = problem
 
 
+def needs_redis(what: str) -> ApiError:
+    """Return the error of a call that stores something, to a gateway without Redis."""
+    message = f"{what} need state that is kept in Redis; this gateway was started without --redis"
+    return ApiError(Problem(501, "api_error", message, code="unsupported"))
+
+
 def invalid(param: str, message: str, *, status: int = 400, code: str = "invalid_field") -> ApiError:
     """Return the error for one wrong field; `message` names its value and what would be accepted."""
     return ApiError(Problem(status, _INVALID, message, param=param, code=code))

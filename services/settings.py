@@ -41,8 +41,7 @@ class ServiceSettings:
         check_least(self, 0, "drain_s")
         self.security.check_listen(self.listen)
         self.security.check_redis(self.redis)
-        if "://" not in self.redis:
-            raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
+        check_redis_url(self.redis)
 
     @property
     def host(self) -> str:
@@ -59,6 +58,12 @@ def check_address(flag: str, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit() and int(port) <= MAX_PORT):
         raise ValueError(f"{flag} is {address!r}; accepted: HOST:PORT with a port of 0 to {MAX_PORT}")
+
+
+def check_redis_url(url: str) -> None:
+    """Raise `ValueError` unless this is a URL of Redis."""
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError(f"--redis is {url!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
 
 
 def check_least(settings: object, least: int, *names: str) -> None:

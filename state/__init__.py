@@ -1,7 +1,8 @@
 """The fleet's shared state, and the project's only access to Redis.
 
 In reading order: `records` (what is stored), `keys`, `store` (the operations), `connection` (scripts and
-epochs), `access` (credentials), `errors`, and the scripts themselves in `lua/`.
+epochs), `durable` (what outlives epochs, for gateways), `access` (credentials), `errors`, and the scripts
+themselves in `lua/`.
 
 May import `scheduling`. Every process of the fleet and `baton status` use it.
 """

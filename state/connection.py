@@ -81,17 +81,7 @@ class Connection:
 
     def __init__(self, url: str, access: RedisAccess = UNENCRYPTED) -> None:
         self._url = url
-        pool = redis.asyncio.BlockingConnectionPool.from_url(
-            url,
-            max_connections=MAX_CONNECTIONS,
-            timeout=MAX_WAIT_FOR_CONNECTION_S,
-            decode_responses=True,
-            socket_timeout=CALL_TIMEOUT_S,
-            socket_connect_timeout=CALL_TIMEOUT_S,
-            retry=Retry(NoBackoff(), retries=1, supported_errors=(RedisConnectionError,)),
-            redis_connect_func=_greet,
-            **connection_settings(url, access),
-        )
+        pool = open_pool(url, access, decode_responses=True, redis_connect_func=_greet)
         self._redis = redis.asyncio.Redis.from_pool(pool)
         self._scripts = {name: self._redis.register_script(source(name)) for name in _SCRIPTS}
         self._epoch = ""
@@ -150,11 +140,8 @@ class Connection:
     @contextlib.contextmanager
     def client(self) -> Iterator[redis.asyncio.Redis]:
         """Yield the client, for what needs no script; failures become `StoreUnavailable`."""
-        try:
-            with _keeping_cancellation():
-                yield self._redis
-        except _FAILURES as error:
-            raise StoreUnavailable(self._url, _reason(error)) from error
+        with reporting_failures(self._url):
+            yield self._redis
 
     async def messages(self, channels: Sequence[str]) -> AsyncGenerator[tuple[str, str] | None, None]:
         """Yield (channel, message) as published. Yield None at first and after each lost connection."""
@@ -178,6 +165,30 @@ class Connection:
                     await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis ships no annotation
 
 
+def open_pool(url: str, access: RedisAccess, **more: Any) -> redis.asyncio.BlockingConnectionPool:
+    """Return a bounded pool whose calls fail soon. Raises `SecretUnusable`."""
+    return redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        max_connections=MAX_CONNECTIONS,
+        timeout=MAX_WAIT_FOR_CONNECTION_S,
+        socket_timeout=CALL_TIMEOUT_S,
+        socket_connect_timeout=CALL_TIMEOUT_S,
+        retry=Retry(NoBackoff(), retries=1, supported_errors=(RedisConnectionError,)),
+        **connection_settings(url, access),
+        **more,
+    )
+
+
+@contextlib.contextmanager
+def reporting_failures(url: str) -> Iterator[None]:
+    """Raise `StoreUnavailable` for failures of Redis inside."""
+    try:
+        with _keeping_cancellation():
+            yield
+    except _FAILURES as error:
+        raise StoreUnavailable(url, _reason(error)) from error
+
+
 async def _next_message(pubsub: redis.asyncio.client.PubSub) -> dict[str, Any]:
     """Return the next message. Ping a silent server: a connection can be dead without being closed."""
     message: dict[str, Any] | None = await pubsub.get_message(timeout=SILENCE_S)
@@ -197,15 +208,16 @@ async def _greet(connection: redis.asyncio.Connection) -> None:
 
 
 def _enter(last: str) -> tuple[str, int, str, str, str, str, str]:
-    return _text("enter"), 1, keys.epoch(), uuid.uuid4().hex, last, str(QUIET_MS), keys.all_keys()
+    return script_text("enter"), 1, keys.epoch(), uuid.uuid4().hex, last, str(QUIET_MS), keys.all_keys()
 
 
 def source(script: str) -> str:
     """Return a script with all the parts that precede it."""
-    return _CONSTANTS + "".join(_text(part) for part in ("prelude", *_SCRIPTS[script], script))
+    return _CONSTANTS + "".join(script_text(part) for part in ("prelude", *_SCRIPTS[script], script))
 
 
-def _text(part: str) -> str:
+def script_text(part: str) -> str:
+    """Return a script, or a part of one."""
     return (resources.files("state") / "lua" / f"{part}.lua").read_text()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 _PREFIX = "{baton}"
+_DURABLE = "{baton}durable"
+"""`all_keys` does not match this, so a new epoch leaves these keys alone."""
 
 
 def all_keys() -> str:
-    """Return the pattern of every key below."""
+    """Return the pattern of every key of the fleet's own state: all below but the durable ones."""
     return f"{_PREFIX}:*"
 
 
@@ -88,3 +90,8 @@ def router_channel(router_id: str) -> str:
 def nudge_channel() -> str:
     """pub/sub: capacity has been released."""
     return f"{_PREFIX}:nudge"
+
+
+def durable(*parts: str) -> str:
+    """Return a key of what gateways keep for their callers; see `state.durable`."""
+    return ":".join((_DURABLE, *parts))

@@ -27,8 +27,9 @@ def redis_binary() -> str:
 class RedisServer:
     """A server on a unix socket only, so that parallel runs never meet. It can die and come back."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *flags: str) -> None:
         self._folder = folder
+        self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{folder}/redis.sock"
 
@@ -36,7 +37,7 @@ class RedisServer:
         """With what it saved, if it did."""
         socket = self.url.removeprefix("unix://")
         self._process = subprocess.Popen(
-            [redis_binary(), "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"],
+            [redis_binary(), "--port", "0", "--unixsocket", socket, "--save", "", *self._flags],
             cwd=self._folder,
             stdout=subprocess.DEVNULL,
         )
@@ -61,10 +62,10 @@ class RedisServer:
 
 
 @contextmanager
-def redis_server() -> Iterator[RedisServer]:
-    """One that runs until the block ends."""
+def redis_server(*flags: str) -> Iterator[RedisServer]:
+    """One that runs until the block ends; without flags it keeps nothing on disk."""
     with tempfile.TemporaryDirectory(prefix="baton-redis-") as folder:
-        server = RedisServer(folder)
+        server = RedisServer(folder, *flags)
         server.start()
         yield server
         server.stop()

@@ -12,8 +12,8 @@ from pathlib import Path
 from baton.fleet.errors import CheckoutNotFound, GatewayNotInstalled, RedisServerNotFound
 
 SERVICES = ("router", "prefill_worker", "decode_worker")
-_GATEWAY_NEEDS = ("fastapi", "httptools", "uvicorn")
-"""Packages that no other service needs."""
+_GATEWAY_NEEDS = ("fastapi", "httptools", "python_multipart", "redis", "uvicorn")
+"""Packages that clients lack; the other services need a part of them."""
 
 
 def find_checkout() -> Path:

@@ -254,7 +254,7 @@ class Fleet:
     async def _start_redis(self, server: Path, folder: Path) -> None:
         for attempt in range(_REDIS_PORT_TRIES):
             users = None if self.secured is None else self.secured.write_redis_config(folder)
-            process = redis_process(server, _free_port(), folder, users)
+            process = redis_process(server, _free_port(), folder, users, durable=self.spec.gateways > 0)
             try:
                 await self._group.start_all([process])
             except ProcessFailed:  # another process may have taken the port meanwhile

@@ -45,11 +45,12 @@ class SecuredFleet:
         A gateway is a client of the routers, and its own clients see the routers' certificate.
         """
         made, part = self.certificates, "router" if kind == "router" else "worker"
+        flags: list[str | Path]
         if kind == "gateway":
             flags = ["--ca", made.ca, "--cert", made.cert("client"), "--key", made.key("client")]
             flags += ["--https-cert", made.cert("router"), "--https-key", made.key("router")]
-            return [str(flag) for flag in flags]
-        flags = ["--tls-ca", made.ca, "--tls-cert", made.cert(part), "--tls-key", made.key(part)]
+        else:
+            flags = ["--tls-ca", made.ca, "--tls-cert", made.cert(part), "--tls-key", made.key(part)]
         if kind == "router":
             flags += ["--client-ca", made.ca, "--door", made.folder / "door.json"]
         if private_redis:

@@ -161,16 +161,20 @@ def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec
 
 def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[str]) -> list[ProcessSpec]:
     """Return the gateways, which are clients of the routers at these addresses."""
-    named = list(itertools.chain.from_iterable(("--router", address) for address in routers))
+    named = ["--redis", around.redis_url]
+    named += itertools.chain.from_iterable(("--router", address) for address in routers)
     return [
         _process(spec, around, "gateway", name, [*_listen(spec.http_port, index), *named])
         for index, name in enumerate(spec.gateway_names)
     ]
 
 
-def redis_process(server: Path, port: int, folder: Path, users: Path | None = None) -> ProcessSpec:
-    """Return a private server that keeps nothing on disk and evicts no key.
+def redis_process(
+    server: Path, port: int, folder: Path, users: Path | None = None, *, durable: bool
+) -> ProcessSpec:
+    """Return a private server that evicts no key. A durable one logs to `folder`, for its own restart.
 
+    What gateways keep for their callers is in that log; the fleet's own state begins anew with each start.
     With a file of `users` it listens on a unix socket in `folder` instead of the port. The redis-server in
     Baton's packages is built without TLS, and a socket that only this user can reach needs none.
     """
@@ -179,7 +183,7 @@ def redis_process(server: Path, port: int, folder: Path, users: Path | None = No
         "port": str(port),
         "dir": str(folder),
         "save": "",
-        "appendonly": "no",
+        "appendonly": "yes" if durable else "no",
         "maxmemory_policy": "noeviction",
         "daemonize": "no",
     }

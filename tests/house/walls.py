@@ -16,7 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "decode_worker": {"worker"},
     "router": {"baton", "output_text", "scheduling", "services", "state"},
     "workloads": {"scheduling"},
-    "gateway": {"baton", "services"},
+    "gateway": {"baton", "services", "state"},
     "reporting": set(),
     "sim": {"engine", "reporting", "router", "scheduling", "services", "state", "workloads"},
     # Measurements look at every part.

@@ -1,0 +1,59 @@
+"""Redis for what has to outlive the Redis process itself: the gateways' files, batches and responses.
+
+It has no epoch: these keys stay valid when Redis restarts with what it wrote to disk. `keys.durable` keeps
+them apart from the fleet's own state, which a new epoch clears. Values are bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import redis.asyncio
+from redis.commands.core import AsyncScript
+
+from state.access import UNENCRYPTED, RedisAccess
+from state.connection import open_pool, reporting_failures, script_text
+
+
+class DurableRedis:
+    """Connections to one Redis, opened when needed; every use may raise `StoreUnavailable`.
+
+    Raises `SecretUnusable` when it is built.
+    """
+
+    def __init__(self, url: str, access: RedisAccess = UNENCRYPTED) -> None:
+        self._url = url
+        self._redis = redis.asyncio.Redis.from_pool(open_pool(url, access, decode_responses=False))
+        self._scripts: dict[str, AsyncScript] = {}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[redis.asyncio.Redis]:
+        """Yield the client for plain commands."""
+        with reporting_failures(self._url):
+            yield self._redis
+
+    async def run(
+        self, script: str, script_keys: Sequence[str], args: Sequence[str | bytes | int | float]
+    ) -> Any:
+        """Run `lua/durable/<script>.lua`. It must be idempotent: a lost response makes it run twice."""
+        if script not in self._scripts:
+            self._scripts[script] = self._redis.register_script(script_text(f"durable/{script}"))
+        with self.client():
+            return await self._scripts[script](keys=list(script_keys), args=list(args))
+
+
+@contextlib.asynccontextmanager
+async def open_durable(url: str | None, access: RedisAccess) -> AsyncIterator[DurableRedis | None]:
+    """Yield the connection, or None without a URL, and close it."""
+    opened = None if url is None else DurableRedis(url, access)
+    try:
+        yield opened
+    finally:
+        if opened is not None:
+            await opened.close()
