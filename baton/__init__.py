@@ -2,7 +2,8 @@
 
 In reading order:
 
-- `client`, `async_client`: the clients; `types`, `snapshots`, `errors`: what they take, return and raise.
+- `client`, `async_client`: the clients; `chat`, `types`, `snapshots`, `errors`: what they take, return and
+  raise.
 - `stream`, `progress`, `routers`: how one generation survives routers.
 - `wire`: the contract on gRPC; `security`: credentials and certificates.
 - `fleet`: starts a whole fleet on this machine; `cli`: the command line.
@@ -12,13 +13,12 @@ Never imports torch. Only `fleet` and `cli` know that the services' code exists.
 """
 
 from baton.async_client import AsyncClient
+from baton.chat import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
 from baton.client import Client
 from baton.errors import BatonError
 from baton.security.credentials import Credentials
 from baton.types import (
     Accepted,
-    Chat,
-    ChatMessage,
     ChoiceFinished,
     Completion,
     Finished,
@@ -53,6 +53,7 @@ __all__ = [
     "Grammar",
     "JsonObject",
     "JsonSchema",
+    "NamedTool",
     "OneOf",
     "PromptLogprobs",
     "Queued",
@@ -63,4 +64,7 @@ __all__ = [
     "Stop",
     "Timeout",
     "Tokens",
+    "Tool",
+    "ToolCall",
+    "ToolMode",
 ]

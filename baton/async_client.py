@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from baton.chat import Prompt
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.operators.v1 import fleet_pb2
 from baton.routers import Routers
@@ -20,16 +21,16 @@ from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.security.reachability import explained
 from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
-from baton.types import Completion, Model, OutputFormat, Prompt, Quote, Sampling, Slo, Stop, Timeout
+from baton.types import Completion, Model, OutputFormat, Quote, Sampling, Slo, Stop, Timeout
 from baton.v1 import inference_pb2
 from baton.wire.convert import (
     detokenize_to_pb,
     from_pb,
-    put_prompt,
     quote_from_pb,
     request_to_pb,
     snapshot_from_pb,
 )
+from baton.wire.convert_prompt import put_prompt
 from baton.wire.transport import (
     CANCEL,
     COUNT_TOKENS,
@@ -111,12 +112,14 @@ class AsyncClient:
         request_id: str = "",
         truncate_prompt_tokens: int | None = None,
         output_format: OutputFormat | None = None,
+        user: str = "",
         timeout: Timeout | None = None,
     ) -> GenerationStream:
         """Return the events of one generation. The request is sent when the first event is awaited.
 
         Two calls with the same `request_id` are one generation, of which both receive all events.
-        `truncate_prompt_tokens` keeps only the last tokens of the prompt.
+        `truncate_prompt_tokens` keeps only the last tokens of the prompt. `user` names the caller's own user,
+        for the fleet's logs.
         """
         # A seed drawn here stays the same on every router that resumes the generation.
         sampling = sampling or Sampling()
@@ -133,6 +136,7 @@ class AsyncClient:
             resume_grace_ms=self._resume_grace_ms,
             truncate_prompt_tokens=truncate_prompt_tokens,
             output_format=output_format,
+            user=user,
         )
         return GenerationStream(request, self._routers, timeout or self._timeout, self._abandon)
 
@@ -146,6 +150,7 @@ class AsyncClient:
         request_id: str = "",
         truncate_prompt_tokens: int | None = None,
         output_format: OutputFormat | None = None,
+        user: str = "",
         timeout: Timeout | None = None,
     ) -> Completion:
         """Return a whole generation. Raises `GenerationFailed` if the fleet could not complete it."""
@@ -157,6 +162,7 @@ class AsyncClient:
             request_id=request_id,
             truncate_prompt_tokens=truncate_prompt_tokens,
             output_format=output_format,
+            user=user,
             timeout=timeout,
         )
         return await stream.collect()

@@ -43,33 +43,6 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """One message of a chat. The chat template defines the roles, such as system, user or assistant."""
-
-    role: str
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """A chat with variables and options for the model's chat template.
-
-    template_arguments      variables of the template, such as enable_thinking; any JSON value
-    add_generation_prompt   begin a new assistant message; by default unless the last message is continued
-    continue_final_message  continue the last message
-    """
-
-    messages: Sequence[ChatMessage]
-    template_arguments: Mapping[str, Any] = field(default_factory=dict)
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool = False
-
-
-Prompt = str | Sequence[ChatMessage] | Chat | Sequence[int]
-"""Text, the messages of a chat, a chat with arguments for its template, or token ids."""
-
-
-@dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next token is sampled.
 
@@ -216,6 +189,12 @@ class Accepted:
     prompt_tokens: int
     fingerprint: str = ""
     """A digest of the fleet's weights, dtype and KV layout."""
+    tool_format: str = ""
+    """How the text writes tool calls; empty if it writes none."""
+    reasoning_format: str = ""
+    """How the text writes reasoning; empty if it writes none."""
+    reasoning_open: bool = False
+    """The prompt ends inside reasoning, so the text begins there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,3 +352,8 @@ class Model:
     has_chat_template: bool
     fingerprint: str = ""
     """The same as in `Accepted`; empty until the router has seen a worker."""
+    model_type: str = ""
+    tool_format: str = ""
+    """How the model writes tool calls; empty if that is not known."""
+    reasoning_format: str = ""
+    """How the model writes reasoning; empty if that is not known."""

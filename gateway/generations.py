@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
+from baton.chat import Prompt
 from baton.errors import Internal
 from baton.stream import GenerationStream
-from baton.types import Accepted, Completion, Event, OutputFormat, Prompt, Sampling, Slo, Stop
+from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop
 from gateway.fleet import FleetClient
 
 ID_HEADER = "idempotency-key"

@@ -18,10 +18,11 @@ Limits. A request over a limit is refused before it costs anything. Operators ma
 
   a message that is sent              4 MiB *
   metadata of a call                  16 KiB *
-  a prompt, as text                   2 MiB * of UTF-8: the text, or all roles and contents of a chat together
+  a prompt, as text                   2 MiB * of UTF-8: the text, or all texts of a chat together, tools included
   a prompt, as tokens                 one less than the model's context, or a limit that the operator sets *
-  messages of a chat                  4096
-  request_id, tenant                  128 printable ASCII characters
+  messages of a chat                  4096, each with at most 1024 parts and 128 tool calls
+  tools of a chat                     128, with 256 KiB of schemas together
+  request_id, tenant, user            128 printable ASCII characters
   calls at once on a connection       1024 *; more wait in the client's library
   calls that receive one request      8
   tokens that wait to be read         8192; READER_TOO_SLOW ends the call of a client that is further behind, or that

@@ -1,4 +1,5 @@
-"""The contract on gRPC: `transport` (calls), `convert` (messages), `status` (errors).
+"""The contract on gRPC: `transport` (calls), `convert` (messages), `convert_prompt`, `fields` (one
+field of a message), `status` (errors).
 
 May import the SDK's types and errors, its credentials and the generated stubs.
 """

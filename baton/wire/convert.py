@@ -1,17 +1,17 @@
-"""Convert the contract's messages to and from the types of the SDK. No other module builds requests."""
+"""Convert the contract's messages to and from the types of the SDK."""
 
 from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from baton.errors import FieldViolation, Internal, InvalidRequest
+from baton.chat import Prompt
+from baton.errors import Internal
 from baton.operators.v1 import fleet_pb2
 from baton.snapshots import (
     CostState,
@@ -25,8 +25,6 @@ from baton.snapshots import (
 from baton.types import (
     Accepted,
     Attainable,
-    Chat,
-    ChatMessage,
     ChoiceFinished,
     Delivery,
     Event,
@@ -39,7 +37,6 @@ from baton.types import (
     OutputFormat,
     Path,
     Promise,
-    Prompt,
     PromptLogprobs,
     Queued,
     Quote,
@@ -54,6 +51,8 @@ from baton.types import (
     Verdict,
 )
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
+from baton.wire.convert_prompt import put_prompt
+from baton.wire.fields import put, put_all
 from baton.worker.v1 import worker_pb2
 
 E = TypeVar("E", bound=enum.Enum)
@@ -69,15 +68,6 @@ _REASONS = by_number(generation_pb2.FinishReason, "FINISH_REASON", FinishReason)
 _PATHS = by_number(inference_pb2.Path, "PATH", Path)
 _VERDICTS = by_number(inference_pb2.Verdict, "VERDICT", Verdict)
 _ROLES = by_number(worker_pb2.WorkerRole, "WORKER_ROLE", Role)
-# The values that a field can carry, by its protobuf type.
-_ACCEPTED = {
-    FieldDescriptor.CPPTYPE_UINT32: f"it must be a whole number from 0 to {2**32 - 1}",
-    FieldDescriptor.CPPTYPE_UINT64: f"it must be a whole number from 0 to {2**64 - 1}",
-    FieldDescriptor.CPPTYPE_DOUBLE: "it must be a number",
-    FieldDescriptor.CPPTYPE_BOOL: "it must be True or False",
-    FieldDescriptor.CPPTYPE_STRING: "it must be text",
-    FieldDescriptor.CPPTYPE_MESSAGE: "token ids with a number for each",  # the only map
-}
 
 
 def request_to_pb(
@@ -92,15 +82,16 @@ def request_to_pb(
     resume_grace_ms: int = 0,
     truncate_prompt_tokens: int | None = None,
     output_format: OutputFormat | None = None,
+    user: str = "",
 ) -> inference_pb2.GenerateRequest:
     """Build a request. Raises `InvalidRequest` for values that protobuf cannot carry."""
     request = inference_pb2.GenerateRequest(model=model, tenant=tenant, resume_grace_ms=resume_grace_ms)
-    _put(request, "", request_id=request_id, truncate_prompt_tokens=truncate_prompt_tokens)
+    put(request, "", request_id=request_id, truncate_prompt_tokens=truncate_prompt_tokens, user=user)
     put_prompt(request, prompt)
-    _put_all(request.sampling, "sampling.", sampling)
-    _put_all(request.stop, "stop.", stop, stop_strings=stop.strings, stop_token_ids=stop.token_ids)
+    put_all(request.sampling, "sampling.", sampling)
+    put_all(request.stop, "stop.", stop, stop_strings=stop.strings, stop_token_ids=stop.token_ids)
     slo_class = generation_pb2.SloClass.Value(f"SLO_CLASS_{slo.slo_class.name}")
-    _put_all(request.slo, "slo.", slo, slo_class=slo_class)
+    put_all(request.slo, "slo.", slo, slo_class=slo_class)
     _put_output_format(request.output_format, output_format)
     return request
 
@@ -109,38 +100,16 @@ def _put_output_format(message: generation_pb2.OutputFormat, given: OutputFormat
     match given:
         case JsonSchema(schema):
             text = schema if isinstance(schema, str) else json.dumps(schema)
-            _put(message, "output_format.", json_schema=text)
+            put(message, "output_format.", json_schema=text)
         case JsonObject():
             message.json_object = True
         case Regex(pattern):
-            _put(message, "output_format.", regex=pattern)
+            put(message, "output_format.", regex=pattern)
         case Grammar(lark):
-            _put(message, "output_format.", grammar=lark)
+            put(message, "output_format.", grammar=lark)
         case OneOf(texts):
             message.choice.SetInParent()
-            _put(message.choice, "output_format.choice.", texts=texts)
-
-
-def put_prompt(
-    request: inference_pb2.GenerateRequest | inference_pb2.CountTokensRequest, prompt: Prompt
-) -> None:
-    if isinstance(prompt, str):
-        _put(request, "", text=prompt)
-        return
-    if isinstance(prompt, Chat):
-        _put_chat_options(request.chat, prompt)
-        prompt = prompt.messages
-    if prompt and all(isinstance(part, ChatMessage) for part in prompt):
-        messages = [inference_pb2.ChatMessage() for _ in prompt]
-        for position, (message, part) in enumerate(zip(messages, prompt, strict=True)):
-            assert isinstance(part, ChatMessage)
-            _put(message, f"chat.messages[{position}].", role=part.role, content=part.content)
-        request.chat.messages.extend(messages)
-        return
-    if isinstance(request, inference_pb2.CountTokensRequest):
-        raise _invalid("input", prompt, "text or chat messages")
-    request.tokens.SetInParent()
-    _put(request.tokens, "tokens.", token_ids=prompt)
+            put(message.choice, "output_format.choice.", texts=texts)
 
 
 def detokenize_to_pb(
@@ -149,21 +118,8 @@ def detokenize_to_pb(
     request = inference_pb2.DetokenizeRequest(
         model=model, skip_special_tokens=skip_special_tokens, include_token_bytes=include_token_bytes
     )
-    _put(request, "", token_ids=token_ids)
+    put(request, "", token_ids=token_ids)
     return request
-
-
-def _put_chat_options(chat: inference_pb2.ChatInput, options: Chat) -> None:
-    _put(
-        chat,
-        "chat.",
-        add_generation_prompt=options.add_generation_prompt,
-        continue_final_message=options.continue_final_message,
-    )
-    try:
-        chat.template_arguments.update(options.template_arguments)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise _invalid("chat.template_arguments", options.template_arguments, str(error)) from None
 
 
 def resume_to_pb(
@@ -298,42 +254,3 @@ def _read(message: Message, name: str) -> Any:
         return None
     value: Any = getattr(message, name)
     return tuple(value) if isinstance(value, MutableSequence) else value
-
-
-def _put_all(message: Message, prefix: str, options: object, **given: Any) -> None:
-    """Set each field of a message from `given`, or else from `options`."""
-    names = (name for name in message.DESCRIPTOR.fields_by_name if name not in given)
-    _put(message, prefix, **{name: getattr(options, name) for name in names}, **given)
-
-
-def _put(message: Message, prefix: str, **values: Any) -> None:
-    """Set the values that are not None. Protobuf refuses a value of the wrong type or outside its range."""
-    for name, value in values.items():
-        if value is None:
-            continue
-        target: Any = getattr(message, name)
-        is_list = isinstance(target, MutableSequence)
-        try:
-            if is_list:
-                target.extend(_parts(value))
-            elif isinstance(target, MutableMapping):
-                target.update(value)
-            else:
-                setattr(message, name, value)
-        except (TypeError, ValueError) as error:
-            kind = message.DESCRIPTOR.fields_by_name[name].cpp_type
-            accepted = str(error) if is_list else _ACCEPTED.get(kind, str(error))
-            raise _invalid(prefix + name, value, accepted) from None
-
-
-def _parts(values: Any) -> Any:
-    """Refuse a string: it is a sequence of characters too, which nobody means."""
-    if isinstance(values, str):
-        raise TypeError("a sequence")
-    return values
-
-
-def _invalid(field: str, value: object, accepted: str) -> InvalidRequest:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return InvalidRequest(f"{field} is {shown}: {accepted}", [FieldViolation(field, accepted)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from baton.types import Chat, ChatMessage, Sampling, Stop
+from baton.chat import Chat, ChatMessage
+from baton.types import Sampling, Stop
 from gateway.anthropic.schema import MessagesBody, PromptFields
 from gateway.bodies import text_of
 from gateway.errors import invalid, renamed

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from baton.chat import Chat, ChatMessage, Prompt
 from baton.types import (
-    Chat,
-    ChatMessage,
     Grammar,
     JsonObject,
     JsonSchema,
     OneOf,
     OutputFormat,
-    Prompt,
     Regex,
     Sampling,
     Stop,

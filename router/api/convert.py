@@ -26,7 +26,7 @@ from router.core.actions import (
 )
 from router.core.session.session import TokenLogprobs
 from router.core.session.slo_attainment import attained
-from router.errors import Refused
+from router.errors import Refused, ValidationError
 from router.preprocess.chat_template import ChatOptions
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched
@@ -72,12 +72,27 @@ def prompt_from_pb(
     message: inference_pb2.GenerateRequest | inference_pb2.CountTokensRequest,
 ) -> dict[str, Any]:
     """Return the fields of a `RawRequest` with a text or a chat, of which one is None."""
+    _refuse_unserved(message.chat)
     turns = tuple((turn.role, turn.content) for turn in message.chat.messages)
     return {
         "text": field_of(message, "text"),
         "messages": turns if message.HasField("chat") else None,
         "chat_options": _chat_options_from_pb(message.chat),
     }
+
+
+def _refuse_unserved(chat: inference_pb2.ChatInput) -> None:
+    unserved = [f"chat.{name}" for name in ("tools", "tool_choice", "parallel_tool_calls")]
+    given = {f"chat.{field.name}" for field, _ in chat.ListFields()}
+    for place, message in enumerate(chat.messages):
+        where = f"chat.messages[{place}]"
+        unserved += [
+            f"{where}.{name}" for name in ("parts", "tool_calls", "tool_call_id", "name", "reasoning")
+        ]
+        given |= {f"{where}.{field.name}" for field, _ in message.ListFields()}
+    for name in unserved:
+        if name in given:
+            raise ValidationError(name, "set", "unset, as this router does not serve it")
 
 
 def _chat_options_from_pb(message: inference_pb2.ChatInput) -> ChatOptions:
@@ -114,7 +129,7 @@ def content_digest(message: inference_pb2.GenerateRequest) -> bytes:
     content = inference_pb2.GenerateRequest()
     content.CopyFrom(message)
     content.sampling.ClearField("seed")
-    for field in ("request_id", "tenant", "resume_grace_ms", "model"):
+    for field in ("request_id", "tenant", "user", "resume_grace_ms", "model"):
         content.ClearField(field)
     return hashlib.blake2b(content.SerializeToString(deterministic=True), digest_size=16).digest()
 
@@ -129,7 +144,8 @@ def event_to_pb(  # noqa: PLR0911 -- a table of events
             return event(tokens=tokens_to_pb(item))
         case TellAccepted():
             promise = promise_to_pb(item.promise)
-            return event(accepted=to_pb(inference_pb2.Accepted, item, promise=promise))
+            unserved = {"tool_format": "", "reasoning_format": "", "reasoning_open": False}
+            return event(accepted=to_pb(inference_pb2.Accepted, item, promise=promise, **unserved))
         case TellPromptLogprobs():
             logprobs = prompt_logprobs_to_pb(item.told)
             return event(prompt_logprobs=to_pb(inference_pb2.PromptLogprobs, item.told, logprobs=logprobs))

@@ -51,7 +51,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             except RouterError as error:
                 await abort_with(context, error, request)
             except Exception as error:  # noqa: BLE001 -- the caller learns of every failure
-                structlog.get_logger().exception("call_failed", method=method)
+                structlog.get_logger().exception("call_failed", method=method, user=_user_of(request))
                 internal = InternalError(error)
                 self._refused(internal)
                 await abort_with(context, internal, request)
@@ -70,6 +70,11 @@ class UnknownMethods(grpc.GenericRpcHandler):
             await abort_with(context, error)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _user_of(request: object) -> str:
+    """Return the end user that a request names; empty if it names none."""
+    return str(getattr(getattr(request, "request", request), "user", ""))
 
 
 def path_prefix(request: object, field: str) -> str:

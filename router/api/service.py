@@ -143,6 +143,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             inference_pb2.Model,
             self._facts,
             has_chat_template=self._facts.chat_template is not None,
+            tool_format="",
+            reasoning_format="",
             fingerprint="" if fleet is None else fleet.fingerprint,
         )
         return inference_pb2.ListModelsResponse(models=[model], tenant=tenant_of_call(""))

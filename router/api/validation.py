@@ -38,6 +38,7 @@ class RawRequest:
     request_id: str = ""
     model: str = ""
     tenant: str = ""
+    user: str = ""
     text: str | None = None
     messages: tuple[tuple[str, str], ...] | None = None
     chat_options: ChatOptions = DEFAULT_OPTIONS
@@ -107,6 +108,7 @@ def check_before_tokenising(
     """
     check_name("request_id", raw.request_id)
     check_name("tenant", raw.tenant)
+    check_name("user", raw.user)
     check_model(raw.model, facts)
     _check_input(raw, facts, inputs)
     _check_range("resume_grace_ms", raw.resume_grace_ms, 0, MAX_RESUME_GRACE_MS)

@@ -23,6 +23,7 @@ class ModelFacts:
     name: str
     path: Path
     architecture: str
+    model_type: str
     vocab_size: int
     max_context_tokens: int
     eos_token_ids: frozenset[int]
@@ -47,6 +48,7 @@ def read_model_facts(path: Path) -> ModelFacts:
         name=path.resolve().name,
         path=path,
         architecture=str((config.get("architectures") or ["unknown"])[0]),
+        model_type=str(config.get("model_type", "")),
         vocab_size=_positive(text_config, ("vocab_size",), path),
         max_context_tokens=_positive(text_config, MAX_CONTEXT_FIELDS, path),
         eos_token_ids=_eos_token_ids(path, config, text_config),

@@ -4,6 +4,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
 from baton import AsyncClient, BatonError, Chat, ChatMessage, Sampling, Slo, SloClass, Stop, Timeout
+from baton.chat import Prompt
 from baton.errors import (
     Conflict,
     DeadlineExceeded,
@@ -20,7 +21,7 @@ from baton.errors import (
 )
 from baton.operators.v1 import fleet_pb2
 from baton.snapshots import CostState, Role
-from baton.types import Attainable, Prompt, Verdict
+from baton.types import Attainable, Verdict
 from baton.v1 import errors_pb2, inference_pb2
 from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import Fail, ScriptedRouter, bad_field, retry_after

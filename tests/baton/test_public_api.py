@@ -20,6 +20,7 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "Grammar",
         "JsonObject",
         "JsonSchema",
+        "NamedTool",
         "OneOf",
         "PromptLogprobs",
         "Queued",
@@ -30,6 +31,9 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "Stop",
         "Timeout",
         "Tokens",
+        "Tool",
+        "ToolCall",
+        "ToolMode",
     ]
     assert all(hasattr(baton, name) for name in baton.__all__)
 

@@ -7,13 +7,14 @@ import importlib
 import sys
 from collections.abc import Callable
 
+from baton.chat import ChatMessage
 from baton.cli.exits import OK, explain
 from baton.cli.request_flags import request_of
 from baton.cli.target import client_of
 from baton.cli.views.summary import split_line
 from baton.client import Client
 from baton.errors import BatonError
-from baton.types import ChatMessage, ChoiceFinished, Finished, FinishReason, Tokens
+from baton.types import ChoiceFinished, Finished, FinishReason, Tokens
 
 HELP = "/reset forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer"
 

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable
 
 from baton.async_client import AsyncClient
+from baton.chat import Chat, ChatMessage, Prompt
 from baton.cli.exits import FAILED, OK
 from baton.cli.request_flags import request_of
 from baton.cli.target import client_of
 from baton.cli.views.summary import split_line
 from baton.stream import GenerationStream
-from baton.types import Chat, ChatMessage, ChoiceFinished, Event, Finished, FinishReason, Prompt, Tokens
+from baton.types import ChoiceFinished, Event, Finished, FinishReason, Tokens
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ STATED = [
     ("inference", f"a message that is sent {LIMITS.max_message_bytes >> 20} MiB *"),
     ("inference", f"metadata of a call {LIMITS.max_metadata_bytes >> 10} KiB *"),
     ("inference", f"a prompt, as text {LIMITS.max_prompt_bytes >> 20} MiB * of UTF-8"),
-    ("inference", f"request_id, tenant {MAX_NAME_CHARS} printable ASCII characters"),
+    ("inference", f"request_id, tenant, user {MAX_NAME_CHARS} printable ASCII characters"),
     ("inference", f"calls at once on a connection {LIMITS.max_streams} *"),
     ("inference", f"calls that receive one request {MAX_CALLS} "),
     ("inference", f"Up to {MAX_CALLS} calls can receive one request"),
@@ -62,7 +62,7 @@ STATED = [
     ("generation", f"up to {MAX_STOP_STRINGS}, each of 1 to {MAX_STOP_STRING_CHARS} characters"),
     ("generation", f"up to {MAX_STOP_TOKEN_IDS} ids of the vocabulary"),
     ("generation", f"at most {MAX_LOGIT_BIAS} ids of the vocabulary, each with"),
-    ("inference", f"messages of a chat {MAX_MESSAGES} "),
+    ("inference", f"messages of a chat {MAX_MESSAGES}, "),
     ("inference", f"1 to {MAX_MESSAGES}. The model's chat template"),
     ("generation", f"accept 1 to {spaced(MAX_SLO_MS)}, a day"),
 ]

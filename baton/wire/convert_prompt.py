@@ -1,0 +1,95 @@
+"""Put prompts into the contract's messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from baton.chat import Chat, ChatMessage, NamedTool, Prompt, Tool, ToolChoice, ToolMode
+from baton.v1 import inference_pb2
+from baton.wire.fields import invalid, put
+
+
+def put_prompt(
+    request: inference_pb2.GenerateRequest | inference_pb2.CountTokensRequest, prompt: Prompt
+) -> None:
+    """Set the field of a request that holds its prompt. Raises `InvalidRequest`."""
+    if isinstance(prompt, str):
+        put(request, "", text=prompt)
+        return
+    if isinstance(prompt, Chat):
+        _put_options(request.chat, prompt)
+        prompt = prompt.messages
+    if prompt and all(isinstance(message, ChatMessage) for message in prompt):
+        _put_messages(request.chat, prompt)
+        return
+    if isinstance(request, inference_pb2.CountTokensRequest):
+        raise invalid("input", prompt, "text or chat messages")
+    request.tokens.SetInParent()
+    put(request.tokens, "tokens.", token_ids=prompt)
+
+
+def _put_messages(chat: inference_pb2.ChatInput, given: Sequence[Any]) -> None:
+    for index, message in enumerate(given):
+        where = f"chat.messages[{index}]."
+        content = message.content
+        parts = content if isinstance(content, Sequence) and not isinstance(content, str) else None
+        target = chat.messages.add()
+        put(
+            target,
+            where,
+            role=message.role,
+            content=content if parts is None else None,
+            tool_call_id=message.tool_call_id,
+            name=message.name,
+            reasoning=message.reasoning,
+        )
+        for place, text in enumerate(parts or ()):
+            put(target.parts.add(), f"{where}parts[{place}].", text=text)
+        for place, call in enumerate(message.tool_calls):
+            put(
+                target.tool_calls.add(),
+                f"{where}tool_calls[{place}].",
+                id=call.id,
+                name=call.name,
+                arguments=call.arguments,
+            )
+
+
+def _put_options(chat: inference_pb2.ChatInput, given: Chat) -> None:
+    put(
+        chat,
+        "chat.",
+        add_generation_prompt=given.add_generation_prompt,
+        continue_final_message=given.continue_final_message,
+        parallel_tool_calls=given.parallel_tool_calls,
+    )
+    for index, tool in enumerate(given.tools):
+        _put_tool(chat.tools.add(), f"chat.tools[{index}].", tool)
+    _put_tool_choice(chat.tool_choice, given.tool_choice)
+    try:
+        chat.template_arguments.update(given.template_arguments)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise invalid("chat.template_arguments", given.template_arguments, str(error)) from None
+
+
+def _put_tool(target: inference_pb2.Tool, where: str, tool: Tool) -> None:
+    given = tool.parameters
+    parameters = given if isinstance(given, str) else json.dumps(given)
+    put(
+        target,
+        where,
+        name=tool.name,
+        description=tool.description,
+        parameters=parameters,
+        strict=tool.strict,
+    )
+
+
+def _put_tool_choice(target: inference_pb2.ToolChoice, given: ToolChoice | None) -> None:
+    match given:
+        case ToolMode():
+            put(target, "chat.tool_choice.", mode=inference_pb2.ToolMode.Value(f"TOOL_MODE_{given.name}"))
+        case NamedTool(name):
+            put(target, "chat.tool_choice.", name=name)

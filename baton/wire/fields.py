@@ -1,0 +1,60 @@
+"""Set fields of the contract's messages from values that a caller gave."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, MutableSequence
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from baton.errors import FieldViolation, InvalidRequest
+
+# The values that a field can carry, by its protobuf type.
+_ACCEPTED = {
+    FieldDescriptor.CPPTYPE_UINT32: f"it must be a whole number from 0 to {2**32 - 1}",
+    FieldDescriptor.CPPTYPE_UINT64: f"it must be a whole number from 0 to {2**64 - 1}",
+    FieldDescriptor.CPPTYPE_DOUBLE: "it must be a number",
+    FieldDescriptor.CPPTYPE_BOOL: "it must be True or False",
+    FieldDescriptor.CPPTYPE_STRING: "it must be text",
+    FieldDescriptor.CPPTYPE_MESSAGE: "token ids with a number for each",  # the only map
+}
+
+
+def put_all(message: Message, prefix: str, options: object, **given: Any) -> None:
+    """Set each field of a message from `given`, or else from `options`."""
+    names = (name for name in message.DESCRIPTOR.fields_by_name if name not in given)
+    put(message, prefix, **{name: getattr(options, name) for name in names}, **given)
+
+
+def put(message: Message, prefix: str, **values: Any) -> None:
+    """Set the values that are not None. Protobuf refuses a value of the wrong type or outside its range."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        target: Any = getattr(message, name)
+        is_list = isinstance(target, MutableSequence)
+        try:
+            if is_list:
+                target.extend(_parts(value))
+            elif isinstance(target, MutableMapping):
+                target.update(value)
+            else:
+                setattr(message, name, value)
+        except (TypeError, ValueError) as error:
+            kind = message.DESCRIPTOR.fields_by_name[name].cpp_type
+            accepted = str(error) if is_list else _ACCEPTED.get(kind, str(error))
+            raise invalid(prefix + name, value, accepted) from None
+
+
+def _parts(values: Any) -> Any:
+    """Refuse a string: it is a sequence of characters too, which nobody means."""
+    if isinstance(values, str):
+        raise TypeError("a sequence")
+    return values
+
+
+def invalid(field: str, value: object, accepted: str) -> InvalidRequest:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return InvalidRequest(f"{field} is {shown}: {accepted}", [FieldViolation(field, accepted)])
