@@ -18,7 +18,7 @@ from llguidance import JsonCompiler, LLMatcher, LLParserLimits, LLTokenizer
 
 MAX_KEPT = 64
 """Compiled grammars that are kept."""
-_LIMITS = LLParserLimits()
+_LIMITS = LLParserLimits(verbose_errors=False)
 _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
 
 
@@ -87,10 +87,11 @@ class Grammars:
             return self._missing
         matcher = self._compiled(grammar).deep_copy()
         if matcher.is_error():
-            return str(matcher.get_error())
-        allowed = Follower(matcher, self.vocab_size).allowed_after(())
+            return str(matcher.get_error()).partition("\n")[0]
+        follower = Follower(matcher, self.vocab_size)
+        allowed = follower.allowed_after(())
         if allowed is None:
-            return "no token may begin it"
+            return follower.error
         can_end = any(allowed[token_id // 8] >> (token_id % 8) & 1 for token_id in self._eos_token_ids)
         return "it describes no text" if can_end and not may_be_empty else None
 
@@ -112,24 +113,29 @@ class Grammars:
 class Follower:
     """The state of a grammar after some tokens."""
 
-    __slots__ = ("_matcher", "_num_bytes", "_num_tokens")
+    __slots__ = ("_matcher", "_num_bytes", "_num_tokens", "error")
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
         self._num_bytes = 4 * -(-vocab_size // 32)
         self._num_tokens = 0
+        self.error = ""
+        """Why no token may follow; empty while one may."""
 
     def allowed_after(self, output: Sequence[int]) -> bytes | None:
-        """Take in the tokens of `output` that are new; return which may follow.
+        """Take in the tokens of `output` that are new; return which may follow, or None if none may.
 
-        Bit i of byte b is token 8 · b + i, in whole words of 4 bytes. Returns None if none may, because the
-        grammar became too complex or the output does not follow it.
+        Bit i of byte b is token 8 · b + i, in whole words of 4 bytes.
         """
         new = list(output[self._num_tokens :])
         self._num_tokens = len(output)
         if new:
             self._matcher.consume_tokens(new)
-        if self._matcher.is_error():
-            return None
         allowed = bytes(self._matcher.compute_bitmask())[: self._num_bytes]
-        return allowed if any(allowed) else None
+        # A matcher that fails allows the end of the sequence: what is cut off there would look complete.
+        if self._matcher.is_error():
+            reason, message = self._matcher.stop_reason(), self._matcher.get_error().partition("\n")[0]
+            self.error = f"{message} ({reason})"
+        elif not any(allowed):
+            self.error = "no token may follow"
+        return None if self.error else allowed

@@ -150,6 +150,7 @@ class FailureReason(enum.IntEnum):
     INTERNAL = 4
     DRAINING = 5
     SUPERSEDED = 6
+    OUTPUT = 7
 
 
 class ReceiveKind(enum.IntEnum):

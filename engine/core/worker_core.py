@@ -200,6 +200,10 @@ class WorkerCore:
         for group in groups:
             self.groups.fail(group, FailureReason.INTERNAL, message, is_wrong=is_wrong)
 
+    def fail_output(self, group: SequenceGroup, message: str) -> None:
+        """End a sequence whose output has no next token, on whatever worker."""
+        self.groups.fail(group, FailureReason.OUTPUT, message)
+
     # Several steps at once
 
     def num_steps_alike(self, most: int) -> int:

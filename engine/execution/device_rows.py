@@ -90,18 +90,24 @@ class StepAssembler:
         self._rows = np.arange(batch.max_rows + 1, dtype=np.int64)
         self._starts = np.arange(batch.max_rows + 1, dtype=np.int32)
 
-    def restrict_draws(self, first_row: int) -> None:
+    def restrict_draws(self, first_row: int) -> dict[int, str]:
         """Find the tokens that bad words and grammars forbid in rows from `first_row`.
 
-        The output of these rows is known. On a GPU the step's forward pass runs meanwhile.
+        Return why no token may follow, by place among these rows, for those that cannot go on. The output of
+        the rows is known. On a GPU the step's forward pass runs meanwhile.
         """
         sampling = self._table.sampling
         for place in np.flatnonzero(sampling.has_bad_words[first_row : self._batch.num_rows]).tolist():
             row = first_row + place
             output = self._batch.choices[row].output_token_ids
             sampling.banned_now[row] = sampling.bad_words[row].banned_after(output)
+        stuck = {}
         for place in np.flatnonzero(sampling.has_grammar[first_row : self._batch.num_rows]).tolist():
-            sampling.follow(first_row + place, self._batch.choices[first_row + place].output_token_ids)
+            row = first_row + place
+            why = sampling.follow(row, self._batch.choices[row].output_token_ids)
+            if why:
+                stuck[place] = why
+        return stuck
 
     @property
     def depends_on_newest(self) -> bool:

@@ -54,3 +54,5 @@ class Flight:
     """Log-probabilities of prompt tokens that it computes."""
     drawn: Drawn | None = None
     """None where no row got a token."""
+    stuck: dict[int, str] = field(default_factory=dict)
+    """Why no token may follow by its grammar, by the place of a choice among the step's."""

@@ -107,7 +107,7 @@ class Launcher:
         """Draw a token for each row of the step, before any of them leaves."""
         table, first_row = self._rows, flight.step.first_row
         rows = slice(first_row, self._batch.num_rows)
-        self._assembler.restrict_draws(first_row)
+        flight.stuck = self._assembler.restrict_draws(first_row)
         flight.drawn = self._draw(logits, table.sampling, self._batch.num_outputs[rows], first_row)
         table.put_in_flight(rows)
 

@@ -80,5 +80,7 @@ class Postprocessor:
         if sampled.logprobs is not None:
             tokens.add_logprobs(sampled.logprobs, going)
         tokens.add(list(going.values()), sampled.token_ids[wanted].tolist())
+        for place, why in flight.stuck.items():
+            self._core.fail_output(choices[place].group, f"its output cannot go on by its format: {why}")
         self._core.fail(broken.values(), _BROKEN_LOGITS, is_wrong=True)
         return wanted

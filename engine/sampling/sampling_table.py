@@ -159,17 +159,18 @@ class SamplingTable:
         if self.has_penalties[source]:
             self.counts.move(source, target)
 
-    def follow(self, row: int, output: Sequence[int]) -> None:
-        """Find the tokens that may follow this output in a row with a grammar."""
+    def follow(self, row: int, output: Sequence[int]) -> str:
+        """Find the tokens that may follow this output in a row with a grammar; return why none may, or ""."""
         follower = self.followers[row]
         assert follower is not None
         allowed = follower.allowed_after(output)
         self.allowed[row] = 0 if allowed is None else np.frombuffer(allowed, dtype=np.uint8)
+        return follower.error
 
     def masked(self, logits: Tensor, first_row: int) -> Tensor:
         """Return logits [rows, vocab] without the tokens that grammars of the rows do not allow.
 
-        If none is allowed, because a grammar became too complex, the row has no finite logit.
+        If none is allowed, the row has no finite logit.
         """
         places = np.flatnonzero(self.has_grammar[first_row : first_row + logits.shape[0]])
         if not len(places):

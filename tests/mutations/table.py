@@ -305,6 +305,13 @@ FAILURES = (
                 "        new = list(output[-1:])\n",
                 "tests/engine/core/test_step_loop_moving.py::test_no_state_of_a_choice_is_lost_when_it_moves",
             ),
+            Guard(
+                "output_text/grammar.py",
+                "        if self._matcher.is_error():\n",
+                "        if False:\n",
+                "tests/output_text/test_grammar.py"
+                "::test_an_output_whose_grammar_becomes_too_complex_does_not_end_as_if_it_were_whole",
+            ),
         ),
     ),
     Failure(

@@ -205,4 +205,19 @@ def test_a_tokenizer_of_any_kind_follows_grammars_or_says_why_not(
 
 
 def test_an_output_outside_of_its_grammar_may_not_go_on() -> None:
-    assert grammars().begin(grammar_of("choice", '["yes"]')).allowed_after([5, 6, 7]) is None
+    follower = grammars().begin(grammar_of("choice", '["yes"]'))
+    assert follower.allowed_after([5, 6, 7]) is None
+    assert follower.error
+
+
+EXPONENTIAL = "((((a{1,30}){1,30}){1,30}){1,3})"
+"""Compiles at once, and becomes too complex after some tokens."""
+
+
+def test_an_output_whose_grammar_becomes_too_complex_does_not_end_as_if_it_were_whole() -> None:
+    follower = grammars().begin(grammar_of("regex", EXPONENTIAL))
+    output = list[int]()
+    while (allowed := unpacked(follower.allowed_after(output))) and len(output) < LONGEST:
+        output.append(min(token for token in allowed if token != EOS))
+    assert not allowed
+    assert "too many" in follower.error

@@ -50,6 +50,14 @@ def word_piece() -> Tokenizer:
     return _with_added_tokens(tokenizer)
 
 
+def one_byte_tokens(num_tokens: int) -> Tokenizer:
+    """Return a tokenizer whose tokens are the first bytes of the byte-level alphabet, from ! on."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:num_tokens]
+    tokenizer = Tokenizer(models.BPE(vocab={token: place for place, token in enumerate(alphabet)}, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
 def _with_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.add_special_tokens([AddedToken("<eos>", special=True), AddedToken("<pad>", special=True)])
     tokenizer.add_tokens([AddedToken("<think>"), AddedToken("naïve 漢")])

@@ -30,6 +30,7 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_REASON_INTERNAL: _ClassVar[FailureReason]
     FAILURE_REASON_DRAINING: _ClassVar[FailureReason]
     FAILURE_REASON_SUPERSEDED: _ClassVar[FailureReason]
+    FAILURE_REASON_OUTPUT: _ClassVar[FailureReason]
 RECEIVE_KIND_UNSPECIFIED: ReceiveKind
 RECEIVE_KIND_PROMPT: ReceiveKind
 RECEIVE_KIND_AHEAD: ReceiveKind
@@ -44,6 +45,7 @@ FAILURE_REASON_HANDOFF: FailureReason
 FAILURE_REASON_INTERNAL: FailureReason
 FAILURE_REASON_DRAINING: FailureReason
 FAILURE_REASON_SUPERSEDED: FailureReason
+FAILURE_REASON_OUTPUT: FailureReason
 
 class WorkRequest(_message.Message):
     __slots__ = ("hello", "prefill", "receive", "decode", "cancel", "drain", "lend", "hand_over", "number")

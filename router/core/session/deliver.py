@@ -81,6 +81,8 @@ def _take_failure(state: RouterState, worker: Worker, failure: SequenceFailed) -
         recover.start_elsewhere(state, group, worker.key)
     elif failure.reason is FailureReason.SUPERSEDED:
         recover.on_superseded(state, group)
+    elif failure.reason is FailureReason.OUTPUT:
+        recover.fail_for_good(state, group, worker.key, failure.message)
     else:
         is_handoff = failure.reason is FailureReason.HANDOFF
         fail = recover.fail_handoff if is_handoff else recover.fail_attempt

@@ -38,6 +38,13 @@ def fail_attempt(state: RouterState, group: Group, worker_key: str, reason: str)
     _start_again(state, group, _rest_s(group))
 
 
+def fail_for_good(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
+    """Fail a request that would fail on any worker."""
+    if group.phase is Phase.RUNNING:
+        state.actions.append(AttemptFailed(group.key, group.attempt, worker_key, reason, final=True))
+        finish.cut_off(state, group.session, FinishReason.FAILED, reason)
+
+
 def has_failed_too_often(group: Group) -> bool:
     """Return True if the group has as many failures of its own as a request may have."""
     at_workers = group.own_failures - group.failed_elsewhere - len(group.lost_workers)

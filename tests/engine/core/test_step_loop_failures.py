@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from engine.core.commands import Cancel, Decode
 from engine.core.memory.block_tables import BlockTables
+from output_text.grammar import Grammars, grammar_of
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import SamplingParams, StopRules
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import RESERVING, VOCAB, Driver, spec
+from tests.output_text.tokenizers_zoo import one_byte_tokens
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -120,4 +123,19 @@ def test_broken_logits_fail_one_sequence_and_stay_out_of_the_cache() -> None:
     driver.finish(Decode(spec(4, bad, 3)))
     assert driver.reports[-3].prefilled[0].cached_tokens == 0
     assert driver.tokens(4) == greedy(bad, 3, VOCAB)
+    driver.assert_at_rest()
+
+
+def test_an_output_whose_format_becomes_too_complex_fails_alone_and_says_why(tmp_path: Path) -> None:
+    one_byte_tokens(VOCAB).save(str(tmp_path / "tokenizer.json"))
+    driver = Driver(grammars=Grammars(tmp_path / "tokenizer.json", VOCAB, [VOCAB - 1]))
+    grammar = grammar_of("regex", "((((a{1,30}){1,30}){1,30}){1,3})")
+    driver.finish(
+        Decode(spec(1, [1, 2, 3], 200, sampling=SamplingParams(temperature=0.0, grammar=grammar))),
+        Decode(spec(2, [4, 5, 6], 20)),
+    )
+    (why,) = driver.failures().values()
+    assert why.startswith("OUTPUT: its output cannot go on by its format: ")
+    assert 0 < len(driver.tokens(1)) < 200
+    assert driver.tokens(2) == greedy([4, 5, 6], 20, VOCAB)
     driver.assert_at_rest()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine.core.commands import Decode, HandBack, KVArrived, PreCopy, Prefill, Receive, Release, StopAndCopy
 from engine.core.report import Filled, Received
@@ -24,6 +23,7 @@ from scheduling.request import (
     StopRules,
 )
 from tests.engine.loop_driver import GREEDY, VOCAB, Driver, spec
+from tests.output_text.tokenizers_zoo import one_byte_tokens
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -129,20 +129,12 @@ EVERYTHING = SamplingParams(
 )
 
 
-def one_byte_tokens() -> Tokenizer:
-    """Return a tokenizer whose tokens are the first bytes of the byte-level alphabet, from ! on."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:VOCAB]
-    tokenizer = Tokenizer(models.BPE(vocab={token: place for place, token in enumerate(alphabet)}, merges=[]))
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
 @pytest.mark.parametrize("num_turns", [3, 6])
 def test_no_state_of_a_choice_is_lost_when_it_moves(num_turns: int, tmp_path: Path) -> None:
     """Whatever rule holds for a choice follows from its tokens: a stop string that began before the move ends
     it after the move. Every rule there is takes part, and one that is new fails here until it does.
     """
-    tokenizer = one_byte_tokens()
+    tokenizer = one_byte_tokens(VOCAB)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     words: dict[str, Any] = {
         "detokenizer": Detokenizer(tokenizer),

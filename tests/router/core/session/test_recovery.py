@@ -210,6 +210,19 @@ def test_a_client_that_comes_back_brings_what_failed_elsewhere() -> None:
     assert told_of(tell(core, replace(RESUMABLE, listener=2, session=1, failed_attempts=2))) == [2]
 
 
+def test_an_output_that_cannot_go_on_is_not_tried_again() -> None:
+    """The state of a grammar is a function of the tokens: the next attempt would come to the same end."""
+    core = core_of("slack")
+    worker_key = dispatched(core, tell(core, RESUMABLE), 0)
+    (handle,) = core.state.fleet.workers[worker_key].groups
+    failure = SequenceFailed(handle, FailureReason.OUTPUT, "its format is too complex")
+    told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, failures=(failure,)))
+    (finished,) = [action for action in told if isinstance(action, TellFinished)]
+    assert finished.outcome.error == "its format is too complex"
+    assert not [action for action in told if isinstance(action, Enqueue)]
+    assert not core.state.groups
+
+
 def superseded(core: RouterCore) -> StepReported:
     """Return what a worker reports when the request's next session has reached it from elsewhere."""
     worker_key = dispatched(core, tell(core, RESUMABLE), 0)
