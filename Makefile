@@ -48,7 +48,7 @@ test: $(READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's a
 	$(BIN)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
-FAST := engine/core house output_text router/core router/replay scheduling sim workloads
+FAST := chat_formats engine/core house output_text router/core router/replay scheduling sim workloads
 FAST += fleet/test_quote.py
 
 .PHONY: test-fast

@@ -13,8 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = "## Change a policy in ten minutes\n"
 COPIED = (
-    "baton", "engine", "output_text", "reporting", "router", "scheduling", "services", "sim", "state",
-    "tests", "workloads",
+    "baton", "chat_formats", "engine", "output_text", "reporting", "router", "scheduling", "services", "sim",
+    "state", "tests", "workloads",
 )  # fmt: skip
 """The packages that the simulator and the tests of policies need."""
 

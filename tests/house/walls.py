@@ -3,7 +3,8 @@
 # Services sit on engine, kvtransfer, state and scheduling, which sit on kernels. `baton` is at the bottom
 # for everybody: services use its generated stubs, and only those.
 MAY_IMPORT: dict[str, set[str]] = {
-    "baton": set(),
+    "baton": {"chat_formats"},
+    "chat_formats": set(),
     "kernels": set(),
     "scheduling": set(),
     "services": {"baton", "scheduling"},
@@ -14,9 +15,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": {"baton", "engine", "kvtransfer", "output_text", "scheduling", "services", "state"},
     "prefill_worker": {"worker"},
     "decode_worker": {"worker"},
-    "router": {"baton", "output_text", "scheduling", "services", "state"},
+    "router": {"baton", "chat_formats", "output_text", "scheduling", "services", "state"},
     "workloads": {"scheduling"},
-    "gateway": {"baton", "services", "state"},
+    "gateway": {"baton", "chat_formats", "services", "state"},
     "reporting": set(),
     "sim": {"engine", "reporting", "router", "scheduling", "services", "state", "workloads"},
     # Measurements look at every part.
@@ -75,6 +76,7 @@ THIRD_PARTY: dict[str, set[str]] = {
         "transformers",
         "uvloop",
     },
+    "chat_formats": set(),
     "decode_worker": set(),
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
     "gateway": {"fastapi", "pydantic", "starlette", "structlog", "uvicorn", "uvloop"},
