@@ -16,14 +16,12 @@ from pathlib import Path
 
 from llguidance import JsonCompiler, LLMatcher, LLParserLimits, LLTokenizer
 
+from output_text.refusal import GrammarRefused
+
 MAX_KEPT = 64
 """Compiled grammars that are kept."""
 _LIMITS = LLParserLimits(verbose_errors=False)
 _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
-
-
-class GrammarRefused(ValueError):
-    """The format cannot be guaranteed; the message says why."""
 
 
 def grammar_of(kind: str, text: str) -> str:

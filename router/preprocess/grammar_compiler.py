@@ -13,10 +13,14 @@ import signal
 from collections import OrderedDict
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING
 
-from output_text.grammar import GrammarRefused, Grammars, grammar_of
+from output_text.refusal import GrammarRefused
 from router.errors import Overloaded, Reason
 from router.preprocess.model_facts import ModelFacts
+
+if TYPE_CHECKING:
+    from output_text.grammar import Grammars
 
 LIMIT_S = 1.0
 """The most time of a processor that one format may take, here and then once on each worker."""
@@ -31,6 +35,8 @@ _grammars: Grammars | None = None
 
 
 def _start(facts: ModelFacts) -> None:
+    from output_text.grammar import Grammars  # noqa: PLC0415 -- the router itself does without llguidance
+
     global _grammars  # noqa: PLW0603 -- one per process, loaded before its first task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     _grammars = Grammars(facts.tokenizer_file, facts.vocab_size, facts.eos_token_ids)
@@ -38,6 +44,8 @@ def _start(facts: ModelFacts) -> None:
 
 
 def _compile(kind: str, text: str) -> str:
+    from output_text.grammar import grammar_of  # noqa: PLC0415 -- as above
+
     assert _grammars is not None, "the pool's initializer has run"
     signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)  # its signal ends the process
     try:

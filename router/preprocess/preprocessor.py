@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from output_text.grammar import GrammarRefused
 from output_text.output import output_rules
+from output_text.refusal import GrammarRefused
 from router.api.validation import (
     DEFAULT_MAX_TOKENS,
     RawRequest,

@@ -17,7 +17,8 @@ from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer
 
 from output_text.detokenizer import Detokenizer
-from output_text.grammar import GrammarRefused, Grammars, grammar_of
+from output_text.grammar import Grammars, grammar_of
+from output_text.refusal import GrammarRefused
 from tests.fleet.driving import DEMO_MODEL
 from tests.output_text.tokenizers_zoo import byte_level, sentence_piece, word_piece
 

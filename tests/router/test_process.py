@@ -160,3 +160,9 @@ def test_truncated_model_leaves_with_code_4_and_names_the_file(redis_url: str, t
     (tmp_path / "config.json").write_text('{"vocab_size": 1')
     code, said = leaves("--redis", redis_url, "--model", str(tmp_path))
     assert (code, "config.json" in said) == (4, True)
+
+
+def test_only_the_process_that_compiles_grammars_loads_their_compiler() -> None:
+    script = "import sys, router.__main__; print('llguidance' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False"]
