@@ -1,0 +1,55 @@
+"""How models write tool calls and reasoning in their text: Llama, Qwen, Mistral, gpt-oss, Granite and Phi.
+
+In reading order:
+
+- `types`: tools, formats and deltas; `families`: the formats by name, and which one a model has.
+- `parser`: takes a choice's text apart as it comes; `output`: what it tells; `source`: text in pieces.
+- `grammar`, `argument_grammar`: outputs that are forced to call, or whose calls keep to their schemas.
+- `calls`: the notations of calls; `values`: their values as JSON; `schemas`: their types;
+  `harmony`: the channels of gpt-oss.
+
+May import nothing else of the project, and only Python's own library.
+"""
+
+from chat_formats.argument_grammar import NotForcible
+from chat_formats.families import (
+    REASONING_FORMATS,
+    TOOL_FORMATS,
+    formats_of,
+    is_reasoning_open,
+    special_markers,
+)
+from chat_formats.grammar import forced_calls, guided_calls
+from chat_formats.parser import OutputParser
+from chat_formats.types import (
+    Call,
+    ChatFormats,
+    ContentDelta,
+    Delta,
+    Message,
+    ReasoningDelta,
+    Tool,
+    ToolCallArguments,
+    ToolCallBegun,
+)
+
+__all__ = [
+    "REASONING_FORMATS",
+    "TOOL_FORMATS",
+    "Call",
+    "ChatFormats",
+    "ContentDelta",
+    "Delta",
+    "Message",
+    "NotForcible",
+    "OutputParser",
+    "ReasoningDelta",
+    "Tool",
+    "ToolCallArguments",
+    "ToolCallBegun",
+    "forced_calls",
+    "formats_of",
+    "guided_calls",
+    "is_reasoning_open",
+    "special_markers",
+]

@@ -1,0 +1,195 @@
+"""Grammars of outputs that call tools, in llguidance's dialect of Lark.
+
+The arguments of calls validate against the schemas of their tools. Reasoning stays free, and comes first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from chat_formats.argument_grammar import json_arguments, keyword_arguments, tagged_arguments
+from chat_formats.families import HARMONY, REASONING_FORMATS, TOOL_FORMATS
+from chat_formats.types import ChatFormats, Tool
+
+_TEXT = "/(?s:.*)/"
+_SPACE = r"/\s{0,4}/"
+
+
+def forced_calls(
+    formats: ChatFormats,
+    tools: Sequence[Tool],
+    *,
+    parallel: bool = True,
+    reasoning_open: bool = False,
+    special_tokens: Mapping[str, int] | None = None,
+) -> str:
+    """Return the grammar of outputs that call at least one of `tools`, and only one unless `parallel`.
+
+    `reasoning_open` as for `OutputParser`. `special_tokens` has the ids of the vocabulary's special tokens,
+    which a grammar cannot spell. Raises `NotForcible`, which names the tool and what cannot be guaranteed.
+    """
+    writer = _Writer(formats, tools, special_tokens or {})
+    return writer.grammar(writer.forced(parallel=parallel), reasoning_open=reasoning_open)
+
+
+def guided_calls(
+    formats: ChatFormats,
+    tools: Sequence[Tool],
+    *,
+    parallel: bool = True,
+    reasoning_open: bool = False,
+    special_tokens: Mapping[str, int] | None = None,
+) -> str:
+    """Return the grammar of outputs that are any text, with calls of `tools` that keep to their schemas.
+
+    Arguments as for `forced_calls`; the schemas of tools that are not strict may be any object's.
+    """
+    writer = _Writer(formats, tools, special_tokens or {})
+    return writer.grammar(writer.guided(parallel=parallel), reasoning_open=reasoning_open)
+
+
+class _Writer:
+    """Writes the grammar of one set of tools."""
+
+    def __init__(self, formats: ChatFormats, tools: Sequence[Tool], special: Mapping[str, int]) -> None:
+        self._formats = formats
+        self._tools = tools
+        self._special = special
+        self._rules: list[str] = []
+
+    def grammar(self, calls: str, *, reasoning_open: bool) -> str:
+        """Return the whole grammar."""
+        start = f"start: {self._thought(is_open=reasoning_open)} {calls}"
+        return "\n".join([start, *self._rules, ""])
+
+    def forced(self, *, parallel: bool) -> str:
+        name = self._formats.tools
+        if name == HARMONY:
+            return self._to_tool()
+        block = f"{self._opening()} {self._block(parallel=parallel)}"
+        if not self._is_list() and parallel:
+            return _repeated(self._rule("block", block), _BETWEEN[name])
+        return block
+
+    def guided(self, *, parallel: bool) -> str:
+        name = self._formats.tools
+        form = TOOL_FORMATS[name]
+        if name == HARMONY:
+            said = self._channel('("final" | "commentary")')
+            return f"({said} {_TEXT} | {self._to_tool()})"
+        opens = ("<function=",) if name == "qwen3_coder" else form.opens
+        lead = self._rule("block", f"{self._text_until(opens)} {self._block(parallel=parallel)}")
+        several = parallel and not self._is_list()
+        text = f"{lead}* {_TEXT}" if several else f"({lead} | {_TEXT})"
+        if not form.bare:
+            return text
+        bare = self._block(parallel=parallel)
+        if several:
+            bare = _repeated(self._rule("block", bare), _BETWEEN[name])
+        return f"({bare} | {_SPACE} /[^{_BRACKETS}\\s]/ {text})"
+
+    def _is_list(self) -> bool:
+        """Return whether several calls stand in one list, after one marker."""
+        name = self._formats.tools
+        return name in {"granite", "phi4", "pythonic"} or (name == "mistral" and not self._has_args_marker())
+
+    def _has_args_marker(self) -> bool:
+        return "[ARGS]" in self._special
+
+    def _opening(self) -> str:
+        form = TOOL_FORMATS[self._formats.tools]
+        if form.bare:
+            return ""
+        if self._formats.tools == "qwen3_coder":
+            return f'{self._one_of(form.opens[:1])} "\\n<function="'
+        return self._one_of(form.opens[:1])
+
+    def _block(self, *, parallel: bool) -> str:
+        """Return what follows the marker of calls."""
+        form = TOOL_FORMATS[self._formats.tools]
+        end = self._one_of(form.closes[:1]) if form.closes else ""
+        if self._is_list():
+            call = self._python if self._formats.tools == "pythonic" else self._object
+            calls = self._any(call)
+            several = _repeated(calls, ", ") if parallel else calls
+            space = '" "? ' if self._formats.tools == "mistral" else ""
+            return f'{space}"[" {several} "]" {end if self._formats.tools == "phi4" else ""}'
+        match self._formats.tools:
+            case "hermes":
+                return f'"\\n" {self._any(self._object)} "\\n" {end}'
+            case "qwen3_coder":
+                return f'{self._any(self._function)} "</function>\\n" {end}'
+            case "mistral":
+                return self._any(self._named)
+            case name:
+                assert name == "llama3_json", name
+                return self._any(self._object)
+
+    def _any(self, call: Callable[[Tool], str]) -> str:
+        return self._rule("call", " | ".join(self._rule("tool", call(tool)) for tool in self._tools))
+
+    def _object(self, tool: Tool) -> str:
+        key = "parameters" if self._formats.tools == "llama3_json" else "arguments"
+        begin = f'{{"name": {json.dumps(tool.name)}, "{key}": '
+        return f'{json.dumps(begin)} {json_arguments(tool)} "}}"'
+
+    def _named(self, tool: Tool) -> str:
+        return f"{json.dumps(tool.name)} {self._one_of(['[ARGS]'])} {json_arguments(tool)}"
+
+    def _python(self, tool: Tool) -> str:
+        return f'{json.dumps(tool.name)} "(" {keyword_arguments(tool, self._rule)} ")"'
+
+    def _function(self, tool: Tool) -> str:
+        return f"{json.dumps(tool.name + '>' + chr(10))} {tagged_arguments(tool, self._rule)}"
+
+    def _to_tool(self) -> str:
+        def message(tool: Tool) -> str:
+            header = json.dumps(f"commentary to=functions.{tool.name} ")
+            tokens = [self._one_of([token]) for token in ("<|channel|>", "<|constrain|>", "<|message|>")]
+            return f'{tokens[0]} {header} {tokens[1]} "json" {tokens[2]} {json_arguments(tool)}'
+
+        return self._any(message)
+
+    def _channel(self, name: str) -> str:
+        return f"{self._one_of(['<|channel|>'])} {name} {self._one_of(['<|message|>'])}"
+
+    def _thought(self, *, is_open: bool) -> str:
+        name = self._formats.reasoning
+        if HARMONY in {name, self._formats.tools}:
+            next_message = f'{self._one_of(["<|start|>"])} "assistant"'
+            body = f"{self._text_until(['<|end|>'])} {next_message}"
+            thoughts = self._rule("thought", f"{self._channel(json.dumps('analysis'))} {body}") + "*"
+            return f"{body} {thoughts}" if is_open else thoughts
+        if not name:
+            return ""
+        form = REASONING_FORMATS[name]
+        body = f"{self._text_until(form.closes)} {_SPACE}"
+        return body if is_open else f"({self._one_of(form.opens)} {body})?"
+
+    def _text_until(self, markers: Sequence[str]) -> str:
+        """Return any text up to one of the markers, and the marker."""
+        spelled = [json.dumps(marker) for marker in markers if marker not in self._special]
+        if len(spelled) < len(markers):
+            return f"{_TEXT} {self._one_of(markers)}"
+        return self._rule("text", f"{_TEXT} ({' | '.join(spelled)})", "[lazy]")
+
+    def _one_of(self, markers: Sequence[str]) -> str:
+        """Return one of the markers: those that are tokens of their own, if any are."""
+        tokens = [f"<[{self._special[marker]}]>" for marker in markers if marker in self._special]
+        return "(" + " | ".join(tokens or map(json.dumps, markers)) + ")"
+
+    def _rule(self, kind: str, body: str, options: str = "") -> str:
+        """Add a rule and return its name."""
+        name = f"{kind}_{len(self._rules)}"
+        self._rules.append(f"{name}{options}: {body}")
+        return name
+
+
+_BRACKETS = r"\[{"
+_BETWEEN = {"hermes": "\n", "qwen3_coder": "\n", "llama3_json": "; ", "mistral": ""}
+
+
+def _repeated(item: str, separator: str) -> str:
+    more = f"({json.dumps(separator)} {item})*" if separator else f"{item}*"
+    return f"{item} {more}"

@@ -1,0 +1,131 @@
+"""Tool calls and reasoning in the text of one choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chat_formats.calls import FUNCTION, read_calls, read_function
+from chat_formats.families import HARMONY, REASONING_FORMATS, TOOL_FORMATS, ToolFormat
+from chat_formats.harmony import read_harmony
+from chat_formats.output import Output
+from chat_formats.source import Markers, Reader, Source
+from chat_formats.types import (
+    Call,
+    ChatFormats,
+    ContentDelta,
+    Delta,
+    Message,
+    ReasoningDelta,
+    Tool,
+    ToolCallArguments,
+    ToolCallBegun,
+)
+
+_NO_TOOLS = ToolFormat(())
+
+
+class OutputParser:
+    """Takes the text of one choice apart as it comes.
+
+    The deltas are a function of the text from its beginning, however it is cut. Calls name only known tools;
+    what looks like a call and is none stays content. A call that breaks off stays cut off, and what follows
+    is content. Only what may begin a marker, a name or a number waits for more, and so does white space.
+    """
+
+    def __init__(
+        self, formats: ChatFormats, tools: Sequence[Tool], *, seed: str, reasoning_open: bool = False
+    ) -> None:
+        """`seed` makes the ids of calls, which must be unique in a chat: a request's id and a choice's index.
+
+        `reasoning_open`: the prompt ends inside reasoning. Without tools no calls are looked for.
+        """
+        self._formats = formats
+        self._tools = TOOL_FORMATS[formats.tools] if tools and formats.tools else _NO_TOOLS
+        self._source = Source()
+        self._output = Output(tools, seed, has_short_ids=formats.tools == "mistral")
+        self._reading = self._read(reasoning_open)
+
+    def feed(self, text: str) -> list[Delta]:
+        """Return what more text says."""
+        self._source.feed(text)
+        next(self._reading, None)
+        return self._output.take()
+
+    def finish(self) -> list[Delta]:
+        """Return the rest. Feed nothing afterwards."""
+        self._source.end()
+        next(self._reading, None)
+        self._output.end()
+        return self._output.take()
+
+    def read(self, text: str) -> Message:
+        """Return what a whole text says."""
+        texts = {ContentDelta: "", ReasoningDelta: ""}
+        calls: list[Call] = []
+        for delta in [*self.feed(text), *self.finish()]:
+            match delta:
+                case ToolCallBegun(_, name, id):
+                    calls.append(Call(id, name, ""))
+                case ToolCallArguments(_, more):
+                    calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + more)
+                case _:
+                    texts[type(delta)] += delta.text
+        return Message(texts[ContentDelta], texts[ReasoningDelta], tuple(calls))
+
+    def _read(self, reasoning_open: bool) -> Reader[None]:
+        if HARMONY in {self._formats.tools, self._formats.reasoning}:
+            yield from read_harmony(self._source, self._output, reasoning_open=reasoning_open)
+            return
+        if self._formats.reasoning:
+            yield from self._read_reasoning(reasoning_open)
+        yield from self._read_content()
+
+    def _read_reasoning(self, is_open: bool) -> Reader[None]:
+        form, source, output = REASONING_FORMATS[self._formats.reasoning], self._source, self._output
+        if not is_open:
+            source.keep()
+            yield from source.skip_space()
+            opened = yield from source.take_one(form.opens)
+            text = source.kept()
+            if not opened:
+                output.content(text)
+                return
+        output.pause()
+        markers = Markers([*form.closes, *form.controls])
+        while (marker := (yield from source.until(markers, output.reasoning))) in form.controls:
+            pass
+        if marker:
+            output.pause()
+
+    def _read_content(self) -> Reader[None]:
+        tools, source, output = self._tools, self._source, self._output
+        controls = tools.controls
+        if self._formats.reasoning:
+            controls += REASONING_FORMATS[self._formats.reasoning].controls
+        markers = Markers([*tools.opens, *controls])
+        if tools.bare:
+            source.keep()
+            yield from source.skip_space()
+            if (yield from source.peek()) == tools.bare:
+                yield from self._read_calls("", controls)
+            else:
+                output.content(source.kept())
+        while marker := (yield from source.until(markers, output.content)):
+            if marker in tools.opens:
+                source.keep(marker)
+                yield from self._read_calls(marker, controls)
+
+    def _read_calls(self, marker: str, controls: Sequence[str]) -> Reader[None]:
+        tools, source, output = self._tools, self._source, self._output
+        read = read_function if marker == FUNCTION else read_calls
+        if (yield from read(source, output)):
+            yield from source.skip_space()
+            yield from source.take_one(tools.closes)
+            source.kept()
+            output.pause()
+            return
+        text = source.kept()
+        for control in controls:
+            text = text.replace(control, "")
+        output.content(text)

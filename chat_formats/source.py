@@ -1,0 +1,140 @@
+"""Text that arrives in pieces, for readers that are generators: they yield whenever they need more.
+
+A reader never looks at a character twice, except for the few that may begin a marker, so that the cost of a
+text does not depend on how it is cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+Reader = Generator[None, None, T]
+"""A reader that returns a `T`."""
+
+_SPACE = re.compile(r"\s*")
+
+
+class Source:
+    """The text that was not read yet."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._at = 0
+        self._ended = False
+        self._kept: list[str] | None = None
+        self._kept_from = 0
+
+    def feed(self, text: str) -> None:
+        """Add text."""
+        self._save()
+        self._text = self._text[self._at :] + text
+        self._at = self._kept_from = 0
+
+    def end(self) -> None:
+        """Say that nothing more will be added."""
+        self._ended = True
+
+    def keep(self, before: str = "") -> None:
+        """From here on, keep what is read, after `before`, in case that it is not what it seems."""
+        self._kept = [before]
+        self._kept_from = self._at
+
+    def kept(self) -> str:
+        """Return what was read since `keep`."""
+        self._save()
+        text = "".join(self._kept or ())
+        self._kept = None
+        return text
+
+    def _save(self) -> None:
+        if self._kept is not None:
+            self._kept.append(self._text[self._kept_from : self._at])
+            self._kept_from = self._at
+
+    def peek(self) -> Reader[str]:
+        """Return the next character without reading it, or nothing at the end."""
+        while self._at == len(self._text):
+            if self._ended:
+                return ""
+            yield
+        return self._text[self._at]
+
+    def skip(self) -> None:
+        """Read the character that was peeked at."""
+        self._at += 1
+
+    def run(self, pattern: re.Pattern[str], emit: Callable[[str], None]) -> Reader[None]:
+        """Read characters as long as they match `pattern`, a repeated class of characters."""
+        while (yield from self.peek()):
+            found = pattern.match(self._text, self._at)
+            if found is None or found.end() == self._at:
+                return
+            emit(found.group())
+            self._at = found.end()
+
+    def skip_space(self) -> Reader[None]:
+        return self.run(_SPACE, _ignore)
+
+    def take(self, literal: str) -> Reader[bool]:
+        """Read `literal` if it comes next; otherwise read nothing."""
+        while True:
+            if self._text.startswith(literal, self._at):
+                self._at += len(literal)
+                return True
+            if self._ended or not literal.startswith(self._text[self._at :]):
+                return False
+            yield
+
+    def take_one(self, literals: Sequence[str]) -> Reader[str]:
+        """Read the first of `literals` that comes next and return it; nothing if none does."""
+        for literal in literals:
+            if (yield from self.take(literal)):
+                return literal
+        return ""
+
+    def until(self, markers: Markers, emit: Callable[[str], None]) -> Reader[str]:
+        """Read text up to a marker, and the marker, which is returned; nothing at the end.
+
+        Only the beginning of a marker at the end of the text waits for more.
+        """
+        while True:
+            found = markers.pattern.search(self._text, self._at)
+            if found is not None and (self._ended or not markers.may_grow(self._text, found)):
+                emit(self._text[self._at : found.start()])
+                self._at = found.end()
+                return found.group()
+            end = len(self._text) if self._ended else markers.safe_end(self._text, self._at)
+            emit(self._text[self._at : end])
+            self._at = end
+            if self._ended:
+                return ""
+            yield
+
+
+class Markers:
+    """Texts to look for."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        ordered = sorted(texts, key=len, reverse=True)
+        self.pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+        self._prefixes = {text[:length] for text in texts for length in range(1, len(text))}
+        self._firsts = "".join({text[0] for text in texts})
+        self._longest = max(map(len, texts), default=1) - 1
+
+    def may_grow(self, text: str, found: re.Match[str]) -> bool:
+        """Return whether a longer marker may still come to be where one was found."""
+        return found.end() == len(text) and found.group() in self._prefixes
+
+    def safe_end(self, text: str, start: int) -> int:
+        """Return where the beginning of a marker may be at the end of `text`, or its end."""
+        for at in range(max(start, len(text) - self._longest), len(text)):
+            if text[at] in self._firsts and text[at:] in self._prefixes:
+                return at
+        return len(text)
+
+
+def _ignore(_: str) -> None:
+    """Take text that means nothing."""
