@@ -145,18 +145,22 @@ class GenerationStream:
         async with aclosing(self._call(router, session, progress)) as responses:
             is_continued = session == 0
             while True:
-                response = await clock.limit(anext(responses, None), has_tokens=progress.has_tokens)
+                arriving = anext(responses, None)
+                response = await (
+                    clock.limit(arriving, has_tokens=progress.has_tokens) if clock.is_limited else arriving
+                )
                 if response is None:
                     return
                 message = response.event
                 if not is_continued:
                     is_continued = True
                     self.resumes += 1
-                if message.WhichOneof("event") == "leaving":
+                kind = message.WhichOneof("event")
+                if kind == "leaving":
                     if self._routers.has_other(router):
                         raise _RouterLeaves
                     continue  # the only router serves on for as long as it can
-                if message.WhichOneof("event") == "retrying":
+                if kind == "retrying":
                     progress.failed_attempts = message.retrying.failed_attempts
                     continue
                 event = event_from_pb(message)
@@ -188,6 +192,7 @@ class _Clock:
     def __init__(self, timeout: Timeout) -> None:
         self._timeout = timeout
         self._began = time.monotonic()
+        self.is_limited = timeout.total_s is not None or timeout.first_token_s is not None
 
     async def limit(self, work: Awaitable[T], *, has_tokens: bool) -> T:
         limits = [("total_s", self._timeout.total_s)]

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from gateway.app import make_app
 from gateway.config import GatewayConfig, parse_config
 from gateway.fleet import FleetClient
+from gateway.serving.connection import KEEP_ALIVE_S, Connection
 from services.process.event_loop import freeze_garbage, start_threads, watch_loop
 from services.process.log import configure_logging
 from services.rpc.listening import AddressUnusable
@@ -65,12 +66,14 @@ def _settings(config: GatewayConfig, app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(config.drain_s)),
         ssl_certfile=config.https_cert,
         ssl_keyfile=None if config.https_key is None else str(config.https_key),

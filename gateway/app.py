@@ -77,17 +77,17 @@ def _key(headers: dict[bytes, bytes]) -> str:
     return text if text.isascii() and text.isprintable() and " " not in text else ""
 
 
-def _is_anthropic(request: Request) -> bool:
-    return request.url.path.startswith(anthropic.PREFIX)
+def error_json(path: str, problem: Problem) -> dict[str, Any]:
+    """Return an error in the shape of the API that has this path."""
+    return anthropic_error(problem) if path.startswith(anthropic.PREFIX) else openai_error(problem)
 
 
 def _respond(request: Request, problem: Problem) -> Response:
-    shape = anthropic_error if _is_anthropic(request) else openai_error
-    return JSONResponse(shape(problem), problem.status, problem.headers())
+    return JSONResponse(error_json(request.url.path, problem), problem.status, problem.headers())
 
 
 async def _on_error(request: Request, error: ApiError | BatonError) -> Response:
-    names = anthropic_names if _is_anthropic(request) else openai_names
+    names = anthropic_names if request.url.path.startswith(anthropic.PREFIX) else openai_names
     return _respond(request, problem_of(error, names.param_of))
 
 

@@ -7,7 +7,7 @@ cancelled. A caller who does not read for `MAX_WRITE_S` is cut off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -45,23 +45,23 @@ class EventStream(Response):
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
         self._events = events
+        self._now = asyncio.get_running_loop().time
         self._written_at = 0.0
+        self._is_writing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self._written_at = asyncio.get_running_loop().time()
+        self._written_at = self._now()
         works: tuple[Coroutine[Any, Any, None], ...] = (
             self._pump(send),
             _gone(receive),
-            self._keep_alive(send),
+            self._watch(send, scope["state"]["abort"]),
         )
         tasks = [asyncio.ensure_future(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        except TimeoutError:
-            return  # the caller does not read
         finally:
             await _end(*tasks)
 
@@ -71,17 +71,25 @@ class EventStream(Response):
                 await self._write(send, event)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _keep_alive(self, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._written_at + KEEP_ALIVE_S - loop.time())
-            if loop.time() >= self._written_at + KEEP_ALIVE_S:
-                await self._write(send, KEEP_ALIVE)
+    async def _watch(self, send: Send, abort: Callable[[], None]) -> None:
+        """Fill silences with comments; return once the caller has not read for `MAX_WRITE_S`."""
+        try:
+            while True:
+                limit_s = MAX_WRITE_S if self._is_writing else KEEP_ALIVE_S
+                await asyncio.sleep(self._written_at + limit_s - self._now())
+                if self._now() < self._written_at + limit_s:
+                    continue
+                if self._is_writing:
+                    raise TimeoutError
+                async with asyncio.timeout(MAX_WRITE_S):
+                    await self._write(send, KEEP_ALIVE)
+        except TimeoutError:
+            abort()
 
     async def _write(self, send: Send, event: bytes) -> None:
-        async with asyncio.timeout(MAX_WRITE_S):
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-        self._written_at = asyncio.get_running_loop().time()
+        self._written_at, self._is_writing = self._now(), True
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+        self._is_writing = False
 
 
 async def _gone(receive: Receive) -> None:

@@ -146,7 +146,7 @@ def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
     match event.WhichOneof("event"):
         case "tokens":
             tokens = event.tokens
-            logprobs = _logprobs_from_pb(tokens.logprobs)
+            logprobs = _logprobs_from_pb(tokens.logprobs) if tokens.logprobs else ()
             return Tokens(tokens.choice, tokens.first_index, tuple(tokens.token_ids), tokens.text, logprobs)
         case "accepted":
             return from_pb(Accepted, event.accepted, promise=from_pb(Promise, event.accepted.promise))

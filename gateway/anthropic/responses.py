@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from baton.errors import BatonError
 from baton.types import ChoiceFinished, Completion, Event, Finished, FinishReason, Queued, Tokens, Usage
@@ -134,5 +135,4 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def _sse(message: dict[str, Any]) -> bytes:
-    data = json.dumps(message, separators=(",", ":")).encode()
-    return f"event: {message['type']}\ndata: ".encode() + data + b"\n\n"
+    return f"event: {message['type']}\ndata: ".encode() + orjson.dumps(message) + b"\n\n"

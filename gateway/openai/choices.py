@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+import orjson
 
 from baton.types import ChoiceFinished, Finished, FinishReason
 
@@ -20,7 +21,7 @@ _FINISH = {
 
 def sse(message: dict[str, Any]) -> bytes:
     """Return one server-sent event."""
-    return b"data: " + json.dumps(message, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + orjson.dumps(message) + b"\n\n"
 
 
 def finish_reason(reason: FinishReason) -> str | None:

@@ -79,7 +79,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "chat_formats": set(),
     "decode_worker": set(),
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
-    "gateway": {"fastapi", "pydantic", "starlette", "structlog", "uvicorn", "uvloop"},
+    "gateway": {"fastapi", "orjson", "pydantic", "starlette", "structlog", "uvicorn", "uvloop"},
     "kernels": {"torch", "triton"},
     "kvtransfer": {"google", "grpc", "numpy", "prometheus_client", "structlog", "torch", "xxhash"},
     "output_text": {"llguidance", "tokenizers"},

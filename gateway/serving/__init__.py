@@ -1,0 +1,4 @@
+"""HTTP connections, and what is known of their requests.
+
+- `connection`: bounds in time and size for each connection, and errors of HTTP itself.
+"""

@@ -1,0 +1,156 @@
+"""One HTTP connection: uvicorn's, with bounds for callers who send or read slowly, or too much.
+
+uvicorn bounds none of these. A request has to arrive within `READ_S`, or at `LEAST_BYTES_PER_S` if it is a
+long one; a connection that is closed has `CLOSE_S` to take what was written to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from gateway.app import error_json
+from gateway.errors import Problem
+
+READ_S = 30.0
+LEAST_BYTES_PER_S = 16 << 10
+KEEP_ALIVE_S = 75
+"""How long a connection may be idle between requests: longer than clients keep theirs."""
+CLOSE_S = 10.0
+MAX_HEAD_BYTES = 64 << 10
+MAX_PIPELINED = 100
+"""Requests that may wait behind another one of their connection."""
+_CHECK_S = 5.0
+
+
+class Connection(HttpToolsProtocol):
+    """Serves the requests of one connection, one after the other."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._running: RequestResponseCycle | None = None
+        self._reading_since: float | None = self.loop.time()
+        self._closing_since: float | None = None
+        self._num_head = self._num_body = 0
+        self._in_head = True
+        self._checking = self.loop.call_later(_CHECK_S, self._check)
+        self.url = b""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._checking.cancel()
+        self._unset_keepalive_if_required()
+        self.pipeline.clear()
+        running = self._running
+        super().connection_lost(exc)
+        if running is not None and not running.response_complete:  # not the newest, if others wait behind it
+            running.disconnected = True
+            running.message_event.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing_since is not None or self.transport.is_closing():
+            return
+        if self._reading_since is None and self._is_idle:
+            self._reading_since = self.loop.time()
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._refuse(400, "the request is not HTTP/1.1, or its head contradicts itself")
+            return
+        self._num_head += len(data) if self._in_head else 0
+        if self._num_head > MAX_HEAD_BYTES and self._in_head:
+            self._refuse(431, f"the head of the request is longer than {MAX_HEAD_BYTES} bytes")
+        elif len(self.pipeline) > MAX_PIPELINED:
+            self.transport.abort()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse data. A request to upgrade is served as it is, as HTTP allows; the parser would end it there.
+
+        Raises `HttpParserError`.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            method, offset = self.parser.get_method(), upgrade.args[0]
+            if method == b"CONNECT":
+                raise httptools.HttpParserInvalidMethodError from None
+            kept = [(name, value) for name, value in self.headers if name not in {b"upgrade", b"connection"}]
+            lines = [b"%s %s HTTP/1.1" % (method, self.url), *(b"%s: %s" % header for header in kept)]
+            self.parser = httptools.HttpRequestParser(self)
+            self._feed(b"\r\n".join(lines) + b"\r\n\r\n" + data[offset:])
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._reading_since = self.loop.time()
+        self._num_head = self._num_body = 0
+        self._in_head = True
+        self.scope["state"]["abort"] = self.transport.abort
+
+    def on_headers_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+            self._in_head = False
+
+    def on_body(self, body: bytes) -> None:
+        self._num_body += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            self._reading_since, self.url = None, b""
+            super().on_message_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._running is None or self._running.response_complete
+
+    def _check(self) -> None:
+        now = self.loop.time()
+        self._checking = self.loop.call_later(_CHECK_S, self._check)
+        if self._closing_since is None and self.transport.is_closing():
+            self._closing_since = now
+        if self._closing_since is not None:
+            if now > self._closing_since + CLOSE_S:
+                self.transport.abort()
+        elif self._reading_since is not None and not self.pipeline:
+            if now <= self._reading_since + READ_S + self._num_body / LEAST_BYTES_PER_S:
+                return
+            if self.url:
+                self._refuse(408, "the request did not arrive in time")
+            else:
+                self._close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Close the connection, with an error if it is still expected to respond to what is refused."""
+        running = self._running
+        if running is None or running.response_complete:
+            self.transport.write(_error(status, message, self.url))
+        elif running is self.cycle and running.more_body and not running.response_started:
+            self.transport.write(_error(status, message, self.url))
+            running.disconnected = True
+            running.message_event.set()
+        self._close()
+
+    def _close(self) -> None:
+        if self._closing_since is None:
+            self._closing_since = self.loop.time()
+        self.transport.close()
+
+
+def _error(status: int, message: str, url: bytes) -> bytes:
+    """Return a whole response."""
+    problem = Problem(status, "invalid_request_error", message, code="malformed_request")
+    body = json.dumps(error_json(url.decode("latin-1"), problem)).encode()
+    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    return STATUS_LINE[status] + head.encode() + body

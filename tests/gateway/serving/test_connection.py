@@ -1,0 +1,184 @@
+"""The bounds of one connection, with its limits made short, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import uvicorn
+
+from gateway.serving import connection
+from gateway.serving.connection import MAX_HEAD_BYTES, MAX_PIPELINED, Connection
+from tests.patience import PATIENCE_S
+
+POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n"
+
+
+class App:
+    """Reads a request's body and returns its length; `/wait` responds once the caller has left."""
+
+    def __init__(self) -> None:
+        self.left: asyncio.Queue[str] = asyncio.Queue()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.left.put_nowait(scope["path"])
+                return
+            body, more = body + message["body"], message["more_body"]
+        if scope["path"] == "/wait":
+            await receive()
+            self.left.put_nowait(scope["path"])
+            return
+        data = b"x" * (64 << 20) if scope["path"] == "/long" else str(len(body)).encode()
+        length = (b"content-length", str(len(data)).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": data})
+
+
+@pytest_asyncio.fixture
+async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[App, uvicorn.Server, int]]:
+    for name, seconds in (("READ_S", 0.3), ("CLOSE_S", 0.3), ("_CHECK_S", 0.05)):
+        monkeypatch.setattr(connection, name, seconds)
+    app, listener = App(), socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        app, http=Connection, ws="none", lifespan="off", log_config=None, timeout_keep_alive=1
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    yield app, server, listener.getsockname()[1]
+    server.should_exit = True
+    async with asyncio.timeout(PATIENCE_S):
+        await serving
+
+
+Served = tuple[App, uvicorn.Server, int]
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async with asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+
+async def error_of(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    """Return the status and body of the last response of a connection that the server closes."""
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+async def until_closed(server: uvicorn.Server) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while server.server_state.connections:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_head_that_does_not_arrive_is_408(served: Served) -> None:
+    async with connected(served[2]) as (reader, writer):
+        writer.write(POST)
+        status, body = await error_of(reader)
+    assert (status, body["type"], body["error"]["type"]) == (408, "error", "timeout_error")
+    await until_closed(served[1])
+
+
+async def test_a_body_that_does_not_arrive_is_408_and_the_application_hears_it(served: Served) -> None:
+    app, server, port = served
+    async with connected(port) as (reader, writer):
+        writer.write(POST.replace(b"/v1/messages", b"/v1/x") + b"content-length: 9\r\n\r\nabc")
+        status, body = await error_of(reader)
+        assert (status, body["error"]["code"]) == (408, "malformed_request")
+        assert await app.left.get() == "/v1/x"
+    await until_closed(server)
+
+
+async def test_a_connection_that_says_nothing_is_closed(served: Served) -> None:
+    async with connected(served[2]) as (reader, _):
+        assert await reader.read() == b""
+
+
+async def test_empty_lines_do_not_keep_a_connection_open(served: Served) -> None:
+    async with connected(served[2]) as (reader, writer):
+        writer.write(POST + b"content-length: 0\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n0")
+        writer.write(b"\r\n")
+        assert await reader.read() == b""
+
+
+async def test_an_endless_head_is_431(served: Served) -> None:
+    async with connected(served[2]) as (reader, writer):
+        writer.write(POST)
+        for index in range(1 + MAX_HEAD_BYTES // 1000):
+            writer.write(b"x-%d: %s\r\n" % (index, b"a" * 1000))
+        assert (await error_of(reader))[0] == 431
+
+
+async def test_a_head_that_contradicts_itself_is_400(served: Served) -> None:
+    for lines in (
+        b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"content-length: 3\r\ncontent-length: 4\r\n\r\n",
+        b"content-length: -3\r\n\r\n",
+        b"no colon\r\n\r\n",
+    ):
+        async with connected(served[2]) as (reader, writer):
+            writer.write(POST + lines)
+            status, body = await error_of(reader)
+            assert (status, body["error"]["type"]) == (400, "invalid_request_error"), lines
+
+
+async def test_pipelined_requests_are_served_in_order(served: Served) -> None:
+    async with connected(served[2]) as (reader, writer):
+        writer.write(b"".join(POST + b"content-length: %d\r\n\r\n%s" % (n, b"a" * n) for n in range(9)))
+        found = b"".join([await reader.readuntil(b"\r\n\r\n%d" % n) for n in range(9)])
+        assert found.count(b"200 OK") == 9
+
+
+async def test_too_many_pipelined_requests_end_the_connection(served: Served) -> None:
+    app, server, port = served
+    async with connected(port) as (reader, writer):
+        writer.write(b"GET /wait HTTP/1.1\r\n\r\n" * (MAX_PIPELINED + 2))
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        assert await app.left.get() == "/wait"
+    await until_closed(server)
+
+
+async def test_a_caller_who_leaves_is_noticed_with_requests_behind(served: Served) -> None:
+    app, _, port = served
+    async with connected(port) as (_, writer):
+        writer.write(b"GET /wait HTTP/1.1\r\n\r\n")
+        writer.write(b"GET /behind HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await app.left.get() == "/wait"
+
+
+async def test_a_whole_response_that_nobody_reads_is_dropped(served: Served) -> None:
+    _, server, port = served
+    async with asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
+        writer.write(b"GET /long HTTP/1.1\r\n\r\n")
+        await reader.readexactly(10)
+        await until_closed(server)
+        writer.close()
+
+
+async def test_an_upgrade_is_not_taken_and_the_request_is_served(served: Served) -> None:
+    async with connected(served[2]) as (reader, writer):
+        writer.write(POST + b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: a\r\n")
+        writer.write(b"content-length: 3\r\n\r\nabc")
+        assert (await reader.readuntil(b"\r\n\r\n3")).startswith(b"HTTP/1.1 200 OK")
+        writer.write(POST + b"content-length: 4\r\n\r\nabcd")
+        assert (await reader.readuntil(b"\r\n\r\n4")).startswith(b"HTTP/1.1 200 OK")
