@@ -10,6 +10,7 @@ In reading order:
 - `errors`: an error's meaning, before it gets an API's own shape.
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
 - `anthropic`: `/v1/messages` and `/v1/messages/count_tokens`.
+- `batches`: `/v1/files` and `/v1/batches`, and what runs them.
 
 May import the SDK (`baton`), `services` and `state`; knows neither a router's nor a worker's code, and never
 torch.

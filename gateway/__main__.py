@@ -5,10 +5,13 @@ Exit codes: 0 after a drain, 2 a setting is wrong, 6 the event loop stood still.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import structlog
 import uvicorn
@@ -16,6 +19,8 @@ import uvloop
 from fastapi import FastAPI
 
 from gateway.app import make_app
+from gateway.batches.endpoints import BatchApi
+from gateway.batches.executor import Executor
 from gateway.config import GatewayConfig, parse_config
 from gateway.fleet import FleetClient
 from gateway.serving.connection import KEEP_ALIVE_S, Connection
@@ -39,11 +44,27 @@ async def serve(config: GatewayConfig) -> None:
             FleetClient(config.routers, config.credentials, config.connect_s) as fleet,
             open_durable(config.redis, config.redis_access) as redis,
         ):
-            server = _Server(_settings(config, make_app(fleet, config.max_body_bytes, redis)), listener)
-            await server.serve(sockets=[listener])
+            batch_api = None if redis is None else BatchApi.open(redis, config.file_limits)
+            app = make_app(fleet, config.max_body_bytes, redis, batch_api)
+            async with running_batches(app, batch_api, config.batch_lines):
+                await _Server(_settings(config, app), listener).serve(sockets=[listener])
     finally:
         listener.close()
         watchdog.stop()
+
+
+@asynccontextmanager
+async def running_batches(app: FastAPI, api: BatchApi | None, max_lines: int) -> AsyncIterator[None]:
+    """Run batches beside the server, where the gateway has Redis."""
+    if api is None:
+        yield
+        return
+    running = asyncio.create_task(Executor(app, api.batches, api.files, max_lines, api.wake).run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 class _Server(uvicorn.Server):

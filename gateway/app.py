@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
@@ -15,7 +16,8 @@ from baton.errors import BatonError, NotAllowed
 from gateway.anthropic import convert as anthropic_names
 from gateway.anthropic import endpoints as anthropic
 from gateway.anthropic.responses import error_json as anthropic_error
-from gateway.errors import ApiError, Problem, problem_of
+from gateway.batches import endpoints as batches
+from gateway.errors import ApiError, Problem, invalid, problem_of
 from gateway.fleet import FleetClient, caller_key
 from gateway.openai import convert as openai_names
 from gateway.openai import endpoints as openai
@@ -27,13 +29,16 @@ CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a caller who left. Nobody receives it."""
 
 
-def make_app(fleet: FleetClient, max_body_bytes: int, redis: DurableRedis | None) -> FastAPI:
-    """Return the application. The caller closes `fleet` and `redis`."""
+def make_app(
+    fleet: FleetClient, max_body_bytes: int, redis: DurableRedis | None, batch_api: batches.BatchApi | None
+) -> FastAPI:
+    """Return the application, which refuses what Redis would keep without it. The caller closes `fleet`."""
     app = FastAPI(title="Baton", openapi_url=None)
     app.state.redis = redis
     app.add_middleware(CallerKey)
     for api in (openai, anthropic):
         app.include_router(api.routes(fleet, max_body_bytes))
+    app.include_router(batches.routes(fleet, max_body_bytes, batch_api))
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -48,6 +53,7 @@ def make_app(fleet: FleetClient, max_body_bytes: int, redis: DurableRedis | None
         BatonError: _on_error,
         StoreUnavailable: _on_store_error,
         HTTPException: _on_http_error,
+        RequestValidationError: _on_wrong_parameter,
         ClientDisconnect: _on_disconnect,
         Exception: _on_bug,
     }
@@ -100,6 +106,12 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     message = f"{request.method} {request.url.path}: {error.detail}"
     kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
     return _respond(request, Problem(error.status_code, kind, message))
+
+
+async def _on_wrong_parameter(request: Request, error: RequestValidationError) -> Response:
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    return await _on_error(request, invalid(name, f"{name} is {first['input']!r}; {first['msg']}"))
 
 
 async def _on_disconnect(_: Request, __: ClientDisconnect) -> Response:

@@ -18,7 +18,7 @@ async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
     try:
         return kind.model_validate_json(await _read(request, max_bytes))
     except ValidationError as error:
-        raise _explained(error) from None
+        raise explained(error) from None
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
@@ -37,7 +37,8 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def _explained(error: ValidationError) -> ApiError:
+def explained(error: ValidationError) -> ApiError:
+    """Return the error for the first wrong field: its path, its value and what is accepted."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         return invalid("", f"the body is not JSON: {first['msg']}", code="malformed_message")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from baton.security.credentials import Credentials
+from gateway.batches.files import StoreLimits
 from gateway.fleet import CallerCredentials
 from services.security.settings import Security, is_loopback
 from services.settings import add_log_flags, check_address, check_least, check_redis_url
@@ -31,6 +33,8 @@ class GatewayConfig:
     redis_ca: Path | None
     redis_password_file: Path | None
     max_body_bytes: int
+    file_limits: StoreLimits
+    batch_lines: int
     connect_s: float
     drain_s: float
     log_level: str
@@ -40,7 +44,9 @@ class GatewayConfig:
         check_address("--listen", self.listen)
         for router in self.routers:
             check_address("--router", router)
-        check_least(self, 1, "max_body_bytes")
+        check_least(self, 1, "max_body_bytes", "batch_lines")
+        check_least(self.file_limits, 1, *(field.name for field in fields(StoreLimits)))
+        Credentials.metadata(self.credentials)  # reads the key, which must be one
         check_least(self, 0, "connect_s", "drain_s")
         if (self.https_cert is None) != (self.https_key is None):
             raise ValueError("one of --https-cert and --https-key is missing; accepted: both or neither")
@@ -69,9 +75,12 @@ class GatewayConfig:
 def parse_config(argv: Sequence[str]) -> GatewayConfig:
     """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
     given = vars(flags().parse_args(argv))
-    credentials = CallerCredentials(given.pop("ca"), given.pop("cert"), given.pop("key"))
+    credentials = CallerCredentials(
+        given.pop("ca"), given.pop("cert"), given.pop("key"), given.pop("api_key_file")
+    )
+    limits = StoreLimits(**{field.name: given.pop(field.name) for field in fields(StoreLimits)})
     routers = tuple(given.pop("router") or ("127.0.0.1:50051",))
-    return GatewayConfig(credentials=credentials, routers=routers, **given)
+    return GatewayConfig(credentials=credentials, routers=routers, file_limits=limits, **given)
 
 
 def flags() -> argparse.ArgumentParser:
@@ -95,6 +104,12 @@ def flags() -> argparse.ArgumentParser:
     add("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns on TLS to the routers")
     add("--cert", type=Path, metavar="FILE", help="the gateway's certificate, for routers that require one")
     add("--key", type=Path, metavar="FILE", help="the key of that certificate")
+    add(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="the gateway's own key, by which it runs batches for their tenants; a delegate's",
+    )
     add(
         "--https-cert",
         type=Path,
@@ -122,6 +137,14 @@ def flags() -> argparse.ArgumentParser:
         metavar="N",
         help=f"the largest request ({DEFAULT_MAX_BODY_BYTES})",
     )
+    for flag, default, help_text in (
+        ("--max-file-bytes", 100 << 20, "the largest file for batches (100 MiB)"),
+        ("--max-tenant-bytes", 256 << 20, "the most that files of one tenant take together (256 MiB)"),
+        ("--max-stored-bytes", 512 << 20, "the most that all files take, before compression (512 MiB)"),
+        ("--file-ttl-s", 30 * 86400, "how long files are kept (30 days)"),
+        ("--batch-lines", 64, "the most lines of batches that this gateway runs at once (64)"),
+    ):
+        add(flag, default=default, type=int, metavar="N", help=help_text)
     add("--connect-s", default=10.0, type=float, metavar="S", help="how long routers may be unreachable (10)")
     add("--drain-s", default=20.0, type=float, metavar="S", help="time to end responses after SIGTERM (20)")
     add_log_flags(parser)

@@ -14,6 +14,9 @@ from baton.types import Model
 RESUME_GRACE_S = 10.0
 """How long the fleet keeps working for a generation while the gateway looks for another router."""
 
+TENANT = "x-baton-tenant"
+"""Metadata that names the tenant for which a delegate acts."""
+
 _PAGE = 1024
 """Tokens whose bytes one call asks for; fewer than any model's context holds."""
 
@@ -27,14 +30,21 @@ A context variable, because calls are made deep inside the SDK: tasks that a req
 """
 
 
+acting_tenant: ContextVar[str] = ContextVar("acting_tenant", default="")
+"""The tenant for which a batch's line runs, by the gateway's own key; empty for every other request."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallerCredentials(Credentials):
     """The gateway's certificate, and the key of the HTTP caller in place of its own.
 
+    Only the lines of batches run by the gateway's own key, which must be a delegate's.
     Without TLS to the routers no key is forwarded: others could read it, and such a fleet requires none.
     """
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
+        if tenant := acting_tenant.get():
+            return (*Credentials.metadata(self), (TENANT, tenant))
         key = caller_key.get()
         return (("authorization", f"Bearer {key}"),) if key and self.ca is not None else ()
 
@@ -49,6 +59,7 @@ class FleetClient:
             resume_grace_s=RESUME_GRACE_S,
             credentials=credentials,
         )
+        self.has_own_key = credentials.api_key_file is not None
         self._model: Model | None = None
         self._vocabulary: Vocabulary | None = None
 

@@ -33,8 +33,8 @@ class DurableRedis:
         await self._redis.aclose()
 
     @contextlib.contextmanager
-    def client(self) -> Iterator[redis.asyncio.Redis]:
-        """Yield the client for plain commands."""
+    def client(self) -> Iterator[Any]:  # redis-py's types allow texts where this client returns bytes
+        """Yield the `redis.asyncio.Redis` for plain commands."""
         with reporting_failures(self._url):
             yield self._redis
 

@@ -127,6 +127,7 @@ def _add_key(command: argparse.ArgumentParser) -> None:
         help="a class the key may use; repeatable (all)",
     )
     add("--operator", action="store_true", help="the key may also watch and drain the fleet")
+    add("--delegate", action="store_true", help="the key may act for any tenant: a gateway's, for batches")
     for what in ("requests", "tokens"):
         add(f"--{what}-per-s", type=decimal, metavar="N", help=f"the tenant's {what} a second (no limit)")
         add(f"--{what[:-1]}-burst", type=decimal, metavar="N", help=f"{what} it may use at once")

@@ -21,6 +21,8 @@ DAYS = 365
 OWNER = "owner"
 """The tenant of the first API key, for the person who starts the fleet; the key may also watch and drain."""
 
+GATEWAY = "gateway"
+
 
 @dataclass(frozen=True, slots=True)
 class SecuredFleet:
@@ -32,6 +34,11 @@ class SecuredFleet:
     @property
     def redis_password(self) -> Path:
         return self.certificates.folder / "redis.password"
+
+    @property
+    def gateway_key(self) -> Path:
+        """The key by which gateways run batches, for any tenant."""
+        return self.certificates.folder / "gateway.key"
 
     @property
     def credentials(self) -> Credentials:
@@ -48,7 +55,14 @@ class SecuredFleet:
         flags: list[str | Path]
         if kind == "gateway":
             flags = ["--ca", made.ca, "--cert", made.cert("client"), "--key", made.key("client")]
-            flags += ["--https-cert", made.cert("router"), "--https-key", made.key("router")]
+            flags += [
+                "--api-key-file",
+                self.gateway_key,
+                "--https-cert",
+                made.cert("router"),
+                "--https-key",
+                made.key("router"),
+            ]
         else:
             flags = ["--tls-ca", made.ca, "--tls-cert", made.cert(part), "--tls-key", made.key(part)]
         if kind == "router":
@@ -81,4 +95,8 @@ def secure(folder: Path, now: dt.datetime) -> SecuredFleet:
         key = new_api_key()
         add_key(folder / "door.json", key, OWNER, operator=True)
         write_secret(made.api_key, f"{key}\n".encode())
+    if not made.gateway_key.exists():
+        key = new_api_key()
+        add_key(folder / "door.json", key, GATEWAY, classes=("batch",), delegate=True)
+        write_secret(made.gateway_key, f"{key}\n".encode())
     return made

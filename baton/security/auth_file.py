@@ -24,6 +24,7 @@ def add_key(
     *,
     classes: Sequence[str] = (),
     operator: bool = False,
+    delegate: bool = False,
     budget: Mapping[str, float] | None = None,
 ) -> None:
     """Add a key of `tenant`. A `budget` replaces the tenant's. Raises `ValueError` naming the file."""
@@ -33,6 +34,8 @@ def add_key(
         entry["classes"] = list(classes)
     if operator:
         entry["operator"] = True
+    if delegate:
+        entry["delegate"] = True
     content.setdefault("keys", []).append(entry)
     if budget:
         content.setdefault("tenants", {})[tenant] = dict(budget)

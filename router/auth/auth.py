@@ -17,6 +17,8 @@ from state.errors import StoreUnavailable
 from state.store import Store
 
 SCHEME = "bearer"
+TENANT = "x-baton-tenant"
+"""Metadata that names the tenant for which a delegate acts."""
 RESUME_WAIT_S = 30.0
 """The longest that a resumed call waits for its tenant's budget in all."""
 
@@ -69,7 +71,8 @@ class Auth:
         return self._rules
 
     def authenticate(self, metadata: Iterable[tuple[str, str | bytes]]) -> Principal:
-        """Return whose call it is. Raises `Unauthenticated`."""
+        """Return whose call it is. Raises `Unauthenticated`, or `NotAllowed` for who acts for others."""
+        metadata = list(metadata)
         values = [value for name, value in metadata if name == "authorization"]
         if len(values) != 1 or not isinstance(values[0], str):
             raise Unauthenticated(
@@ -82,7 +85,10 @@ class Auth:
                 Reason.CREDENTIAL_MISSING,
                 "the credential is not a Bearer one; accepted: authorization: Bearer KEY-OR-TOKEN",
             )
-        return self.rules.principal_of(credential.strip())
+        rules = self.rules
+        principal = rules.principal_of(credential.strip())
+        named = [value for name, value in metadata if name == TENANT and isinstance(value, str)]
+        return rules.acting_for(principal, named[0]) if named else principal
 
     async def admit(self, wait: BudgetWait) -> None:
         """Charge one request to its tenant's budget. Raises `Overloaded` or `Unavailable`."""

@@ -16,12 +16,13 @@ ALL_CLASSES = frozenset(SloClass)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller. Operators may watch and drain the fleet."""
+    """An authenticated caller. Operators may watch and drain the fleet; delegates may act for any tenant."""
 
     tenant: str
     classes: frozenset[SloClass] = ALL_CLASSES
     operator: bool = False
     budget: Budget = UNLIMITED
+    delegate: bool = False
 
 
 _CALLER: ContextVar[Principal | None] = ContextVar("caller", default=None)

@@ -1,7 +1,8 @@
 """Read the file of --door: tenants and their budgets, hashed API keys, and the accepted token issuer.
 
     {"tenants": {"acme": {"requests_per_s": 5, "request_burst": 10, "tokens_per_s": 2000}},
-     "keys": [{"sha256": "<hex>", "tenant": "acme", "classes": ["standard", "batch"], "operator": false}],
+     "keys": [{"sha256": "<hex>", "tenant": "acme", "classes": ["standard", "batch"], "operator": false,
+               "delegate": false}],
      "jwt": {"algorithm": "RS256", "key_file": "issuer.pem", "issuer": "...", "audience": "baton"}}
 
 API keys are random and 256 bits long, so one round of SHA-256 hides them. Paths are relative to the file's
@@ -19,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from router.api.validation import check_name
 from router.auth.principal import Principal
 from router.auth.tokens import TokenRules, parse_classes
-from router.errors import Reason, Unauthenticated
+from router.errors import NotAllowed, Reason, Unauthenticated
 from scheduling.admission.budgets import UNLIMITED, Budget, Rate
 
 Json = Mapping[str, Any]
@@ -54,6 +56,16 @@ class AuthRules:
         if found is None:
             raise Unauthenticated(Reason.CREDENTIAL_INVALID, "the API key is not known here")
         return found
+
+    def acting_for(self, principal: Principal, tenant: str) -> Principal:
+        """Return the caller as this tenant, with its budget. Raises `NotAllowed` unless it is a delegate."""
+        if not principal.delegate:
+            raise NotAllowed(
+                Reason.TENANT_NOT_ALLOWED,
+                "the call acts for a tenant; accepted: without x-baton-tenant, or from a delegate's key",
+            )
+        check_name("tenant", tenant)
+        return Principal(tenant, principal.classes, budget=self.budgets.get(tenant, UNLIMITED))
 
 
 def read_rules(path: Path) -> AuthRules:
@@ -93,18 +105,19 @@ def _rate(entry: Json, per_s: str, burst: str) -> Rate | None:
 
 def _key(place: int, entry: Json, budgets: Mapping[str, Budget]) -> tuple[bytes, Principal]:
     where = f"keys[{place}]"
-    _check_names(entry, where, {"sha256", "tenant", "classes", "operator"})
+    _check_names(entry, where, {"sha256", "tenant", "classes", "operator", "delegate"})
     try:
         digest = bytes.fromhex(entry["sha256"])
     except ValueError:
         digest = b""
     if len(digest) != hashlib.sha256().digest_size:
         raise ValueError(f"{where}.sha256 must be the 64 hexadecimal digits of a SHA-256")
-    tenant, operator = entry["tenant"], entry.get("operator", False)
-    if not isinstance(tenant, str) or not tenant or not isinstance(operator, bool):
-        raise ValueError(f"{where} needs a tenant's name, and operator may be true or false")
+    tenant, flags = entry["tenant"], [entry.get(name, False) for name in ("operator", "delegate")]
+    if not isinstance(tenant, str) or not tenant or not all(isinstance(flag, bool) for flag in flags):
+        raise ValueError(f"{where} needs a tenant's name, and operator and delegate may be true or false")
+    operator, delegate = flags
     classes = parse_classes(entry.get("classes"))
-    return digest, Principal(tenant, classes, operator, budgets.get(tenant, UNLIMITED))
+    return digest, Principal(tenant, classes, operator, budgets.get(tenant, UNLIMITED), delegate)
 
 
 def _tokens(path: Path, entry: Json) -> TokenRules:

@@ -14,6 +14,7 @@ DATES = {
     "services.security.settings": "whether a certificate is valid today",
     "baton.cli.commands.certs": "from when on a certificate is valid",
     "gateway.openai.endpoints": "when a response was created, in Unix seconds, as the API has it",
+    "gateway.batches.files": "ids that sort by when a file or batch was created",
     "baton.fleet.launcher": "as baton.cli.commands.certs",
 }
 SERVED = sorted(set(MAY_IMPORT) - {"benchmarks", "reporting", "tools", "workloads"})

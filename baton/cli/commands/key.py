@@ -15,8 +15,8 @@ def run(args: argparse.Namespace) -> int:
     key = new_api_key()
     write_secret(args.out, f"{key}\n".encode())  # first, so that the file never accepts a key that nobody has
     try:
-        classes = args.allow_class
-        add_key(args.door_file, key, args.tenant, classes=classes, operator=args.operator, budget=budget)
+        rights = {"classes": args.allow_class, "operator": args.operator, "delegate": args.delegate}
+        add_key(args.door_file, key, args.tenant, budget=budget, **rights)
     except BaseException:
         args.out.unlink()
         raise

@@ -1,0 +1,213 @@
+"""Files in Redis: what is known of each, and its content in compressed pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+import zlib
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.errors import ApiError, Problem, invalid
+from state import keys
+from state.durable import DurableRedis
+
+PIECES_A_READ = 16
+MAX_PAGE = 1000
+UPLOAD_TTL_S = 600
+"""A file whose upload breaks off is gone after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """The most that files may take, in bytes of their content, and how long they are kept."""
+
+    max_file_bytes: int
+    max_tenant_bytes: int
+    max_stored_bytes: int
+    file_ttl_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file. `urls` has the first line of each endpoint that its requests name."""
+
+    id: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_at: int
+    expires_at: int
+    num_lines: int
+    urls: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+            "status_details": None,
+        }
+
+
+def new_id(prefix: str) -> str:
+    """Return an id that sorts by the time it was made."""
+    return f"{prefix}{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+
+
+def file_key(file_id: str) -> str:
+    """hash: the fields of `StoredFile`, its tenant, is_ready, and its uses by batches that have not ended."""
+    return keys.durable("file", file_id)
+
+
+def pieces_key(file_id: str) -> str:
+    """list: the content in pieces of whole lines, each compressed by zlib."""
+    return keys.durable("pieces", file_id)
+
+
+def lists_of(tenant: str, purpose: str) -> list[str]:
+    """zsets: ids of a tenant's files, those of one purpose and all."""
+    return [keys.durable("files", name, tenant) for name in (purpose, "")]
+
+
+STORED = keys.durable("stored")
+"""hash: bytes of all files, and of each tenant's."""
+EXPIRIES = keys.durable("expiries")
+"""zset: ids of files and batches, scored by when they are removed, in ms."""
+
+
+class FileStore:
+    """The files of all tenants; every method may raise `StoreUnavailable`."""
+
+    def __init__(self, redis: DurableRedis, limits: StoreLimits) -> None:
+        self.redis = redis
+        self.limits = limits
+
+    async def reserve(self, file_id: str, tenant: str, size: int, fields: Mapping[str, str]) -> None:
+        """Enter a file of this size. Raises `ApiError` if tenant or gateway may not store as much."""
+        limits, ttl_ms = self.limits, UPLOAD_TTL_S * 1000
+        flat = [part for pair in fields.items() for part in pair]
+        stored = await self.redis.run(
+            "reserve_file",
+            [file_key(file_id), STORED, EXPIRIES],
+            [file_id, tenant, size, limits.max_tenant_bytes, limits.max_stored_bytes, ttl_ms, *flat],
+        )
+        if stored:
+            message = (
+                f"file has {size} bytes, beside {stored[0]} that this tenant has and {stored[1]} of all; "
+                f"accepted: at most {limits.max_tenant_bytes} of a tenant and {limits.max_stored_bytes} of "
+                "all. Delete files, or wait until some expire"
+            )
+            raise invalid("file", message, status=413, code="too_large")
+
+    async def append(self, file_id: str, lines: bytes) -> None:
+        with self.redis.client() as redis:
+            await redis.rpush(pieces_key(file_id), zlib.compress(lines))
+
+    async def publish(
+        self, file_id: str, tenant: str, purpose: str, ttl_s: int, fields: Mapping[str, str]
+    ) -> None:
+        """Make a reserved file visible, with more of its fields."""
+        with self.redis.client() as redis:
+            await redis.hset(file_key(file_id), mapping=dict(fields))
+        published = await self.redis.run(
+            "publish_file", [file_key(file_id), EXPIRIES, *lists_of(tenant, purpose)], [file_id, ttl_s]
+        )
+        if not published:
+            raise ApiError(Problem(408, "timeout_error", "the upload took too long", code="timeout"))
+
+    async def find(self, file_id: str, tenant: str) -> StoredFile:
+        """Return a tenant's file. Raises `ApiError` if it has none of this id."""
+        with self.redis.client() as redis:
+            fields = await redis.hgetall(file_key(file_id))
+        if not fields.get(b"is_ready") or fields[b"tenant"].decode() != tenant:
+            raise no_such("file", file_id)
+        return _file_of(file_id, fields)
+
+    async def page(
+        self, tenant: str, purpose: str, after: str, limit: int, *, newest_first: bool
+    ) -> tuple[list[StoredFile], bool]:
+        """Return a page of a tenant's files, and whether more follow."""
+        ids, has_more = await page_of(
+            self.redis, lists_of(tenant, purpose)[0], after, limit, newest_first=newest_first
+        )
+        with self.redis.client() as redis:
+            async with redis.pipeline(transaction=False) as pipeline:
+                for file_id in ids:
+                    pipeline.hgetall(file_key(file_id))
+                rows = await pipeline.execute()
+        return [_file_of(file_id, row) for file_id, row in zip(ids, rows, strict=True) if row], has_more
+
+    async def content(self, file_id: str) -> AsyncGenerator[bytes, None]:
+        """Yield the content in pieces of whole lines."""
+        place = 0
+        while pieces := await self.pieces(file_id, place):
+            for piece in pieces:
+                yield piece
+            place += len(pieces)
+
+    async def pieces(self, file_id: str, place: int) -> list[bytes]:
+        """Return the next pieces of whole lines; none at the end."""
+        with self.redis.client() as redis:
+            found = await redis.lrange(pieces_key(file_id), place, place + PIECES_A_READ - 1)
+        return [zlib.decompress(piece) for piece in found]
+
+    async def remove_expired(self, file_id: str) -> None:
+        """Remove a file of any tenant; later, if a batch uses it."""
+        with self.redis.client() as redis:
+            tenant, purpose = await redis.hmget(file_key(file_id), "tenant", "purpose")
+        with contextlib.suppress(ApiError):
+            await self.delete(file_id, (tenant or b"").decode(), (purpose or b"").decode())
+
+    async def delete(self, file_id: str, tenant: str, purpose: str) -> None:
+        """Remove a file; nothing happens if it is gone. Raises `ApiError` while a batch uses it."""
+        deleted = await self.redis.run(
+            "delete_file",
+            [file_key(file_id), pieces_key(file_id), STORED, EXPIRIES, *lists_of(tenant, purpose)],
+            [file_id, tenant],
+        )
+        if deleted < 0:
+            message = f"file {file_id!r} is the input of a batch that has not ended; cancel the batch first"
+            raise invalid("file_id", message, status=409, code="conflict")
+
+
+async def page_of(
+    redis: DurableRedis, index: str, after: str, limit: int, *, newest_first: bool
+) -> tuple[list[str], bool]:
+    """Return up to `limit` ids of an index after the one given, and whether more follow."""
+    limit = min(limit, MAX_PAGE)
+    with redis.client() as client:
+        if newest_first:
+            found = await client.zrevrangebylex(index, f"({after}" if after else "+", "-", 0, limit + 1)
+        else:
+            found = await client.zrangebylex(index, f"({after}" if after else "-", "+", 0, limit + 1)
+    ids = [member.decode() for member in found]
+    return ids[:limit], len(ids) > limit
+
+
+def no_such(kind: str, name: str) -> ApiError:
+    """Return the error for an id that the caller's tenant does not have."""
+    message = f"no such {kind}: {name!r}"
+    return ApiError(Problem(404, "invalid_request_error", message, param="id", code="not_found"))
+
+
+def _file_of(file_id: str, fields: Mapping[bytes, bytes]) -> StoredFile:
+    text = {name.decode(): value.decode() for name, value in fields.items()}
+    return StoredFile(
+        file_id,
+        text["filename"],
+        text["purpose"],
+        int(text["bytes"]),
+        int(text["created_at"]),
+        int(text["expires_at"]),
+        int(text.get("lines", 0)),
+        json.loads(text.get("urls", "{}")),
+    )

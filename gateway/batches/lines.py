@@ -1,0 +1,139 @@
+"""The requests of a batch's file, one on each line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from baton.types import Model
+from gateway.bodies import explained
+from gateway.errors import ApiError, Problem, invalid
+from gateway.openai.convert import chat_generation, completion_generations
+from gateway.openai.schema import ChatBody, CompletionBody, GenerationBody
+from gateway.slo import Strict
+
+MAX_LINES = 50_000
+"""OpenAI's limit."""
+
+
+class _Line(Strict):
+    custom_id: str = Field(min_length=1, max_length=512)
+    method: Literal["POST"]
+
+
+class ChatLine(_Line):
+    url: Literal["/v1/chat/completions"]
+    body: ChatBody
+
+
+class CompletionLine(_Line):
+    url: Literal["/v1/completions"]
+    body: CompletionBody
+
+
+_LINE: TypeAdapter[ChatLine | CompletionLine] = TypeAdapter(
+    Annotated[ChatLine | CompletionLine, Field(discriminator="url")]
+)
+_CHECKS: dict[str, Callable[[Any, Model], object]] = {
+    "/v1/chat/completions": lambda body, model: chat_generation(body, {}, model.max_context_tokens),
+    "/v1/completions": lambda body, _: completion_generations(body, {}),
+}
+URLS = tuple(_CHECKS)
+"""The endpoints that a batch may call."""
+
+
+class LineChecker:
+    """Checks the lines of one file, in order, and counts them."""
+
+    def __init__(self, model: Model, max_line_bytes: int) -> None:
+        self._model = model
+        self.max_line_bytes = max_line_bytes
+        self._custom_ids: set[bytes] = set()
+        self.num_lines = 0
+        self.urls: dict[str, int] = {}
+        """The first line of each endpoint."""
+
+    def check(self, data: bytes) -> None:
+        """Check the next line. Raises `ApiError` with the line's number, from 1, and the field's path."""
+        self.num_lines += 1
+        try:
+            self._check(data)
+        except ApiError as error:
+            found = error.problem
+            message = f"line {self.num_lines}: {found.message}"
+            problem = Problem(found.status, found.type, message, param=found.param, code=found.code)
+            raise ApiError(problem) from None
+
+    def _check(self, data: bytes) -> None:
+        if self.num_lines > MAX_LINES:
+            raise invalid("file", f"there are more lines; accepted: at most {MAX_LINES}", code="too_large")
+        if len(data) > self.max_line_bytes:
+            message = f"the line has {len(data)} bytes or more; accepted: at most {self.max_line_bytes}"
+            raise invalid("", message, code="too_large")
+        try:
+            line = _LINE.validate_json(data)
+        except ValidationError as error:
+            raise _without_union(error) from None
+        digest = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
+        if digest in self._custom_ids:
+            message = f"custom_id is {line.custom_id!r} again; accepted: another one on each line"
+            raise invalid("custom_id", message, code="duplicate_custom_id")
+        self._custom_ids.add(digest)
+        self._check_body(line.body, line.url)
+        self.urls.setdefault(line.url, self.num_lines)
+
+    def _check_body(self, body: GenerationBody, url: str) -> None:
+        if body.stream:
+            raise invalid("body.stream", "body.stream is true; accepted: false, in a batch")
+        if body.slo is not None:
+            raise invalid("body.slo", "body.slo is set; accepted: unset, as batches run in the class batch")
+        if body.model not in {"", self._model.name}:
+            message = f"body.model is {body.model!r}; accepted: {self._model.name!r}"
+            raise invalid("body.model", message, code="model_not_found")
+        try:
+            _CHECKS[url](body, self._model)
+        except ApiError as error:
+            found = error.problem
+            raise invalid(f"body.{found.param}", f"body.{found.message}", code=found.code) from None
+
+
+def _without_union(error: ValidationError) -> ApiError:
+    """Return the error without the name of the union's member, which pydantic puts before the path."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "union_tag_invalid":
+        url = first["ctx"]["tag"]
+        return invalid("url", f"url is {url!r}; accepted: {', '.join(URLS)}", code="invalid_url")
+    if first["type"] == "union_tag_not_found":
+        return invalid("url", "url is missing")
+    problem = explained(error).problem
+    for url in URLS:
+        if problem.param.startswith(f"{url}."):
+            param = problem.param.removeprefix(f"{url}.")
+            return invalid(param, problem.message.replace(problem.param, param, 1), code=problem.code)
+    return ApiError(problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A checked line, to run. `number` counts from 0."""
+
+    number: int
+    custom_id: str
+    url: str
+    body: Mapping[str, Any]
+
+
+def parse_line(number: int, data: bytes) -> Line:
+    """Return a line that has been checked."""
+    found = json.loads(data)
+    return Line(number, found["custom_id"], found["url"], found["body"])
+
+
+def is_done(bitmap: bytes, number: int) -> bool:
+    """Return whether a line has a result, in a bitmap as Redis keeps it."""
+    return number // 8 < len(bitmap) and bool(bitmap[number // 8] & 0x80 >> number % 8)

@@ -1,0 +1,122 @@
+"""A file that a caller sends: on disk while it arrives, in Redis once its lines are checked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import BinaryIO
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from gateway.batches.files import FileStore, StoredFile, new_id
+from gateway.batches.lines import LineChecker
+from gateway.errors import ApiError, Problem, invalid
+from state.errors import StoreUnavailable
+
+PIECE_BYTES = 16_384
+"""About as much is checked and compressed at a time: a millisecond or two for other callers."""
+MAX_SILENCE_S = 60.0
+MIN_TTL_S, MAX_TTL_S = 3600, 30 * 86400
+"""OpenAI's limits."""
+
+
+@asynccontextmanager
+async def received_form(request: Request, max_bytes: int) -> AsyncIterator[FormData]:
+    """Yield the form that the caller sends, its file on disk if it is large. Raises `ApiError`."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        kind = request.headers.get("content-type")
+        raise invalid("", f"content-type is {kind!r}; accepted: multipart/form-data")
+    try:
+        parser = MultiPartParser(request.headers, _limited(request, max_bytes), max_files=1, max_fields=8)
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as error:
+        raise invalid("", f"the form cannot be read: {error}", code="malformed_message") from None
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+async def _limited(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
+    size, stream = 0, aiter(request.stream())
+    while True:
+        try:
+            async with asyncio.timeout(MAX_SILENCE_S):
+                piece = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            message = f"nothing arrived for {MAX_SILENCE_S:g} s"
+            raise ApiError(Problem(408, "timeout_error", message, code="timeout")) from None
+        size += len(piece)
+        if size > max_bytes:
+            message = f"the form has {size} bytes or more; accepted: at most {max_bytes}"
+            raise invalid("file", message, status=413, code="too_large")
+        yield piece
+
+
+def expiry_of(form: FormData, default_s: int) -> int:
+    """Return the seconds that the form asks a file to be kept. Raises `ApiError`."""
+    anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
+    if anchor is None and seconds is None:
+        return default_s
+    return checked_expiry("expires_after", anchor, seconds)
+
+
+def checked_expiry(where: str, anchor: object, seconds: object) -> int:
+    """Return OpenAI's `expires_after` in seconds. Raises `ApiError`."""
+    if anchor != "created_at":
+        raise invalid(f"{where}.anchor", f"{where}.anchor is {anchor!r}; accepted: 'created_at'")
+    if not str(seconds).isdecimal() or not MIN_TTL_S <= int(str(seconds)) <= MAX_TTL_S:
+        raise invalid(
+            f"{where}.seconds", f"{where}.seconds is {seconds!r}; accepted: {MIN_TTL_S} to {MAX_TTL_S}"
+        )
+    return int(str(seconds))
+
+
+async def store_upload(form: FormData, tenant: str, files: FileStore, checker: LineChecker) -> StoredFile:
+    """Check the form and its file, and keep the file. Raises `ApiError`; then nothing is kept."""
+    purpose, upload = form.get("purpose"), form.get("file")
+    if purpose != "batch":
+        raise invalid("purpose", f"purpose is {purpose!r}; accepted: 'batch'")
+    if not isinstance(upload, UploadFile) or not upload.size:
+        raise invalid("file", "file is missing or empty; accepted: a file of JSON, one request on a line")
+    if upload.size > files.limits.max_file_bytes:
+        message = f"file has {upload.size} bytes; accepted: at most {files.limits.max_file_bytes}"
+        raise invalid("file", message, status=413, code="too_large")
+    ttl_s = expiry_of(form, files.limits.file_ttl_s)
+    file_id = new_id("file-")
+    fields = {"filename": upload.filename or "file.jsonl", "purpose": purpose}
+    await files.reserve(file_id, tenant, upload.size, fields)
+    try:
+        await _store_lines(upload.file, file_id, files, checker)
+    except BaseException:
+        with contextlib.suppress(StoreUnavailable):  # it expires soon
+            await asyncio.shield(files.delete(file_id, tenant, purpose))
+        raise
+    counted = {"lines": str(checker.num_lines), "urls": json.dumps(checker.urls)}
+    await files.publish(file_id, tenant, purpose, ttl_s, counted)
+    return await files.find(file_id, tenant)
+
+
+async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker: LineChecker) -> None:
+    longest = checker.max_line_bytes + 1
+    piece = bytearray()
+    while line := source.readline(longest):
+        piece += line
+        if not line.isspace():
+            checker.check(line.rstrip(b"\r\n"))
+        elif source.read(1):
+            raise invalid("file", f"line {checker.num_lines + 1} is empty; accepted: only the last one")
+        if len(piece) >= PIECE_BYTES:
+            await files.append(file_id, bytes(piece))
+            piece.clear()
+    if piece:
+        await files.append(file_id, bytes(piece))
+    if not checker.num_lines:
+        raise invalid("file", "file has no request; accepted: one on each line")
