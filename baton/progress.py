@@ -132,6 +132,9 @@ class Collector:
             finished=finished[-1],
             resumes=resumes,
             prompt_logprobs=tuple(part for piece in self._only(PromptLogprobs) for part in piece.logprobs),
+            tool_format=accepted[0].tool_format,
+            reasoning_format=accepted[0].reasoning_format,
+            reasoning_open=accepted[0].reasoning_open,
         )
 
     def _only(self, kind: type[E]) -> list[E]:

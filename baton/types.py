@@ -304,7 +304,8 @@ class Choice:
 class Completion:
     """A whole generation. `resumes` counts the breaks that it survived.
 
-    `prompt_logprobs`, if requested, has one element for each token of the prompt but the first.
+    `prompt_logprobs`, if requested, has one element for each token of the prompt but the first. The last
+    three fields are those of `Accepted`.
     """
 
     request_id: str
@@ -313,6 +314,9 @@ class Completion:
     finished: Finished
     resumes: int = 0
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    tool_format: str = ""
+    reasoning_format: str = ""
+    reasoning_open: bool = False
 
     @property
     def text(self) -> str:

@@ -8,6 +8,7 @@ COPY requirements/gateway.lock requirements/gateway.lock
 RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/gateway.lock
 
 COPY baton baton
+COPY chat_formats chat_formats
 COPY gateway gateway
 COPY scheduling scheduling
 COPY services services

@@ -7,6 +7,7 @@ In reading order:
 - `bodies`, `streaming`: bounded JSON requests in, event streams out, and a caller who leaves.
 - `generations`: the generations that a request asks for; `slo`, `outcome`: what is promised and delivered.
 - `serving`: connections, bounded in time and size.
+- `outputs`: tool calls and reasoning in the text of a choice.
 - `errors`: an error's meaning, before it gets an API's own shape.
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
 - `anthropic`: `/v1/messages` and `/v1/messages/count_tokens`.

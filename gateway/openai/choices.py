@@ -24,9 +24,10 @@ def sse(message: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(message) + b"\n\n"
 
 
-def finish_reason(reason: FinishReason) -> str | None:
+def finish_reason(reason: FinishReason, *, has_calls: bool = False) -> str | None:
     """Return OpenAI's name for the end of a choice; None if the fleet ended it early, which is an error."""
-    return _FINISH.get(reason)
+    found = _FINISH.get(reason)
+    return "tool_calls" if has_calls and found == "stop" else found
 
 
 def stop_reason(end: ChoiceFinished) -> str | int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from baton.chat import Chat, ChatMessage, Prompt
+from baton.chat import Prompt
 from baton.types import (
     Grammar,
     JsonObject,
@@ -16,16 +16,13 @@ from baton.types import (
     Sampling,
     Stop,
 )
-from gateway.bodies import text_of
 from gateway.errors import invalid, renamed
 from gateway.generations import ID_HEADER, Generation, seed_of
+from gateway.openai.messages import chat_of
 from gateway.openai.schema import (
     ChatBody,
     CompletionBody,
-    GenerationBody,
-    Message,
     SamplingFields,
-    TokenizeBody,
 )
 from gateway.slo import slo_of
 
@@ -49,7 +46,6 @@ def param_of(field: str) -> str:
 
 def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: int) -> Generation:
     """Return the generation of a chat; raises `ApiError`. Without a limit the answer may fill the context."""
-    _refuse_unserved(body, ("tools", "tool_choice"))
     if body.max_tokens is not None and body.max_completion_tokens not in {None, body.max_tokens}:
         raise invalid(
             "max_completion_tokens",
@@ -76,7 +72,8 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
 
 def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> list[Generation]:
     """Return one generation for each prompt; raises `ApiError`."""
-    _refuse_unserved(body, ("suffix",))
+    if body.suffix:
+        raise invalid("suffix", "suffix is set; accepted: unset, as this fleet does not serve it")
     if body.best_of not in {None, body.n or 1}:
         raise invalid("best_of", f"best_of is {body.best_of}; accepted: n ({body.n or 1}), or unset")
     if not body.add_special_tokens:
@@ -104,25 +101,6 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
         )
         for index, prompt in enumerate(prompts)
     ]
-
-
-def chat_of(body: ChatBody | TokenizeBody) -> Chat:
-    """Return the chat of a body that has messages."""
-    assert body.messages is not None
-    return Chat(
-        [_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)],
-        body.chat_template_kwargs or {},
-        body.add_generation_prompt,
-        body.continue_final_message,
-    )
-
-
-def _refuse_unserved(body: GenerationBody, names: tuple[str, ...]) -> None:
-    neutral: tuple[object, ...] = (None, [], "", "none")
-    for name in names:
-        value = getattr(body, name)
-        if value not in neutral and not (name == "tool_choice" and value == "auto"):
-            raise invalid(name, f"{name} is set; accepted: unset, as this fleet does not serve it")
 
 
 def _output_format(body: ChatBody | CompletionBody) -> OutputFormat | None:
@@ -155,16 +133,6 @@ _STRUCTURED: dict[str, Callable[[Any], OutputFormat]] = {
     "choice": OneOf,
     "grammar": Grammar,
 }
-
-
-def _message(message: Message, where: str) -> ChatMessage:
-    for name, value in (message.model_extra or {}).items():
-        if value is not None and name != "name":
-            raise invalid(f"{where}.{name}", f"{where}.{name} is set; accepted: role and content")
-    role = "system" if message.role == "developer" else message.role
-    if message.content is None:
-        raise invalid(f"{where}.content", f"{where}.content is missing; accepted: a text, or parts of text")
-    return ChatMessage(role, text_of(message.content, f"{where}.content"))
 
 
 def _prompts(body: CompletionBody) -> list[Prompt]:

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from baton import Chat
 from gateway.bodies import read_body
 from gateway.errors import invalid
 from gateway.fleet import FleetClient, Vocabulary
@@ -45,9 +46,9 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         body = await read_body(request, ChatBody, max_body_bytes)
         model = await fleet.model(body.model)
         generation = chat_generation(body, request.headers, model.max_context_tokens)
-        return await _generate(
-            request, body, [generation], model.name, ChatShape(), logprobs=bool(body.logprobs)
-        )
+        assert isinstance(generation.prompt, Chat)
+        shape = ChatShape(generation.prompt)
+        return await _generate(request, body, [generation], model.name, shape, logprobs=bool(body.logprobs))
 
     @router.post("/v1/completions")
     async def completions(request: Request) -> Response:

@@ -7,7 +7,7 @@ from typing import Any
 from baton.types import Model
 from gateway.errors import invalid
 from gateway.fleet import FleetClient
-from gateway.openai.convert import chat_of
+from gateway.openai.messages import chat_of
 from gateway.openai.schema import DetokenizeBody, TokenizeBody
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from baton.errors import BatonError
 from baton.types import Choice, ChoiceFinished, Completion, Event, Finished, Queued, TokenLogprobs, Tokens
+from chat_formats import ContentDelta, Delta, Message, ToolCallBegun
 from gateway.errors import ApiError, problem_of
 from gateway.fleet import Vocabulary
 from gateway.generations import Running
@@ -76,8 +77,7 @@ class Writer:
             yield sse(error_json(problem_of(error, param_of)))
 
     def _choice(self, completion: Completion, choice: Choice, echo: Echo | None) -> dict[str, Any]:
-        reason = finish_reason(choice.finish_reason)
-        if reason is None:
+        if finish_reason(choice.finish_reason) is None:
             raise ApiError(early_end(choice.finish_reason, completion.finished.error))
         end = ChoiceFinished(choice.index, choice.finish_reason, 0, choice.stop_string, choice.stop_token_id)
         text, token_ids = choice.text, choice.token_ids
@@ -85,9 +85,11 @@ class Writer:
         if echo is not None:
             text, token_ids = echo.text + text, echo.token_ids + token_ids
             logprobs = [None, *completion.prompt_logprobs, *logprobs]
-        found = self.shape.message(text) | {
+        parser = self.shape.parser(completion, choice.index)
+        said = Message(text) if parser is None else parser.read(text)
+        found = self.shape.message(said) | {
             "logprobs": self.logprobs(token_ids, logprobs),
-            "finish_reason": reason,
+            "finish_reason": finish_reason(choice.finish_reason, has_calls=bool(said.calls)),
             "stop_reason": stop_reason(end),
         }
         return found | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
@@ -116,6 +118,9 @@ class _Chunks:
         self._head = writer.head(writer.shape.chunk, running.accepted.request_id)
         self._num_output = 0
         self._left = writer.body.n or 1
+        self._parsers = [writer.shape.parser(running.accepted, choice) for choice in range(self._left)]
+        self._callers: set[int] = set()
+        """The choices that call tools."""
         self._last_end: ChoiceFinished | None = None
 
     def opening(self) -> list[bytes]:
@@ -138,22 +143,35 @@ class _Chunks:
     def _tokens(self, event: Tokens) -> list[bytes]:
         self._num_output += len(event.token_ids)
         body, writer = self._body, self._writer
-        if not (event.text or writer.wants_logprobs or body.return_token_ids or body.counts_usage):
-            return []  # the bytes of an unfinished character
-        fields = writer.shape.piece(event.text)
-        if writer.wants_logprobs:
-            fields["logprobs"] = writer.logprobs(event.token_ids, event.logprobs)
-        if body.return_token_ids:
-            fields["token_ids"] = list(event.token_ids)
-        return [self._chunk(event.choice, fields)]
+        parser = self._parsers[event.choice]
+        if parser is not None:
+            pieces = self._pieces(event.choice, parser.feed(event.text))
+        else:
+            pieces = [writer.shape.piece(ContentDelta(event.text))] if event.text else []
+        tells_tokens = writer.wants_logprobs or body.return_token_ids or body.counts_usage
+        if not pieces and tells_tokens:  # the bytes of an unfinished character, or what may begin a call
+            pieces = [writer.shape.piece(None)]
+        if pieces and writer.wants_logprobs:
+            pieces[0]["logprobs"] = writer.logprobs(event.token_ids, event.logprobs)
+        if pieces and body.return_token_ids:
+            pieces[0]["token_ids"] = list(event.token_ids)
+        return [self._chunk(event.choice, fields) for fields in pieces]
+
+    def _pieces(self, choice: int, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
+        if any(isinstance(delta, ToolCallBegun) for delta in deltas):
+            self._callers.add(choice)
+        return [self._writer.shape.piece(delta) for delta in deltas]
 
     def _end(self, end: ChoiceFinished) -> list[bytes]:
         """Return a choice's end; that of the last one waits for the summary, which it carries."""
+        parser = self._parsers[end.choice]
+        pieces = [] if parser is None else self._pieces(end.choice, parser.finish())
+        rest = [self._chunk(end.choice, fields) for fields in pieces]
         self._left -= 1
         if finish_reason(end.reason) is None or self._left == 0:
             self._last_end = self._last_end or end
-            return []
-        return [self._chunk(end.choice, self._ended(end))]
+            return rest
+        return [*rest, self._chunk(end.choice, self._ended(end))]
 
     def _finish(self, finished: Finished) -> list[bytes]:
         end = self._last_end
@@ -167,8 +185,8 @@ class _Chunks:
         return chunks
 
     def _ended(self, end: ChoiceFinished) -> dict[str, Any]:
-        return self._writer.shape.piece("") | {
-            "finish_reason": finish_reason(end.reason),
+        return self._writer.shape.piece(None) | {
+            "finish_reason": finish_reason(end.reason, has_calls=end.choice in self._callers),
             "stop_reason": stop_reason(end),
         }
 

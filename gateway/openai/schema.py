@@ -64,7 +64,7 @@ class SamplingFields(Strict):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
+    skip_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
@@ -92,16 +92,59 @@ class GenerationBody(SamplingFields):
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
 
+class FunctionCall(Strict):
+    name: str
+    arguments: str
+
+
+class MessageCall(Strict):
+    """A call that an assistant's message made. `index` is what streamed calls have."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+    index: int | None = None
+
+
 class Message(BaseModel):
-    """One message of a chat. Fields of kinds that are not served are refused by `convert`, by name."""
+    """One message of a chat. Fields of kinds that are not served are refused by `messages`, by name."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     role: str
     content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[MessageCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
-class ChatBody(GenerationBody):
+class Function(Strict):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(Strict):
+    type: Literal["function"]
+    function: Function
+
+
+class ChatFields(Strict):
+    """The fields that make a chat."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class ChatBody(GenerationBody, ChatFields):
     """`POST /v1/chat/completions`."""
 
     messages: list[Message] = Field(min_length=1)
@@ -109,12 +152,6 @@ class ChatBody(GenerationBody):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     service_tier: str | None = None
@@ -132,15 +169,12 @@ class CompletionBody(GenerationBody):
     add_special_tokens: bool = True
 
 
-class TokenizeBody(Strict):
+class TokenizeBody(ChatFields):
     """`POST /tokenize`: a text, or a chat."""
 
     model: str = ""
     prompt: str | None = None
     messages: list[Message] | None = Field(None, min_length=1)
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class DetokenizeBody(Strict):

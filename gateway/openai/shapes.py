@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from baton.types import TokenLogprobs
+from baton import Chat
+from baton.types import Accepted, Completion, TokenLogprobs
+from chat_formats import (
+    ContentDelta,
+    Delta,
+    Message,
+    OutputParser,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+)
 from gateway.fleet import Vocabulary
+from gateway.outputs import parser_of
 
 
 class Shape(Protocol):
@@ -18,7 +29,11 @@ class Shape(Protocol):
     chunk: str
     """The `object` of a chunk."""
 
-    def message(self, text: str) -> dict[str, Any]:
+    def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
+        """Return the parser of a choice's text; None if the text is only text."""
+        ...
+
+    def message(self, said: Message) -> dict[str, Any]:
         """Return the fields of a whole choice."""
         ...
 
@@ -26,8 +41,8 @@ class Shape(Protocol):
         """Return the fields of a choice's first chunk, before any token."""
         ...
 
-    def piece(self, text: str) -> dict[str, Any]:
-        """Return the fields of a chunk that adds text; empty in the last one."""
+    def piece(self, delta: Delta | None) -> dict[str, Any]:
+        """Return the fields of a chunk that adds to a choice; None: nothing, as in the last one."""
         ...
 
     def logprobs(
@@ -42,14 +57,33 @@ class ChatShape:
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
 
-    def message(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+
+    def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
+        return parser_of(self._chat, accepted, choice)
+
+    def message(self, said: Message) -> dict[str, Any]:
+        content = said.content or (None if said.calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if said.reasoning:
+            message |= _reasoning(said.reasoning)
+        if said.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in said.calls
+            ]
+        return {"message": message}
 
     def opening(self) -> dict[str, Any] | None:
         return {"delta": {"role": "assistant", "content": ""}}
 
-    def piece(self, text: str) -> dict[str, Any]:
-        return {"delta": {"content": text} if text else {}}
+    def piece(self, delta: Delta | None) -> dict[str, Any]:
+        return {"delta": _delta(delta)}
 
     def logprobs(
         self, vocabulary: Vocabulary, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
@@ -71,14 +105,17 @@ class TextShape:
     whole = "text_completion"
     chunk = "text_completion"
 
-    def message(self, text: str) -> dict[str, Any]:
-        return {"text": text}
+    def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
+        return None
+
+    def message(self, said: Message) -> dict[str, Any]:
+        return {"text": said.content}
 
     def opening(self) -> dict[str, Any] | None:
         return None
 
-    def piece(self, text: str) -> dict[str, Any]:
-        return {"text": text}
+    def piece(self, delta: Delta | None) -> dict[str, Any]:
+        return {"text": delta.text if isinstance(delta, ContentDelta) else ""}
 
     def logprobs(
         self, vocabulary: Vocabulary, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
@@ -104,6 +141,26 @@ class TextShape:
             "top_logprobs": tops,
             "text_offset": ends,
         }
+
+
+def _delta(delta: Delta | None) -> dict[str, Any]:
+    match delta:
+        case None:
+            return {}
+        case ContentDelta(text):
+            return {"content": text}
+        case ReasoningDelta(text):
+            return _reasoning(text)
+        case ToolCallBegun(index, name, id):
+            call = {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
+            return {"tool_calls": [call]}
+        case ToolCallArguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Return reasoning under both of its names: clients know one or the other."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _name(data: bytes) -> str:

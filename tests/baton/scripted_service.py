@@ -41,11 +41,13 @@ BREAK = Fail(grpc.StatusCode.UNAVAILABLE, "the router went away")
 HANG = Hang()
 
 
-def accepted(seed: int = 7, request_id: str = "r") -> Pb:
+def accepted(seed: int = 7, request_id: str = "r", **formats: Any) -> Pb:
+    """The first event; `formats` are those of the chat's output."""
     promise = inference_pb2.LatencyPromise(predicted_ttft_ms=20, predicted_tpot_ms=5)
-    return Pb(
-        accepted=inference_pb2.Accepted(request_id=request_id, seed=seed, prompt_tokens=3, promise=promise)
+    told = inference_pb2.Accepted(
+        request_id=request_id, seed=seed, prompt_tokens=3, promise=promise, **formats
     )
+    return Pb(accepted=told)
 
 
 def queued(position: int = 1) -> Pb:

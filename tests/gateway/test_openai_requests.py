@@ -283,7 +283,14 @@ BAD = [
     (b'{"messages":[{"role":"user","content":"a"}],"temperature":"1"}', 400, "temperature", "invalid_field"),
     (b'{"messages":[{"role":"user","content":"a"}],"temperature":NaN}', 400, "temperature", "invalid_field"),
     (b'{"messages":[{"role":"user","content":"a"}],"model":"x"}', 404, "model", "model_not_found"),
-    (b'{"messages":[{"role":"user","content":"a"}],"tools":[{}]}', 400, "tools", "invalid_field"),
+    (b'{"messages":[{"role":"user","content":"a"}],"functions":[]}', 400, "functions", "unknown_field"),
+    (b'{"messages":[{"role":"user","content":"a"}],"tools":[{}]}', 400, "tools[0].type", "invalid_field"),
+    (
+        b'{"messages":[{"role":"user","content":"a"}],"tool_choice":"required"}',
+        400,
+        "tool_choice",
+        "invalid_field",
+    ),
     (b'{"messages":[{"role":"user","content":"' + b"x" * (4 << 20) + b'"}]}', 413, None, "too_large"),
 ]
 
