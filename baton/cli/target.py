@@ -28,6 +28,8 @@ class Target:
 
     addresses: tuple[str, ...]
     credentials: Credentials
+    gateways: tuple[str, ...] = ()
+    """URLs, if the fleet was looked up."""
 
 
 DEFAULT = Target((DEFAULT_ADDRESS,), UNENCRYPTED)
@@ -75,7 +77,7 @@ def found_in(run_dirs: Path) -> list[RunningFleet]:
 def choose(fleets: Sequence[RunningFleet]) -> Target:
     """Choose the newest fleet, and name it on stderr."""
     print(f"baton: {in_words(fleets)}", file=sys.stderr)
-    return Target(fleets[0].addresses, fleets[0].credentials)
+    return Target(fleets[0].addresses, fleets[0].credentials, fleets[0].gateways)
 
 
 def in_words(fleets: Sequence[RunningFleet]) -> str:

@@ -49,7 +49,7 @@ class Control:
             path = f"{folder}/{CONTROL}"
             server = await asyncio.start_unix_server(partial(self._accept, fleet), path)
             try:
-                with described(fleet.run_dir, fleet.router_addresses, fleet.credentials):
+                with described(fleet.run_dir, fleet.router_addresses, fleet.credentials, fleet.gateway_urls):
                     named.write_text(path, encoding="utf-8")
                     yield
             finally:

@@ -1,7 +1,8 @@
 """Find running fleets: a run's folder names the addresses of its launcher and routers.
 
     control       the path of the launcher's unix socket, which accepts connections while the fleet serves
-    fleet.json    {"pid": 4711, "addresses": ["127.0.0.1:50051"], "credentials": {"ca": "/…/ca.pem", …}}
+    fleet.json    {"pid": 4711, "addresses": ["127.0.0.1:50051"], "gateways": ["http://127.0.0.1:8000"],
+                  "credentials": {"ca": "/…/ca.pem", …}}
 
 `fleet.json` names the files of a secured fleet's credentials and contains no secret.
 """
@@ -31,13 +32,22 @@ class RunningFleet:
     pid: int
     addresses: tuple[str, ...]
     credentials: Credentials
+    gateways: tuple[str, ...] = ()
+    """URLs."""
 
 
 @contextlib.contextmanager
-def described(run_dir: Path, addresses: Sequence[str], credentials: Credentials) -> Iterator[None]:
+def described(
+    run_dir: Path, addresses: Sequence[str], credentials: Credentials, gateways: Sequence[str] = ()
+) -> Iterator[None]:
     """Keep the description of this process's fleet in the run's folder while the block lasts."""
     files = {name: str(path) for name, path in asdict(credentials).items() if path is not None}
-    content = {"pid": os.getpid(), "addresses": list(addresses), "credentials": files}
+    content = {
+        "pid": os.getpid(),
+        "addresses": list(addresses),
+        "gateways": list(gateways),
+        "credentials": files,
+    }
     path = run_dir / _DESCRIPTION
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     try:
@@ -79,6 +89,7 @@ def fleet_of(folder: Path) -> RunningFleet:
         content = json.loads(path.read_text(encoding="utf-8"))
         files = {name: Path(file) for name, file in content["credentials"].items()}
         credentials = Credentials(**files) if files else UNENCRYPTED
-        return RunningFleet(folder, int(content["pid"]), tuple(map(str, content["addresses"])), credentials)
+        addresses, gateways = (tuple(map(str, content[name])) for name in ("addresses", "gateways"))
+        return RunningFleet(folder, int(content["pid"]), addresses, credentials, gateways)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a running fleet: {error}") from error

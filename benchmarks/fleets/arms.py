@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,29 +11,33 @@ from pathlib import Path
 from baton import AsyncClient, Credentials
 from baton.fleet import Fleet, FleetSpec
 from baton.security.credentials import UNENCRYPTED
+from benchmarks.fleets.doors.http import OpenAIClient
+from benchmarks.fleets.doors.sending import OPENAI, Send, by_grpc, by_openai
 
 DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A policy and a placement; None is the fleet's default."""
+    """A policy, a placement, and the door that requests take; None is the default of each."""
 
     policy: str | None = None
     placement: str | None = None
+    door: str | None = None
 
     @property
     def name(self) -> str:
         """The name in tables and plots."""
-        return "/".join(part for part in (self.policy, self.placement) if part) or DEFAULT
+        return "/".join(part for part in (self.policy, self.placement, self.door) if part) or DEFAULT
 
 
-def arms(policies: Sequence[str], placements: Sequence[str]) -> list[Arm]:
-    """Return every policy with every placement; raise `ValueError` for a repeated name."""
-    for name, values in (("--policy", policies), ("--placement", placements)):
+def arms(policies: Sequence[str], placements: Sequence[str], doors: Sequence[str] = ()) -> list[Arm]:
+    """Return every policy with every placement by every door; raise `ValueError` for a repeated name."""
+    for name, values in (("--policy", policies), ("--placement", placements), ("--door", doors)):
         if len(set(values)) < len(values):
             raise ValueError(f"{name} is {','.join(values)}; accepted: each name once")
-    return [Arm(policy, placement) for policy in policies or (None,) for placement in placements or (None,)]
+    some = itertools.product(policies or (None,), placements or (None,), doors or (None,))
+    return [Arm(*one) for one in some]
 
 
 def spec_of(arm: Arm, base: FleetSpec, record: Path | None = None) -> FleetSpec:
@@ -47,6 +52,7 @@ def spec_of(arm: Arm, base: FleetSpec, record: Path | None = None) -> FleetSpec:
         decode=base.decode + base.prefill if aggregated else base.decode,
         policy=arm.policy,
         placement=arm.placement,
+        gateways=int(arm.door == OPENAI),
         extra_args={**base.extra_args, **recording},
     )
 
@@ -57,6 +63,7 @@ class Target:
 
     name: str
     client: AsyncClient
+    send: Send
     vocab_size: int
     max_context_tokens: int
     metrics_addresses: tuple[str, ...] = ()
@@ -69,7 +76,8 @@ async def started(arm: Arm, base: FleetSpec, record: Path | None = None) -> Asyn
     spec = spec_of(arm, base, record)
     async with Fleet(spec) as fleet:
         metrics = tuple(fleet.process(name).metrics_address for name in spec.router_names)
-        async with reached(fleet.router_addresses, arm.name, metrics, record) as target:
+        gateway = next(iter(fleet.gateway_urls), None)
+        async with reached(fleet.router_addresses, arm.name, metrics, gateway, recording=record) as target:
             yield target
 
 
@@ -78,10 +86,18 @@ async def reached(
     addresses: Sequence[str],
     name: str,
     metrics: Sequence[str] = (),
+    gateway: str | None = None,
+    *,
     recording: Path | None = None,
     credentials: Credentials = UNENCRYPTED,
 ) -> AsyncIterator[Target]:
-    """Connect to a fleet that is already running."""
-    async with AsyncClient(addresses, credentials=credentials) as client:
+    """Connect to a fleet that is already running. Requests go to its gateway, if the URL of one is given."""
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(AsyncClient(addresses, credentials=credentials))
+        send = by_grpc(client)
+        if gateway is not None:
+            send = by_openai(await stack.enter_async_context(OpenAIClient(gateway, credentials)))
         model = (await client.models())[0]
-        yield Target(name, client, model.vocab_size, model.max_context_tokens, tuple(metrics), recording)
+        yield Target(
+            name, client, send, model.vocab_size, model.max_context_tokens, tuple(metrics), recording
+        )

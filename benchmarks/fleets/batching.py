@@ -31,7 +31,8 @@ from baton.fleet import FleetSpec
 from benchmarks.flags import whole_numbers
 from benchmarks.fleets.arms import Arm, Target, started
 from benchmarks.fleets.bench import by_turns, report_failures
-from benchmarks.fleets.load import Job, jobs, open_loop
+from benchmarks.fleets.doors.sending import Job
+from benchmarks.fleets.load import jobs, open_loop
 from benchmarks.fleets.metrics import RequestRecord, summarise
 from benchmarks.report import report
 from reporting.progress import progress_bars
@@ -158,7 +159,7 @@ async def _run(args: argparse.Namespace, case: Case, at: Target | None, any_flee
     work = jobs(any_fleet, case.drawn(args.requests, seed, args.scale), f"{case.name}:{seed}")
     if at is None:
         return Run(PLAIN, AT_ONCE, seed, await _plainly(args, work))
-    records = await open_loop(at.client, work, [0.0] * len(work))
+    records = await open_loop(at.send, work, [0.0] * len(work))
     report_failures(at.name, records)
     return Run(at.name, AT_ONCE, seed, summarise(records, warmup_share=0.0))
 

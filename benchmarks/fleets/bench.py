@@ -1,12 +1,13 @@
-"""Measures fleets over real gRPC: a workload at a rate, open loop, under several policies side by side.
+"""Measures fleets by gRPC or HTTP: a workload at a rate, open loop, under several policies side by side.
 
     baton bench --workload chat --scale 0.2 --load 0.6,0.9 --policy slack,chunked --report bench.html
+    baton bench --door grpc,openai --load 0.6
     baton bench --address 127.0.0.1:50051 --workload burst --scale 0.25 --rate 8 --duration-s 20
 
-Every policy and placement gets a fleet of its own, of the same size, and all get the same requests at the
-same times: seed by seed, beginning with another one each time, so that what drifts hits all alike. Promises
-are ratios of what the first fleet does without load, measured before the runs; a load is a share of what it
-completes when it is kept full. Ratios are against the first.
+Every policy, placement and door gets a fleet of its own, of the same size, and all get the same requests at
+the same times: seed by seed, beginning with another one each time, so that what drifts hits all alike.
+Promises are ratios of what the first fleet does without load, measured before the runs; a load is a share of
+what it completes when it is kept full. Ratios are against the first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from baton.fleet.rundir import runs_of
 from baton.security.credentials import UNENCRYPTED
 from benchmarks.flags import add_traffic_flags, names, numbers
 from benchmarks.fleets.arms import Target, arms, reached, started
-from benchmarks.fleets.load import Job, jobs, open_loop
+from benchmarks.fleets.doors.sending import DOORS, OPENAI, Job
+from benchmarks.fleets.load import jobs, open_loop
 from benchmarks.fleets.metrics import RequestRecord, summarise
 from benchmarks.fleets.observe import cpu_and_tokens, kv_observed
 from benchmarks.fleets.recorded import record_folder, with_steps, write_traces
@@ -62,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--policy", type=names, default=[], metavar="A,B", help=policies)
     placements = "placements to compare, each on its own fleet (the policy's)"
     add("--placement", type=names, default=[], metavar="A,B", help=placements)
+    doors = "doors that requests take, each compared: grpc, or openai, which is a gateway's (grpc)"
+    add("--door", type=names, default=[], metavar="A,B", help=doors)
+    add("--gateway", metavar="URL", help="a gateway of the fleet of --address, for --door openai")
     add_traffic_flags(parser, duration_s=30.0)
     add("--cap", type=int, metavar="TOKENS", help="redraw lengths above this, before scaling")
     rate = parser.add_mutually_exclusive_group()
@@ -122,6 +127,10 @@ def _find_running(args: argparse.Namespace) -> Credentials:
         return UNENCRYPTED
     found = choose(found_in(args.running))
     args.address = list(found.addresses)
+    if OPENAI in args.door:
+        if not found.gateways:
+            raise ValueError("--door is openai, and the running fleet has no gateway; accepted: grpc")
+        args.gateway = found.gateways[0]
     return found.credentials
 
 
@@ -133,6 +142,10 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(
             f"{flag} names a running fleet; --policy, --placement, --timed and --record start fleets"
         )
+    if set(args.door) - set(DOORS):
+        raise ValueError(f"--door is {','.join(args.door)}; accepted: {', '.join(DOORS)}, or both")
+    if bool(args.gateway) != bool(args.address and OPENAI in args.door):
+        raise ValueError("--gateway names a gateway of the fleet of --address, whose --door is openai")
     for ratio, absolute in (("ttft_x", "ttft_ms"), ("tpot_x", "tpot_ms")):
         if getattr(args, ratio) is not None and getattr(args, absolute) is not None:
             flags = f"--{ratio} and --{absolute}".replace("_", "-")
@@ -149,13 +162,17 @@ async def _targets(
     costs.
     """
     async with contextlib.AsyncExitStack() as stack:
+        targets: list[Target] = []
         if args.address:
-            running = reached(args.address, "running fleet", args.router_metrics, credentials=credentials)
-            yield [await stack.enter_async_context(running)]
+            for arm in arms((), (), args.door):
+                gateway = args.gateway if arm.door == OPENAI else None
+                name = arm.door or "running fleet"
+                running = reached(args.address, name, args.router_metrics, gateway, credentials=credentials)
+                targets.append(await stack.enter_async_context(running))
+            yield targets
             return
         base = FleetSpec(args.model, args.prefill, args.decode, timed=args.timed)
-        targets: list[Target] = []
-        for arm in arms(args.policy, args.placement):
+        for arm in arms(args.policy, args.placement, args.door):
             record = folder / f"{arm.name.replace('/', '-')}.jsonl" if folder else None
             with console.status(f"starting a fleet for {arm.name}"):
                 targets.append(await stack.enter_async_context(started(arm, base, record)))
@@ -253,7 +270,7 @@ async def observed(
     """Run once, and record the fleet's metrics meanwhile."""
     before = await cpu_and_tokens(at.metrics_addresses)
     async with kv_observed(at.client) as kv:
-        records = await open_loop(at.client, work, times, done)
+        records = await open_loop(at.send, work, times, done)
     after = await cpu_and_tokens(at.metrics_addresses)
     cpu_s, tokens = (later - earlier for earlier, later in zip(before, after, strict=True))
     report_failures(at.name, records)

@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.fleets.arms import Target
-from benchmarks.fleets.load import Job, closed_loop, jobs
+from benchmarks.fleets.doors.sending import Job
+from benchmarks.fleets.load import closed_loop, jobs
 from benchmarks.fleets.metrics import RequestRecord
 from workloads.shapes import RequestShape, shapes
 from workloads.slo import REFERENCE_CONTEXT, REFERENCE_SEQS, References
@@ -74,7 +75,7 @@ def gaps_together(records: Sequence[RequestRecord]) -> list[float]:
 
 
 async def _run(at: Target, work: Sequence[Job], concurrency: int) -> list[RequestRecord]:
-    records = await closed_loop(at.client, work, concurrency)
+    records = await closed_loop(at.send, work, concurrency)
     broken = next((record for record in records if not record.completed), None)
     if broken is not None:
         raise RuntimeError(f"{at.name}: a request without a promise was not served: {broken.error}")

@@ -113,7 +113,7 @@ async def _chat(bench: Bench, asked: Sequence[Asked]) -> list[list[RequestRecord
     async with _fleet(bench, "fleet", prefill=0, placement="aggregated") as (_, target):
         for place, requests in enumerate(asked):
             work = jobs(target, [shape for _, shape in requests], bench.seed + place, PROMISE)
-            records = await open_loop(target.client, work, [at_s for at_s, _ in requests])
+            records = await open_loop(target.send, work, [at_s for at_s, _ in requests])
             served.append(_unfailed(records))
     return served
 
@@ -125,7 +125,7 @@ async def _hand_over(bench: Bench, transport: str) -> dict[str, float]:
     flags = ("--kv-memory-mb", str(pool_mib), "--transport", transport)
     async with _fleet(bench, f"handoff-{transport}", *flags, placement="disaggregated") as (fleet, target):
         work = jobs(target, [RequestShape(tokens, 2)] * PROMPTS, bench.seed)
-        _unfailed(await closed_loop(target.client, work, 1))
+        _unfailed(await closed_loop(target.send, work, 1))
         samples = await scrape(fleet.process("decode-0").metrics_address)
     names = {
         "seconds": "baton_kv_handoff_seconds_sum",

@@ -23,6 +23,7 @@ def test_every_policy_meets_every_placement() -> None:
     found = [arm.name for arm in arms(["slack", "chunked"], ["aggregated", "conditional"])]
     assert found == ["slack/aggregated", "slack/conditional", "chunked/aggregated", "chunked/conditional"]
     assert [arm.name for arm in arms([], [])] == ["default"]
+    assert [arm.name for arm in arms(["slack"], [], ["grpc", "openai"])] == ["slack/grpc", "slack/openai"]
 
 
 def test_aggregated_fleets_are_as_large_as_the_others() -> None:
@@ -30,6 +31,8 @@ def test_aggregated_fleets_are_as_large_as_the_others() -> None:
     assert spec_of(Arm("slack", "aggregated"), base).num_workers == 5
     assert spec_of(Arm("slack", "aggregated"), base).prefill == 0
     assert spec_of(Arm("slack", "disaggregated"), base).prefill == 2
+    assert spec_of(Arm(door="openai"), base).gateways == 1
+    assert spec_of(Arm(door="grpc"), base).gateways == 0
 
 
 def test_arms_send_the_same_requests_at_the_same_times() -> None:
@@ -50,6 +53,9 @@ def test_a_burst_is_bounded_by_its_requests() -> None:
         (["--running", "--policy", "slack"], "--running names a running fleet"),
         (["--running", "/nowhere"], "no fleet that `baton up` started answers in /nowhere"),
         (["--policy", "slack,slack"], "each name once"),
+        (["--door", "telnet"], "--door is telnet; accepted: grpc, openai"),
+        (["--door", "openai", "--address", "127.0.0.1:1"], "--gateway names a gateway of the fleet"),
+        (["--gateway", "http://127.0.0.1:1"], "--gateway names a gateway of the fleet"),
         (["--ttft-x", "5", "--ttft-ms", "100"], "--ttft-x and --ttft-ms state the same promise"),
         (["--rate", "1", "--arrivals", "gamma:0"], "the CV of gamma arrivals is '0'"),
     ],

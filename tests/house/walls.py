@@ -68,6 +68,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "baton": {"cryptography", "google", "grpc", "grpc_health", "grpc_status", "rich"},
     "benchmarks": {
         "grpc",
+        "httpx",
         "numpy",
         "prometheus_client",
         "rich",
