@@ -19,6 +19,8 @@ READY := .venv/.ready
 PROTO_READY := .venv-proto/.ready
 NIXL_READY := .venv-nixl/.ready
 NODE_READY := .venv-node/.ready
+CLIENTS := $(patsubst requirements/clients/%.in,%,$(wildcard requirements/clients/*.in))
+CLIENTS_READY := $(CLIENTS:%=.venv-clients/%/.ready)
 LOCK_READY := .venv-lock/.ready
 
 .PHONY: help
@@ -77,6 +79,21 @@ $(NODE_READY): requirements/node.lock tests/clients/node/package-lock.json | $(R
 	@$(BIN)/python -m venv .venv-node
 	@.venv-node/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@cd tests/clients/node && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --loglevel=error
+	@touch $@
+
+.PHONY: test-clients
+test-clients: $(READY) $(CLIENTS_READY) ## run clients and tools of others against a fleet's HTTP door; installs 3 GB for that, in some minutes
+	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
+
+# Each has an environment of its own, since their pins contradict each other and ours. Those that need torch
+# get links to the one in .venv, and to what it brought along.
+.venv-clients/%/.ready: requirements/clients/%.lock | $(READY)
+	@echo "Setting up $(@D)"
+	@"$(PYTHON)" -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@! grep -q '^torch==' requirements/clients/$*.in || ( cd "$$($(call purelib,$(BIN)))" && shopt -s nullglob && \
+		ln -sfn -t "$$($(call purelib,$(CURDIR)/$(@D)/bin))" $$(printf "$$PWD/%s " torch* functorch nvidia* triton*) )
+	@$(@D)/bin/pip check
 	@touch $@
 
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
@@ -185,6 +202,12 @@ lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV
 	$(call compile,nixl,requirements/nixl.in --no-deps)
 	$(call compile,node,requirements/node.in)
 	$(call compile,lock,requirements/lock.in)
+	$(foreach client,$(CLIENTS),$(call compile-client,$(client)))
+
+define compile-client
+	$(call compile,clients/$(1),requirements/clients/$(1).in)
+
+endef
 
 # Pins that are there already stay unless pyproject.toml forbids them. torch is left out: see pyproject.toml.
 compile = .venv-lock/bin/uv pip compile --quiet --python-platform linux --python-version 3.11 \
@@ -198,5 +221,5 @@ $(LOCK_READY): requirements/lock.lock | $(READY)
 
 .PHONY: clean
 clean: ## remove environments and caches
-	rm -rf .venv .venv-proto .venv-nixl .venv-node tests/clients/node/node_modules .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv .venv-proto .venv-nixl .venv-node .venv-clients tests/clients/node/node_modules .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

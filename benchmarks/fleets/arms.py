@@ -36,8 +36,8 @@ def arms(policies: Sequence[str], placements: Sequence[str], doors: Sequence[str
     for name, values in (("--policy", policies), ("--placement", placements), ("--door", doors)):
         if len(set(values)) < len(values):
             raise ValueError(f"{name} is {','.join(values)}; accepted: each name once")
-    some = itertools.product(policies or (None,), placements or (None,), doors or (None,))
-    return [Arm(*one) for one in some]
+    chosen = itertools.product(policies or (None,), placements or (None,), doors or (None,))
+    return [Arm(*names) for names in chosen]
 
 
 def spec_of(arm: Arm, base: FleetSpec, record: Path | None = None) -> FleetSpec:

@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
+from pydantic import BaseModel, Field
 
 from baton import AsyncClient, ChatMessage, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
@@ -151,6 +152,21 @@ async def test_a_schema_is_kept_whole_and_streamed(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="not") as refused:
         await served.client.chat.completions.create(**asked)
     assert refused.value.param == "response_format.json_schema"
+
+
+class Weather(BaseModel):
+    city: str = Field(max_length=8)
+    degrees: int = Field(ge=-50, le=50)
+
+
+async def test_answers_are_parsed_whole_and_streamed(served: Served) -> None:
+    asked = {"model": MODEL, "messages": HELLO, "seed": 4, "temperature": 2.0, "response_format": Weather}
+    whole = (await served.client.chat.completions.parse(**asked)).choices[0].message.parsed
+    assert isinstance(whole, Weather)
+    async with served.client.chat.completions.stream(**asked) as stream:
+        assert (await stream.get_final_completion()).choices[0].message.parsed == whole
+    with pytest.raises(openai.LengthFinishReasonError):
+        await served.client.chat.completions.parse(**asked, max_tokens=3)
 
 
 async def test_errors_have_the_clients_own_types(served: Served) -> None:
