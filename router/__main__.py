@@ -59,6 +59,7 @@ async def serve(config: RouterConfig, facts: ModelFacts) -> None:
         facts.tokenizer_file,
         config.tokenizer_processes,
         facts.chat_template,
+        facts.formats,
         config.limits.max_waiting_prompt_bytes,
     )
     watchdog = watch_loop()

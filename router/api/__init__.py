@@ -1,8 +1,9 @@
 """The router's gRPC services.
 
-In reading order: `service` (inference), `fleet_service` (operators); `sizes` and `validation`
-(check requests), `convert` (to and from protobuf), `client_stream` (buffers tokens for a client),
-`pending_calls` (calls before the core knows them), `error_interceptor` and `status` (errors).
+In reading order: `service` (inference), `fleet_service` (operators); `sizes`, `validation` and
+`check_chat` (check requests), `convert` and `convert_chat` (to and from protobuf), `client_stream`
+(buffers tokens for a client), `pending_calls` (calls before the core knows them), `error_interceptor` and
+`status` (errors).
 
 May import every other package of the router.
 """

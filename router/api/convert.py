@@ -7,10 +7,9 @@ import json
 from dataclasses import asdict
 from typing import Any, cast
 
-from google.protobuf import struct_pb2
-
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from router.api.client_stream import StreamItem, TokenBatch
+from router.api.convert_chat import chat_from_pb
 from router.api.validation import RawRequest
 from router.core.actions import (
     Outcome,
@@ -26,8 +25,8 @@ from router.core.actions import (
 )
 from router.core.session.session import TokenLogprobs
 from router.core.session.slo_attainment import attained
-from router.errors import Refused, ValidationError
-from router.preprocess.chat_template import ChatOptions
+from router.errors import Refused
+from router.preprocess.conversation import Reading
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched
 from services.rpc.convert import field_of, from_pb, to_pb
@@ -72,53 +71,8 @@ def prompt_from_pb(
     message: inference_pb2.GenerateRequest | inference_pb2.CountTokensRequest,
 ) -> dict[str, Any]:
     """Return the fields of a `RawRequest` with a text or a chat, of which one is None."""
-    _refuse_unserved(message.chat)
-    turns = tuple((turn.role, turn.content) for turn in message.chat.messages)
-    return {
-        "text": field_of(message, "text"),
-        "messages": turns if message.HasField("chat") else None,
-        "chat_options": _chat_options_from_pb(message.chat),
-    }
-
-
-def _refuse_unserved(chat: inference_pb2.ChatInput) -> None:
-    unserved = [f"chat.{name}" for name in ("tools", "tool_choice", "parallel_tool_calls")]
-    given = {f"chat.{field.name}" for field, _ in chat.ListFields()}
-    for place, message in enumerate(chat.messages):
-        where = f"chat.messages[{place}]"
-        unserved += [
-            f"{where}.{name}" for name in ("parts", "tool_calls", "tool_call_id", "name", "reasoning")
-        ]
-        given |= {f"{where}.{field.name}" for field, _ in message.ListFields()}
-    for name in unserved:
-        if name in given:
-            raise ValidationError(name, "set", "unset, as this router does not serve it")
-
-
-def _chat_options_from_pb(message: inference_pb2.ChatInput) -> ChatOptions:
-    """Return the options of a chat. By default a continued message gets no generation prompt."""
-    continues = message.continue_final_message
-    adds = message.add_generation_prompt if message.HasField("add_generation_prompt") else not continues
-    arguments = {name: _value_from_pb(value) for name, value in message.template_arguments.fields.items()}
-    return ChatOptions(arguments, adds, continues)
-
-
-def _value_from_pb(value: struct_pb2.Value) -> Any:
-    """Convert as JSON does: a number without a fraction becomes an integer."""
-    match value.WhichOneof("kind"):
-        case "number_value":
-            number = value.number_value
-            return int(number) if number.is_integer() else number
-        case "struct_value":
-            return {name: _value_from_pb(inner) for name, inner in value.struct_value.fields.items()}
-        case "list_value":
-            return [_value_from_pb(inner) for inner in value.list_value.values]
-        case "string_value":
-            return value.string_value
-        case "bool_value":
-            return value.bool_value
-        case _:
-            return None
+    chat = chat_from_pb(message.chat) if message.HasField("chat") else None
+    return {"text": field_of(message, "text"), "chat": chat}
 
 
 def content_digest(message: inference_pb2.GenerateRequest) -> bytes:
@@ -135,7 +89,7 @@ def content_digest(message: inference_pb2.GenerateRequest) -> bytes:
 
 
 def event_to_pb(  # noqa: PLR0911 -- a table of events
-    item: StreamItem, first_written_at: float | None, now: float
+    item: StreamItem, reading: Reading, first_written_at: float | None, now: float
 ) -> inference_pb2.GenerationEvent:
     """Return one event of a stream. `first_written_at` is when the call's first token was written."""
     event = inference_pb2.GenerationEvent
@@ -144,8 +98,7 @@ def event_to_pb(  # noqa: PLR0911 -- a table of events
             return event(tokens=tokens_to_pb(item))
         case TellAccepted():
             promise = promise_to_pb(item.promise)
-            unserved = {"tool_format": "", "reasoning_format": "", "reasoning_open": False}
-            return event(accepted=to_pb(inference_pb2.Accepted, item, promise=promise, **unserved))
+            return event(accepted=to_pb(inference_pb2.Accepted, item, promise=promise, **asdict(reading)))
         case TellPromptLogprobs():
             logprobs = prompt_logprobs_to_pb(item.told)
             return event(prompt_logprobs=to_pb(inference_pb2.PromptLogprobs, item.told, logprobs=logprobs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 
 import grpc.aio
 
@@ -37,6 +38,7 @@ from router.core.actions import TellAccepted, TellChoiceFinished, TellFinished, 
 from router.core.events import CancelAsked
 from router.errors import DeadlineExpired, RouterError, ValidationError
 from router.links.shell import Shell
+from router.preprocess.conversation import Reading
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.preprocessor import Preprocessor
 from services.rpc.convert import to_pb
@@ -65,23 +67,23 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> None:
-        async with self._open_stream(request) as stream:
-            await self._write(stream, inference_pb2.GenerateResponse, context)
+        async with self._open_stream(request) as (stream, reading):
+            await self._write(stream, reading, inference_pb2.GenerateResponse, context)
 
     async def Resume(  # type: ignore[override]  # as Generate
         self, request: inference_pb2.ResumeRequest, context: Context
     ) -> None:
-        async with self._open_stream(request.request, request) as stream:
-            await self._write(stream, inference_pb2.ResumeResponse, context)
+        async with self._open_stream(request.request, request) as (stream, reading):
+            await self._write(stream, reading, inference_pb2.ResumeResponse, context)
 
     async def GenerateOnce(
         self, request: inference_pb2.GenerateOnceRequest, context: Context
     ) -> inference_pb2.GenerateOnceResponse:
         collected = _Collected()
-        async with self._open_stream(request.request) as stream:
+        async with self._open_stream(request.request) as (stream, reading):
             async for item in _until_finished(stream):
                 collected.add(item)
-        return collected.message(self._shell.now())
+        return collected.message(reading, self._shell.now())
 
     async def Cancel(
         self, request: inference_pb2.CancelRequest, context: Context
@@ -102,7 +104,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         await self._admit(BudgetWait())
         check_sizes(request.request, self._facts)
         raw = as_caller(request_from_pb(request.request))
-        checked = await self._preprocessor.arrival(raw)
+        checked = (await self._preprocessor.arrival(raw)).event
         quoted = await self._shell.quote(
             prompt_tokens=len(checked.prompt_token_ids),
             num_choices=checked.sampling.n,
@@ -143,8 +145,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             inference_pb2.Model,
             self._facts,
             has_chat_template=self._facts.chat_template is not None,
-            tool_format="",
-            reasoning_format="",
+            tool_format=self._facts.formats.tools,
+            reasoning_format=self._facts.formats.reasoning,
             fingerprint="" if fleet is None else fleet.fingerprint,
         )
         return inference_pb2.ListModelsResponse(models=[model], tenant=tenant_of_call(""))
@@ -152,8 +154,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     @contextlib.asynccontextmanager
     async def _open_stream(
         self, message: inference_pb2.GenerateRequest, resume: inference_pb2.ResumeRequest | None = None
-    ) -> AsyncIterator[ClientStream]:
-        """Submit a call to the core and yield its stream. The core learns of the call's end in any case."""
+    ) -> AsyncIterator[tuple[ClientStream, Reading]]:
+        """Submit a call to the core; yield its stream, and how to read its texts.
+
+        The core learns of the call's end in any case.
+        """
         shell = self._shell
         received_at = shell.now()
         listener, stream = shell.open_stream()
@@ -172,13 +177,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                     async with self._until_deadline(raw.deadline_ms, received_at):
                         if resume is not None:
                             check_resumption(caller)
-                        event = await self._preprocessor.arrival(
+                        prepared = await self._preprocessor.arrival(
                             caller,
                             listener=listener,
                             digest=digest,
                             received_at=received_at,
                             can_refuse=resume is None,
                         )
+                    event = prepared.event
                     if self._auth is not None:
                         output = event.stop.max_tokens * event.sampling.n
                         received = sum(len(choice.token_ids) for choice in event.received)
@@ -190,7 +196,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             shell.submit(event)
             if pending.cancelled:
                 shell.submit(CancelAsked(*name))
-            yield stream
+            yield stream, prepared.reading
         except RouterError as error:
             refusal = error
             raise
@@ -232,7 +238,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         elif refusal is not None and not stream.accepted:
             self._auth.refund(bill, bill.total)
 
-    async def _write(self, stream: ClientStream, response: ResponseKind, context: Context) -> None:
+    async def _write(
+        self, stream: ClientStream, reading: Reading, response: ResponseKind, context: Context
+    ) -> None:
         """Write a stream to its end. This is the token path: no generator between buffer and connection."""
         first_written_at: float | None = None
         while True:
@@ -240,7 +248,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 now = self._shell.now()
                 if first_written_at is None and isinstance(item, TokenBatch):
                     first_written_at = now
-                await context.write(response(event=event_to_pb(item, first_written_at, now)))
+                await context.write(response(event=event_to_pb(item, reading, first_written_at, now)))
                 if isinstance(item, TellFinished):
                     return
 
@@ -284,7 +292,7 @@ class _Collected:
     def _choice(self, index: int) -> inference_pb2.Choice:
         return self._choices.setdefault(index, inference_pb2.Choice(index=index))
 
-    def message(self, now: float) -> inference_pb2.GenerateOnceResponse:
+    def message(self, reading: Reading, now: float) -> inference_pb2.GenerateOnceResponse:
         assert self._accepted is not None, "a stream begins with Accepted"
         assert self._finished is not None, "a stream ends with Finished"
         return inference_pb2.GenerateOnceResponse(
@@ -293,4 +301,5 @@ class _Collected:
             finished=finished_to_pb(self._finished.outcome, None, now),
             seed=self._accepted.seed,
             prompt_logprobs=self._prompt_logprobs,
+            **asdict(reading),
         )

@@ -12,6 +12,10 @@ from router.errors import ValidationError
 from router.preprocess.model_facts import ModelFacts
 
 MAX_MESSAGES = 4096
+MAX_PARTS = 1024
+MAX_TOOL_CALLS = 128
+MAX_TOOLS = 128
+MAX_SCHEMA_BYTES = 256 << 10
 MAX_TEMPLATE_BYTES = 64 << 10
 MAX_TEMPLATE_DEPTH = 16
 MAX_STOP_STRINGS = 16
@@ -50,6 +54,15 @@ def _check_ban_sizes(sampling: generation_pb2.SamplingParams) -> None:
 def check_chat_size(chat: inference_pb2.ChatInput) -> None:
     """Check the chat of any message; raises `ValidationError`."""
     _check_count("chat.messages", chat.messages, MAX_MESSAGES, "messages")
+    for place, message in enumerate(chat.messages):
+        where = f"chat.messages[{place}]"
+        _check_count(f"{where}.parts", message.parts, MAX_PARTS, "parts")
+        _check_count(f"{where}.tool_calls", message.tool_calls, MAX_TOOL_CALLS, "calls")
+    _check_count("chat.tools", chat.tools, MAX_TOOLS, "tools")
+    schema_bytes = sum(len(tool.parameters.encode()) for tool in chat.tools)
+    if schema_bytes > MAX_SCHEMA_BYTES:
+        accepted = f"at most {MAX_SCHEMA_BYTES} bytes of parameters in all"
+        raise ValidationError("chat.tools", f"{schema_bytes} bytes", accepted, limit=MAX_SCHEMA_BYTES)
     field, arguments = "chat.template_arguments", chat.template_arguments
     num_bytes = arguments.ByteSize()
     if num_bytes > MAX_TEMPLATE_BYTES:

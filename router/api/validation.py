@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from router.api.check_chat import check_chat
 from router.core.events import Received
 from router.errors import DeadlineExpired, ModelNotFound, Reason, ValidationError
-from router.preprocess.chat_template import DEFAULT_OPTIONS, ChatOptions, ChatTemplate
+from router.preprocess.conversation import Conversation
 from router.preprocess.model_facts import ModelFacts
 from scheduling.request import (
     MAX_SLO_MS,
@@ -40,8 +41,7 @@ class RawRequest:
     tenant: str = ""
     user: str = ""
     text: str | None = None
-    messages: tuple[tuple[str, str], ...] | None = None
-    chat_options: ChatOptions = DEFAULT_OPTIONS
+    chat: Conversation | None = None
     token_ids: Sequence[int] | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -88,7 +88,7 @@ def check_model(model: str, facts: ModelFacts) -> None:
 
 def prompt_field(raw: RawRequest) -> str:
     """Return the path of the field with the prompt. Requests without a prompt have been refused before."""
-    if raw.messages is not None:
+    if raw.chat is not None:
         return "chat.messages"
     return "text" if raw.text is not None else "tokens.token_ids"
 
@@ -117,33 +117,15 @@ def check_before_tokenising(
 
 
 def _check_input(raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...]) -> None:
-    if raw.text is None and raw.messages is None and raw.token_ids is None:
+    if raw.text is None and raw.chat is None and raw.token_ids is None:
         raise ValidationError("text", None, f"one of {' and '.join(inputs)}", also=inputs[1:])
     if raw.text == "":
         raise ValidationError("text", raw.text, "at least one character")
-    if raw.messages is not None:
+    if raw.chat is not None:
         if facts.chat_template is None:
             others = " or ".join(name for name in inputs if name != "chat")
             raise ValidationError("chat", "set", f"{others}: this model has no chat template")
-        if not raw.messages:
-            raise ValidationError("chat.messages", [], "at least one message")
-        _check_chat_options(raw.chat_options, facts.chat_template)
-        for place, (role, _) in enumerate(raw.messages):
-            if not role:
-                raise ValidationError(
-                    f"chat.messages[{place}].role", role, "a role of the chat template, such as user"
-                )
-
-
-def _check_chat_options(options: ChatOptions, template: ChatTemplate) -> None:
-    for name in options.arguments:
-        if name in template.reserved:
-            taken = ", ".join(sorted(template.reserved))
-            raise ValidationError("chat.template_arguments", name, f"names other than {taken}")
-    if options.add_generation_prompt and options.continue_final_message:
-        raise ValidationError(
-            "chat.continue_final_message", True, "true only without chat.add_generation_prompt"
-        )
+        check_chat(raw.chat, facts.chat_template, facts.formats)
 
 
 _SAMPLING_RANGES = {
@@ -196,16 +178,28 @@ def check_bans(sampling: SamplingParams, stop: StopRules, facts: ModelFacts) -> 
 
 
 def check_output_format(raw: RawRequest) -> None:
-    """Raise if the output format is empty or too long, or beside a rule that could contradict it."""
-    if raw.output_format is None:
-        return
-    kind, text = raw.output_format
-    name = f"output_format.{kind}"
-    if not text or text == "[]":
-        raise ValidationError(name, text, "at least one text, none empty")
-    if len(text.encode()) > MAX_GRAMMAR_BYTES:
-        accepted = f"at most {MAX_GRAMMAR_BYTES} bytes"
-        raise ValidationError(name, f"{len(text.encode())} bytes", accepted, limit=MAX_GRAMMAR_BYTES)
+    """Raise if the output format is empty or too long, or beside a rule that could contradict it.
+
+    Tools that a choice has to call by rules are a format too.
+    """
+    if raw.output_format is not None:
+        kind, text = raw.output_format
+        name = f"output_format.{kind}"
+        if not text or text == "[]":
+            raise ValidationError(name, text, "at least one text, none empty")
+        if len(text.encode()) > MAX_GRAMMAR_BYTES:
+            accepted = f"at most {MAX_GRAMMAR_BYTES} bytes"
+            raise ValidationError(name, f"{len(text.encode())} bytes", accepted, limit=MAX_GRAMMAR_BYTES)
+        if raw.chat is not None and raw.chat.shown_tools:
+            raise ValidationError("output_format", kind, "unset, beside chat.tools", also=("chat.tools",))
+        _check_beside(raw, name)
+    elif raw.chat is not None and raw.chat.forces_a_call:
+        _check_beside(raw, "a chat.tool_choice that forces a call")
+    elif raw.chat is not None and raw.chat.guides_calls:
+        _check_beside(raw, "strict tools and parallel_tool_calls = false")
+
+
+def _check_beside(raw: RawRequest, name: str) -> None:
     for field_name, value in (
         ("sampling.allowed_token_ids", raw.allowed_token_ids),
         ("sampling.bad_words", raw.bad_words),
@@ -258,7 +252,9 @@ def check_prompt_tokens(field_name: str, num_tokens: int, facts: ModelFacts) -> 
         )
 
 
-def checked_stop(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts) -> StopRules:
+def checked_stop(
+    raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts, *, skips_special_tokens: bool = True
+) -> StopRules:
     """Check the prompt against the model's context, and return the stop rules that leave room for it."""
     if not token_ids:
         raise ValidationError(prompt_field(raw), "empty", "a prompt of at least one token")
@@ -276,7 +272,7 @@ def checked_stop(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts) -
         stop_token_ids=raw.stop_token_ids,
         ignore_eos=raw.ignore_eos,
         include_stop=raw.include_stop,
-        skip_special_tokens=_or(raw.skip_special_tokens, True),
+        skip_special_tokens=_or(raw.skip_special_tokens, skips_special_tokens),
     )
 
 

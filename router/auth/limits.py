@@ -79,8 +79,7 @@ class Limits:
 
 def prompt_bytes(raw: RawRequest) -> int:
     """Return the number of bytes to tokenise."""
-    parts = (raw.text or "",) if raw.messages is None else (part for pair in raw.messages for part in pair)
-    return sum(len(part.encode()) for part in parts)
+    return len((raw.text or "").encode()) if raw.chat is None else raw.chat.num_bytes
 
 
 _MEANINGS = {

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
+
+from router.preprocess.conversation import Conversation, template_tools
 
 
 class TemplateRefused(Exception):
@@ -67,45 +69,55 @@ _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message while the template runs, as in transformers."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """The options for rendering a conversation, besides its messages."""
-
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The caller's variables for the template."""
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-
-
-DEFAULT_OPTIONS = ChatOptions()
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+"""The names by which templates know what an assistant thought."""
 
 
 class ChatTemplate:
-    """A model's template, compiled once in each process."""
+    """A model's template, compiled once in each process, and its template for chats with tools."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        self._source = source
-        self._template = _environment().from_string(source)
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], tool_source: str | None = None
+    ) -> None:
+        self.source = source
+        self.tool_source = source if tool_source is None else tool_source
+        environment = _environment()
+        self._template = environment.from_string(source)
+        self._tool_template = environment.from_string(self.tool_source)
         self._special_tokens: dict[str, Any] = dict(special_tokens)
+        variables = jinja2.meta.find_undeclared_variables(environment.parse(self.tool_source))
+        self.shows_tools = "tools" in variables
+        self.shows_calls = "tool_calls" in self.tool_source
 
-    def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str, dict[str, Any]]]:
-        return ChatTemplate, (self._source, self._special_tokens)
+    def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str, dict[str, Any], str]]:
+        return ChatTemplate, (self.source, self._special_tokens, self.tool_source)
 
     @property
     def reserved(self) -> frozenset[str]:
         """Variables that a caller's arguments may not set."""
         return frozenset({"messages", "add_generation_prompt", *self._special_tokens})
 
-    def render(self, messages: Sequence[tuple[str, str]], options: ChatOptions = DEFAULT_OPTIONS) -> str:
-        """Return the prompt's text for (role, content) pairs. Raises `TemplateRefused`."""
-        conversation = [{"role": role, "content": content} for role, content in messages]
+    def render(self, chat: Conversation, schemas: list[dict[str, Any]] | None = None) -> str:
+        """Return the prompt's text; `schemas` are those of the chat's tools.
+
+        Raises `TemplateRefused`, or `ChatRefused` naming a field that is wrong.
+        """
+        template, source = (
+            (self._tool_template, self.tool_source) if chat.shown_tools else (self._template, self.source)
+        )
+        options = chat.options
+        conversation = chat.template_messages(
+            tuple(key for key in _REASONING_KEYS if key in source) or _REASONING_KEYS[:1]
+        )
         if options.continue_final_message:
             conversation[-1]["content"] += _CONTINUE_HERE
         variables = {"tools": None, "documents": None, **options.arguments, **self._special_tokens}
         variables["messages"] = conversation
         variables["add_generation_prompt"] = options.add_generation_prompt
+        if chat.shown_tools:
+            variables["tools"] = template_tools(chat.tools, chat.schemas() if schemas is None else schemas)
         try:
-            text = self._template.render(variables)
+            text = template.render(variables)
         except Exception as error:
             raise TemplateRefused(str(error)) from error
         return _up_to_mark(text) if options.continue_final_message else text

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chat_formats import ChatFormats, formats_of
 from router.preprocess.chat_template import ChatTemplate
 
 MAX_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -28,6 +29,8 @@ class ModelFacts:
     max_context_tokens: int
     eos_token_ids: frozenset[int]
     chat_template: ChatTemplate | None
+    formats: ChatFormats = field(default_factory=ChatFormats)
+    """How the model writes tool calls and reasoning."""
 
     @property
     def tokenizer_file(self) -> Path:
@@ -44,21 +47,24 @@ def read_model_facts(path: Path) -> ModelFacts:
     text_config = config.get("text_config", config)
     if not (path / "tokenizer.json").is_file():
         raise ModelUnusable(f"{path / 'tokenizer.json'} is missing: the router tokenises with it")
+    model_type = str(config.get("model_type", ""))
+    template = _chat_template(path)
     return ModelFacts(
         name=path.resolve().name,
         path=path,
         architecture=str((config.get("architectures") or ["unknown"])[0]),
-        model_type=str(config.get("model_type", "")),
+        model_type=model_type,
         vocab_size=_positive(text_config, ("vocab_size",), path),
         max_context_tokens=_positive(text_config, MAX_CONTEXT_FIELDS, path),
         eos_token_ids=_eos_token_ids(path, config, text_config),
-        chat_template=_chat_template(path),
+        chat_template=template,
+        formats=_formats(model_type, template),
     )
 
 
 def _positive(config: dict[str, Any], fields: tuple[str, ...], path: Path) -> int:
-    for field in fields:
-        value = config.get(field)
+    for name in fields:
+        value = config.get(name)
         if isinstance(value, int) and value > 0:
             return value
     raise ModelUnusable(f"{path / 'config.json'} has no positive {' or '.join(fields)}")
@@ -78,21 +84,31 @@ def _eos_token_ids(path: Path, config: dict[str, Any], text_config: dict[str, An
 def _chat_template(path: Path) -> ChatTemplate | None:
     config_file = path / "tokenizer_config.json"
     config = _read_json(config_file) if config_file.is_file() else {}
-    source = _template_source(path, config)
+    source, tool_source = _template_sources(path, config)
     if source is None:
         return None
-    return ChatTemplate(source, _special_tokens(path, config))
+    return ChatTemplate(source, _special_tokens(path, config), tool_source)
 
 
-def _template_source(path: Path, config: dict[str, Any]) -> str | None:
-    own_file = path / "chat_template.jinja"
+def _template_sources(path: Path, config: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Return the model's template, and the one for chats with tools if it has another."""
+    own_file, tool_file = path / "chat_template.jinja", path / "additional_chat_templates" / "tool_use.jinja"
     if own_file.is_file():
-        return own_file.read_text(encoding="utf-8")
+        tool_source = tool_file.read_text(encoding="utf-8") if tool_file.is_file() else None
+        return own_file.read_text(encoding="utf-8"), tool_source
     stated = config.get("chat_template")
     if isinstance(stated, list):
         named = {template["name"]: template["template"] for template in stated}
-        stated = named.get("default")
-    return stated
+        return named.get("default"), named.get("tool_use")
+    return stated, None
+
+
+def _formats(model_type: str, template: ChatTemplate | None) -> ChatFormats:
+    if template is None:
+        return ChatFormats()
+    return ChatFormats(
+        formats_of(model_type, template.tool_source).tools, formats_of(model_type, template.source).reasoning
+    )
 
 
 def _special_tokens(path: Path, config: dict[str, Any]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from output_text.output import output_rules
 from output_text.refusal import GrammarRefused
@@ -27,13 +27,23 @@ from router.core.events import Arrived, Received
 from router.core.queue.queue import cache_salt
 from router.errors import ValidationError
 from router.links.shell import Shell
+from router.preprocess.chat_encoder import EncodedPrompt
 from router.preprocess.chat_template import TemplateRefused
+from router.preprocess.conversation import ChatRefused, Reading
 from router.preprocess.grammar_compiler import GrammarCompiler
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.tokenizer_pool import BYTES_PER_TOKEN, TokenizerPool
 from scheduling.memory.block_hash import chain_root, each_hash
 from scheduling.request import SamplingParams, Slo, StopRules
 from state.errors import StoreUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that the core can take, and how to read what comes of it."""
+
+    event: Arrived
+    reading: Reading
 
 
 class Preprocessor:
@@ -56,7 +66,7 @@ class Preprocessor:
         digest: bytes = b"",
         received_at: float = 0.0,
         can_refuse: bool = False,
-    ) -> Arrived:
+    ) -> Prepared:
         """Validate and tokenise; return the event that submits the request. Raises `RouterError`.
 
         With `can_refuse` it raises `Refused` if the wait for the tokenizer alone exceeds the TTFT.
@@ -69,15 +79,19 @@ class Preprocessor:
         check_output_format(raw)
         if can_refuse:
             await self._refuse_late(raw, sampling, slo)
-        token_ids = tuple(await self.tokenise(raw))
-        stop = checked_stop(raw, token_ids, facts)
+        prompt = await self._encode(raw)
+        token_ids = tuple(prompt.token_ids)
+        stop = checked_stop(raw, token_ids, facts, skips_special_tokens=not prompt.has_special_markers)
         received = checked_received(raw, len(token_ids), stop, facts)
         if raw.bad_words:
             sampling = replace(sampling, bad_words=await self._pool.encode_words(raw.bad_words))
         check_bans(sampling, stop, facts)
         if raw.output_format is not None:
-            sampling = replace(sampling, grammar=await self._grammar(*raw.output_format))
-        return Arrived(
+            kind, text = raw.output_format
+            sampling = replace(sampling, grammar=await self._compiled(f"output_format.{kind}", kind, text))
+        elif prompt.calls_grammar:
+            sampling = replace(sampling, grammar=await self._calls_grammar(raw, prompt.calls_grammar))
+        event = Arrived(
             listener=listener,
             tenant=raw.tenant,
             request_id=raw.request_id or secrets.token_hex(16),
@@ -96,6 +110,8 @@ class Preprocessor:
             # Cached blocks have no logits: for log-probabilities the prompt is computed again.
             prefix_hits={} if raw.prompt_logprobs is not None else await self._hits(raw.tenant, token_ids),
         )
+        formats = prompt.formats
+        return Prepared(event, Reading(formats.tools, formats.reasoning, prompt.reasoning_open))
 
     def close(self) -> None:
         """End the process that compiles grammars; the caller closes the pool."""
@@ -131,12 +147,15 @@ class Preprocessor:
 
     async def tokenise(self, raw: RawRequest) -> list[int]:
         """Return the tokens of a prompt in any form; raises `ValidationError` if it is too long."""
+        return (await self._encode(raw)).token_ids
+
+    async def _encode(self, raw: RawRequest) -> EncodedPrompt:
         self._limits.check_bytes(raw)
-        token_ids = await self._tokenise(raw)
+        prompt = await self._encode_whole(raw)
         if raw.truncate_prompt_tokens is not None:
-            token_ids = token_ids[-raw.truncate_prompt_tokens :]
-        self._limits.check_tokens(prompt_field(raw), len(token_ids))
-        return token_ids
+            prompt = replace(prompt, token_ids=prompt.token_ids[-raw.truncate_prompt_tokens :])
+        self._limits.check_tokens(prompt_field(raw), len(prompt.token_ids))
+        return prompt
 
     async def detokenise(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text of token ids; raises `ValidationError` for more than a prompt may have."""
@@ -148,24 +167,37 @@ class Preprocessor:
         """Return the bytes of each token; the ids were checked by `detokenise`."""
         return await self._pool.token_bytes(list(token_ids))
 
-    async def _tokenise(self, raw: RawRequest) -> list[int]:
+    async def _encode_whole(self, raw: RawRequest) -> EncodedPrompt:
         if raw.token_ids is not None:
-            return list(raw.token_ids)
+            return EncodedPrompt(list(raw.token_ids))
         if raw.text is not None:
-            return await self._pool.encode(raw.text, add_special_tokens=True)
-        assert raw.messages is not None, "checked before"
+            return EncodedPrompt(await self._pool.encode(raw.text, add_special_tokens=True))
+        assert raw.chat is not None, "checked before"
         try:
-            return await self._pool.encode_chat(raw.messages, raw.chat_options)
+            return await self._pool.encode_chat(raw.chat)
+        except ChatRefused as refused:
+            raise ValidationError(refused.field, refused.value, refused.accepted) from refused
         except TemplateRefused as refused:
             accepted = f"a conversation that the model's chat template takes ({refused})"
-            raise ValidationError("chat.messages", raw.messages, accepted) from refused
+            raise ValidationError("chat.messages", raw.chat.messages, accepted) from refused
 
-    async def _grammar(self, kind: str, text: str) -> str:
+    async def _compiled(self, where: str, kind: str, text: str) -> str:
         try:
             return await self._grammars.compile(kind, text)
         except GrammarRefused as refused:
-            name = f"output_format.{kind}"
-            raise ValidationError(name, text, f"a format that can be guaranteed ({refused})") from refused
+            raise ValidationError(where, text, f"a format that can be guaranteed ({refused})") from refused
+
+    async def _calls_grammar(self, raw: RawRequest, grammar: str) -> str:
+        assert raw.chat is not None, "only chats have tools"
+        try:
+            return await self._grammars.compile("grammar", grammar)
+        except GrammarRefused as refused:
+            # Alone, the tool at fault is refused too.
+            for place, tool in enumerate(raw.chat.tools):
+                where = f"chat.tools[{place}].parameters"
+                await self._compiled(where, "json_schema", tool.parameters or "{}")
+            accepted = f"schemas that can be guaranteed ({refused})"
+            raise ValidationError("chat.tools", f"{len(raw.chat.tools)} tools", accepted) from refused
 
     async def _find_ends(
         self, received: tuple[Received, ...], stop: StopRules, num_prompt: int

@@ -19,11 +19,14 @@ from typing import TypeVar
 
 from tokenizers import Tokenizer
 
+from chat_formats import ChatFormats
 from output_text.detokenizer import Detokenizer
 from output_text.output import OutputRules, end_of
 from router.auth.limits import MAX_WAITING_BYTES
 from router.errors import Overloaded, Reason, Unavailable
-from router.preprocess.chat_template import DEFAULT_OPTIONS, ChatOptions, ChatTemplate
+from router.preprocess.chat_encoder import ChatEncoder, EncodedPrompt
+from router.preprocess.chat_template import ChatTemplate
+from router.preprocess.conversation import Conversation
 from router.preprocess.tokenizer_line import Place, TokenizerLine
 from scheduling.request import FinishReason, Matched, StopRules
 
@@ -40,15 +43,15 @@ T = TypeVar("T")
 
 _tokenizer: Tokenizer | None = None
 _detokenizer: Detokenizer | None = None
-_template: ChatTemplate | None = None
+_encoder: ChatEncoder | None = None
 
 
-def _start(tokenizer_file: str, template: ChatTemplate | None) -> None:
-    global _tokenizer, _detokenizer, _template  # noqa: PLW0603 -- one per pool process, loaded before its first task
+def _start(tokenizer_file: str, template: ChatTemplate | None, formats: ChatFormats) -> None:
+    global _tokenizer, _detokenizer, _encoder  # noqa: PLW0603 -- one per pool process, loaded before its first task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     _tokenizer = Tokenizer.from_file(tokenizer_file)
     _detokenizer = Detokenizer(_tokenizer)
-    _template = template
+    _encoder = None if template is None else ChatEncoder(_tokenizer, template, formats)
 
 
 def _encode(text: str, add_special_tokens: bool) -> list[int]:
@@ -62,10 +65,9 @@ def _encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(token_ids for token_ids in encoded if token_ids))
 
 
-def _encode_chat(messages: Sequence[tuple[str, str]], options: ChatOptions) -> list[int]:
-    assert _template is not None, "checked before"
-    # The template writes the special tokens itself.
-    return _encode(_template.render(messages, options), add_special_tokens=False)
+def _encode_chat(chat: Conversation) -> EncodedPrompt:
+    assert _encoder is not None, "checked before"
+    return _encoder.encode(chat)
 
 
 def _decode(token_ids: list[int], skip_special_tokens: bool) -> str:
@@ -91,11 +93,12 @@ class TokenizerPool:
         tokenizer_file: Path,
         num_processes: int,
         template: ChatTemplate | None = None,
+        formats: ChatFormats | None = None,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self._tokenizer_file = tokenizer_file
         self._num_processes = num_processes
-        self._template = template
+        self._chats = template, formats or ChatFormats()
         self._max_waiting_bytes = max_waiting_bytes
         self._pool = self._new_pool()
         self._line = TokenizerLine()
@@ -111,7 +114,7 @@ class TokenizerPool:
             self._num_processes,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start,
-            initargs=(str(self._tokenizer_file), self._template),
+            initargs=(str(self._tokenizer_file), *self._chats),
         )
 
     async def warm_up(self) -> None:
@@ -126,12 +129,9 @@ class TokenizerPool:
         """Return the token ids of a text. Raises `Overloaded` if too many bytes wait already."""
         return await self._run(len(text.encode()), _encode, text, add_special_tokens)
 
-    async def encode_chat(
-        self, messages: Sequence[tuple[str, str]], options: ChatOptions = DEFAULT_OPTIONS
-    ) -> list[int]:
-        """Return the token ids of a rendered chat. Raises `TemplateRefused`, and errors of `encode`."""
-        num_bytes = sum(len(part.encode()) for message in messages for part in message)
-        return await self._run(num_bytes, _encode_chat, messages, options)
+    async def encode_chat(self, chat: Conversation) -> EncodedPrompt:
+        """Return an encoded chat. Raises `TemplateRefused` and `ChatRefused`, and errors of `encode`."""
+        return await self._run(chat.num_bytes, _encode_chat, chat)
 
     async def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the token ids of each word as it is, and after a space. Raises errors of `encode`."""

@@ -125,8 +125,15 @@ def test_the_chat_template_renders_each_role(tokenizer: PreTrainedTokenizerFast)
 
 
 def test_the_chat_template_refuses_an_unknown_role(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(TemplateError, match="role tool: expected system, user or assistant"):
-        tokenizer.apply_chat_template([{"role": "tool", "content": "42"}], tokenize=False)
+    with pytest.raises(TemplateError, match="role critic: expected system, user, assistant or tool"):
+        tokenizer.apply_chat_template([{"role": "critic", "content": "42"}], tokenize=False)
+
+
+def test_a_chat_without_tools_is_rendered_as_in_training(tokenizer: PreTrainedTokenizerFast) -> None:
+    """The template shows tools too, which the model has not been trained with."""
+    messages = [{"role": "user", "content": " a\n"}, {"role": "assistant", "content": "b "}]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert rendered == "<|bos|><|user|> a\n<|end|><|assistant|>b <|end|>"
 
 
 def test_an_unseen_paragraph_is_predicted_far_better_than_by_chance(

@@ -13,16 +13,40 @@ BOS, EOS, END = "<|bos|>", "<|eos|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 SPECIAL_TOKENS = (BOS, EOS, END, *ROLES)
 
-CHAT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('role ' + message['role'] + ': expected system, user or assistant') }}"
-    "{% endif %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
+CHAT_TEMPLATE = r"""{{- bos_token }}
+{%- set messages = messages | list %}
+{%- if tools %}
+    {{- '<|system|>' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\n\n' }}
+        {%- set messages = messages[1:] %}
+    {%- endif %}
+    {{- 'You may call functions. They are described in <tools></tools>, each as a JSON object:\n<tools>' }}
+    {%- for tool in tools %}
+        {{- '\n' + tool | tojson }}
+    {%- endfor %}
+    {{- '\n</tools>\nWrite each call as a JSON object in <tool_call></tool_call>:\n' }}
+    {{- '<tool_call>\n{"name": <name>, "arguments": <object>}\n</tool_call><|end|>' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {{- '<|user|><tool_response>\n' + message.content + '\n</tool_response><|end|>' }}
+    {%- elif message.role in ['system', 'user', 'assistant'] %}
+        {{- '<|' + message.role + '|>' + message.content }}
+        {%- for call in message.tool_calls or [] %}
+            {{- '\n' if message.content or not loop.first }}
+            {{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- call.function.arguments | tojson + '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|end|>' }}
+    {%- else %}
+        {{- raise_exception('role ' + message.role + ': expected system, user, assistant or tool') }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|assistant|>' }}
+{%- endif %}
+"""
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, max_positions: int) -> PreTrainedTokenizerFast:

@@ -10,9 +10,13 @@ from router.api.client_stream import MAX_PENDING_TOKENS
 from router.api.sizes import (
     MAX_LOGIT_BIAS,
     MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_SCHEMA_BYTES,
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
+    MAX_TOOL_CALLS,
+    MAX_TOOLS,
 )
 from router.api.validation import (
     DEFAULT_MAX_TOKENS,
@@ -62,7 +66,13 @@ STATED = [
     ("generation", f"up to {MAX_STOP_STRINGS}, each of 1 to {MAX_STOP_STRING_CHARS} characters"),
     ("generation", f"up to {MAX_STOP_TOKEN_IDS} ids of the vocabulary"),
     ("generation", f"at most {MAX_LOGIT_BIAS} ids of the vocabulary, each with"),
-    ("inference", f"messages of a chat {MAX_MESSAGES}, "),
+    (
+        "inference",
+        f"messages of a chat {MAX_MESSAGES}, each with at most {MAX_PARTS} parts and {MAX_TOOL_CALLS} ",
+    ),
+    ("inference", f"tools of a chat {MAX_TOOLS}, with {MAX_SCHEMA_BYTES >> 10} KiB of schemas"),
+    ("inference", f"Accepted: up to {MAX_TOOLS}, each with a name of its own"),
+    ("inference", f"Accepted: up to {MAX_SCHEMA_BYTES >> 10} KiB for all tools"),
     ("inference", f"1 to {MAX_MESSAGES}. The model's chat template"),
     ("generation", f"accept 1 to {spaced(MAX_SLO_MS)}, a day"),
 ]

@@ -89,7 +89,7 @@ def test_columns_are_taken_over_as_they_are() -> None:
 
 def test_what_was_not_said_stays_unsaid() -> None:
     raw = request_from_pb(inference_pb2.GenerateRequest(text="hello"))
-    assert (raw.text, raw.messages, raw.token_ids) == ("hello", None, None)
+    assert (raw.text, raw.chat, raw.token_ids) == ("hello", None, None)
     assert (raw.temperature, raw.n, raw.seed, raw.max_tokens, raw.ttft_ms, raw.deadline_ms) == (None,) * 6
     said = request_from_pb(
         inference_pb2.GenerateRequest(
@@ -107,6 +107,7 @@ def test_what_was_not_said_stays_unsaid() -> None:
     [
         ({"request_id": "other"}, True),
         ({"resume_grace_ms": 5}, True),
+        ({"user": "someone"}, True),
         ({"sampling": generation_pb2.SamplingParams(seed=4)}, True),
         ({"sampling": generation_pb2.SamplingParams(temperature=0.5)}, False),
         ({"text": "other"}, False),

@@ -22,6 +22,7 @@ from router.api.validation import (
     finish_of,
 )
 from router.errors import DeadlineExpired, ModelNotFound, RouterError, ValidationError
+from router.preprocess.conversation import Conversation, Message
 from router.preprocess.model_facts import ModelFacts
 from scheduling.request import FinishReason, SloClass, StopRules
 
@@ -47,8 +48,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("text", {"token_ids": None}),
     ("tokens.token_ids", {"token_ids": ()}),
     ("text", {"token_ids": None, "text": ""}),
-    ("chat.messages", {"token_ids": None, "messages": ()}),
-    ("chat.messages[0].role", {"token_ids": None, "messages": (("", "hello"),)}),
+    ("chat.messages", {"token_ids": None, "chat": Conversation(())}),
+    ("chat.messages[0].role", {"token_ids": None, "chat": Conversation((Message("", "hello"),))}),
     ("tokens.token_ids", {"token_ids": tuple([5] * 8192)}),
     ("tokens.token_ids[1]", {"token_ids": (5, 128)}),
     ("sampling.temperature", {"temperature": -0.1}),
@@ -146,7 +147,7 @@ def test_deadline_of_no_time_is_over_on_arrival(facts: ModelFacts) -> None:
 def test_chat_needs_a_template(facts: ModelFacts) -> None:
     without = replace(facts, chat_template=None)
     with pytest.raises(ValidationError, match="no chat template"):
-        check(RawRequest(messages=(("user", "hello"),)), without)
+        check(RawRequest(chat=Conversation((Message("user", "hello"),))), without)
 
 
 def test_sessions_of_resumptions_count_from_one() -> None:

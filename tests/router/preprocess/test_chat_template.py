@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from router.preprocess.chat_template import ChatOptions, ChatTemplate, TemplateRefused
+from router.preprocess.chat_template import ChatTemplate, TemplateRefused
+from router.preprocess.conversation import ChatOptions, Conversation, Message
 from router.preprocess.model_facts import read_model_facts
 
 DEMO_MODEL = Path(__file__).parents[3] / "demo_model"
@@ -41,6 +42,10 @@ CHATS = [
 ]
 
 
+def conversation(turns: list[tuple[str, str]], options: ChatOptions | None = None) -> Conversation:
+    return Conversation(tuple(Message(*turn) for turn in turns), options or ChatOptions())
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(DEMO_MODEL)
@@ -51,12 +56,12 @@ def tokenizer() -> Any:
 def test_template_renders_as_in_transformers(
     source: str, chat: list[tuple[str, str]], tokenizer: Any
 ) -> None:
-    conversation = [{"role": role, "content": content} for role, content in chat]
+    turns = [{"role": role, "content": content} for role, content in chat]
     expected = tokenizer.apply_chat_template(
-        conversation, chat_template=source, tokenize=False, add_generation_prompt=True
+        turns, chat_template=source, tokenize=False, add_generation_prompt=True
     )
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
-    assert ChatTemplate(source, special).render(chat) == expected
+    assert ChatTemplate(source, special).render(conversation(chat)) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,13 +72,11 @@ def test_models_own_template_renders_and_tokenises_as_in_transformers(
 ) -> None:
     facts = read_model_facts(DEMO_MODEL)
     assert facts.chat_template is not None
-    conversation = [{"role": role, "content": content} for role, content in chat]
-    expected = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-    rendered = facts.chat_template.render(chat)
+    turns = [{"role": role, "content": content} for role, content in chat]
+    expected = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    rendered = facts.chat_template.render(conversation(chat))
     assert rendered == expected
-    ids = tokenizer.apply_chat_template(
-        conversation, tokenize=True, add_generation_prompt=True, return_dict=False
-    )
+    ids = tokenizer.apply_chat_template(turns, tokenize=True, add_generation_prompt=True, return_dict=False)
     from tokenizers import Tokenizer
 
     assert (
@@ -84,13 +87,13 @@ def test_models_own_template_renders_and_tokenises_as_in_transformers(
 def test_what_a_template_refuses_is_said_in_its_words() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(TemplateRefused, match="roles must alternate"):
-        template.render([("user", "hello")])
+        template.render(conversation([("user", "hello")]))
 
 
 @pytest.mark.parametrize("source", ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}"])
 def test_template_stays_in_its_sandbox(source: str) -> None:
     with pytest.raises(TemplateRefused):
-        ChatTemplate(source, {}).render([("user", "hello")])
+        ChatTemplate(source, {}).render(conversation([("user", "hello")]))
 
 
 WITH_ARGUMENTS = (
@@ -125,13 +128,13 @@ def test_arguments_and_prompt_ends_are_those_of_transformers(
         **arguments,
     )
     options = ChatOptions(arguments, adds, continues)
-    assert ChatTemplate(WITH_ARGUMENTS, {}).render(chat, options) == expected
+    assert ChatTemplate(WITH_ARGUMENTS, {}).render(conversation(chat, options)) == expected
 
 
 def test_a_last_message_that_the_template_drops_cannot_be_continued() -> None:
     template = ChatTemplate("{{ messages[0].content }}", {})
     with pytest.raises(TemplateRefused, match="to be continued"):
-        template.render([("user", "a"), ("assistant", "b")], ChatOptions({}, False, True))
+        template.render(conversation([("user", "a"), ("assistant", "b")], ChatOptions({}, False, True)))
 
 
 @pytest.mark.parametrize(
@@ -141,4 +144,4 @@ def test_arguments_that_make_no_sense_are_refused_or_harmless(arguments: dict[st
     source = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ level + 1 if level else '' }}"
     template = ChatTemplate(source + "{{ range(2) | list }}{{ raise_exception is defined }}", {})
     with contextlib.suppress(TemplateRefused):
-        template.render([("user", "a")], ChatOptions(arguments))
+        template.render(conversation([("user", "a")], ChatOptions(arguments)))

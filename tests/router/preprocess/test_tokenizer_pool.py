@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from router.errors import Overloaded, Unavailable
+from router.preprocess.conversation import Conversation, Message
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.tokenizer_pool import CALL_BYTES, TokenizerPool
 
@@ -22,7 +23,7 @@ LIMIT = 10 * len(LONG)
 
 @pytest.fixture
 def bounded(facts: ModelFacts) -> Iterator[TokenizerPool]:
-    opened = TokenizerPool(facts.tokenizer_file, 1, facts.chat_template, LIMIT)
+    opened = TokenizerPool(facts.tokenizer_file, 1, facts.chat_template, max_waiting_bytes=LIMIT)
     yield opened
     opened.close()
 
@@ -103,7 +104,12 @@ async def test_whoever_gives_up_leaves_the_line_and_the_others_are_served(bounde
 
 
 async def test_chats_are_rendered_in_the_process(bounded: TokenizerPool) -> None:
-    assert await bounded.encode_chat([("user", "w5 w6")]) == [100, 5, 6, 101]
+    assert (await bounded.encode_chat(Conversation((Message("user", "w5 w6"),)))).token_ids == [
+        100,
+        5,
+        6,
+        101,
+    ]
 
 
 async def test_a_process_that_dies_takes_only_the_text_it_had(bounded: TokenizerPool) -> None:

@@ -1,0 +1,94 @@
+"""Encode a chat: its prompt's tokens, and the grammar and notation of the calls that it asks for.
+
+It runs in the tokenizer processes, since templates, schemas and arguments are programs and data from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tokenizers import Tokenizer
+
+import chat_formats
+from chat_formats import ChatFormats, NotForcible, is_reasoning_open, special_markers
+from router.preprocess.chat_template import ChatTemplate, TemplateRefused
+from router.preprocess.conversation import ChatRefused, Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt's tokens, and what its output is like."""
+
+    token_ids: list[int]
+    formats: ChatFormats = field(default_factory=ChatFormats)
+    """How the output writes tool calls and reasoning, if it may."""
+    reasoning_open: bool = False
+    has_special_markers: bool = False
+    """It writes them with special tokens."""
+    calls_grammar: str = ""
+    """The Lark grammar that the output must follow, so that its calls are as asked for."""
+
+
+class ChatEncoder:
+    """Encodes chats for one model."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, formats: ChatFormats) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._formats = formats
+        added = tokenizer.get_added_tokens_decoder()
+        self._special = {token.content: token_id for token_id, token in added.items() if token.special}
+
+    def encode(self, chat: Conversation) -> EncodedPrompt:
+        """Return an encoded chat. Raises `TemplateRefused`, or `ChatRefused` naming a field."""
+        schemas = chat.schemas()
+        text = self._template.render(chat, schemas)
+        _check_shown(chat, text)
+        continued = chat.messages[-1].content if chat.options.continue_final_message else ""
+        is_open = is_reasoning_open(self._formats, text, continued)
+        formats = self._formats if chat.shown_tools else replace(self._formats, tools="")
+        return EncodedPrompt(
+            # The template writes the special tokens itself.
+            list(self._tokenizer.encode(text, add_special_tokens=False).ids),
+            formats,
+            is_open,
+            bool(special_markers(formats, self._special)),
+            self._calls_grammar(chat, schemas, reasoning_open=is_open),
+        )
+
+    def _calls_grammar(
+        self, chat: Conversation, schemas: Sequence[dict[str, Any]], *, reasoning_open: bool
+    ) -> str:
+        if not (chat.forces_a_call or chat.guides_calls):
+            return ""
+        write = chat_formats.forced_calls if chat.forces_a_call else chat_formats.guided_calls
+        tools = [
+            chat_formats.Tool(tool.name, tool.description, schema, tool.strict)
+            for tool, schema in zip(chat.tools, schemas, strict=True)
+            if chat.named_tool in {None, tool.name}
+        ]
+        try:
+            return write(
+                self._formats,
+                tools,
+                parallel=chat.parallel_tool_calls is not False and chat.named_tool is None,
+                reasoning_open=reasoning_open,
+                special_tokens=self._special,
+            )
+        except NotForcible as error:
+            accepted = f"schemas that can be guaranteed ({error})"
+            raise ChatRefused("chat.tools", ", ".join(tool.name for tool in tools), accepted) from None
+
+
+def _check_shown(chat: Conversation, text: str) -> None:
+    for place, tool in enumerate(chat.shown_tools):
+        if tool.name not in text:
+            raise ChatRefused(
+                f"chat.tools[{place}]", tool.name, "unset: the model's chat template does not show it here"
+            )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TemplateRefused(f"the rendered chat is not valid Unicode: {error.reason}") from None

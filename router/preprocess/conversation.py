@@ -1,0 +1,192 @@
+"""A chat as received: its messages and tools, and what is asked of the template and the model."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+
+class ChatRefused(Exception):
+    """A field of the chat is wrong: its path, its value, and what is accepted."""
+
+    def __init__(self, field: str, value: str, accepted: str) -> None:
+        super().__init__(field, value, accepted)
+        self.field = field
+        self.value = value
+        self.accepted = accepted
+
+
+class ToolMode(enum.IntEnum):
+    """`ToolMode` of the contract, with the same values."""
+
+    AUTO = 1
+    NONE = 2
+    REQUIRED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """The options for rendering a conversation, besides its messages."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """The caller's variables for the template."""
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """`ToolCall` of the contract; `arguments` is JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`ChatMessage` of the contract, with its parts joined."""
+
+    role: str
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """`Tool` of the contract; `parameters` is JSON."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """`ChatInput` of the contract."""
+
+    messages: tuple[Message, ...]
+    options: ChatOptions = field(default_factory=ChatOptions)
+    tools: tuple[Tool, ...] = ()
+    tool_mode: int = 0
+    """A `ToolMode`; 0 if none was stated."""
+    named_tool: str | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def shown_tools(self) -> tuple[Tool, ...]:
+        """The tools that the model sees."""
+        return () if self.tool_mode == ToolMode.NONE else self.tools
+
+    @property
+    def forces_a_call(self) -> bool:
+        return self.named_tool is not None or self.tool_mode == ToolMode.REQUIRED
+
+    @property
+    def guides_calls(self) -> bool:
+        """The model may call tools or not, and has to keep to rules if it does."""
+        has_rules = self.parallel_tool_calls is False or any(tool.strict for tool in self.tools)
+        return has_rules and bool(self.shown_tools) and not self.forces_a_call
+
+    @property
+    def num_bytes(self) -> int:
+        """All text in the conversation, in UTF-8."""
+        return sum(len(text.encode()) for text in self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        for message in self.messages:
+            yield from (message.role, message.content, message.tool_call_id, message.name, message.reasoning)
+            for call in message.tool_calls:
+                yield from (call.id, call.name, call.arguments)
+        for tool in self.tools:
+            yield from (tool.name, tool.description, tool.parameters)
+
+    def template_messages(self, reasoning_keys: tuple[str, ...]) -> list[dict[str, Any]]:
+        """Return the messages as templates know them. Raises `ChatRefused` for arguments that are no object.
+
+        Reasoning is under each of `reasoning_keys`. A tool's result has the name of its call.
+        """
+        callers: dict[str, str] = {}
+        rendered = []
+        for place, message in enumerate(self.messages):
+            turn: dict[str, Any] = {"role": message.role, "content": message.content}
+            if message.reasoning:
+                turn |= dict.fromkeys(reasoning_keys, message.reasoning)
+            if message.tool_calls:
+                where = f"chat.messages[{place}].tool_calls"
+                turn["tool_calls"] = [
+                    _template_call(call, f"{where}[{index}].arguments")
+                    for index, call in enumerate(message.tool_calls)
+                ]
+                callers |= {call.id: call.name for call in message.tool_calls if call.id}
+            if message.tool_call_id:
+                turn["tool_call_id"] = message.tool_call_id
+            if name := message.name or callers.get(message.tool_call_id, ""):
+                turn["name"] = name
+            rendered.append(turn)
+        return rendered
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return the schema of each tool's arguments. Raises `ChatRefused` for those that are none."""
+        return [_schema(tool, f"chat.tools[{place}].parameters") for place, tool in enumerate(self.tools)]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How to read the text of a request's choices: fields of the contract's `Accepted`."""
+
+    tool_format: str = ""
+    reasoning_format: str = ""
+    reasoning_open: bool = False
+
+
+def template_tools(tools: tuple[Tool, ...], schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return tools as templates know them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": schema or {"type": "object", "properties": {}},
+            },
+        }
+        for tool, schema in zip(tools, schemas, strict=True)
+    ]
+
+
+def _template_call(call: ToolCall, where: str) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": _object(call.arguments, where, "a JSON object")}
+    return ({"id": call.id} if call.id else {}) | {"type": "function", "function": function}
+
+
+def _schema(tool: Tool, where: str) -> dict[str, Any]:
+    accepted = "a JSON Schema of an object"
+    schema = _object(tool.parameters, where, accepted)
+    kind = schema.get("type", "object")
+    if kind not in ("object", ["object"]):
+        raise ChatRefused(where, tool.parameters, f"{accepted}, not of the type {kind!r}")
+    return schema
+
+
+def _object(text: str, where: str, accepted: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ChatRefused(where, text, f"{accepted} ({error})") from None
+    if not isinstance(value, dict):
+        raise ChatRefused(where, text, accepted)
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
