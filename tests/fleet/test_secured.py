@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
 import json
 import re
 import shlex
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -321,3 +324,76 @@ def test_nothing_that_was_asked_answered_or_shown_is_in_a_log(fleet: Secured) ->
     for hidden in (prompt, "zeppelin", text, text[:10], key, *secrets):
         assert hidden not in logs
     assert "PRIVATE KEY" not in logs
+
+
+def test_batches_run_for_their_tenant_by_the_gateways_own_key(fleet: Secured) -> None:
+    context = ssl.create_default_context(cafile=str(fleet.made.ca))
+    url = f"https://{fleet.address('gateway-0')}"
+    keys = {
+        "acme": fleet.new_key("acme", "--allow-class", "batch"),
+        "other": fleet.new_key("other", "--allow-class", "interactive"),
+    }
+    row = {
+        "custom_id": "one",
+        "method": "POST",
+        "url": "/v1/completions",
+        "body": {"prompt": "The list is", "max_tokens": 2},
+    }
+
+    def call(tenant: str, method: str, path: str, **sent: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {keys[tenant]}"}
+        return httpx.request(method, url + path, headers=headers, verify=context, timeout=PATIENCE_S, **sent)
+
+    def create(tenant: str) -> tuple[str, httpx.Response]:
+        form = {"data": {"purpose": "batch"}, "files": {"file": json.dumps(row).encode()}}
+        file = call(tenant, "POST", "/v1/files", **form).json()["id"]
+        about = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
+        return file, call(tenant, "POST", "/v1/batches", json=about)
+
+    file, created = create("acme")
+    batch = created.json()["id"]
+    _, refused = create("other")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "slo_class_not_allowed")
+    for path in (f"/v1/files/{file}", f"/v1/files/{file}/content", f"/v1/batches/{batch}"):
+        assert call("acme", "GET", path).status_code == 200
+        assert call("other", "GET", path).status_code == 404
+    assert file not in call("other", "GET", "/v1/files").text
+    assert batch not in call("other", "GET", "/v1/batches").text
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := call("acme", "GET", f"/v1/batches/{batch}").json())["status"] != "completed":
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    assert found["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+    assert call("other", "GET", f"/v1/files/{found['output_file_id']}/content").status_code == 404
+    assert httpx.get(f"{url}/v1/files", verify=context).status_code == 401
+
+
+def test_only_a_delegate_acts_for_another_tenant(fleet: Secured) -> None:
+    made, key = fleet.made, fleet.new_key("mallory")
+    delegate = (made.folder / "gateway.key").read_text(encoding="ascii").strip()
+    for secret, slo_class, reason in (
+        (key, SloClass.BATCH, "TENANT_NOT_ALLOWED"),
+        (delegate, SloClass.INTERACTIVE, "SLO_CLASS_NOT_ALLOWED"),
+        (delegate, SloClass.BATCH, None),
+    ):
+        shown = Acting(made.ca, made.cert("client"), made.key("client"), _secret_file(fleet, secret))
+        with Client(fleet.router, credentials=shown) as client:
+            if reason is None:
+                assert client.complete("x", slo=Slo(slo_class=slo_class), stop=TWO).choices
+            else:
+                with pytest.raises(NotAllowed) as caught:
+                    client.complete("x", slo=Slo(slo_class=slo_class), stop=TWO)
+                assert caught.value.reason == reason
+
+
+class Acting(Credentials):
+    """Credentials that claim to act for another tenant."""
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (*Credentials.metadata(self), ("x-baton-tenant", "acme"))
+
+
+def _secret_file(fleet: Secured, secret: str) -> Path:
+    file = fleet.run_dir / f"{hashlib.sha256(secret.encode()).hexdigest()[:8]}.acting"
+    replace_secret(file, secret.encode())
+    return file

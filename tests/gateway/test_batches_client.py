@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -16,21 +14,11 @@ import pytest_asyncio
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.driving import DEMO_MODEL
 from tests.forked import Zygote
+from tests.gateway.batches import CHATS, HELLO, ended, jsonl, line, results, start, upload
 from tests.gateway.running import running_gateway
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
-
-CHATS = "/v1/chat/completions"
-HELLO = {"messages": [{"role": "user", "content": "How do I read a file?"}], "max_tokens": 4}
-
-
-def line(custom_id: str, url: str = CHATS, **body: Any) -> dict[str, Any]:
-    return {"custom_id": custom_id, "method": "POST", "url": url, "body": HELLO | {"temperature": 0} | body}
-
-
-def jsonl(lines: Iterable[dict[str, Any]]) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in lines)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -49,36 +37,6 @@ async def client(fleet: Fleet) -> AsyncIterator[Any]:
         openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=0) as opened,
     ):
         yield opened
-
-
-async def upload(client: Any, lines: Iterable[dict[str, Any]]) -> Any:
-    return await client.files.create(file=("in.jsonl", io.BytesIO(jsonl(lines))), purpose="batch")
-
-
-async def start(client: Any, lines: Iterable[dict[str, Any]], **more: Any) -> Any:
-    file = await upload(client, lines)
-    return await client.batches.create(
-        input_file_id=file.id, endpoint=CHATS, **{"completion_window": "24h"} | more
-    )
-
-
-async def ended(client: Any, batch: Any) -> Any:
-    async with asyncio.timeout(PATIENCE_S):
-        while (batch := await client.batches.retrieve(batch.id)).status not in {
-            "completed",
-            "failed",
-            "expired",
-            "cancelled",
-        }:
-            await asyncio.sleep(0.05)
-    return batch
-
-
-async def results(client: Any, file_id: str | None) -> list[dict[str, Any]]:
-    if file_id is None:
-        return []
-    text = (await client.files.content(file_id)).text
-    return [json.loads(row) for row in text.splitlines()]
 
 
 async def test_a_batch_runs_to_its_end_as_openai_describes_it(client: Any) -> None:

@@ -1,0 +1,114 @@
+"""A batch survives the death of every kind of process: the results are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+
+from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
+from tests.fleet.driving import DEMO_MODEL, until
+from tests.forked import Zygote
+from tests.gateway.batches import jsonl, line, results
+from tests.patience import PATIENCE_S
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+NUM_LINES = 60
+LINES = [
+    line(f"line-{n}", max_tokens=40 + n % 7, temperature=0.9, seed=n, ignore_eos=True)
+    for n in range(NUM_LINES)
+]
+ARGS = ("--dtype", "float64", "--num-blocks", "512")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    spec = FleetSpec(
+        model=DEMO_MODEL,
+        routers=2,
+        prefill=0,
+        decode=2,
+        gateways=2,
+        run_dir=tmp_path_factory.mktemp("batches"),
+        extra_args={"decode": ARGS, "gateway": ("--batch-lines", "4")},
+    )
+    events: list[FleetEvent] = []
+    async with Fleet(spec, events.append, zygote.process) as started:
+        keeping = asyncio.create_task(Keeper(started, events.append).keep())
+        yield started
+        assert not keeping.done()
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+
+class Caller:
+    """A client that asks another gateway when one is away."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._clients: list[Any] = [
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0)
+            for url in fleet.gateway_urls
+        ]
+
+    async def do(self, what: Any) -> Any:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for client in self._clients:
+                    with suppress(openai.APIConnectionError, openai.InternalServerError):
+                        return await what(client)
+                await asyncio.sleep(0.05)
+
+    async def start(self) -> Any:
+        file = await self.do(lambda client: client.files.create(file=("in", jsonl(LINES)), purpose="batch"))
+        return await self.do(
+            lambda client: client.batches.create(
+                input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+            )
+        )
+
+    async def look(self, batch: Any) -> Any:
+        return await self.do(lambda client: client.batches.retrieve(batch.id))
+
+    async def reached(self, batch: Any, completed: int) -> None:
+        async def has_reached() -> bool:
+            return bool((await self.look(batch)).request_counts.completed >= completed)
+
+        await until(has_reached, f"{completed} lines are done")
+
+    async def results(self, batch: Any) -> dict[str, Any]:
+        """Return the text of each line, which has run once and well."""
+
+        async def has_ended() -> bool:
+            return (await self.look(batch)).status == "completed"
+
+        await until(has_ended, "the batch has ended")
+        batch = await self.look(batch)
+        assert (batch.request_counts.completed, batch.error_file_id) == (NUM_LINES, None)
+        rows = await self.do(lambda client: results(client, batch.output_file_id))
+        assert len(rows) == NUM_LINES
+        return {row["custom_id"]: row["response"]["body"]["choices"][0]["message"]["content"] for row in rows}
+
+
+async def test_deaths_change_no_result(fleet: Fleet) -> None:
+    caller = Caller(fleet)
+    expected = await caller.results(await caller.start())
+    assert len(expected) == NUM_LINES
+    batch = await caller.start()
+    victims = ("gateway-0", "decode-0", "redis", "gateway-1", "router-0", "router-1", "redis", "decode-1")
+    for place, victim in enumerate(victims):
+        await caller.reached(batch, 3 + 6 * place)
+        assert (await caller.look(batch)).status == "in_progress"
+        fleet.process(victim).kill()
+    assert await caller.results(batch) == expected
+    logs = "".join(
+        path.read_text(encoding="utf-8")
+        for name in fleet.spec.gateway_names
+        for path in [fleet.process(name).log_path]
+    )
+    assert f'"batch": "{batch.id}", "fence": 2' in logs, "another gateway took it over"

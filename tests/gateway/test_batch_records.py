@@ -1,0 +1,134 @@
+"""Leases and results of batches, on a real Redis."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from gateway.batches.files import EXPIRIES, STORED, FileStore, StoreLimits
+from gateway.batches.records import RUNNABLE, BatchStore, Lease, Recorded, Status, batch_key
+from gateway.errors import ApiError
+from state.durable import DurableRedis
+
+pytestmark = pytest.mark.integration
+
+LIMITS = StoreLimits(max_file_bytes=1000, max_tenant_bytes=100, max_stored_bytes=150, file_ttl_s=3600)
+ABOUT = {"endpoint": "/v1/completions", "completion_window": "24h", "metadata": None}
+
+
+class Stores:
+    def __init__(self, url: str) -> None:
+        self.redis = DurableRedis(url)
+        self.files = FileStore(self.redis, LIMITS)
+        self.batches = BatchStore(self.redis, LIMITS)
+
+    async def file(self, name: str, size: int = 10, tenant: str = "acme") -> None:
+        await self.files.reserve(name, tenant, size, {"filename": "in", "purpose": "batch"})
+        await self.files.append(name, b"x" * size)
+        await self.files.publish(name, tenant, "batch", 3600, {"lines": "4"})
+
+    async def lease(self) -> Lease:
+        await self.file("in")
+        file = await self.files.find("in", "acme")
+        await self.batches.create("acme", file, ABOUT | {"input_file_id": "in"}, 60, 3600, [])
+        lease = await self.batches.take()
+        assert lease is not None
+        return lease
+
+    async def expire_lease(self, lease: Lease) -> None:
+        with self.redis.client() as redis:
+            await redis.zadd(RUNNABLE, {lease.batch.id: 0})
+
+    async def output(self, lease: Lease) -> bytes:
+        return b"".join([piece async for piece in self.files.content(lease.batch.results)])
+
+
+@pytest_asyncio.fixture
+async def stores(redis_url: str) -> AsyncIterator[Stores]:
+    opened = Stores(redis_url)
+    with opened.redis.client() as redis:
+        await redis.flushall()
+        yield opened
+        await redis.flushall()
+    await opened.redis.close()
+
+
+async def test_a_line_has_one_result_whoever_records_it(stores: Stores) -> None:
+    lease = await stores.lease()
+    assert await stores.batches.record(lease, {0: b"first\n"}, failed=False) is Recorded.DONE
+    assert await stores.batches.record(lease, {0: b"second\n", 3: b"third\n"}, failed=False) is Recorded.DONE
+    assert await stores.batches.record(lease, {3: b"failed\n"}, failed=True) is Recorded.DONE
+    assert await stores.output(lease) == b"first\nthird\n"
+    batch = await stores.batches.find(lease.batch.id, "acme")
+    assert (batch.completed, batch.failed) == (2, 0)
+
+
+async def test_who_has_lost_the_lease_changes_nothing(stores: Stores) -> None:
+    stale = await stores.lease()
+    assert await stores.batches.take() is None, "it is held"
+    await stores.expire_lease(stale)
+    lease = await stores.batches.take()
+    assert lease is not None
+    assert lease.fence == stale.fence + 1
+    assert await stores.batches.record(stale, {0: b"stale\n"}, failed=False) is Recorded.LEASE_LOST
+    assert await stores.batches.renew(stale) is None
+    assert not await stores.batches.finalize(stale)
+    assert not await stores.batches.end(stale, Status.COMPLETED)
+    await stores.batches.give_back(stale)
+    assert await stores.batches.take() is None, "the new holder keeps it"
+    assert await stores.batches.record(lease, {0: b"fresh\n"}, failed=False) is Recorded.DONE
+    assert await stores.batches.finalize(lease)
+    assert await stores.batches.end(lease, Status.COMPLETED)
+    assert await stores.output(lease) == b"fresh\n"
+
+
+async def test_a_batch_that_is_given_back_is_free_at_once(stores: Stores) -> None:
+    lease = await stores.lease()
+    await stores.batches.give_back(lease)
+    assert await stores.batches.renew(lease) is None
+    assert await stores.batches.take() is not None
+
+
+async def test_a_clock_set_back_keeps_no_batch_from_running(stores: Stores) -> None:
+    lease = await stores.lease()
+    with stores.redis.client() as redis:
+        await redis.zincrby(RUNNABLE, 3_600_000, lease.batch.id)
+    assert await stores.batches.take() is not None
+
+
+async def test_results_wait_for_room(stores: Stores) -> None:
+    lease = await stores.lease()
+    big = b"x" * (LIMITS.max_tenant_bytes - 10) + b"\n"
+    assert await stores.batches.record(lease, {0: big}, failed=False) is Recorded.NO_ROOM
+    assert await stores.batches.record(lease, {0: big[1:]}, failed=False) is Recorded.DONE
+
+
+async def test_bytes_are_counted_until_the_file_is_gone(stores: Stores) -> None:
+    await stores.file("a", 60)
+    with pytest.raises(ApiError, match="60 that this tenant has"):
+        await stores.file("b", 60)
+    await stores.file("b", 90, "other")
+    with pytest.raises(ApiError, match="150 of all"):
+        await stores.file("c", 1, "third")
+    await stores.files.delete("a", "acme", "batch")
+    await stores.files.delete("a", "acme", "batch")
+    await stores.files.remove_expired("b")
+    with stores.redis.client() as redis:
+        assert await redis.hgetall(STORED) == {b"all": b"0"}
+        assert [key async for key in redis.scan_iter()] == [STORED.encode()]
+
+
+async def test_an_input_outlives_its_expiry_until_the_batch_has_ended(stores: Stores) -> None:
+    lease = await stores.lease()
+    await stores.files.remove_expired("in")
+    assert (await stores.files.find("in", "acme")).bytes == 10
+    await stores.batches.end(lease, Status.CANCELLED)
+    await stores.files.remove_expired("in")
+    with pytest.raises(ApiError, match="no such file"):
+        await stores.files.find("in", "acme")
+    await stores.batches.forget(lease.batch.id)
+    with stores.redis.client() as redis:
+        assert not await redis.exists(batch_key(lease.batch.id))
+        assert await redis.zcard(EXPIRIES) == 0
