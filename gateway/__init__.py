@@ -10,6 +10,7 @@ In reading order:
 - `outputs`: tool calls and reasoning in the text of a choice.
 - `errors`: an error's meaning, before it gets an API's own shape.
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
+- `responses`: `/v1/responses`, and those that are stored.
 - `anthropic`: `/v1/messages` and `/v1/messages/count_tokens`.
 - `batches`: `/v1/files` and `/v1/batches`, and what runs them.
 

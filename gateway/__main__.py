@@ -45,7 +45,7 @@ async def serve(config: GatewayConfig) -> None:
             open_durable(config.redis, config.redis_access) as redis,
         ):
             batch_api = None if redis is None else BatchApi.open(redis, config.file_limits)
-            app = make_app(fleet, config.max_body_bytes, redis, batch_api)
+            app = make_app(fleet, config.max_body_bytes, redis, batch_api, config.response_limits)
             async with running_batches(app, batch_api, config.batch_lines):
                 await _Server(_settings(config, app), listener).serve(sockets=[listener])
     finally:

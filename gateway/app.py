@@ -22,6 +22,9 @@ from gateway.fleet import FleetClient, caller_key
 from gateway.openai import convert as openai_names
 from gateway.openai import endpoints as openai
 from gateway.openai.problems import error_json as openai_error
+from gateway.responses import convert as responses_names
+from gateway.responses import endpoints as responses
+from gateway.responses.store import ResponseLimits, ResponseStore
 from state.durable import DurableRedis
 from state.errors import StoreUnavailable
 
@@ -30,7 +33,11 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 def make_app(
-    fleet: FleetClient, max_body_bytes: int, redis: DurableRedis | None, batch_api: batches.BatchApi | None
+    fleet: FleetClient,
+    max_body_bytes: int,
+    redis: DurableRedis | None,
+    batch_api: batches.BatchApi | None,
+    limits: ResponseLimits,
 ) -> FastAPI:
     """Return the application, which refuses what Redis would keep without it. The caller closes `fleet`."""
     app = FastAPI(title="Baton", openapi_url=None)
@@ -39,6 +46,8 @@ def make_app(
     for api in (openai, anthropic):
         app.include_router(api.routes(fleet, max_body_bytes))
     app.include_router(batches.routes(fleet, max_body_bytes, batch_api))
+    store = None if redis is None else ResponseStore(redis, limits)
+    app.include_router(responses.routes(fleet, max_body_bytes, store))
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -93,8 +102,11 @@ def _respond(request: Request, problem: Problem) -> Response:
 
 
 async def _on_error(request: Request, error: ApiError | BatonError) -> Response:
-    names = anthropic_names if request.url.path.startswith(anthropic.PREFIX) else openai_names
-    return _respond(request, problem_of(error, names.param_of))
+    param_of = openai_names.param_of
+    for api, names in ((anthropic, anthropic_names), (responses, responses_names)):
+        if request.url.path.startswith(api.PREFIX):
+            param_of = names.param_of
+    return _respond(request, problem_of(error, param_of))
 
 
 async def _on_store_error(request: Request, error: StoreUnavailable) -> Response:

@@ -37,12 +37,18 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def explained(error: ValidationError) -> ApiError:
-    """Return the error for the first wrong field: its path, its value and what is accepted."""
-    first = error.errors(include_url=False)[0]
+def explained(error: ValidationError, *where: str | int) -> ApiError:
+    """Return the error of the first wrong field; `where` is the path of what was read in the body."""
+    errors = [
+        (found, [part for part in found["loc"] if not _is_variant(part)])
+        for found in error.errors(include_url=False)
+    ]
+    # A value that fits no member of a union has an error for each: take that of the one that it fits best.
+    field = errors[0][0]["loc"][:1]
+    first, names = max((found for found in errors if found[0]["loc"][:1] == field), key=lambda e: len(e[1]))
     if first["type"] == "json_invalid":
         return invalid("", f"the body is not JSON: {first['msg']}", code="malformed_message")
-    param = path(part for part in first["loc"] if not _is_variant(part))
+    param = path((*where, *names))
     if first["type"] == "extra_forbidden":
         return invalid(param, f"{param} is not a field of this request", code="unknown_field")
     if first["type"] == "missing":
@@ -52,21 +58,27 @@ def explained(error: ValidationError) -> ApiError:
     return invalid(param, f"{named} is {_short(first['input'])}; {reason[:1].lower()}{reason[1:]}")
 
 
-def text_of(content: str | Sequence[Mapping[str, Any]], where: str) -> str:
+TEXTS: Mapping[str, str] = {"text": "text"}
+"""The types of parts that are served, each with the field that has its text."""
+
+
+def text_of(content: str | Sequence[Mapping[str, Any]], where: str, texts: Mapping[str, str] = TEXTS) -> str:
     """Return a text, or the texts of its parts, a line each. Raises `ApiError` for parts of another kind.
 
     `where` is the path of the content in the body.
     """
     if isinstance(content, str):
         return content
-    texts = []
+    found = []
     for index, part in enumerate(content):
-        kind, text = part.get("type"), part.get("text")
-        if kind != "text" or not isinstance(text, str):
-            name = f"{where}[{index}].type"
-            raise invalid(name, f"{name} is {kind!r}; accepted: 'text', with a text")
-        texts.append(text)
-    return "\n".join(texts)
+        kind = part.get("type")
+        name = texts.get(str(kind))
+        text = None if name is None else part.get(name)
+        if not isinstance(text, str):
+            param, accepted = f"{where}[{index}].type", " or ".join(map(repr, texts))
+            raise invalid(param, f"{param} is {kind!r}; accepted: {accepted}, with a text")
+        found.append(text)
+    return "\n".join(found)
 
 
 def path(parts: Iterable[str | int]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from baton.security.credentials import Credentials
 from gateway.batches.files import StoreLimits
 from gateway.fleet import CallerCredentials
+from gateway.responses.store import ResponseLimits
 from services.security.settings import Security, is_loopback
 from services.settings import add_log_flags, check_address, check_least, check_redis_url
 from state.access import RedisAccess
@@ -35,6 +36,7 @@ class GatewayConfig:
     max_body_bytes: int
     file_limits: StoreLimits
     batch_lines: int
+    response_limits: ResponseLimits
     connect_s: float
     drain_s: float
     log_level: str
@@ -79,8 +81,11 @@ def parse_config(argv: Sequence[str]) -> GatewayConfig:
         given.pop("ca"), given.pop("cert"), given.pop("key"), given.pop("api_key_file")
     )
     limits = StoreLimits(**{field.name: given.pop(field.name) for field in fields(StoreLimits)})
+    kept = ResponseLimits(**{field.name: given.pop(field.name) for field in fields(ResponseLimits)})
     routers = tuple(given.pop("router") or ("127.0.0.1:50051",))
-    return GatewayConfig(credentials=credentials, routers=routers, file_limits=limits, **given)
+    return GatewayConfig(
+        credentials=credentials, routers=routers, file_limits=limits, response_limits=kept, **given
+    )
 
 
 def flags() -> argparse.ArgumentParser:
@@ -127,6 +132,27 @@ def flags() -> argparse.ArgumentParser:
         metavar="URL",
         help="where files, batches and responses are kept, by redis://, rediss:// or unix://; without it "
         "they are not served",
+    )
+    add(
+        "--response-ttl-s",
+        default=86_400.0,
+        type=float,
+        metavar="S",
+        help="how long a response of /v1/responses is kept (86400)",
+    )
+    add(
+        "--response-max-bytes",
+        default=1 << 20,
+        type=int,
+        metavar="N",
+        help=f"the largest response that is kept, compressed with its conversation ({1 << 20})",
+    )
+    add(
+        "--responses-max-bytes",
+        default=64 << 20,
+        type=int,
+        metavar="N",
+        help=f"all that are kept; over it, the tenant that holds most loses its oldest ({64 << 20})",
     )
     add("--redis-ca", type=Path, metavar="FILE", help="the CA of rediss:// (--ca)")
     add("--redis-password-file", type=Path, metavar="FILE", help="the password of the user in --redis")

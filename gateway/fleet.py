@@ -60,6 +60,7 @@ class FleetClient:
             credentials=credentials,
         )
         self.has_own_key = credentials.api_key_file is not None
+        self._sends_keys = credentials.ca is not None
         self._model: Model | None = None
         self._vocabulary: Vocabulary | None = None
 
@@ -80,6 +81,10 @@ class FleetClient:
             read = [await self.sdk.token_bytes(page) for page in pages]
             self._vocabulary = [data for page in read for data in page]
         return self._vocabulary
+
+    async def tenant(self) -> str:
+        """Return the HTTP caller's tenant. Without TLS to the routers, and so without keys, there is one."""
+        return await self.sdk.proven_tenant() if self._sends_keys else ""
 
     async def model(self, name: str = "") -> Model:
         """Return the fleet's model. Raises `NotFound` if it has another name than the one given."""

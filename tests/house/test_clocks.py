@@ -13,6 +13,7 @@ DATES = {
     "router.preprocess.chat_template": "the date that a template puts into a prompt",
     "services.security.settings": "whether a certificate is valid today",
     "baton.cli.commands.certs": "from when on a certificate is valid",
+    "gateway.responses.draft": "when a response was created and completed, as gateway.openai.endpoints",
     "gateway.openai.endpoints": "when a response was created, in Unix seconds, as the API has it",
     "gateway.batches.files": "ids that sort by when a file or batch was created",
     "baton.fleet.launcher": "as baton.cli.commands.certs",

@@ -1,0 +1,201 @@
+"""Conversion of requests to the SDK's types, the fields that a response repeats, and names of fields back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from baton.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
+from baton.types import JsonObject, JsonSchema, OutputFormat
+from gateway.bodies import explained
+from gateway.errors import invalid, renamed
+from gateway.generations import Generation
+from gateway.openai.convert import sampling_of, stop_of
+from gateway.responses.items import Item, messages_of
+from gateway.responses.schema import FunctionTool, ResponsesBody
+from gateway.slo import slo_of
+
+_RENAMED = {
+    "stop.strings": "stop",
+    "stop.stop_strings": "stop",
+    "stop.include_stop": "include_stop_str_in_output",
+    "stop.max_tokens": "max_output_tokens",
+    "chat.template_arguments": "chat_template_kwargs",
+    "chat.messages": "input",
+    "chat": "input",
+    "output_format": "text.format",
+    "request_id": "Idempotency-Key",
+}
+_UNSERVED = (
+    "background",
+    "background_options",
+    "conversation",
+    "prompt",
+    "max_tool_calls",
+    "top_logprobs",
+    "moderation",
+    "context_management",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "access_programs",
+    "image",
+)
+_INCLUDED = ("reasoning.encrypted_content",)
+"""Extras of `include` that are served. Reasoning always comes with its text, so nothing is encrypted."""
+MAX_METADATA, MAX_KEY, MAX_VALUE = 16, 64, 512
+
+
+def param_of(field: str) -> str:
+    """Return the name in the HTTP body of a field of the contract."""
+    return renamed(field, _RENAMED)
+
+
+def check(body: ResponsesBody) -> None:
+    """Raise `ApiError` for a field that is not served, by its name."""
+    for name in _UNSERVED:
+        value = getattr(body, name)
+        if value is not None and value is not False:
+            raise invalid(name, f"{name} is set; accepted: unset, as this fleet does not serve it")
+    if body.truncation == "auto":
+        raise invalid("truncation", "truncation is 'auto'; accepted: 'disabled'")
+    verbosity = None if body.text is None else body.text.verbosity
+    if verbosity not in {None, "medium"}:
+        raise invalid("text.verbosity", f"text.verbosity is {verbosity!r}; accepted: 'medium'")
+    if body.stream_options is not None and body.stream_options.include_obfuscation:
+        name = "stream_options.include_obfuscation"
+        raise invalid(name, f"{name} is true; accepted: false, as no event is padded")
+    reasoning = body.reasoning
+    for field in ("summary", "generate_summary"):
+        asked = None if reasoning is None else getattr(reasoning, field)
+        if asked not in {None, "auto"}:
+            name = f"reasoning.{field}"
+            raise invalid(
+                name, f"{name} is {asked!r}; accepted: 'auto', as reasoning comes as it was written"
+            )
+    check_included(body.include or ())
+    metadata = body.metadata or {}
+    if len(metadata) > MAX_METADATA or any(
+        len(key) > MAX_KEY or len(value) > MAX_VALUE for key, value in metadata.items()
+    ):
+        raise invalid(
+            "metadata",
+            f"metadata has {len(metadata)} entries; accepted: up to {MAX_METADATA}, with keys of up to "
+            f"{MAX_KEY} and values of up to {MAX_VALUE} characters",
+        )
+
+
+def check_included(names: Sequence[str]) -> None:
+    """Raise `ApiError` for an extra that no response has."""
+    for index, name in enumerate(names):
+        if name not in _INCLUDED:
+            where = f"include[{index}]"
+            raise invalid(where, f"{where} is {name!r}; accepted: {', '.join(_INCLUDED)}")
+
+
+def generation_of(
+    body: ResponsesBody,
+    conversation: Sequence[Item],
+    num_earlier: int,
+    headers: Mapping[str, str],
+    request_id: str,
+    context_tokens: int,
+) -> Generation:
+    """Return the generation that continues a conversation. Raises `ApiError`."""
+    effort = None if body.reasoning is None else body.reasoning.effort
+    arguments = {} if effort is None else {"reasoning_effort": effort}
+    tools = _tools(body)
+    chat = Chat(
+        messages_of(conversation, num_earlier, body.instructions),
+        arguments | (body.chat_template_kwargs or {}),
+        tools=tools,
+        tool_choice=_tool_choice(body) if tools else None,
+        parallel_tool_calls=body.parallel_tool_calls if tools else None,
+    )
+    limit = body.max_output_tokens
+    return Generation(
+        chat,
+        sampling_of(body, headers),
+        stop_of(body, context_tokens if limit is None else limit),
+        slo_of(body.slo, headers),
+        request_id,
+        body.truncate_prompt_tokens,
+        _output_format(body),
+    )
+
+
+def repeated(body: ResponsesBody) -> dict[str, Any]:
+    """Return the fields of a request that its response repeats."""
+    given = body.model_dump(
+        mode="json",
+        by_alias=True,
+        include={
+            "instructions",
+            "previous_response_id",
+            "max_output_tokens",
+            "metadata",
+            "user",
+            "safety_identifier",
+            "prompt_cache_key",
+        },
+    )
+    form = None if body.text is None else body.text.format
+    reasoning = body.reasoning
+    return given | {
+        "background": False,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "reasoning": {
+            "effort": None if reasoning is None else reasoning.effort,
+            "summary": None if reasoning is None else reasoning.summary,
+        },
+        "service_tier": "default",
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "text": {
+            "format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)
+        },
+        "tool_choice": body.tool_choice or "auto",
+        "tools": body.tools or [],
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "truncation": "disabled",
+    }
+
+
+def _tools(body: ResponsesBody) -> list[Tool]:
+    tools = []
+    for index, given in enumerate(body.tools or ()):
+        if given.get("type") != "function":
+            where = f"tools[{index}].type"
+            raise invalid(where, f"{where} is {given.get('type')!r}; accepted: 'function'")
+        try:
+            tool = FunctionTool.model_validate(given)
+        except ValidationError as error:
+            raise explained(error, "tools", index) from None
+        tools.append(Tool(tool.name, tool.description or "", tool.parameters or {}, strict=bool(tool.strict)))
+    return tools
+
+
+def _tool_choice(body: ResponsesBody) -> ToolChoice:
+    choice = body.tool_choice or "auto"
+    if isinstance(choice, str) and choice in set(ToolMode):
+        return ToolMode(choice)
+    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str):
+        return NamedTool(choice["name"])
+    raise invalid(
+        "tool_choice",
+        f"tool_choice is {str(choice)[:80]!r}; accepted: 'auto', 'none', 'required', "
+        "or an object of the type 'function' with a name",
+    )
+
+
+def _output_format(body: ResponsesBody) -> OutputFormat | None:
+    form = None if body.text is None else body.text.format
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return JsonObject()
+    if form.schema_ is None:
+        name = "text.format.schema"
+        raise invalid(name, f"{name} is missing; accepted: a JSON schema")
+    return JsonSchema(form.schema_)

@@ -1,0 +1,196 @@
+"""From a body to an accepted generation, and from its events to a response, whole or as a stream."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from baton.chat import Chat
+from baton.errors import BatonError
+from baton.types import Finished, Queued
+from gateway.errors import ApiError, Problem, invalid, needs_redis, problem_of
+from gateway.fleet import FleetClient
+from gateway.generations import ID_HEADER, Generation, Running
+from gateway.outcome import comment
+from gateway.outputs import parser_of
+from gateway.responses.convert import check, generation_of, param_of, repeated
+from gateway.responses.draft import Draft, replayed, unix_s
+from gateway.responses.events import Event
+from gateway.responses.items import Item, read_items
+from gateway.responses.keeping import Keeping
+from gateway.responses.schema import ResponsesBody
+from gateway.responses.store import Record, ResponseStore
+from state.errors import StoreUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A response to make, unless `known` is the one that the same request has had before."""
+
+    generation: Generation
+    keeping: Keeping
+    known: Record | None
+
+
+async def ask(
+    body: ResponsesBody, headers: Mapping[str, str], fleet: FleetClient, store: ResponseStore | None
+) -> Asked:
+    """Return what a body asks for. Raises `ApiError`, `BatonError` and `StoreUnavailable`."""
+    check(body)
+    model = await fleet.model(body.model)
+    key = headers.get(ID_HEADER, "")
+    owner = hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else uuid.uuid4().hex
+    items = read_items(body.input, owner)
+    if store is None and (body.store or body.previous_response_id is not None):
+        raise needs_redis("responses that are stored")
+    keeps = store is not None and body.store is not False
+    tenant = await fleet.tenant() if keeps or body.previous_response_id is not None else ""
+    earlier: list[Item] = []
+    if body.previous_response_id is not None:
+        assert store is not None
+        earlier = await _conversation(store, tenant, body.previous_response_id)
+    generation = generation_of(
+        body, [*earlier, *items], len(earlier), headers, key or owner, model.max_context_tokens
+    )
+    head = {
+        "id": f"resp_{owner}",
+        "object": "response",
+        "created_at": unix_s(),
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "model": model.name,
+        "output": [],
+        "status": "in_progress",
+        "store": keeps,
+        "usage": None,
+    }
+    content = body.model_dump_json(exclude={"stream", "stream_options"})
+    digest = hashlib.blake2b(content.encode()).hexdigest()
+    record = Record(head | repeated(body), earlier, items, key or owner, digest)
+    keeping = Keeping(store if keeps else None, tenant, record, is_demanded=bool(body.store))
+    return Asked(generation, keeping, await _known(keeping) if key else None)
+
+
+async def _conversation(store: ResponseStore, tenant: str, response_id: str) -> list[Item]:
+    previous, name = await store.find(tenant, response_id), "previous_response_id"
+    if previous is None:
+        message = f"{name} is {response_id!r}; accepted: the id of a response that is still stored"
+        raise invalid(name, message, code="previous_response_not_found")
+    status = previous.response["status"]
+    if previous.is_running:
+        problem = Problem(
+            409,
+            "invalid_request_error",
+            f"{name} is {response_id!r}, which is still running; come back",
+            param=name,
+            code="previous_response_in_progress",
+            retry_after_s=1.0,
+        )
+        raise ApiError(problem)
+    if status not in {"completed", "incomplete"}:
+        raise invalid(name, f"{name} is {response_id!r}, which is {status}; accepted: one that completed")
+    return previous.conversation
+
+
+async def _known(keeping: Keeping) -> Record | None:
+    """Return the response that the same Idempotency-Key has had. Raises `ApiError` if it was for another."""
+    asked, store = keeping.record, keeping.store
+    try:
+        known = None if store is None else await store.find(keeping.tenant, asked.response["id"])
+    except StoreUnavailable:
+        return None  # `Keeping.begin` says what that means
+    if known is not None and known.digest != asked.digest:
+        name = "Idempotency-Key"
+        message = f"{name} is in use for another request; accepted: a new one, or the same request"
+        raise invalid(name, message, status=409, code="request_id_in_use")
+    return known if known is not None and known.response["status"] in {"completed", "incomplete"} else None
+
+
+async def accepted(asked: Asked, fleet: FleetClient) -> Running:
+    """Return the generation once the fleet has accepted it. Raises `BatonError` and `StoreUnavailable`."""
+    running = await Running.begin(fleet, asked.generation)
+    try:
+        await asked.keeping.begin()
+    except BaseException:
+        await running.close()
+        raise
+    return running
+
+
+async def whole(asked: Asked, running: Running) -> dict[str, Any]:
+    """Return the response once it has ended. Raises `ApiError` and `BatonError`."""
+    made = Making(asked, running)
+    async with aclosing(made.events()) as events:
+        async for _ in events:
+            pass
+    if made.draft.problem is not None:
+        await asked.keeping.abandon()  # nobody has heard of it
+        raise ApiError(made.draft.problem)
+    return made.draft.response
+
+
+async def stream(asked: Asked, running: Running) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a stream, an error among them as the last one."""
+    number = 0
+    async with aclosing(Making(asked, running).events()) as found:
+        async for events in found:
+            if isinstance(events, Queued):
+                yield comment(f"queued, {events.position} ahead")
+                continue
+            yield b"".join(sse(event, number + place) for place, event in enumerate(events))
+            number += len(events)
+
+
+async def replay(known: Record) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a response that has ended before."""
+    for number, event in enumerate(replayed(known.response)):
+        yield sse(event, number)
+
+
+def sse(event: Event, number: int) -> bytes:
+    """Return one server-sent event."""
+    data = json.dumps(event | {"sequence_number": number}, separators=(",", ":"))
+    return f"event: {event['type']}\ndata: {data}\n\n".encode()
+
+
+class Making:
+    """A response while its generation runs."""
+
+    def __init__(self, asked: Asked, running: Running) -> None:
+        self._keeping = asked.keeping
+        self._running = running
+        chat = asked.generation.prompt
+        assert isinstance(chat, Chat)
+        parser = parser_of(chat, running.accepted, 0)
+        self.draft = Draft(asked.keeping.record.response, parser)
+
+    async def events(self) -> AsyncGenerator[list[Event] | Queued, None]:
+        """Yield the events as they come. If nobody takes all of them, the generation is cancelled."""
+        draft, has_ended = self.draft, False
+        try:
+            async with aclosing(self._running.events) as received:
+                yield draft.opening()
+                try:
+                    async for event in received:
+                        await self._keeping.renew()
+                        if isinstance(event, Queued):
+                            yield event
+                        elif isinstance(event, Finished):
+                            request_id = self._running.accepted.request_id
+                            yield draft.finish(event, request_id, self._running.resumes)
+                        elif found := draft.of(event):
+                            yield found
+                except BatonError as error:
+                    yield draft.fail(problem_of(error, param_of))
+            has_ended = True
+            await self._keeping.end(draft.response)
+            yield [draft.closing()]
+        finally:
+            if not has_ended:
+                await self._keeping.abandon()

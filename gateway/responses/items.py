@@ -1,0 +1,125 @@
+"""The items of a conversation: messages, reasoning, calls and their results, and the chat that they form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from baton.chat import ChatMessage, ToolCall
+from gateway.bodies import explained, text_of
+from gateway.errors import invalid
+from gateway.responses.schema import CallItem, CallOutputItem, MessageItem, ReasoningItem
+from gateway.slo import Strict
+
+Item = dict[str, Any]
+"""An item as clients see it."""
+
+_KINDS: dict[str, tuple[type[Strict], str]] = {
+    "message": (MessageItem, "msg"),
+    "reasoning": (ReasoningItem, "rs"),
+    "function_call": (CallItem, "fc"),
+    "function_call_output": (CallOutputItem, "fco"),
+}
+"""The kinds of items, with the prefixes of their ids."""
+
+_TEXTS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""The parts of a message, and where their texts are."""
+
+
+def item_id(kind: str, owner: str, place: int | str) -> str:
+    """Return the id of an item: the same one each time the same request is sent."""
+    return f"{_KINDS[kind][1]}_{owner}_{place}"
+
+
+def read_items(given: str | Sequence[Mapping[str, Any]], owner: str) -> list[Item]:
+    """Return the items of an input, each with an id. Raises `ApiError` that names the item and its field."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    if not given:
+        raise invalid("input", "input is []; accepted: a text, or items")
+    return [_read(item, index, owner) for index, item in enumerate(given)]
+
+
+def _read(given: Mapping[str, Any], index: int, owner: str) -> Item:
+    kind = given.get("type", "message")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        where = f"input[{index}].type"
+        raise invalid(where, f"{where} is {kind!r}; accepted: {', '.join(_KINDS)}")
+    try:
+        item = _KINDS[kind][0].model_validate(given)
+    except ValidationError as error:
+        raise explained(error, "input", index) from None
+    found = item.model_dump(exclude_none=True)
+    return {"id": item_id(kind, owner, f"i{index}"), **found}
+
+
+def messages_of(items: Sequence[Item], num_earlier: int, instructions: str | None) -> list[ChatMessage]:
+    """Return the chat of a conversation; raises `ApiError`.
+
+    The first `num_earlier` items are those of earlier responses; the others are the input.
+    """
+    messages = [] if instructions is None else [ChatMessage("system", instructions)]
+    turn = _Turn()
+    names: dict[str, str] = {}
+    for place, item in enumerate(items):
+        where = f"input[{place - num_earlier}]"
+        match item["type"]:
+            case "reasoning":
+                messages += turn.reasoned(_reasoning_of(item, where))
+            case "function_call":
+                names[item["call_id"]] = item["name"]
+                turn.calls.append(ToolCall(item["call_id"], item["name"], item["arguments"]))
+            case "function_call_output":
+                messages += [*turn.ended(), _result(item, where, names)]
+            case _ if item["role"] == "assistant":
+                messages += turn.said(text_of(item["content"], f"{where}.content", _TEXTS))
+            case _:
+                role = "system" if item["role"] == "developer" else item["role"]
+                text = text_of(item["content"], f"{where}.content", _TEXTS)
+                messages += [*turn.ended(), ChatMessage(role, text)]
+    return [*messages, *turn.ended()]
+
+
+def _result(item: Item, where: str, names: Mapping[str, str]) -> ChatMessage:
+    call_id = item["call_id"]
+    if call_id not in names:
+        param = f"{where}.call_id"
+        raise invalid(param, f"{param} is {call_id!r}; accepted: the call_id of an earlier function_call")
+    text = text_of(item["output"], f"{where}.output", _TEXTS)
+    return ChatMessage("tool", text, tool_call_id=call_id, name=names[call_id])
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One message of the assistant's, gathered from the items that it became: reasoning, a text, calls."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+
+    def reasoned(self, text: str) -> list[ChatMessage]:
+        ended = self.ended() if self.text or self.calls else []
+        self.reasoning = "\n".join(filter(None, (self.reasoning, text)))
+        return ended
+
+    def said(self, text: str) -> list[ChatMessage]:
+        ended = self.ended() if self.text or self.calls else []
+        self.text = text
+        return ended
+
+    def ended(self) -> list[ChatMessage]:
+        """Return the message, if there is one, and begin anew."""
+        if not (self.reasoning or self.text or self.calls):
+            return []
+        message = ChatMessage("assistant", self.text, tool_calls=tuple(self.calls), reasoning=self.reasoning)
+        self.reasoning, self.text, self.calls = "", "", []
+        return [message]
+
+
+def _reasoning_of(item: Item, where: str) -> str:
+    if item.get("content"):
+        return text_of(item["content"], f"{where}.content", {"reasoning_text": "text"})
+    return text_of(item["summary"], f"{where}.summary", {"summary_text": "text"})

@@ -1,0 +1,67 @@
+"""One response's place in the store, while the response is made.
+
+It is kept from the moment when the fleet accepts it, so that others see it and can cancel it. Until its end
+the place is leased: the response of a gateway that died is soon gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.responses.store import Record, ResponseStore
+from state.errors import StoreUnavailable
+
+LEASE_S = 120.0
+RENEW_S = 30.0
+
+
+@dataclass(slots=True)
+class Keeping:
+    """The place of `record`.
+
+    store        None: the response is not kept
+    is_demanded  the caller asked for it, so that a Redis that does not respond is an error
+    """
+
+    store: ResponseStore | None
+    tenant: str
+    record: Record
+    is_demanded: bool
+    _leased_at: float = 0.0
+
+    async def begin(self) -> None:
+        """Take the place. Raises `StoreUnavailable` if the caller demanded one."""
+        try:
+            await self._keep(LEASE_S)
+        except StoreUnavailable:
+            if self.is_demanded:
+                raise
+            self.store = None
+
+    async def renew(self) -> None:
+        """Renew the lease if it is time."""
+        if time.monotonic() >= self._leased_at + RENEW_S:
+            with contextlib.suppress(StoreUnavailable):
+                await self._keep(LEASE_S)
+
+    async def end(self, response: dict[str, Any]) -> None:
+        """Keep the response as it ended. Its `store` says whether it is kept."""
+        response["store"] = self.store is not None
+        self.record = replace(self.record, response=response)
+        try:
+            response["store"] = await self._keep(None)
+        except StoreUnavailable:
+            response["store"] = False
+
+    async def abandon(self) -> None:
+        """Give up the place."""
+        if self.store is not None:
+            with contextlib.suppress(StoreUnavailable):  # the lease ends soon
+                await self.store.drop(self.tenant, self.record.response["id"])
+
+    async def _keep(self, ttl_s: float | None) -> bool:
+        self._leased_at = time.monotonic()
+        return self.store is not None and await self.store.keep(self.tenant, self.record, ttl_s)

@@ -1,0 +1,119 @@
+"""The bodies of `/v1/responses`, with `slo`, which is Baton's own. Unknown fields are refused."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gateway.openai.schema import SamplingFields
+from gateway.slo import Strict
+
+Parts = str | list[dict[str, Any]]
+"""A text, or parts, of which `items` takes texts and refuses the others by name."""
+
+
+class MessageItem(Strict):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Parts
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+
+class CallItem(Strict):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: str | None = None
+
+
+class CallOutputItem(Strict):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Parts
+    id: str | None = None
+    status: str | None = None
+
+
+class ReasoningItem(Strict):
+    type: Literal["reasoning"]
+    summary: list[dict[str, Any]] = Field(default_factory=list)
+    content: list[dict[str, Any]] | None = None
+    encrypted_content: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class FunctionTool(Strict):
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextFormat(Strict):
+    """A format of the text. A schema's `strict` is always kept, whether it is set or not."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextConfig(Strict):
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(Strict):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class StreamOptions(Strict):
+    include_obfuscation: bool | None = None
+
+
+class ResponsesBody(SamplingFields):
+    """`POST /v1/responses`."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_output_tokens: int | None = None
+    text: TextConfig | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    include: list[str] | None = None
+    metadata: dict[str, str] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    service_tier: str | None = None
+    # Names of the caller's own, which need nothing from the fleet.
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    # Not served: `convert` refuses these by name.
+    background: bool | None = None
+    background_options: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    max_tool_calls: Any = None
+    top_logprobs: Any = None
+    moderation: Any = None
+    context_management: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    access_programs: Any = None
+    image: Any = None
+    # vLLM's addition
+    chat_template_kwargs: dict[str, Any] | None = None

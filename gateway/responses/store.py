@@ -1,0 +1,106 @@
+"""Responses that outlive their request, in Redis: those of one tenant are never shown to another."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gateway.responses.items import Item
+from services.settings import check_least
+from state import keys
+from state.durable import DurableRedis
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseLimits:
+    """How long a response is kept, how large one may be, and how large all of them together.
+
+    Raises `ValueError` naming the flag, its value and what it accepts.
+    """
+
+    response_ttl_s: float
+    response_max_bytes: int
+    responses_max_bytes: int
+
+    def __post_init__(self) -> None:
+        check_least(self, 1, "response_ttl_s", "response_max_bytes", "responses_max_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A response with all that continuing it needs.
+
+    earlier     the items of the responses before it
+    input       its own input items
+    request_id  its generation's
+    digest      of the request that asked for it
+    """
+
+    response: dict[str, Any]
+    earlier: list[Item]
+    input: list[Item]
+    request_id: str
+    digest: str
+
+    @property
+    def conversation(self) -> list[Item]:
+        """The items that the next response continues."""
+        return [*self.earlier, *self.input, *self.response["output"]]
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.response["status"] == "in_progress")
+
+
+class ResponseStore:
+    """The responses of all tenants. Calls raise `StoreUnavailable`.
+
+    When all of them together are over the limit, the tenant that holds most loses its oldest ones.
+    """
+
+    def __init__(self, redis: DurableRedis, limits: ResponseLimits) -> None:
+        self._redis = redis
+        self._limits = limits
+
+    async def find(self, tenant: str, response_id: str) -> Record | None:
+        """Return a response; None if the tenant has no such one, or no longer."""
+        content = await self._redis.run("find_response", _keys(tenant)[:2], [response_id])
+        return None if content is None else Record(**json.loads(zlib.decompress(content)))
+
+    async def keep(self, tenant: str, record: Record, ttl_s: float | None = None) -> bool:
+        """Keep a response in place of the one with its id. Returns False if it is too large."""
+        parts = {part.name: getattr(record, part.name) for part in fields(record)}
+        content = zlib.compress(json.dumps(parts, separators=(",", ":")).encode(), 1)
+        limits = self._limits
+        if len(content) > min(limits.response_max_bytes, limits.responses_max_bytes):
+            return False
+        ttl_ms = round(1000 * min(limits.response_ttl_s, ttl_s or limits.response_ttl_s))
+        found = await self._redis.run(
+            "keep_response", _keys(tenant), [tenant, record.response["id"], content, ttl_ms]
+        )
+        total = int(found)
+        while total > limits.responses_max_bytes:
+            with self._redis.client() as redis:
+                largest: Any = await redis.zrange(_keys(tenant)[2], -1, -1)
+            if not largest:
+                break  # others have just dropped theirs
+            _, total = await self._drop(largest[0].decode(), "")
+        return True
+
+    async def drop(self, tenant: str, response_id: str) -> bool:
+        """Forget a response. Returns whether there was one."""
+        dropped, _ = await self._drop(tenant, response_id)
+        return dropped > 0
+
+    async def _drop(self, tenant: str, response_id: str) -> tuple[int, int]:
+        args: list[str | int] = [tenant, response_id, self._limits.responses_max_bytes]
+        dropped, total = await self._redis.run("drop_responses", _keys(tenant), args)
+        return dropped, total
+
+
+def _keys(tenant: str) -> list[str]:
+    """Return the keys in the order in which the scripts expect them."""
+    own = [keys.durable(f"responses_{part}", tenant) for part in ("content", "times")]
+    return own + [keys.durable(f"responses_{part}") for part in ("bytes", "tenants", "total")]

@@ -1,0 +1,99 @@
+"""The grammar of events: any run of deltas gives a well-formed sequence, which adds up to the response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baton.types import ChoiceFinished, FinishReason, Tokens
+from chat_formats import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun
+from gateway.errors import Problem
+from gateway.responses.draft import Draft, replayed
+from tests.gateway.responses.summing import summed
+
+texts = st.text(min_size=1, max_size=5)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Delta]:
+    deltas: list[Delta] = []
+    for kind in draw(st.lists(st.sampled_from("crtta"), max_size=12)):
+        calls = sum(isinstance(delta, ToolCallBegun) for delta in deltas)
+        match kind:
+            case "c":
+                deltas.append(ContentDelta(draw(texts)))
+            case "r":
+                deltas.append(ReasoningDelta(draw(texts)))
+            case "t":
+                deltas.append(ToolCallBegun(calls, draw(texts), f"call_{calls}"))
+            case "a" if deltas and isinstance(deltas[-1], ToolCallBegun | ToolCallArguments):
+                deltas.append(ToolCallArguments(calls - 1, draw(texts)))
+    return deltas
+
+
+class Scripted:
+    """A parser that says what it is told to, one delta for each text."""
+
+    def __init__(self, deltas: list[Delta], at_the_end: int) -> None:
+        self._deltas, self._last = deltas[: len(deltas) - at_the_end], deltas[len(deltas) - at_the_end :]
+
+    def feed(self, text: str) -> list[Delta]:
+        return [self._deltas.pop(0)]
+
+    def finish(self) -> list[Delta]:
+        return self._last
+
+
+def draft_of(deltas: list[Delta], at_the_end: int) -> Draft:
+    head = {"id": "resp_1", "object": "response", "error": None}
+    return Draft(head, Scripted(deltas, at_the_end))  # type: ignore[arg-type]
+
+
+@given(runs(), st.integers(0, 3), st.sampled_from(FinishReason))
+def test_any_output_is_told_in_order_and_adds_up(
+    deltas: list[Delta], at_the_end: int, reason: FinishReason
+) -> None:
+    at_the_end = min(at_the_end, len(deltas))
+    draft = draft_of(deltas, at_the_end)
+    events = draft.opening()
+    for index in range(len(deltas) - at_the_end):
+        events += draft.of(Tokens(0, index, (1,), "x"))
+    events += draft.of(ChoiceFinished(0, reason, len(deltas)))
+    events += draft.end(reason, "it failed")
+    events.append(draft.closing())
+    assert summed(events) == draft.response["output"]
+    assert events[-1]["response"] == draft.response
+    written = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
+    assert "".join(texts_of(draft.response, "message")) == written
+    thought = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
+    assert "".join(texts_of(draft.response, "reasoning")) == thought
+    if draft.problem is None:
+        assert draft.response["output"], "clients look for a message"
+
+
+@given(runs())
+def test_a_response_is_told_again_as_it_was(deltas: list[Delta]) -> None:
+    draft = draft_of(deltas, len(deltas))
+    draft.opening()
+    draft.end(FinishReason.EOS, "")
+    events = replayed(draft.response)
+    assert summed(events) == draft.response["output"]
+    assert events[-1]["response"] == draft.response
+
+
+@given(runs())
+def test_what_breaks_off_is_ended(deltas: list[Delta]) -> None:
+    draft = draft_of(deltas, 0)
+    events = draft.opening()
+    for _ in deltas:
+        events += draft.of(Tokens(0, 0, (1,), "x"))
+    events += draft.fail(Problem(503, "overloaded_error", "gone"))
+    events.append(draft.closing())
+    assert summed(events) == draft.response["output"]
+    assert events[-1]["type"] == "response.failed"
+
+
+def texts_of(response: dict[str, Any], kind: str) -> list[str]:
+    return [item["content"][0]["text"] for item in response["output"] if item["type"] == kind]
