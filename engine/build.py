@@ -64,6 +64,7 @@ class BuiltEngine:
     fingerprint: str
     cost: CostModel
     samples: tuple[Sample, ...]
+    grammars: Grammars
     determinism_digest: str
     """A digest of the logits of known tokens; empty unless the engine is deterministic."""
 
@@ -120,12 +121,13 @@ def build(
         ),
         fingerprint=name,
         detokenizer=Detokenizer.from_file(model.facts.tokenizer_path),
-        grammars=Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids),
         policy=by_name(settings.policy),
         cost=cost,
         deterministic=settings.deterministic,
+        takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
     )
-    return BuiltEngine(runner, loop, name, cost, tuple(swept.samples), determinism_digest)
+    grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
+    return BuiltEngine(runner, loop, name, cost, tuple(swept.samples), grammars, determinism_digest)
 
 
 def resolve_device(name: str) -> torch.device:

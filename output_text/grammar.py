@@ -11,17 +11,23 @@ goes on where it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from llguidance import JsonCompiler, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import JsonCompiler, LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from output_text.refusal import GrammarRefused
 
-MAX_KEPT = 64
-"""Compiled grammars that are kept."""
+MAX_KEPT_CHARACTERS = 4 << 20
+"""Grammars that are kept compiled, by their texts: some 200 MB at most, and thousands of usual schemas."""
 _LIMITS = LLParserLimits(verbose_errors=False)
 _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 def grammar_of(kind: str, text: str) -> str:
@@ -29,14 +35,19 @@ def grammar_of(kind: str, text: str) -> str:
 
     `kind` is a field of the contract's `OutputFormat`; `text` is its text, and for `choice` a JSON array.
     """
+    return _or_refused(lambda: _grammar_of(kind, text))
+
+
+def _or_refused(work: Callable[[], Result]) -> Result:
+    """Return the result of llguidance's work. Raises `GrammarRefused` for whatever it raises."""
     try:
-        return _grammar_of(kind, text)
+        return work()
     except ValueError as error:
         raise GrammarRefused(str(error)) from None
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # a bug of the compiler, which only this name identifies
+        if type(error).__name__ != "PanicException":  # a bug of llguidance, which only this name identifies
             raise
-        raise GrammarRefused(f"its compiler fails: {error}") from None
+        raise GrammarRefused(f"llguidance fails: {error}") from None
 
 
 def _grammar_of(kind: str, text: str) -> str:
@@ -53,87 +64,145 @@ def _grammar_of(kind: str, text: str) -> str:
             return LLMatcher.grammar_from_lark(text)
 
 
-class Grammars:
-    """Compiles grammars for one tokenizer, whose tokens it reads once.
+class Kept(Generic[Key, Value]):
+    """Values that were used last, as many as have `most` characters of source text in all."""
 
-    Some models can follow none: those without an end-of-sequence token, and those whose tokenizer does not
-    tell the bytes of its tokens.
+    def __init__(self, most: int = MAX_KEPT_CHARACTERS) -> None:
+        self._most = most
+        self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._num_characters = 0
+
+    def get(self, key: Key) -> Value | None:
+        found = self._values.get(key)
+        if found is None:
+            return None
+        self._values.move_to_end(key)
+        return found[0]
+
+    def put(self, key: Key, value: Value, num_characters: int) -> None:
+        """Keep a value that is not kept yet."""
+        self._values[key] = value, num_characters
+        self._num_characters += num_characters
+        while self._num_characters > self._most:
+            _, (_, num_left) = self._values.popitem(last=False)
+            self._num_characters -= num_left
+
+
+class Grammars:
+    """Compiles grammars for one tokenizer, from one thread.
+
+    The tokens are read once, here: it takes most of a second for a vocabulary of 128k, and holds Python's
+    lock. Some models can follow no grammar: those without an end-of-sequence token, and those whose tokenizer
+    does not tell the bytes of its tokens.
     """
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         self.vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
         self._missing = "" if eos_token_ids else "the model has no end-of-sequence token"
+        text = tokenizer_file.read_text(encoding="utf-8")
+        eos_token = sorted(eos_token_ids) or None
         try:
-            self._tokenizer = LLTokenizer(
-                tokenizer_file.read_text(encoding="utf-8"),
-                n_vocab=vocab_size,
-                eos_token=sorted(eos_token_ids) or None,
-            )
-        except ValueError as error:
-            self._missing = f"the bytes of the model's tokens are not known: {error}"
-        self._eos_token_ids = tuple(eos_token_ids)
-        self._kept: dict[str, LLMatcher] = {}
-        """Compiled grammars before their first token, the one used last at the end."""
+            self._tokenizer = _or_refused(lambda: LLTokenizer(text, n_vocab=vocab_size, eos_token=eos_token))
+        except GrammarRefused as refused:
+            self._missing = f"the bytes of the model's tokens are not known: {refused}"
+        self._kept = Kept[str, CompiledGrammar]()
 
-    def refusal(self, grammar: str, *, may_be_empty: bool = True) -> str | None:
-        """Return why no output can follow a grammar, or None.
+    def compiled(self, grammar: str) -> CompiledGrammar:
+        """Return a grammar, compiled now or before. Raises `GrammarRefused` if no output can follow it.
 
-        JSON is never empty: a schema that is satisfied by no text at all refers to nothing but itself.
+        The compiler lets other threads run meanwhile.
         """
         if self._missing:
-            return self._missing
-        matcher = self._compiled(grammar).deep_copy()
-        if matcher.is_error():
-            return str(matcher.get_error()).partition("\n")[0]
-        follower = Follower(matcher, self.vocab_size)
-        allowed = follower.allowed_after(())
-        if allowed is None:
-            return follower.error
-        can_end = any(allowed[token_id // 8] >> (token_id % 8) & 1 for token_id in self._eos_token_ids)
-        return "it describes no text" if can_end and not may_be_empty else None
+            raise GrammarRefused(self._missing)
+        compiled = self._kept.get(grammar)
+        if compiled is None:
+            compiled = _or_refused(lambda: self._compile(grammar))
+            self._kept.put(grammar, compiled, len(grammar))
+        return compiled
 
-    def begin(self, grammar: str) -> Follower:
-        """Return the state of a grammar before the first token."""
-        return Follower(self._compiled(grammar).deep_copy(), self.vocab_size)
+    def _compile(self, grammar: str) -> CompiledGrammar:
+        assert self._tokenizer is not None
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
+        first = Follower(matcher, self.vocab_size)  # copies keep what its first mask has found out
+        if first.allowed_after(()) is None:
+            is_endless = first.error.startswith("NoExtension")  # such as a schema that refers only to itself
+            raise GrammarRefused("it describes no text" if is_endless else first.error)
+        return CompiledGrammar(matcher, self.vocab_size)
 
-    def _compiled(self, grammar: str) -> LLMatcher:
-        matcher = self._kept.pop(grammar, None)
-        if matcher is None:
-            assert self._tokenizer is not None, "refused before"
-            matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
-        self._kept[grammar] = matcher  # as the newest
-        if len(self._kept) > MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
-        return matcher
+
+class CompiledGrammar:
+    """A grammar before its first token."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+
+    def begin(self) -> Follower:
+        """Return the state before the first token."""
+        return Follower(self._matcher.deep_copy(), self._vocab_size)
 
 
 class Follower:
     """The state of a grammar after some tokens."""
 
-    __slots__ = ("_matcher", "_num_bytes", "_num_tokens", "error")
+    __slots__ = ("_num_bytes", "_num_tokens", "error", "matcher")
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
-        self._matcher = matcher
+        self.matcher = matcher
         self._num_bytes = 4 * -(-vocab_size // 32)
         self._num_tokens = 0
         self.error = ""
         """Why no token may follow; empty while one may."""
+
+    def follow(self, output: Sequence[int]) -> None:
+        """Take in the tokens of `output` that are new."""
+        new = list(output[self._num_tokens :])
+        self._num_tokens = len(output)
+        if new:
+            self.matcher.consume_tokens(new)
+
+    def follow_forced(self, most: int) -> list[int]:
+        """Take in tokens, at most so many, as long as only one may follow; return them.
+
+        They are those that masks would allow one by one: each is found after the one before it.
+        """
+        forced: list[int] = []
+        while len(forced) < most and (next_ones := self.matcher.compute_ff_tokens()):
+            self.matcher.consume_token(next_ones[0])
+            forced.append(next_ones[0])
+        self._num_tokens += len(forced)
+        return forced
+
+    def check(self, allowed: bytes) -> None:
+        """Set `error` if none of these tokens, which were found to be allowed, may follow."""
+        # A matcher that fails allows the end of the sequence: what is cut off there would look complete.
+        if self.matcher.is_error():
+            message = self.matcher.get_error().partition("\n<")[0]
+            self.error = f"{message} ({self.matcher.stop_reason()})"
+        elif not any(allowed):
+            self.error = "no token may follow"
 
     def allowed_after(self, output: Sequence[int]) -> bytes | None:
         """Take in the tokens of `output` that are new; return which may follow, or None if none may.
 
         Bit i of byte b is token 8 · b + i, in whole words of 4 bytes.
         """
-        new = list(output[self._num_tokens :])
-        self._num_tokens = len(output)
-        if new:
-            self._matcher.consume_tokens(new)
-        allowed = bytes(self._matcher.compute_bitmask())[: self._num_bytes]
-        # A matcher that fails allows the end of the sequence: what is cut off there would look complete.
-        if self._matcher.is_error():
-            reason, message = self._matcher.stop_reason(), self._matcher.get_error().partition("\n")[0]
-            self.error = f"{message} ({reason})"
-        elif not any(allowed):
-            self.error = "no token may follow"
+        self.follow(output)
+        allowed = bytes(self.matcher.compute_bitmask())[: self._num_bytes]
+        self.check(allowed)
         return None if self.error else allowed
+
+
+class MaskFinder:
+    """Finds the tokens that may follow many states at once, on threads that need no lock of Python's."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._executor = LLExecutor(num_threads)
+
+    def find(
+        self, states: Sequence[tuple[Follower, int]], address: int, num_row_bytes: int, num_rows: int
+    ) -> None:
+        """Write the bits of each state into its row of a table at `address`; `Follower.check` comes next."""
+        matchers = [(follower.matcher, row) for follower, row in states]
+        self._executor.unsafe_compute_mask_ptr(matchers, address, num_row_bytes, num_rows)

@@ -10,6 +10,7 @@ In reading order:
     handoff        both sides of the KV handoff, and the engine's memory in it
     engine         the engine as a worker holds it, and how long its steps may last
     engine_thread  runs its step loop on a thread
+    grammar_thread compiles grammars on another
     timed          an engine that computes nothing and only takes its time
     costs          what steps cost, followed and fitted while serving
     registration   announces the worker and its prefixes through Redis

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.core.report import Load
 from engine.kv.kv_pool import KVPool
+from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel, Sample
 from worker.engine_thread import Loop
 
@@ -25,6 +26,7 @@ class Engine:
     """UNKNOWN_COST if the sweep had too few samples to fit."""
     samples: tuple[Sample, ...]
     """The samples that `cost` was fitted to."""
+    grammars: Grammars
     determinism_digest: str = ""
     """A digest of the logits of known tokens; empty unless the worker is deterministic."""
 

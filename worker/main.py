@@ -37,6 +37,7 @@ from worker.costs import Costs
 from worker.engine import Engine, stall_limit_s
 from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
+from worker.grammar_thread import GrammarThread
 from worker.handoff.build import HandoffContext, build_sides
 from worker.metrics import WorkerMetrics
 from worker.registration import Registration, announced_start
@@ -150,8 +151,9 @@ class _Worker:
         self._metrics = WorkerMetrics()
         self._thread = EngineThread(engine.loop, self._on_report)
         self._record = self._describe()
+        self._grammars = GrammarThread(engine.grammars, self._thread.submit)
         self._hub = Hub(
-            self._record.incarnation, self._thread.submit, self._guard, self._metrics, engine.idle_load()
+            self._record.incarnation, self._grammars.submit, self._guard, self._metrics, engine.idle_load()
         )
         estimator = CostEstimator(engine.cost, engine.samples)
         self._costs = Costs(estimator, self._thread.submit, self._metrics)
@@ -218,6 +220,7 @@ class _Worker:
         freeze_garbage()
         self._cleanup.push_async_callback(self._costs.settle)
         self._thread.start()
+        self._cleanup.callback(self._grammars.stop)
         limit_s = stall_limit_s(
             self._engine.samples, max(self._config.token_budget, self._config.max_num_seqs)
         )

@@ -83,11 +83,8 @@ def refusal(
     limits: EngineLimits,
     *,
     has_text: bool,
-    check_grammar: Callable[[str], str | None] | None = None,
 ) -> str | None:
     """Return why a model cannot run a sequence at all, or None; with `has_text` it has a tokenizer.
-
-    `check_grammar` returns why a grammar cannot be followed, or None.
 
     A sequence that slips through would fail the step, and with it its neighbours.
     """
@@ -97,7 +94,6 @@ def refusal(
         _check_token_ids(spec, limits),
         _check_text(spec, has_text=has_text),
         _check_bans(spec, limits),
-        _check_grammar(spec.sampling.grammar, check_grammar),
     )
     return next(sentences, None)
 
@@ -153,11 +149,3 @@ def _check_bans(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
         yield "bad_words holds an empty sequence; each must have at least one token"
     elif not leaves_a_token(spec.sampling, spec.stop, limits.eos_token_ids, limits.vocab_size):
         yield "allowed_token_ids, bad_words and min_tokens leave no token to draw; one must be left"
-
-
-def _check_grammar(grammar: str, check: Callable[[str], str | None] | None) -> Iterator[str]:
-    if not grammar:
-        return
-    why = "this worker has no tokenizer" if check is None else check(grammar)
-    if why is not None:
-        yield f"grammar cannot be followed: {why}"

@@ -118,6 +118,14 @@ class Batch:
         (full,) = (self.num_outputs[rows] >= self._limits[rows]).nonzero()
         return [self.choices[first_row + place] for place in full.tolist()]
 
+    def skip(self, row: int, num_tokens: int) -> None:
+        """Count tokens that come before the one that the next step draws for a row."""
+        self.positions[row] += num_tokens
+        self.num_outputs[row] += num_tokens
+        self.num_context_tokens += num_tokens
+        self._num_steps_to_an_end = None
+        self.due_times.skip(row, num_tokens)
+
     def mark_known(self, rows: Rows) -> None:
         """Take in that the newest tokens of `rows` are known."""
         self._is_pending[rows] = False

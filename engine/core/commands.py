@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from output_text.grammar import CompiledGrammar
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import ReceiveKind, SequenceSpec
@@ -29,6 +30,18 @@ class Receive:
 
     spec: SequenceSpec
     kind: ReceiveKind = ReceiveKind.PROMPT
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarReady:
+    """The grammar that a sequence's output has to follow, which waits for it; None if `refusal` says why not.
+
+    It is compiled elsewhere, since that may take as long as many steps.
+    """
+
+    handle: int
+    grammar: CompiledGrammar | None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,16 @@ class SetCost:
 
 
 SequenceCommand = (
-    Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel | HandBack | PreCopy | StopAndCopy
+    Prefill
+    | Decode
+    | Receive
+    | GrammarReady
+    | KVArrived
+    | KVFailed
+    | Release
+    | Cancel
+    | HandBack
+    | PreCopy
+    | StopAndCopy
 )
 Command = SequenceCommand | SetCost

@@ -92,6 +92,10 @@ class DueTimes:
         self._line[rows], self._gaps[rows] = self._after_token(rows, now_s)
         self._set_next(rows, now_s)
 
+    def skip(self, row: int, num_tokens: int) -> None:
+        """A row gets so many tokens with its next one, and is due by as many paces later."""
+        self._gaps[row] += num_tokens
+
     def advance_steps(self, num_rows: int, ends: NDArray[np.float64]) -> None:
         """Each of the first `num_rows`, all of which have a token, got one more at each of `ends`."""
         if not num_rows:

@@ -10,6 +10,7 @@ from engine.core.batch import Batch
 from engine.core.commands import (
     Cancel,
     Decode,
+    GrammarReady,
     HandBack,
     KVArrived,
     KVFailed,
@@ -81,6 +82,8 @@ class Groups:
             case Receive(spec, kind):
                 goal = Goal.CACHE if kind is ReceiveKind.AHEAD else Goal.DECODE
                 self._enter(spec, goal, now_s, receives=kind)
+            case GrammarReady():
+                self._take_grammar(command)
             case KVArrived():
                 self._arrive(command, now_s)
             case KVFailed(handle, message):
@@ -272,7 +275,20 @@ class Groups:
             self._refuse(entered)
             return
         self._pieces[spec.handle] = [entered]
-        self.queues.waiting.add(entered)
+        if spec.sampling.grammar and goal is not Goal.CACHE:
+            self.queues.lacking_grammar[entered.key] = entered
+        else:
+            self.queues.waiting.add(entered)
+
+    def _take_grammar(self, ready: GrammarReady) -> None:
+        group = self._undivided(ready.handle)
+        if group is None or self.queues.lacking_grammar.pop(group.key, None) is None:
+            return
+        group.grammar = ready.grammar
+        if ready.grammar is None:
+            self.fail(group, FailureReason.REFUSED, f"grammar cannot be followed: {ready.refusal}")
+        else:
+            self.queues.waiting.add(group)
 
     def _refuse(self, failure: Failure) -> None:
         self.report.failures.append(failure)

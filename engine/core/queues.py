@@ -57,6 +57,8 @@ class Queues:
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
+        self.lacking_grammar: Queue = {}
+        """Until their grammars are compiled."""
         self.waiting = WaitingQueue()
         self.receiving: Queue = {}
         self.arrived: Queue = {}
@@ -74,7 +76,7 @@ class Queues:
 
     @property
     def num_waiting_choices(self) -> int:
-        queues = (self.receiving, self.arrived, self.preempted, self.prefilling)
+        queues = (self.lacking_grammar, self.receiving, self.arrived, self.preempted, self.prefilling)
         num_rows = self.waiting.num_rows
         for queue in queues:
             if queue:
@@ -121,7 +123,7 @@ class Queues:
         if group.phase is Phase.PREFILLING:
             self.leave_prefill(group)
         self.waiting.remove(group)
-        for queue in (self.receiving, self.arrived, self.preempted):
+        for queue in (self.lacking_grammar, self.receiving, self.arrived, self.preempted):
             queue.pop(group.key, None)
 
     def prefill_work(self, now_s: float) -> Sequence[PrefillWork]:

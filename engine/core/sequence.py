@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from engine.core.due_times import Due
 from output_text.detokenizer import TextStream
+from output_text.grammar import CompiledGrammar, Follower
 from output_text.output import OutputRules, OutputStream
 from scheduling.columns import TokenColumns
 from scheduling.memory.block_hash import hash_block
@@ -78,6 +79,8 @@ class Choice:
     index: int
     """Which of the choices that the request asks for it is."""
     output: OutputStream
+    follower: Follower | None = None
+    """The state of its grammar, if it has one."""
     limit: int = field(init=False)
     """The number of output tokens with which it ends, unless it ends before."""
     output_token_ids: list[int] = field(init=False)
@@ -162,6 +165,8 @@ class SequenceGroup:
     """Sampled by the source of the handoff, and not to be sampled again."""
     first_token_s: float = 0.0
     """When that was."""
+    grammar: CompiledGrammar | None = None
+    """Set before it gets blocks, if its output has a grammar."""
     receives: bool = False
     """Its KV comes from elsewhere, once it has blocks for it."""
     lacks_newest: bool = False
@@ -222,7 +227,8 @@ class SequenceGroup:
 
     def new_choice(self, index: int, text: TextStream | None) -> Choice:
         """Return a choice as it is before its first token here."""
-        choice = Choice(self, index, self.new_output(text))
+        follower = None if self.grammar is None else self.grammar.begin()
+        choice = Choice(self, index, self.new_output(text), follower)
         # Delivered output has had its effect on the text, as if it had been generated here.
         for token_id in self.spec.output_token_ids:
             choice.output.push(token_id)

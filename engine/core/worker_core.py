@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class WorkerCore:
         new_choice: NewChoice,
     ) -> None:
         self._pool = pool
-        self._limits = limits
+        self.limits = limits
         self._policy = policy
         self.cost = cost
         self.batch = Batch(limits.max_num_seqs, pool.block_size, rows)
@@ -90,8 +90,8 @@ class WorkerCore:
             StepView(
                 self.batch.decode_load(begins_s),
                 self.groups.prefill_work(now_s),
-                self._limits.token_budget,
-                self._limits.max_num_seqs,
+                self.limits.token_budget,
+                self.limits.max_num_seqs,
                 self.cost,
             )
         )
@@ -113,6 +113,15 @@ class WorkerCore:
         """Find blocks for all that the chunks of a step write."""
         for chunk in step.chunks:
             self.tables.cover(chunk.group, chunk.end)
+
+    def skip(self, step: Step, num_known: Mapping[int, int]) -> None:
+        """Count tokens that a step computes behind the newest of some rows: they are known before it runs.
+
+        They need no further block, and are not the last ones of their choices.
+        """
+        for row, num_tokens in num_known.items():
+            step.shape = step.shape.with_chunk(int(self.batch.positions[row]) + 1, num_tokens)
+            self.batch.skip(row, num_tokens)
 
     def join(self, step: Step) -> None:
         """Count the chunks of a launched step; prompts that are complete with it take their rows."""

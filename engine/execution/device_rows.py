@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from engine.core.step import ChunkWork
 from engine.device.host_copies import StepUpload
 from engine.model.step_batch import StepBatch
 from engine.sampling.sampling_table import SamplingTable
-from output_text.grammar import Grammars
 
 
 class DeviceRows:
@@ -27,7 +26,6 @@ class DeviceRows:
         max_blocks: int,
         vocab_size: int,
         device: torch.device,
-        grammars: Grammars | None = None,
     ) -> None:
         self.token_ids = np.zeros(max_rows, dtype=np.int64)
         """The newest token of each row, whose KV is not written yet, or where it is `in_flight`: its place
@@ -35,7 +33,7 @@ class DeviceRows:
         """
         self.in_flight = np.zeros(max_rows, dtype=np.bool_)
         self.block_tables = np.zeros((max_rows, max_blocks), dtype=np.int32)
-        self.sampling = SamplingTable(max_rows, vocab_size, device, grammars)
+        self.sampling = SamplingTable(max_rows, vocab_size, device)
         self._columns = (self.token_ids, self.in_flight, self.block_tables)
         self._places = np.arange(max_rows, dtype=np.int64)
 
@@ -52,6 +50,7 @@ class DeviceRows:
             output_token_ids=outputs,
             min_tokens=group.rules.min_tokens,
             banned=tuple(group.rules.eos_token_ids | group.rules.stop_token_ids),
+            follower=choice.follower,
         )
 
     def leave(self, choice: Choice, last: int) -> None:
@@ -90,45 +89,76 @@ class StepAssembler:
         self._rows = np.arange(batch.max_rows + 1, dtype=np.int64)
         self._starts = np.arange(batch.max_rows + 1, dtype=np.int32)
 
-    def restrict_draws(self, first_row: int) -> dict[int, str]:
+    def force(self, num_decodes: int, most: int) -> dict[int, list[int]]:
+        """Take in the newest tokens of rows with a grammar, and at most `most` tokens that it forces then.
+
+        Return the forced tokens by row. They do not leave the row's last block, and a token can follow them.
+        Rows whose own log-probabilities or counts every token takes part in have none.
+        """
+        batch, sampling, size, forced = self._batch, self._table.sampling, self._block_size, {}
+        for row in np.flatnonzero(sampling.masks.has_grammar[:num_decodes]).tolist():
+            choice, follower = batch.choices[row], sampling.masks.follower(row)
+            follower.follow(choice.output_token_ids)
+            if sampling.wants_logprobs[row] or sampling.has_penalties[row]:
+                continue
+            in_block = size - 1 - int(batch.positions[row]) % size
+            tokens = follower.follow_forced(min(most, in_block, choice.limit - choice.num_outputs - 1))
+            if tokens:
+                forced[row] = tokens
+                most -= len(tokens)
+        return forced
+
+    def begin_restricting(self, num_decodes: int) -> None:
+        """Begin to find the tokens that grammars allow in the first rows; they have taken in the outputs."""
+        masks = self._table.sampling.masks
+        masks.begin(np.flatnonzero(masks.has_grammar[:num_decodes]).tolist())
+
+    def end_restricting(self) -> None:
+        """Wait for what was begun: rows may change again."""
+        self._table.sampling.masks.wait()
+
+    def restrict_draws(self, first_row: int, num_begun: int) -> dict[int, str]:
         """Find the tokens that bad words and grammars forbid in rows from `first_row`.
 
-        Return why no token may follow, by place among these rows, for those that cannot go on. The output of
-        the rows is known. On a GPU the step's forward pass runs meanwhile.
+        Those of the first `num_begun` rows' grammars are found already. Return why no token may follow, by
+        place among the rows, for those that cannot go on.
         """
-        sampling = self._table.sampling
-        for place in np.flatnonzero(sampling.has_bad_words[first_row : self._batch.num_rows]).tolist():
+        batch, sampling = self._batch, self._table.sampling
+        for place in np.flatnonzero(sampling.has_bad_words[first_row : batch.num_rows]).tolist():
             row = first_row + place
-            output = self._batch.choices[row].output_token_ids
-            sampling.banned_now[row] = sampling.bad_words[row].banned_after(output)
-        stuck = {}
-        for place in np.flatnonzero(sampling.has_grammar[first_row : self._batch.num_rows]).tolist():
-            row = first_row + place
-            why = sampling.follow(row, self._batch.choices[row].output_token_ids)
-            if why:
-                stuck[place] = why
-        return stuck
+            sampling.banned_now[row] = sampling.bad_words[row].banned_after(
+                batch.choices[row].output_token_ids
+            )
+        masks = sampling.masks
+        rows = (first_row + np.flatnonzero(masks.has_grammar[first_row : batch.num_rows])).tolist()
+        joined = [row for row in rows if row >= num_begun]
+        for row in joined:
+            masks.follower(row).follow(batch.choices[row].output_token_ids)
+        masks.begin(joined)
+        masks.wait()
+        return {row - first_row: why for row, why in masks.stuck(rows).items()}
 
     @property
     def depends_on_newest(self) -> bool:
         """True if some row's next token cannot be drawn before the host knows the one before it."""
         sampling, num_rows = self._table.sampling, self._batch.num_rows
-        return bool(sampling.has_bad_words[:num_rows].any() or sampling.has_grammar[:num_rows].any())
+        return bool(sampling.has_bad_words[:num_rows].any() or sampling.masks.has_grammar[:num_rows].any())
 
-    def assemble(self, num_decodes: int, chunks: Sequence[ChunkWork]) -> StepBatch:
-        """Return the step of the first rows (all of them, or none), one token each, then the chunks.
+    def assemble(
+        self, num_decodes: int, chunks: Sequence[ChunkWork], forced: Mapping[int, Sequence[int]]
+    ) -> StepBatch:
+        """Return the step of the first rows (all of them, or none), then the chunks.
 
+        Each row has the newest token that was drawn for it, and those that are `forced` after that one.
         Each chunk's block table covers its last token.
         """
         n = num_decodes
+        if chunks or forced:
+            return self._assemble_mixed(n, chunks, forced)
         positions = self._batch.positions[:n]
-        blocks = positions // self._block_size
-        slots = self._table.block_tables[self._rows[:n], blocks] * np.int64(self._block_size)
-        slots += positions - blocks * self._block_size
-        longest = int(positions.max()) + 1 if n else 0
+        longest = int(positions.max()) + 1
         width = -(-longest // self._block_size)
-        if chunks:
-            return self._assemble_mixed(chunks, slots, longest)
+        slots = self._slots(self._rows[:n], positions)
         return self._step_batch(
             max_query_len=1,
             max_context_len=longest,
@@ -142,40 +172,52 @@ class StepAssembler:
             in_flight=self._table.in_flight[:n],
         )
 
+    def _slots(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where in the pool the KV of each row's token at each position stands."""
+        blocks = positions // self._block_size
+        slots = self._table.block_tables[rows, blocks] * np.int64(self._block_size)
+        return slots + positions - blocks * self._block_size
+
     def _assemble_mixed(
-        self, chunks: Sequence[ChunkWork], slots: NDArray[np.int64], longest: int
+        self, n: int, chunks: Sequence[ChunkWork], forced: Mapping[int, Sequence[int]]
     ) -> StepBatch:
-        n, size = len(slots), self._block_size
-        ends = np.array([chunk.end for chunk in chunks])
-        lengths = ends - [chunk.begin for chunk in chunks]
-        longest = max(longest, int(ends.max()))
+        size, table = self._block_size, self._table
+        num_forced = np.zeros(n, dtype=np.int64)
+        num_forced[list(forced)] = [len(tokens) for tokens in forced.values()]
+        chunk_ends = np.array([chunk.end for chunk in chunks], dtype=np.int64)
+        chunk_begins = np.array([chunk.begin for chunk in chunks], dtype=np.int64)
+        lengths = np.concatenate([1 + num_forced, chunk_ends - chunk_begins])
+        ends = np.concatenate([self._batch.positions[:n] + 1, chunk_ends])
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        longest = int(ends.max())
         tables = np.zeros((n + len(chunks), -(-longest // size)), dtype=np.int32)
-        tables[:n] = self._table.block_tables[:n, : tables.shape[1]]
-        token_parts, positions, slot_parts = [self._table.token_ids[:n]], [self._batch.positions[:n]], [slots]
-        in_flight = np.zeros(n + int(lengths.sum()), dtype=np.bool_)
-        in_flight[:n] = self._table.in_flight[:n]
-        starts = np.concatenate([self._starts[: n + 1], n + np.cumsum(lengths)]).astype(np.int32)
+        tables[:n] = table.block_tables[:n, : tables.shape[1]]
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        positions = np.arange(starts[-1]) + (ends - starts[1:])[owners]
+        token_ids = np.empty(starts[-1], dtype=np.int64)
+        in_flight = np.zeros(starts[-1], dtype=np.bool_)
+        token_ids[starts[:n]], in_flight[starts[:n]] = table.token_ids[:n], table.in_flight[:n]
+        for row, tokens in forced.items():
+            token_ids[starts[row] + 1 : starts[row + 1]] = tokens
         wanted: list[int] = []
         for place, (chunk, start) in enumerate(zip(chunks, starts[n:-1].tolist(), strict=True), n):
-            table = chunk.group.block_table[: tables.shape[1]]
-            tables[place, : len(table)] = table
-            own = np.arange(chunk.begin, chunk.end)
-            token_parts.append(chunk.group.context[chunk.begin : chunk.end])
-            positions.append(own)
-            slot_parts.append(tables[place, own // size] * np.int64(size) + own % size)
+            blocks = chunk.group.block_table[: tables.shape[1]]
+            tables[place, : len(blocks)] = blocks
+            token_ids[start : starts[place + 1]] = chunk.group.context[chunk.begin : chunk.end]
             wanted.extend(start + position - chunk.begin for position in chunk.prompt_rows)
             if chunk.wants_logits:
                 wanted.append(start + chunk.end - chunk.begin - 1)
+        slots = tables[owners, positions // size] * np.int64(size) + positions % size
         return self._step_batch(
             max_query_len=int(lengths.max()),
             max_context_len=longest,
-            token_ids=np.concatenate(token_parts),
-            positions=np.concatenate(positions),
-            slot_mapping=np.concatenate(slot_parts),
+            token_ids=token_ids,
+            positions=positions,
+            slot_mapping=slots,
             block_tables=tables,
-            context_lens=np.concatenate([self._batch.positions[:n] + 1, ends]).astype(np.int32),
-            cu_seqlens_q=starts,
-            logit_rows=np.concatenate([self._rows[:n], np.array(wanted, dtype=np.int64)]),
+            context_lens=ends.astype(np.int32),
+            cu_seqlens_q=starts.astype(np.int32),
+            logit_rows=np.concatenate([starts[1 : n + 1] - 1, np.array(wanted, dtype=np.int64)]),
             in_flight=in_flight,
         )
 

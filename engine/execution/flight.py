@@ -54,5 +54,7 @@ class Flight:
     """Log-probabilities of prompt tokens that it computes."""
     drawn: Drawn | None = None
     """None where no row got a token."""
+    forced: dict[int, list[int]] = field(default_factory=dict)
+    """Tokens that come before the drawn one, by the place of a choice among the step's."""
     stuck: dict[int, str] = field(default_factory=dict)
     """Why no token may follow by its grammar, by the place of a choice among the step's."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.sequence import SequenceGroup
+from engine.core.step import Step
 from engine.core.worker_core import Copies, WorkerCore
 from engine.device.host_copies import upload
 from engine.execution.device_rows import DeviceRows, StepAssembler
@@ -31,7 +32,10 @@ class Runner(Protocol):
 
 
 class Launcher:
-    """Gives the device its work. `pool` is the runner's KV [num_blocks, ...]."""
+    """Gives the device its work. `pool` is the runner's KV [num_blocks, ...].
+
+    Where it `takes_forced`, tokens that a grammar leaves no choice about need no step of their own.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Launcher:
         draw: Draw,
         *,
         prompt_rows_at_once: int = ROWS_AT_ONCE,
+        takes_forced: bool = True,
     ) -> None:
         self._runner = runner
         self._pool = pool
@@ -52,6 +57,7 @@ class Launcher:
         self._assembler = assembler
         self._draw = draw
         self._prompt_rows_at_once = prompt_rows_at_once
+        self._takes_forced = takes_forced
 
     def launch(self, flight: Flight, newest: Tensor | None) -> None:
         """Launch a step, and append its tokens to the rows as far as they are known to come.
@@ -60,12 +66,18 @@ class Launcher:
         """
         step = flight.step
         self._core.cover(step)
-        batch = self._assembler.assemble(step.num_decodes, step.chunks)
+        flight.forced = self._assembler.force(step.num_decodes, self._num_forced(step))
+        self._core.skip(step, {row: len(tokens) for row, tokens in flight.forced.items()})
+        batch = self._assembler.assemble(step.num_decodes, step.chunks, flight.forced)
         if newest is not None:
             batch = batch.with_newest(newest)
         else:
             assert not self._rows.in_flight[: step.num_decodes].any(), "a token that no step draws"
-        logits = self._runner.forward(batch)
+        self._assembler.begin_restricting(step.num_decodes)
+        try:
+            logits = self._runner.forward(batch)
+        finally:
+            self._assembler.end_restricting()
         if any(chunk.prompt_rows for chunk in step.chunks):
             logits = self._take_prompt_rows(flight, logits)
         self._core.join(step)
@@ -78,6 +90,10 @@ class Launcher:
     def start(self, group: SequenceGroup) -> None:
         """Let the choices of an adopted group go on."""
         self._copy(self._core.go_on(group))
+
+    def _num_forced(self, step: Step) -> int:
+        """Return how many tokens more than one for each row a step may compute."""
+        return max(0, self._core.limits.token_budget - step.shape.num_tokens) if self._takes_forced else 0
 
     def _copy(self, copies: Copies) -> None:
         if copies:
@@ -107,7 +123,7 @@ class Launcher:
         """Draw a token for each row of the step, before any of them leaves."""
         table, first_row = self._rows, flight.step.first_row
         rows = slice(first_row, self._batch.num_rows)
-        flight.stuck = self._assembler.restrict_draws(first_row)
+        flight.stuck = self._assembler.restrict_draws(first_row, flight.step.num_decodes)
         flight.drawn = self._draw(logits, table.sampling, self._batch.num_outputs[rows], first_row)
         table.put_in_flight(rows)
 

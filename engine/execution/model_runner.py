@@ -68,6 +68,11 @@ class ModelRunner:
                 facts.directory, "a decode step", f"cannot be recorded ({error})", "--no-cuda-graphs"
             ) from error
 
+    @property
+    def replays_decodes(self) -> bool:
+        """True if steps of one token in each row are replayed."""
+        return self._graphs is not None
+
     def forward(self, batch: StepBatch) -> Tensor:
         """Write the step's keys and values to the pool; return logits [R, vocab_size] of `batch.logit_rows`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine.core.sequence import Phase, SequenceGroup
+from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
 from engine.execution.device_rows import DeviceRows
 from engine.execution.flight import Flight
@@ -50,7 +51,7 @@ class Postprocessor:
         wanted = self._without_broken(flight, sampled, tokens)
         fills = (step.positions + 1) % self._block_size == 0
         fills[step.shape.num_decodes :] = True
-        filled = [step.choices[place] for place in wanted if fills[place]]
+        filled = [step.choices[place] for place in wanted if fills[place] and _is_known(step, place)]
         finished = [step.choices[place] for place in wanted if step.choices[place].is_finished]
         return self._core.finish(step, filled, finished)
 
@@ -76,11 +77,23 @@ class Postprocessor:
             groups = [choices[place].group for place in wanted if sampled.is_broken[place]]
             broken = {group.handle: group for group in groups}
             wanted = [place for place in wanted if choices[place].group.handle not in broken]
-        going = {flight.step.first_row + place: choices[place] for place in wanted}
+        for place in wanted:
+            for token_id in flight.forced.get(place, ()):
+                if not choices[place].is_finished:
+                    tokens.add([choices[place]], [token_id])
+        drawn = [place for place in wanted if not choices[place].is_finished]
+        going = {flight.step.first_row + place: choices[place] for place in drawn}
         if sampled.logprobs is not None:
             tokens.add_logprobs(sampled.logprobs, going)
-        tokens.add(list(going.values()), sampled.token_ids[wanted].tolist())
+        tokens.add(list(going.values()), sampled.token_ids[drawn].tolist())
         for place, why in flight.stuck.items():
             self._core.fail_output(choices[place].group, f"its output cannot go on by its format: {why}")
         self._core.fail(broken.values(), _BROKEN_LOGITS, is_wrong=True)
         return wanted
+
+
+def _is_known(step: Step, place: int) -> bool:
+    """Return False if a forced token ended the choice before the last token that the step wrote for it."""
+    choice = step.choices[place]
+    num_tokens = len(choice.group.spec.prompt_token_ids) + choice.num_outputs
+    return num_tokens > int(step.positions[place])

@@ -55,7 +55,6 @@ from engine.sampling.prompt_logprobs import ROWS_AT_ONCE
 from engine.sampling.sampler import draw as draw_all
 from engine.sampling.sampler import draw_each
 from output_text.detokenizer import Detokenizer
-from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from scheduling.step import StepPlan
@@ -68,11 +67,11 @@ class StepLoop:
     """Runs the sequences of one worker.
 
     `pool` is the runner's KV [num_blocks, ...], of which the loop copies the partial blocks of forks; its
-    device is where the steps run. `detokenizer` and `grammars` are None for a model without a tokenizer.
+    device is where the steps run. `detokenizer` is None for a model without a tokenizer.
     `num_swap_blocks` of host memory are for sequences that give up their place in the pool; by default see
-    `default_slots`. `clock` is monotonic, in seconds. A `deterministic` loop draws for each row alone. Where
-    the loop `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times
-    them.
+    `default_slots`. `clock` is monotonic, in seconds. A `deterministic` loop draws for each row alone. One
+    that `takes_forced` computes tokens that a grammar forces together with the one before them. Where the
+    loop `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
     """
 
     def __init__(
@@ -84,12 +83,12 @@ class StepLoop:
         limits: EngineLimits,
         fingerprint: str,
         detokenizer: Detokenizer | None,
-        grammars: Grammars | None = None,
         policy: Policy,
         cost: CostModel,
         num_swap_blocks: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         deterministic: bool = False,
+        takes_forced: bool = True,
         overlaps: bool | None = None,
         new_mark: Callable[[], StepMark] | None = None,
     ) -> None:
@@ -98,9 +97,7 @@ class StepLoop:
         self._blocks = blocks
         self._detokenizer = detokenizer
         size, max_rows = blocks.block_size, limits.max_num_seqs
-        self._rows = DeviceRows(
-            max_rows, -(-limits.max_context // size), limits.vocab_size, pool.device, grammars
-        )
+        self._rows = DeviceRows(max_rows, -(-limits.max_context // size), limits.vocab_size, pool.device)
         self._core = WorkerCore(
             blocks,
             HashedNames(fingerprint, size),
@@ -109,12 +106,7 @@ class StepLoop:
             limits=limits,
             policy=policy,
             cost=cost,
-            refuse=partial(
-                refusal,
-                limits=limits,
-                has_text=detokenizer is not None,
-                check_grammar=None if grammars is None else grammars.refusal,
-            ),
+            refuse=partial(refusal, limits=limits, has_text=detokenizer is not None),
             new_choice=self._new_choice,
         )
         self._clock = clock
@@ -127,6 +119,7 @@ class StepLoop:
             self._assembler,
             draw_each if deterministic else draw_all,
             prompt_rows_at_once=1 if deterministic else ROWS_AT_ONCE,
+            takes_forced=takes_forced,
         )
         self._postprocessor = Postprocessor(self._core, self._rows, size)
         self._overlaps = pool.device.type == "cuda" if overlaps is None else overlaps

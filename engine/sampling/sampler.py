@@ -28,8 +28,9 @@ from engine.sampling.sampling_table import SamplingTable
 def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
     """Draw a token for each of the table's rows from `first_row`.
 
-    `logits` [rows, vocab] are the model's, in any floating dtype, and are not changed; `indexes` [rows] are
-    the positions of the new tokens in their outputs. Counts for penalties are updated.
+    `logits` [rows, vocab] are the model's, in any floating dtype; they are changed only where grammars forbid
+    tokens. `indexes` [rows] are the positions of the new tokens in their outputs. Counts for penalties are
+    updated.
     """
     is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
     if not is_plain.all() and is_drawn_on_device(logits.device, logits.dtype, logits.shape[-1]):

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.device.host_copies import StepUpload, upload
+from engine.device.host_copies import StepUpload
 from engine.sampling.bad_words import BadWords
+from engine.sampling.grammar_masks import GrammarMasks
 from engine.sampling.penalties import TokenCounts
-from output_text.grammar import Follower, Grammars
+from output_text.grammar import Follower
 from scheduling.request import SamplingParams
 
 
@@ -61,10 +62,7 @@ def _edits(
 class SamplingTable:
     """Columns over the rows of a batch; joining and leaving touch one row."""
 
-    def __init__(
-        self, max_rows: int, vocab_size: int, device: torch.device, grammars: Grammars | None = None
-    ) -> None:
-        self._grammars = grammars
+    def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
         self.temperature = np.zeros(max_rows)
         self.top_k = np.zeros(max_rows, dtype=np.int64)
         self.top_p = np.ones(max_rows)
@@ -85,12 +83,8 @@ class SamplingTable:
         """Added to logits that are not edited: 0, or -inf where only edited tokens may be drawn."""
         self.has_bad_words = np.zeros(max_rows, dtype=np.bool_)
         """Some token is banned because of the tokens before it."""
-        self.has_grammar = np.zeros(max_rows, dtype=np.bool_)
-        """Which tokens may be drawn depends on those before."""
-        self.allowed = np.zeros((max_rows, 4 * -(-vocab_size // 32)), dtype=np.uint8)
-        """Bit i of byte b: whether a row with a grammar may draw token 8 · b + i next."""
         self.is_plain = np.ones(max_rows, dtype=np.bool_)
-        """The row is greedy and nothing else: its token has the largest logit."""
+        """The row is greedy and nothing else, but for a grammar: its token has the largest logit allowed."""
         self._columns = [column for column in vars(self).values() if isinstance(column, np.ndarray)]
         self.bias = [NO_EDITS] * max_rows
         self.banned = [NO_EDITS] * max_rows
@@ -98,10 +92,10 @@ class SamplingTable:
         self.bias_and_banned = [NO_EDITS] * max_rows
         """Both of them."""
         self.bad_words = [NO_BAD_WORDS] * max_rows
-        self.followers: list[Follower | None] = [None] * max_rows
         self.banned_now: dict[int, list[int]] = {}
         """By row: tokens that would complete a bad word with the next draw."""
         self.counts = TokenCounts(max_rows, vocab_size, device)
+        self.masks = GrammarMasks(max_rows, vocab_size, device)
         self._upload = None if device.type == "cpu" else StepUpload(device)
 
     def set(
@@ -114,8 +108,9 @@ class SamplingTable:
         output_token_ids: Sequence[int],
         min_tokens: int,
         banned: tuple[int, ...],
+        follower: Follower | None = None,
     ) -> None:
-        """Describe a row that joins."""
+        """Describe a row that joins; `follower` is the state of its grammar, if it has one."""
         self.temperature[row] = params.temperature
         self.top_k[row] = params.top_k
         self.top_p[row] = params.top_p
@@ -134,17 +129,13 @@ class SamplingTable:
         self.others[row] = float("-inf") if params.allowed_token_ids else 0.0
         self.bad_words[row] = BadWords(params.bad_words) if params.bad_words else NO_BAD_WORDS
         self.has_bad_words[row] = bool(self.bad_words[row])
-        self.has_grammar[row] = bool(params.grammar)
-        self.followers[row] = None
-        if params.grammar:
-            assert self._grammars is not None, "refused before"
-            self.followers[row] = self._grammars.begin(params.grammar)
+        self.masks.set(row, follower)
         penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
         self.has_penalties[row] = penalties != (1.0, 0.0, 0.0)
         if self.has_penalties[row]:
             self.counts.set(row, prompt_token_ids, output_token_ids)
         has_edits = self.has_bias[row] or self.has_bad_words[row]
-        is_as_is = not (self.has_penalties[row] or has_edits or self.min_tokens[row] or params.grammar)
+        is_as_is = not (self.has_penalties[row] or has_edits or self.min_tokens[row])
         self.is_plain[row] = is_as_is and params.temperature == 0 and params.logprobs is None
 
     def move(self, source: int, target: int) -> None:
@@ -155,33 +146,20 @@ class SamplingTable:
         self.banned[target] = self.banned[source]
         self.bias_and_banned[target] = self.bias_and_banned[source]
         self.bad_words[target] = self.bad_words[source]
-        self.followers[target] = self.followers[source]
+        self.masks.move(source, target)
         if self.has_penalties[source]:
             self.counts.move(source, target)
-
-    def follow(self, row: int, output: Sequence[int]) -> str:
-        """Find the tokens that may follow this output in a row with a grammar; return why none may, or ""."""
-        follower = self.followers[row]
-        assert follower is not None
-        allowed = follower.allowed_after(output)
-        self.allowed[row] = 0 if allowed is None else np.frombuffer(allowed, dtype=np.uint8)
-        return follower.error
 
     def masked(self, logits: Tensor, first_row: int) -> Tensor:
         """Return logits [rows, vocab] without the tokens that grammars of the rows do not allow.
 
-        If none is allowed, the row has no finite logit.
+        They are the same memory, unless some row's log-probabilities are wanted, which are the model's own.
         """
-        places = np.flatnonzero(self.has_grammar[first_row : first_row + logits.shape[0]])
-        if not len(places):
+        rows = slice(first_row, first_row + logits.shape[0])
+        if not self.masks.has_grammar[rows].any():
             return logits
-        bits = self.allowed[places + first_row]
-        rows, packed = upload(places, logits.device), upload(bits, logits.device)
-        shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
-        allowed = (packed.unsqueeze(-1) >> shifts) & 1
-        forbidden = allowed.reshape(len(places), -1)[:, : logits.shape[1]] == 0
-        masked = logits.clone()
-        masked[rows] = masked[rows].masked_fill(forbidden, float("-inf"))
+        masked = logits.clone() if self.wants_logprobs[rows].any() else logits
+        self.masks.apply(masked, first_row)
         return masked
 
     def upload(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:

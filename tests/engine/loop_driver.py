@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.core.admission import EngineLimits
-from engine.core.commands import Command
+from engine.core.commands import Command, Decode, GrammarReady, Prefill, Receive
 from engine.core.memory.block_manager import BlockManager
 from engine.core.report import StepReport
 from engine.execution.step_loop import StepLoop
@@ -81,8 +81,10 @@ class Driver:
         policy: Policy = CHUNKED,
         cost: CostModel = UNKNOWN_COST,
         num_swap_blocks: int | None = None,
+        takes_forced: bool = True,
         overlaps: bool | None = None,
     ) -> None:
+        self._grammars = grammars
         self.overlaps = OVERLAPS if overlaps is None else overlaps
         self.runner = FakeRunner(num_blocks, block_size, VOCAB)
         self.blocks = BlockManager(num_blocks, block_size)
@@ -100,7 +102,7 @@ class Driver:
             limits=limits,
             fingerprint="model",
             detokenizer=detokenizer,
-            grammars=grammars,
+            takes_forced=takes_forced,
             policy=policy,
             cost=cost,
             num_swap_blocks=num_swap_blocks,
@@ -114,7 +116,7 @@ class Driver:
     def turn(self, *commands: Command) -> list[StepReport]:
         """One pass of the loop, with `commands` in its inbox."""
         before = len(self.reports)
-        self.loop.turn(commands, self._hear)
+        self.loop.turn(self._with_grammars(commands), self._hear)
         self.loop.check_integrity()
         free = [block for block in self.runner.blocks_in_flight if not self.blocks._num_references[block]]
         assert not free, "a step in flight writes to what anybody may be given"
@@ -123,7 +125,7 @@ class Driver:
     def finish(self, *commands: Command) -> list[StepReport]:
         """Passes until the loop would wait for something to do."""
         before = len(self.reports)
-        inbox = [list(commands)]
+        inbox = [self._with_grammars(commands)]
         is_done = False
 
         def drain(timeout_s: float) -> list[Command]:
@@ -136,6 +138,17 @@ class Driver:
 
         self.loop.run(drain, self._hear, lambda: is_done)
         return self.reports[before:]
+
+    def _with_grammars(self, commands: Sequence[Command]) -> list[Command]:
+        """Return the commands, and behind them the grammars that they ask for."""
+        grammars = [
+            GrammarReady(command.spec.handle, self._grammars.compiled(command.spec.sampling.grammar))
+            for command in commands
+            if isinstance(command, Prefill | Decode | Receive)
+            and command.spec.sampling.grammar
+            and self._grammars is not None
+        ]
+        return [*commands, *grammars]
 
     def _hear(self, report: StepReport) -> None:
         if self.overlaps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer
 
 from output_text.detokenizer import Detokenizer
-from output_text.grammar import Grammars, grammar_of
+from output_text.grammar import Follower, Grammars, grammar_of
 from output_text.refusal import GrammarRefused
 from tests.fleet.driving import DEMO_MODEL
 from tests.output_text.tokenizers_zoo import byte_level, sentence_piece, word_piece
@@ -33,6 +34,10 @@ def grammars() -> Grammars:
     return Grammars(TOKENIZER, VOCAB, [EOS])
 
 
+def begun(grammar: str) -> Follower:
+    return grammars().compiled(grammar).begin()
+
+
 @lru_cache(maxsize=1)
 def detokenizer() -> Detokenizer:
     return Detokenizer.from_file(TOKENIZER)
@@ -40,7 +45,7 @@ def detokenizer() -> Detokenizer:
 
 def allowed_after(grammar: str, output: list[int]) -> list[int]:
     """The tokens that may follow an output, found from its beginning."""
-    return unpacked(grammars().begin(grammar).allowed_after(output))
+    return unpacked(begun(grammar).allowed_after(output))
 
 
 def unpacked(allowed: bytes | None) -> list[int]:
@@ -50,7 +55,7 @@ def unpacked(allowed: bytes | None) -> list[int]:
 
 def drawn(grammar: str, seed: int) -> tuple[list[int], bool]:
     """A random output, and whether it came to its end."""
-    rng, follower, output = random.Random(seed), grammars().begin(grammar), list[int]()
+    rng, follower, output = random.Random(seed), begun(grammar), list[int]()
     while len(output) < LONGEST:
         tokens = unpacked(follower.allowed_after(output))
         if not tokens:
@@ -149,9 +154,8 @@ SCHEMAS = st.recursive(LEAVES, nested, max_leaves=5)
 def test_a_random_output_validates_or_the_schema_is_refused(schema: Any, seed: int) -> None:
     try:
         grammar = grammar_of("json_schema", json.dumps(schema))
+        grammars().compiled(grammar)
     except GrammarRefused:
-        return
-    if grammars().refusal(grammar, may_be_empty=False) is not None:
         return
     output, is_whole = drawn(grammar, seed)
     if is_whole:
@@ -166,12 +170,11 @@ def test_the_state_is_a_function_of_the_tokens(schema: Any, seed: int, data: st.
     """A choice that goes on elsewhere may draw what it might have drawn here."""
     try:
         grammar = grammar_of("json_schema", json.dumps(schema))
+        grammars().compiled(grammar)
     except GrammarRefused:
         return
-    if grammars().refusal(grammar) is not None:
-        return
     output, _ = drawn(grammar, seed)
-    follower = grammars().begin(grammar)
+    follower = begun(grammar)
     places = sorted(data.draw(st.sets(st.integers(0, len(output)), max_size=5)))
     for place in places:
         assert unpacked(follower.allowed_after(output[:place])) == allowed_after(grammar, output[:place])
@@ -192,7 +195,8 @@ def test_keywords_that_cannot_be_guaranteed_are_refused_by_name(keyword: str) ->
 
 def test_a_model_without_an_end_of_sequence_token_follows_no_grammar() -> None:
     endless = Grammars(TOKENIZER, VOCAB, [])
-    assert "end-of-sequence" in str(endless.refusal(grammar_of("json_object", "{}")))
+    with pytest.raises(GrammarRefused, match="end-of-sequence"):
+        endless.compiled(grammar_of("json_object", "{}"))
 
 
 @pytest.mark.parametrize("make", [byte_level, partial(sentence_piece, strips=True), word_piece])
@@ -201,12 +205,16 @@ def test_a_tokenizer_of_any_kind_follows_grammars_or_says_why_not(
 ) -> None:
     tokenizer, file = make(), tmp_path / "tokenizer.json"
     tokenizer.save(str(file))
-    found = Grammars(file, tokenizer.get_vocab_size(), [0]).refusal(grammar_of("regex", "[ab]"))
-    assert found is None or "known" in found or "begin" in found
+    of_any_kind, grammar = Grammars(file, tokenizer.get_vocab_size(), [0]), grammar_of("regex", "[ab]")
+    with contextlib.suppress(GrammarRefused):
+        assert unpacked(of_any_kind.compiled(grammar).begin().allowed_after(()))
+        return
+    with pytest.raises(GrammarRefused, match=r"known|may follow"):
+        of_any_kind.compiled(grammar)
 
 
 def test_an_output_outside_of_its_grammar_may_not_go_on() -> None:
-    follower = grammars().begin(grammar_of("choice", '["yes"]'))
+    follower = begun(grammar_of("choice", '["yes"]'))
     assert follower.allowed_after([5, 6, 7]) is None
     assert follower.error
 
@@ -215,8 +223,8 @@ EXPONENTIAL = "((((a{1,30}){1,30}){1,30}){1,3})"
 """Compiles at once, and becomes too complex after some tokens."""
 
 
-def test_an_output_whose_grammar_becomes_too_complex_does_not_end_as_if_it_were_whole() -> None:
-    follower = grammars().begin(grammar_of("regex", EXPONENTIAL))
+def test_a_grammar_that_becomes_too_complex_does_not_end_its_output() -> None:
+    follower = begun(grammar_of("regex", EXPONENTIAL))
     output = list[int]()
     while (allowed := unpacked(follower.allowed_after(output))) and len(output) < LONGEST:
         output.append(min(token for token in allowed if token != EOS))

@@ -53,6 +53,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         runner.model.facts.max_context,
         built.cost,
         built.samples,
+        built.grammars,
         built.determinism_digest,
     )
 

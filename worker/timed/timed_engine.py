@@ -79,13 +79,13 @@ def build_timed_engine(config: WorkerConfig, profile: Profile) -> Engine:
         ),
         fingerprint=name,
         detokenizer=Detokenizer.from_file(config.service.model / "tokenizer.json"),
-        grammars=Grammars(config.service.model / "tokenizer.json", vocab_size, eos_token_ids),
         policy=by_name(config.policy),
         cost=profile.cost,
     )
     steps = grid(config.max_num_seqs, config.token_budget, profile.max_context)
     samples = tuple((step.shape, profile.cost.predict(step.shape)) for step in steps)
-    return Engine(TimedLoop(loop, runner), pool, name, profile.max_context, profile.cost, samples)
+    grammars = Grammars(config.service.model / "tokenizer.json", vocab_size, eos_token_ids)
+    return Engine(TimedLoop(loop, runner), pool, name, profile.max_context, profile.cost, samples, grammars)
 
 
 def words(directory: Path) -> tuple[int, tuple[int, ...]]:

@@ -126,7 +126,7 @@ def test_broken_logits_fail_one_sequence_and_stay_out_of_the_cache() -> None:
     driver.assert_at_rest()
 
 
-def test_an_output_whose_format_becomes_too_complex_fails_alone_and_says_why(tmp_path: Path) -> None:
+def test_a_format_that_becomes_too_complex_fails_its_request_alone(tmp_path: Path) -> None:
     one_byte_tokens(VOCAB).save(str(tmp_path / "tokenizer.json"))
     driver = Driver(grammars=Grammars(tmp_path / "tokenizer.json", VOCAB, [VOCAB - 1]))
     grammar = grammar_of("regex", "((((a{1,30}){1,30}){1,30}){1,3})")

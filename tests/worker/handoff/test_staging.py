@@ -12,6 +12,7 @@ from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
 from kvtransfer.receiver import ReceiverLimits
+from output_text.grammar import Grammars
 from scheduling.cost.cost_model import UNKNOWN_COST
 from worker.engine import Engine
 from worker.engine_thread import Loop
@@ -24,7 +25,8 @@ ELSEWHERE = torch.device("meta")
 
 
 def engine_of(pool: KVPool, max_context: int = 160) -> Engine:
-    return Engine(cast(Loop, None), pool, "name", max_context, UNKNOWN_COST, ())
+    grammars = cast(Grammars, None)
+    return Engine(cast(Loop, None), pool, "name", max_context, UNKNOWN_COST, (), grammars)
 
 
 async def test_a_pool_in_host_memory_is_used_where_it_is() -> None:

@@ -1,0 +1,38 @@
+"""Compiles grammars in a thread of its own: steps go on, and sequences join them when theirs is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from engine.core.commands import Command, Decode, GrammarReady, Prefill, Receive
+from output_text.grammar import Grammars
+from output_text.refusal import GrammarRefused
+
+
+class GrammarThread:
+    """Stands before the engine: passes each command on to `submit`, and behind it the grammar it asks for.
+
+    Routers compile a grammar first, within limits of time and memory, and pass on none that exceeds them.
+    """
+
+    def __init__(self, grammars: Grammars, submit: Callable[[Command], None]) -> None:
+        self._grammars = grammars
+        self._submit = submit
+        self._thread = ThreadPoolExecutor(1, "grammars")
+
+    def submit(self, command: Command) -> None:
+        self._submit(command)
+        if isinstance(command, Prefill | Decode | Receive) and command.spec.sampling.grammar:
+            self._thread.submit(self._prepare, command.spec.handle, command.spec.sampling.grammar)
+
+    def stop(self) -> None:
+        """Compile nothing more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare(self, handle: int, grammar: str) -> None:
+        try:
+            ready = GrammarReady(handle, self._grammars.compiled(grammar))
+        except GrammarRefused as refused:
+            ready = GrammarReady(handle, None, str(refused))
+        self._submit(ready)
