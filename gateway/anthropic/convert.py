@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from baton.chat import Chat, ChatMessage
+from baton import Chat
 from baton.types import Sampling, Stop
-from gateway.anthropic.schema import MessagesBody, PromptFields
-from gateway.bodies import text_of
-from gateway.errors import invalid, renamed
+from gateway.anthropic.schema import MessagesBody
+from gateway.errors import renamed
 from gateway.generations import ID_HEADER, Generation, seed_of
 from gateway.slo import slo_of
 
 _RENAMED = {
     "stop.stop_strings": "stop_sequences",
     "stop.max_tokens": "max_tokens",
+    "chat.parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
     "request_id": "Idempotency-Key",
 }
 
@@ -24,10 +24,10 @@ def param_of(field: str) -> str:
     return renamed(field, _RENAMED)
 
 
-def generation_of(body: MessagesBody, headers: Mapping[str, str]) -> Generation:
-    """Return the generation that a body asks for; raises `ApiError`."""
+def generation_of(body: MessagesBody, chat: Chat, headers: Mapping[str, str]) -> Generation:
+    """Return the generation that a body asks for, whose chat is `chat`; raises `ApiError`."""
     return Generation(
-        chat_of(body),
+        chat,
         Sampling(
             temperature=body.temperature, top_k=body.top_k, top_p=body.top_p, seed=seed_of(None, headers)
         ),
@@ -35,18 +35,3 @@ def generation_of(body: MessagesBody, headers: Mapping[str, str]) -> Generation:
         slo_of(body.slo, headers),
         headers.get(ID_HEADER, ""),
     )
-
-
-def chat_of(body: PromptFields) -> Chat:
-    """Return the chat. If the assistant speaks last, its message is continued. Raises `ApiError`."""
-    for name, value in (("tools", body.tools), ("tool_choice", body.tool_choice)):
-        if value:
-            raise invalid(name, f"{name} is set; accepted: unset, as this fleet does not serve it")
-    if body.thinking is not None and body.thinking.get("type") != "disabled":
-        raise invalid("thinking", "thinking is set; accepted: unset, or of type 'disabled'")
-    system = [] if body.system is None else [ChatMessage("system", text_of(body.system, "system"))]
-    spoken = [
-        ChatMessage(message.role, text_of(message.content, f"messages[{index}].content"))
-        for index, message in enumerate(body.messages)
-    ]
-    return Chat([*system, *spoken], continue_final_message=body.messages[-1].role == "assistant")

@@ -7,7 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.anthropic.convert import chat_of, generation_of
+from gateway.anthropic.convert import generation_of
+from gateway.anthropic.messages import chat_of
 from gateway.anthropic.responses import message_events, message_json
 from gateway.anthropic.schema import CountBody, MessagesBody
 from gateway.bodies import read_body
@@ -27,12 +28,13 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     async def messages(request: Request) -> Response:
         body = await read_body(request, MessagesBody, max_body_bytes)
         model = await fleet.model(body.model)
-        generation = generation_of(body, request.headers)
+        chat = chat_of(body)
+        generation = generation_of(body, chat, request.headers)
         if not body.stream:
             (completion,) = await unless_gone(request, complete_all(fleet, [generation]))
-            return JSONResponse(message_json(completion, model.name))
+            return JSONResponse(message_json(completion, chat, model.name))
         running = await unless_gone(request, Running.begin(fleet, generation))
-        return EventStream(message_events(running, model.name), promise_headers(running.accepted))
+        return EventStream(message_events(running, chat, model.name), promise_headers(running.accepted))
 
     @router.post(f"{PREFIX}/count_tokens")
     async def count(request: Request) -> dict[str, Any]:

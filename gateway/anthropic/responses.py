@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from pydantic_core import from_json
 
+from baton import Chat
 from baton.errors import BatonError
 from baton.types import ChoiceFinished, Completion, Event, Finished, FinishReason, Queued, Tokens, Usage
+from chat_formats import (
+    Call,
+    ContentDelta,
+    Delta,
+    Message,
+    OutputParser,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+)
 from gateway.anthropic.convert import param_of
 from gateway.errors import ApiError, Problem, problem_of
 from gateway.generations import Running
 from gateway.outcome import early_end, outcome_json
+from gateway.outputs import parser_of
 
 _TYPES = {413: "request_too_large", 408: "timeout_error", 409: "invalid_request_error"}
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -33,21 +46,41 @@ def error_json(problem: Problem) -> dict[str, Any]:
     return {"type": "error", "error": error}
 
 
-def message_json(completion: Completion, model: str) -> dict[str, Any]:
+def message_json(completion: Completion, chat: Chat, model: str) -> dict[str, Any]:
     """Return a whole message. Raises `ApiError` if it ended early."""
     choice = completion.choices[0]
+    parser = parser_of(chat, completion, 0)
+    said = Message(choice.text) if parser is None else parser.read(choice.text)
     end = ChoiceFinished(0, choice.finish_reason, len(choice.token_ids), choice.stop_string)
     return _message(completion.request_id, model) | {
-        "content": [{"type": "text", "text": choice.text}],
-        **_stop(end, completion.finished),
+        "content": [*_content(said)],
+        **_stop(end, completion.finished, has_calls=bool(said.calls)),
         "usage": _usage(completion.finished.usage),
         "baton": outcome_json(completion.request_id, completion.finished, completion.resumes),
     }
 
 
-async def message_events(running: Running, model: str) -> AsyncGenerator[bytes, None]:
+def _content(said: Message) -> Iterator[dict[str, Any]]:
+    if said.reasoning:
+        yield {"type": "thinking", "thinking": said.reasoning, "signature": ""}
+    if said.content or not (said.reasoning or said.calls):
+        yield {"type": "text", "text": said.content}
+    for call in said.calls:
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)}
+
+
+def _input(call: Call) -> Any:
+    """Return the arguments; those of a call that was cut off, as far as they came."""
+    try:
+        return from_json(call.arguments or "{}", allow_partial="trailing-strings")
+    except ValueError as error:
+        message = f"the arguments of {call.name} cannot be returned ({error}); accepted: stream = true"
+        raise ApiError(Problem(500, "api_error", message, code="generation_failed")) from None
+
+
+async def message_events(running: Running, chat: Chat, model: str) -> AsyncGenerator[bytes, None]:
     """Yield the events of a stream, and an error as its last one."""
-    events = _Events(running, model)
+    events = _Events(running, model, parser_of(chat, running.accepted, 0))
     try:
         async with aclosing(running.events) as received:
             yield events.opening()
@@ -65,7 +98,12 @@ class _Events:
 
     running: Running
     model: str
+    parser: OutputParser | None
     end: ChoiceFinished | None = None
+    index: int = -1
+    """The block that is open, or was last; `kind` is its type."""
+    kind: str = ""
+    has_calls: bool = False
 
     def opening(self) -> bytes:
         accepted = self.running.accepted
@@ -75,10 +113,7 @@ class _Events:
             "stop_sequence": None,
             "usage": {"input_tokens": accepted.prompt_tokens, "output_tokens": 0},
         }
-        block = {"type": "text", "text": ""}
-        return _sse({"type": "message_start", "message": message}) + _sse(
-            {"type": "content_block_start", "index": 0, "content_block": block}
-        )
+        return _sse({"type": "message_start", "message": message})
 
     def of(self, event: Event) -> bytes:
         """Return what one event says; nothing for most. Raises `ApiError` if the message ended early."""
@@ -86,35 +121,63 @@ class _Events:
             case Queued():
                 return _PING
             case Tokens() if event.text:
-                delta = {"type": "text_delta", "text": event.text}
-                return _sse({"type": "content_block_delta", "index": 0, "delta": delta})
+                found = [ContentDelta(event.text)] if self.parser is None else self.parser.feed(event.text)
+                return b"".join(map(self._add, found))
             case ChoiceFinished():
                 self.end = event
+                return b"" if self.parser is None else b"".join(map(self._add, self.parser.finish()))
             case Finished():
                 return self._finish(event)
         return b""
 
+    def _add(self, delta: Delta) -> bytes:
+        match delta:
+            case ContentDelta(text):
+                begin = self._begin("text", text="") if self.kind != "text" else b""
+                told = {"type": "text_delta", "text": text}
+            case ReasoningDelta(text):
+                begin = self._begin("thinking", thinking="", signature="") if self.kind != "thinking" else b""
+                told = {"type": "thinking_delta", "thinking": text}
+            case ToolCallBegun(_, name, id):
+                self.has_calls = True
+                return self._begin("tool_use", id=id, name=name, input={})
+            case ToolCallArguments(_, text):
+                begin, told = b"", {"type": "input_json_delta", "partial_json": text}
+        return begin + _sse({"type": "content_block_delta", "index": self.index, "delta": told})
+
+    def _begin(self, kind: str, **fields: Any) -> bytes:
+        """Begin a block, after the end of the one before."""
+        closing = self._close()
+        self.index += 1
+        self.kind = kind
+        block = {"type": kind, **fields}
+        return closing + _sse({"type": "content_block_start", "index": self.index, "content_block": block})
+
+    def _close(self) -> bytes:
+        return _sse({"type": "content_block_stop", "index": self.index}) if self.kind else b""
+
     def _finish(self, finished: Finished) -> bytes:
         assert self.end is not None
+        stop = _stop(self.end, finished, has_calls=self.has_calls)
         outcome = outcome_json(self.running.accepted.request_id, finished, self.running.resumes)
         delta = {
             "type": "message_delta",
-            "delta": _stop(self.end, finished),
+            "delta": stop,
             "usage": _usage(finished.usage),
             "baton": outcome,
         }
-        closing = _sse({"type": "content_block_stop", "index": 0})
-        return closing + _sse(delta) + _sse({"type": "message_stop"})
+        empty = b"" if self.kind else self._begin("text", text="")
+        return empty + self._close() + _sse(delta) + _sse({"type": "message_stop"})
 
 
 def _message(request_id: str, model: str) -> dict[str, Any]:
     return {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
 
 
-def _stop(end: ChoiceFinished, finished: Finished) -> dict[str, Any]:
+def _stop(end: ChoiceFinished, finished: Finished, *, has_calls: bool) -> dict[str, Any]:
     match end.reason:
         case FinishReason.EOS:
-            reason = "end_turn"
+            reason = "tool_use" if has_calls else "end_turn"
         case FinishReason.STOP:
             reason = "stop_sequence"
         case FinishReason.LENGTH | FinishReason.DEADLINE:

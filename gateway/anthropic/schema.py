@@ -8,13 +8,80 @@ from pydantic import Field
 
 from gateway.slo import SloFields, Strict
 
-Blocks = str | list[dict[str, Any]]
-"""A text, or blocks of content, of which `convert` takes texts and refuses the others by name."""
+Content = str | list[dict[str, Any]]
+"""A text, or blocks, which `messages` takes apart by their types."""
+
+
+class Block(Strict):
+    """A block of content. `cache_control` is taken and not needed: the fleet caches every prefix."""
+
+    type: str
+    cache_control: dict[str, Any] | None = None
+
+
+class TextBlock(Block):
+    type: Literal["text"]
+    text: str
+    citations: None = None
+
+
+class ThinkingBlock(Block):
+    """Reasoning. Its signature is not checked, as nobody but the model depends on it."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+class ToolUseBlock(Block):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: dict[str, Any] | None = None
+
+
+class ToolResultBlock(Block):
+    """The result of a call. Templates have no place for `is_error`: the text has to say it."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: Content = ""
+    is_error: bool | None = None
 
 
 class MessageParam(Strict):
     role: Literal["user", "assistant"]
-    content: Blocks
+    content: Content
+
+
+class ToolParam(Strict):
+    """A tool that the caller runs. Its input is streamed as it comes in any case."""
+
+    type: Literal["custom"] | None = None
+    name: str
+    input_schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+    cache_control: dict[str, Any] | None = None
+    eager_input_streaming: bool | None = None
+
+
+class ToolChoiceParam(Strict):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(Strict):
+    """Whether the model thinks first, if its template lets callers choose.
+
+    Thoughts count for `max_tokens`, whatever `budget_tokens` says.
+    """
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: str | None = None
 
 
 class PromptFields(Strict):
@@ -22,12 +89,11 @@ class PromptFields(Strict):
 
     model: str = ""
     messages: list[MessageParam] = Field(min_length=1)
-    system: Blocks | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
+    system: Content | None = None
+    tools: list[ToolParam] | None = None
+    tool_choice: ToolChoiceParam | None = None
+    thinking: Thinking | None = None
     cache_control: dict[str, Any] | None = None
-    """Taken and not needed: the fleet caches every prefix."""
 
 
 class MessagesBody(PromptFields):

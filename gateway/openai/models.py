@@ -20,6 +20,8 @@ def model_json(model: Model, created: int) -> dict[str, Any]:
         "max_model_len": model.max_context_tokens,
         "architecture": model.architecture,
         "fingerprint": model.fingerprint,
+        "tool_format": model.tool_format,
+        "reasoning_format": model.reasoning_format,
     }
 
 

@@ -69,6 +69,38 @@ async def test_an_assistants_last_message_is_continued(client: Any) -> None:
     assert found.usage.output_tokens <= 3
 
 
+async def test_a_forced_tool_is_used_and_its_result_is_read(client: Any) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 8}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "max_tokens": 200,
+        "messages": HELLO,
+        "tools": [{"name": "get_weather", "input_schema": schema}],
+        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+        "extra_body": {"temperature": 0},
+    }
+    whole = await client.messages.create(**asked)
+    [use] = whole.content
+    assert (use.type, use.name, set(use.input)) == ("tool_use", "get_weather", {"city"})
+    assert whole.stop_reason == "tool_use"
+    async with client.messages.stream(**asked) as stream:
+        final = await stream.get_final_message()
+    assert final.content[0].input == use.input
+    spoken = {
+        "role": "assistant",
+        "content": [block.model_dump(exclude_none=True) for block in whole.content],
+    }
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "It rains."}
+    messages = [*HELLO, spoken, {"role": "user", "content": [result]}]
+    told = await client.messages.create(**asked | {"messages": messages, "tool_choice": {"type": "none"}})
+    assert {block.type for block in told.content} == {"text"}
+
+
 async def test_errors_have_the_clients_own_types(client: Any) -> None:
     with pytest.raises(anthropic.NotFoundError):
         await client.messages.create(model="claude", max_tokens=3, messages=HELLO)

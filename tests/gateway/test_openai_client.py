@@ -169,6 +169,69 @@ async def test_answers_are_parsed_whole_and_streamed(served: Served) -> None:
         await served.client.chat.completions.parse(**asked, max_tokens=3)
 
 
+WEATHER = {
+    "name": "get_weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "maximum": 9}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+}
+CLOCK = {"name": "tell_time"}
+TOOLS = [{"type": "function", "function": function} for function in (WEATHER, CLOCK)]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+async def test_forced_calls_validate_whole_and_streamed(served: Served, choice: Any) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": HELLO,
+        "tools": TOOLS,
+        "tool_choice": choice,
+        "parallel_tool_calls": False,
+        "seed": 4,
+        "temperature": 2.0,
+    }
+    whole = (await served.client.chat.completions.create(**asked)).choices[0]
+    assert (whole.message.content, whole.finish_reason) == (None, "tool_calls")
+    [call] = whole.message.tool_calls
+    if choice is NAMED or call.function.name == "get_weather":
+        assert set(json.loads(call.function.arguments)) == {"city", "days"}
+    async with served.client.chat.completions.stream(**asked) as stream:
+        final = (await stream.get_final_completion()).choices[0]
+    [streamed] = final.message.tool_calls
+    assert streamed.function.arguments == call.function.arguments
+    assert final.finish_reason == "tool_calls"
+    told = [
+        *HELLO,
+        whole.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "It rains."},
+    ]
+    found = await served.client.chat.completions.create(
+        model=MODEL, messages=told, tools=TOOLS, tool_choice="none", max_tokens=4
+    )
+    assert found.choices[0].message.tool_calls is None
+
+
+async def test_tools_that_cannot_be_guaranteed_are_refused(served: Served) -> None:
+    wrong = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
+    with pytest.raises(openai.BadRequestError, match="not") as refused:
+        await served.client.chat.completions.create(
+            model=MODEL, messages=HELLO, tools=[wrong], tool_choice="required"
+        )
+    assert refused.value.param.startswith("tools")
+    with pytest.raises(openai.BadRequestError) as unknown:
+        await served.client.chat.completions.create(
+            model=MODEL,
+            messages=HELLO,
+            tools=TOOLS,
+            tool_choice={"type": "function", "function": {"name": "other"}},
+        )
+    assert unknown.value.param.startswith("tool_choice")
+
+
 async def test_errors_have_the_clients_own_types(served: Served) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         await served.client.chat.completions.create(model="gpt-5", messages=HELLO)
