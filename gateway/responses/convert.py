@@ -110,7 +110,7 @@ def generation_of(
         messages_of(conversation, num_earlier, body.instructions),
         arguments | (body.chat_template_kwargs or {}),
         tools=tools,
-        tool_choice=_tool_choice(body) if tools else None,
+        tool_choice=_tool_choice(body, has_tools=bool(tools)),
         parallel_tool_calls=body.parallel_tool_calls if tools else None,
     )
     limit = body.max_output_tokens
@@ -176,17 +176,18 @@ def _tools(body: ResponsesBody) -> list[Tool]:
     return tools
 
 
-def _tool_choice(body: ResponsesBody) -> ToolChoice:
-    choice = body.tool_choice or "auto"
-    if isinstance(choice, str) and choice in set(ToolMode):
-        return ToolMode(choice)
-    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str):
-        return NamedTool(choice["name"])
-    raise invalid(
-        "tool_choice",
-        f"tool_choice is {str(choice)[:80]!r}; accepted: 'auto', 'none', 'required', "
-        "or an object of the type 'function' with a name",
-    )
+def _tool_choice(body: ResponsesBody, *, has_tools: bool) -> ToolChoice | None:
+    match body.tool_choice:
+        case None:
+            return None
+        case "none" | "auto" if not has_tools:
+            return None
+        case "none" | "auto" | "required" as mode if has_tools:
+            return ToolMode(mode)
+        case {"type": "function", "name": str(name)} if has_tools:
+            return NamedTool(name)
+    accepted = "'none', 'auto', 'required', or {'type': 'function', 'name': ...} of one of the tools"
+    raise invalid("tool_choice", f"tool_choice is {str(body.tool_choice)[:80]!r}; accepted: {accepted}")
 
 
 def _output_format(body: ResponsesBody) -> OutputFormat | None:

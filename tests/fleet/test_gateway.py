@@ -110,11 +110,31 @@ async def test_a_gateway_that_leaves_finishes_its_streams(served: Served) -> Non
 
 async def test_a_killed_gateway_returns_at_its_address(served: Served) -> None:
     (url,) = served.fleet.gateway_urls
-    served.fleet.process("gateway-0").kill()
-
-    async def restarted() -> bool:
-        return ProcessRestarted("gateway-0") in served.events
-
-    await until(restarted, "the gateway is restarted")
+    await kill(served, "gateway-0")
     assert served.fleet.gateway_urls == (url,)
     assert (await served.http.get("/health")).status_code == 200
+
+
+async def test_a_stored_response_outlives_redis_and_its_gateway(served: Served) -> None:
+    body = {"input": "How do I read a file?", "max_output_tokens": 4, "store": True}
+    kept = (await served.http.post("/v1/responses", json=body)).json()
+    for name in ("redis", "gateway-0"):
+        await kill(served, name)
+
+    async def found() -> bool:
+        response = await served.http.get(f"/v1/responses/{kept['id']}")
+        assert response.status_code in {200, 503}, response.text
+        return response.status_code == 200 and bool(response.json() == kept)
+
+    await until(found, "the response is there again")
+
+
+async def kill(served: Served, name: str) -> None:
+    """Kill a process, and wait until it is restarted."""
+    num_before = served.events.count(ProcessRestarted(name))
+    served.fleet.process(name).kill()
+
+    async def restarted() -> bool:
+        return served.events.count(ProcessRestarted(name)) > num_before
+
+    await until(restarted, f"{name} is restarted")

@@ -368,6 +368,30 @@ def test_batches_run_for_their_tenant_by_the_gateways_own_key(fleet: Secured) ->
     assert httpx.get(f"{url}/v1/files", verify=context).status_code == 401
 
 
+def test_stored_responses_belong_to_the_tenant_whatever_key_it_shows(fleet: Secured) -> None:
+    context = ssl.create_default_context(cafile=str(fleet.made.ca))
+    keys = [fleet.new_key("writer"), "", fleet.new_key("reader"), "unknown"]
+    (fleet.run_dir / "writer.key").unlink()
+    keys[1] = fleet.new_key("writer")
+
+    def call(key: str, method: str, path: str = "", body: Any = None) -> httpx.Response:
+        url = f"https://{fleet.address('gateway-0')}/v1/responses{path}"
+        headers = {"authorization": f"Bearer {key}", "idempotency-key": "mine"} if key else {}
+        return httpx.request(method, url, headers=headers, json=body, verify=context, timeout=PATIENCE_S)
+
+    body = {"input": "hello", "max_output_tokens": 2, "store": True}
+    written = call(keys[0], "POST", "", body).json()
+    one = f"/{written['id']}"
+    assert [call(key, "GET", one).status_code for key in (*keys, "")] == [200, 200, 404, 401, 401]
+    refused = [call(key, "POST", "", body | {"previous_response_id": written["id"]}) for key in keys[1:]]
+    # The writer's other key has that Idempotency-Key in use; the reader's has not, and no such response.
+    assert [response.status_code for response in refused] == [409, 400, 401]
+    assert refused[1].json()["error"]["code"] == "previous_response_not_found"
+    assert call(keys[2], "POST", "", body | {"input": "other"}).json()["id"] == written["id"]
+    assert call(keys[2], "DELETE", one).status_code == 200
+    assert call(keys[1], "GET", one).json() == written
+
+
 def test_only_a_delegate_acts_for_another_tenant(fleet: Secured) -> None:
     made, key = fleet.made, fleet.new_key("mallory")
     delegate = (made.folder / "gateway.key").read_text(encoding="ascii").strip()

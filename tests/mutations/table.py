@@ -315,6 +315,40 @@ FAILURES = (
         ),
     ),
     Failure(
+        "stored calls",
+        "vllm#43244",
+        "a conversation that went on by previous_response_id lost its calls of functions and their results",
+        (
+            Guard(
+                "gateway/responses/store.py",
+                '[*self.earlier, *self.input, *self.response["output"]]',
+                "[*self.earlier, *self.input]",
+                "tests/gateway/responses/test_requests.py"
+                "::test_a_conversation_goes_on_from_a_stored_response",
+            ),
+        ),
+    ),
+    Failure(
+        "stored without end",
+        "vllm#48454",
+        "responses were stored until the server had no memory left",
+        (
+            Guard(
+                "gateway/responses/store.py",
+                "        while total > limits.responses_max_bytes:\n",
+                "        while False:\n",
+                "tests/gateway/responses/test_store.py"
+                "::test_over_the_limit_the_largest_tenant_loses_its_oldest",
+            ),
+            Guard(
+                "state/lua/durable/keep_response.lua",
+                "for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do",
+                "for _, gone in ipairs({}) do",
+                "tests/gateway/responses/test_store.py::test_time_ends_everything_and_is_counted",
+            ),
+        ),
+    ),
+    Failure(
         "simulator",
         "vidur#60",
         "the simulator was off by 700 % from the engine it models",

@@ -431,6 +431,7 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"input": "a", "tools": [{"type": "web_search"}]}, 400, "tools[0].type", "invalid_field"),
     ({"input": "a", "tools": [{"type": "function"}]}, 400, "tools[0].name", "invalid_field"),
     ({"input": "a", "tools": [WEATHER], "tool_choice": "any"}, 400, "tool_choice", "invalid_field"),
+    ({"input": "a", "tool_choice": "required"}, 400, "tool_choice", "invalid_field"),
     (
         {"input": "a", "text": {"format": {"type": "json_schema", "name": "n"}}},
         400,
