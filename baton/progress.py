@@ -26,7 +26,9 @@ class Progress:
     """Everything received for one request, over all of its sessions, in order of arrival."""
 
     def __init__(self, num_choices: int) -> None:
-        self._token_ids = {choice: array("I") for choice in range(num_choices)}
+        self._num_choices = num_choices
+        # Filled as choices arrive: a caller may ask for billions, which the fleet then refuses.
+        self._token_ids: dict[int, array[int]] = {}
         self._accepted = False
         self._fingerprint = ""
         self.failed_attempts = 0
@@ -100,14 +102,14 @@ class Progress:
         return known is end
 
     def _check_all_ended(self) -> None:
-        missing = sorted(set(self._token_ids) - set(self._finished))
+        missing = sorted(set(range(self._num_choices)) - set(self._finished))
         if missing:
             raise Internal(f"the generation ended without an end of choices {missing}")
 
     def _tokens_of(self, choice: int) -> array[int]:
-        if choice not in self._token_ids:
-            raise Internal(f"choice {choice} arrived, but {len(self._token_ids)} were requested")
-        return self._token_ids[choice]
+        if choice >= self._num_choices:
+            raise Internal(f"choice {choice} arrived, but {self._num_choices} were requested")
+        return self._token_ids.setdefault(choice, array("I"))
 
 
 class Collector:

@@ -49,7 +49,7 @@ def make_app(
     store = None if redis is None else ResponseStore(redis, limits)
     app.include_router(responses.routes(fleet, max_body_bytes, store))
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, Any]:
         """Return the model if any router serves, unless callers must show a key; 503 if none does."""
         try:

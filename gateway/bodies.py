@@ -22,6 +22,10 @@ async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        message = f"content-encoding is {encoding!r}; accepted: unset, a body that is not compressed"
+        raise invalid("content-encoding", message, status=415, code="unsupported_encoding")
     declared = request.headers.get("content-length", "0")
     pieces, size = [], int(declared) if declared.isdigit() else 0
     if size <= max_bytes:

@@ -70,6 +70,20 @@ class Running:
         await self.events.aclose()
 
 
+async def begin_all(fleet: FleetClient, generations: Sequence[Generation]) -> list[Running]:
+    """Return once the fleet has accepted all. The first error cancels the others and is raised."""
+    tasks = [asyncio.ensure_future(Running.begin(fleet, generation)) for generation in generations]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        for begun in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(begun, Running):
+                await begun.close()
+        raise
+
+
 async def complete_all(fleet: FleetClient, generations: Sequence[Generation]) -> list[Completion]:
     """Return all completions, in order. The first error cancels the other generations and is raised."""
     try:

@@ -18,6 +18,7 @@ HEADERS = {
 }
 CLASS_HEADER = "x-baton-slo-class"
 AT_RISK_HEADER = "x-baton-allow-at-risk"
+_MAX_DIGITS = 10
 
 
 class Strict(BaseModel):
@@ -44,7 +45,7 @@ def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:
         text = headers.get(header)
         if text is None:
             continue
-        if not text.isdecimal():
+        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
             raise invalid(header, f"{header} is {text!r}; accepted: milliseconds, a whole number")
         _once(given, name, header)
         given[name] = int(text)

@@ -7,7 +7,7 @@ cancelled. A caller who does not read for `MAX_WRITE_S` is cut off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -33,6 +33,39 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
         return working.result()
     finally:
         await _end(working, leaving)
+
+
+async def merged(sources: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerator[bytes, None]:
+    """Yield what all sources yield, as it comes. The first error is raised. Closes the sources."""
+    if len(sources) == 1:
+        async with aclosing(sources[0]) as items:
+            async for data in items:
+                yield data
+        return
+    ready: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(maxsize=1)
+
+    async def pump(source: AsyncGenerator[bytes, None]) -> None:
+        try:
+            async with aclosing(source) as items:
+                async for data in items:
+                    await ready.put(data)
+            await ready.put(None)
+        except Exception as error:  # noqa: BLE001 -- raised by whoever reads
+            await ready.put(error)
+
+    tasks = [asyncio.ensure_future(pump(source)) for source in sources]
+    try:
+        left = len(tasks)
+        while left:
+            item = await ready.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                left -= 1
+                continue
+            yield item
+    finally:
+        await _end(*tasks)
 
 
 class EventStream(Response):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baton.chat import Chat, ChatMessage, NamedTool, Prompt, Tool, ToolChoice, ToolMode
 from baton.v1 import inference_pb2
 from baton.wire.fields import invalid, put
+
+_MAX_DEPTH = 20
+"""protobuf reads messages that are 100 deep, and each level of a mapping takes three."""
 
 
 def put_prompt(
@@ -69,9 +72,18 @@ def _put_options(chat: inference_pb2.ChatInput, given: Chat) -> None:
         _put_tool(chat.tools.add(), f"chat.tools[{index}].", tool)
     _put_tool_choice(chat.tool_choice, given.tool_choice)
     try:
+        if _depth(given.template_arguments) > _MAX_DEPTH:
+            raise ValueError(f"at most {_MAX_DEPTH} levels")
         chat.template_arguments.update(given.template_arguments)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise invalid("chat.template_arguments", given.template_arguments, str(error)) from None
+
+
+def _depth(value: object) -> int:
+    """Return how many mappings and lists are inside each other."""
+    if isinstance(value, Mapping):
+        return 1 + max(map(_depth, value.values()), default=0)
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list | tuple) else 0
 
 
 def _put_tool(target: inference_pb2.Tool, where: str, tool: Tool) -> None:

@@ -26,6 +26,9 @@ from gateway.openai.schema import (
 )
 from gateway.slo import slo_of
 
+MAX_PROMPTS = 128
+"""Each prompt is a request to the fleet, with a stream of its own."""
+
 _RENAMED = {
     "stop.strings": "stop",
     "stop.stop_strings": "stop",
@@ -143,6 +146,8 @@ def _prompts(body: CompletionBody) -> list[Prompt]:
         raise invalid("prompt", "prompt is []; accepted: a text, token ids, or a list of either")
     if isinstance(prompt[0], int):
         return [prompt]
+    if len(prompt) > MAX_PROMPTS:
+        raise invalid("prompt", f"prompt has {len(prompt)} prompts; accepted: at most {MAX_PROMPTS}")
     return list(prompt)
 
 

@@ -12,7 +12,7 @@ from baton import Chat
 from gateway.bodies import read_body
 from gateway.errors import invalid
 from gateway.fleet import FleetClient, Vocabulary
-from gateway.generations import Generation, Running, complete_all
+from gateway.generations import Generation, begin_all, complete_all
 from gateway.openai.convert import chat_generation, completion_generations
 from gateway.openai.models import detokenize, model_json, tokenize
 from gateway.openai.responses import Echo, Writer
@@ -33,11 +33,11 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     router = APIRouter()
     started = int(time.time())
 
-    @router.get("/v1/models")
+    @router.api_route("/v1/models", methods=["GET", "HEAD"])
     async def list_models() -> dict[str, Any]:
         return {"object": "list", "data": [model_json(await fleet.model(), started)]}
 
-    @router.get("/v1/models/{name:path}")
+    @router.api_route("/v1/models/{name:path}", methods=["GET", "HEAD"])
     async def one_model(name: str) -> dict[str, Any]:
         return model_json(await fleet.model(name), started)
 
@@ -65,6 +65,14 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
             echo=bool(body.echo),
         )
 
+    @router.post("/v1/embeddings")
+    async def embeddings(_: Request) -> Response:
+        model = await fleet.model()
+        message = (
+            f"{model.name!r} generates text and has no embeddings; accepted: an embedding model's server"
+        )
+        raise invalid("model", message, code="no_embeddings")
+
     @router.post("/tokenize")
     async def tokens_of(request: Request) -> dict[str, Any]:
         return await tokenize(await read_body(request, TokenizeBody, max_body_bytes), fleet)
@@ -83,27 +91,21 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         logprobs: bool,
         echo: bool = False,
     ) -> Response:
-        if body.stream and len(generations) > 1:
-            raise invalid(
-                "prompt", f"prompt has {len(generations)} prompts; accepted: one, with stream = true"
-            )
-        if body.stream and echo:
-            raise invalid("echo", "echo is true; accepted: false, with stream = true")
         vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
         writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs)
+        echoes = [await _echo(fleet, generation, body) for generation in generations] if echo else ()
         if body.stream:
-            running = await unless_gone(request, Running.begin(fleet, generations[0]))
-            return EventStream(writer.chunks(running), promise_headers(running.accepted))
-        echoes = [await _echo(fleet, generation) for generation in generations] if echo else ()
+            runnings = await unless_gone(request, begin_all(fleet, generations))
+            return EventStream(writer.chunks(runnings, echoes), promise_headers(runnings[0].accepted))
         completions = await unless_gone(request, complete_all(fleet, generations))
         return JSONResponse(writer.whole(completions, echoes))
 
     return router
 
 
-async def _echo(fleet: FleetClient, generation: Generation) -> Echo:
-    prompt = generation.prompt
+async def _echo(fleet: FleetClient, generation: Generation, body: GenerationBody) -> Echo:
+    prompt, alone = generation.prompt, isinstance(body, CompletionBody) and body.max_tokens == 0
     if isinstance(prompt, str):
-        return Echo(prompt, await fleet.sdk.count_tokens(prompt))
+        return Echo(prompt, await fleet.sdk.count_tokens(prompt), alone)
     token_ids = tuple(int(str(token_id)) for token_id in prompt)  # type: ignore[union-attr]
-    return Echo(await fleet.sdk.detokenize(token_ids, skip_special_tokens=False), token_ids)
+    return Echo(await fleet.sdk.detokenize(token_ids, skip_special_tokens=False), token_ids, alone)

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from baton.errors import BatonError
-from baton.types import Choice, ChoiceFinished, Completion, Event, Finished, Queued, TokenLogprobs, Tokens
+from baton.types import (
+    Choice,
+    ChoiceFinished,
+    Completion,
+    Event,
+    Finished,
+    PromptLogprobs,
+    Queued,
+    TokenLogprobs,
+    Tokens,
+)
 from chat_formats import ContentDelta, Delta, Message, ToolCallBegun
 from gateway.errors import ApiError, problem_of
 from gateway.fleet import Vocabulary
@@ -26,14 +36,16 @@ from gateway.openai.problems import error_json
 from gateway.openai.schema import GenerationBody
 from gateway.openai.shapes import Shape
 from gateway.outcome import comment, early_end, outcome_json
+from gateway.streaming import merged
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt that the response repeats."""
+    """A prompt that the response repeats; `alone` without the one token that every generation has."""
 
     text: str
     token_ids: tuple[int, ...]
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +74,28 @@ class Writer:
             "baton": outcome_json(first.request_id, first.finished, first.resumes),
         }
 
-    async def chunks(self, running: Running) -> AsyncGenerator[bytes, None]:
-        """Yield the chunks of a stream, and an error as its last one."""
-        chunks = _Chunks(self, running)
+    async def chunks(
+        self, runnings: Sequence[Running], echoes: Sequence[Echo] = ()
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the chunks of a stream of one prompt or several, and an error as its last one."""
+        head = self.head(self.shape.chunk, runnings[0].accepted.request_id)
+        parts = [
+            _Chunks(self, running, head, place, echoes[place] if echoes else None)
+            for place, running in enumerate(runnings)
+        ]
         try:
-            async with aclosing(running.events) as events:
-                for data in chunks.opening():
+            async with aclosing(merged([part.written() for part in parts])) as written:
+                async for data in written:
                     yield data
-                async for event in events:
-                    for data in chunks.of(event):
-                        yield data
+            if self.body.includes_usage:
+                usage = finished_usage(*(part.finished for part in parts if part.finished is not None))
+                yield sse(head | {"choices": [], "usage": usage})
             yield DONE
         except (BatonError, ApiError) as error:
             yield sse(error_json(problem_of(error, param_of)))
+        finally:
+            for running in runnings:
+                await running.close()
 
     def _choice(self, completion: Completion, choice: Choice, echo: Echo | None) -> dict[str, Any]:
         if finish_reason(choice.finish_reason) is None:
@@ -83,6 +104,8 @@ class Writer:
         text, token_ids = choice.text, choice.token_ids
         logprobs: list[TokenLogprobs | None] = list(choice.logprobs)
         if echo is not None:
+            if echo.alone:
+                text, token_ids, logprobs = "", (), []
             text, token_ids = echo.text + text, echo.token_ids + token_ids
             logprobs = [None, *completion.prompt_logprobs, *logprobs]
         parser = self.shape.parser(completion, choice.index)
@@ -109,25 +132,40 @@ class Writer:
 
 
 class _Chunks:
-    """Turns the events of one generation into chunks."""
+    """Turns the events of one generation into chunks. `place` is that of its prompt in the request."""
 
-    def __init__(self, writer: Writer, running: Running) -> None:
+    def __init__(
+        self, writer: Writer, running: Running, head: dict[str, Any], place: int, echo: Echo | None
+    ) -> None:
+        self.finished: Finished | None = None
         self._writer = writer
         self._body = writer.body
         self._running = running
-        self._head = writer.head(writer.shape.chunk, running.accepted.request_id)
+        self._head = head
         self._num_output = 0
         self._left = writer.body.n or 1
+        self._first_index = place * self._left
+        self._echo = echo
+        self._to_echo = set() if echo is None else set(range(self._left))
+        self._prompt_logprobs: list[TokenLogprobs | None] = [None]
         self._parsers = [writer.shape.parser(running.accepted, choice) for choice in range(self._left)]
         self._callers: set[int] = set()
         """The choices that call tools."""
         self._last_end: ChoiceFinished | None = None
 
-    def opening(self) -> list[bytes]:
+    async def written(self) -> AsyncGenerator[bytes, None]:
+        """Yield the chunks of the generation."""
+        for data in self._opening():
+            yield data
+        async for event in self._running.events:
+            for data in self._of(event):
+                yield data
+
+    def _opening(self) -> list[bytes]:
         fields = self._writer.shape.opening()
         return [] if fields is None else [self._chunk(index, fields) for index in range(self._left)]
 
-    def of(self, event: Event) -> list[bytes]:
+    def _of(self, event: Event) -> list[bytes]:
         """Return the chunks of one event. Raises `ApiError` if a choice ended early."""
         match event:
             case Queued():
@@ -136,12 +174,32 @@ class _Chunks:
                 return self._tokens(event)
             case ChoiceFinished():
                 return self._end(event)
+            case PromptLogprobs():
+                self._prompt_logprobs += event.logprobs
             case Finished():
                 return self._finish(event)
         return []
 
+    def _echoed(self, choice: int) -> list[bytes]:
+        """Return the prompt, before the first event of a choice."""
+        if choice not in self._to_echo:
+            return []
+        assert self._echo is not None
+        self._to_echo.discard(choice)
+        fields, token_ids = self._writer.shape.piece(ContentDelta(self._echo.text)), self._echo.token_ids
+        if self._writer.wants_logprobs:
+            fields["logprobs"] = self._writer.logprobs(token_ids, self._prompt_logprobs)
+        if self._body.return_token_ids:
+            fields["token_ids"] = list(token_ids)
+        return [self._chunk(choice, fields)]
+
     def _tokens(self, event: Tokens) -> list[bytes]:
         self._num_output += len(event.token_ids)
+        if self._echo is None:
+            return self._pieces_of(event)
+        return self._echoed(event.choice) + ([] if self._echo.alone else self._pieces_of(event))
+
+    def _pieces_of(self, event: Tokens) -> list[bytes]:
         body, writer = self._body, self._writer
         parser = self._parsers[event.choice]
         if parser is not None:
@@ -166,7 +224,7 @@ class _Chunks:
         """Return a choice's end; that of the last one waits for the summary, which it carries."""
         parser = self._parsers[end.choice]
         pieces = [] if parser is None else self._pieces(end.choice, parser.finish())
-        rest = [self._chunk(end.choice, fields) for fields in pieces]
+        rest = self._echoed(end.choice) + [self._chunk(end.choice, fields) for fields in pieces]
         self._left -= 1
         if finish_reason(end.reason) is None or self._left == 0:
             self._last_end = self._last_end or end
@@ -179,10 +237,8 @@ class _Chunks:
         if finish_reason(end.reason) is None:
             raise ApiError(early_end(end.reason, finished.error))
         outcome = outcome_json(self._running.accepted.request_id, finished, self._running.resumes)
-        chunks = [self._chunk(end.choice, self._ended(end), baton=outcome)]
-        if self._body.includes_usage:
-            chunks.append(sse(self._head | {"choices": [], "usage": finished_usage(finished)}))
-        return chunks
+        self.finished = finished
+        return [self._chunk(end.choice, self._ended(end), baton=outcome)]
 
     def _ended(self, end: ChoiceFinished) -> dict[str, Any]:
         return self._writer.shape.piece(None) | {
@@ -191,7 +247,7 @@ class _Chunks:
         }
 
     def _chunk(self, index: int, fields: dict[str, Any], **more: Any) -> bytes:
-        choice = {"index": index, "logprobs": None, "finish_reason": None} | fields
+        choice = {"index": self._first_index + index, "logprobs": None, "finish_reason": None} | fields
         message: dict[str, Any] = self._head | {"choices": [choice]} | more
         if self._body.counts_usage:
             message["usage"] = usage_json(self._running.accepted.prompt_tokens, self._num_output)

@@ -35,7 +35,7 @@ class Connection(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         self._reading_since: float | None = self.loop.time()
         self._closing_since: float | None = None
-        self._num_head = self._num_body = 0
+        self._num_heads = self._num_head = self._num_body = 0
         self._in_head = True
         self._checking = self.loop.call_later(_CHECK_S, self._check)
         self.url = b""
@@ -56,12 +56,14 @@ class Connection(HttpToolsProtocol):
         if self._reading_since is None and self._is_idle:
             self._reading_since = self.loop.time()
         self._unset_keepalive_if_required()
+        heads = self._num_heads
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self._refuse(400, "the request is not HTTP/1.1, or its head contradicts itself")
             return
-        self._num_head += len(data) if self._in_head else 0
+        if self._in_head and heads == self._num_heads:  # else the data also has what is before the head
+            self._num_head += len(data)
         if self._num_head > MAX_HEAD_BYTES and self._in_head:
             self._refuse(431, f"the head of the request is longer than {MAX_HEAD_BYTES} bytes")
         elif len(self.pipeline) > MAX_PIPELINED:
@@ -86,6 +88,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._reading_since = self.loop.time()
+        self._num_heads += 1
         self._num_head = self._num_body = 0
         self._in_head = True
         self.scope["state"]["abort"] = self.transport.abort
@@ -143,9 +146,16 @@ class Connection(HttpToolsProtocol):
         self._close()
 
     def _close(self) -> None:
+        """Say that nothing follows. Until the caller closes too, what it still sends is not kept.
+
+        With unread data, closing would reset the connection, and the caller would lose the last response.
+        """
         if self._closing_since is None:
             self._closing_since = self.loop.time()
-        self.transport.close()
+            if self.transport.can_write_eof() and not self.transport.is_closing():
+                self.transport.write_eof()
+            else:
+                self.transport.close()
 
 
 def _error(status: int, message: str, url: bytes) -> bytes:

@@ -53,6 +53,8 @@ _WITH_BAD_REQUEST = {
     grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 """Codes of errors with a BadRequest, which names their fields."""
+_LONGEST = 1500
+"""Characters of a sentence, which quotes a caller's regular expression or grammar."""
 
 
 def status_of(error: RouterError, prefix: str = "") -> grpc.Status:
@@ -60,6 +62,8 @@ def status_of(error: RouterError, prefix: str = "") -> grpc.Status:
     code = CODES[error.reason]
     fields = [prefix + field for field in error.fields]
     sentence = prefix + str(error) if fields else str(error)
+    if len(sentence) > _LONGEST:  # gRPC's trailers, which carry it twice, have 8 KiB
+        sentence = sentence[:_LONGEST] + "..."
     status = status_pb2.Status(code=code.value[0], message=sentence)
     for detail in _details(error, code, fields, sentence):
         status.details.add().Pack(detail)

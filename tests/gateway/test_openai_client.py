@@ -114,6 +114,53 @@ async def test_completions_take_several_prompts_and_echo_them(served: Served) ->
     assert found.usage.completion_tokens == 8
 
 
+async def test_a_stream_of_several_prompts_has_what_the_whole_has(served: Served) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": ["import ", "The list", "def "],
+        "max_tokens": 4,
+        "n": 2,
+        "seed": 3,
+        "echo": True,
+        "logprobs": 1,
+    }
+    whole = await served.client.completions.create(**asked)
+    stream = await served.client.completions.create(
+        **asked, stream=True, stream_options={"include_usage": True}
+    )
+    texts, ends = dict.fromkeys(range(6), ""), {}
+    tokens: dict[int, list[str]] = {index: [] for index in range(6)}
+    async for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            tokens[choice.index] += choice.logprobs.tokens if choice.logprobs else []
+            if choice.finish_reason:
+                ends[choice.index] = choice.finish_reason
+    assert texts == {choice.index: choice.text for choice in whole.choices}
+    assert tokens == {choice.index: choice.logprobs.tokens for choice in whole.choices}
+    assert ends == {choice.index: choice.finish_reason for choice in whole.choices}
+    assert chunk.usage.completion_tokens == whole.usage.completion_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_echo_without_tokens_is_the_prompt_alone(served: Served, stream: bool) -> None:
+    found = await served.client.completions.create(
+        model=MODEL, prompt="The list", max_tokens=0, echo=True, logprobs=1, stream=stream
+    )
+    choices = [chunk.choices[0] async for chunk in found] if stream else found.choices
+    assert "".join(choice.text for choice in choices) == "The list"
+    assert "".join("".join(choice.logprobs.tokens) for choice in choices if choice.logprobs) == "The list"
+
+
+async def test_an_error_of_one_prompt_ends_all_of_a_stream(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError) as wrong:
+        await served.client.completions.create(
+            model=MODEL, prompt=["a", "b " * 5000], max_tokens=3000, stream=True
+        )
+    assert wrong.value.code == "prompt_too_long"
+    await assert_all_is_freed(served.fleet, served.sdk)
+
+
 async def test_a_stop_string_ends_the_text_before_it(served: Served) -> None:
     whole = await served.client.completions.create(
         model=MODEL, prompt="The list", max_tokens=30, temperature=0

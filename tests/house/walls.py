@@ -82,6 +82,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
     "gateway": {
         "fastapi",
+        "httptools",
         "orjson",
         "pydantic",
         "pydantic_core",

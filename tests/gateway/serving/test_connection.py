@@ -94,7 +94,7 @@ async def test_a_head_that_does_not_arrive_is_408(served: Served) -> None:
     await until_closed(served[1])
 
 
-async def test_a_body_that_does_not_arrive_is_408_and_the_application_hears_it(served: Served) -> None:
+async def test_a_body_that_does_not_arrive_is_408_and_ends_its_request(served: Served) -> None:
     app, server, port = served
     async with connected(port) as (reader, writer):
         writer.write(POST.replace(b"/v1/messages", b"/v1/x") + b"content-length: 9\r\n\r\nabc")
@@ -120,7 +120,7 @@ async def test_empty_lines_do_not_keep_a_connection_open(served: Served) -> None
 async def test_an_endless_head_is_431(served: Served) -> None:
     async with connected(served[2]) as (reader, writer):
         writer.write(POST)
-        for index in range(1 + MAX_HEAD_BYTES // 1000):
+        for index in range(8 * MAX_HEAD_BYTES // 1000):
             writer.write(b"x-%d: %s\r\n" % (index, b"a" * 1000))
         assert (await error_of(reader))[0] == 431
 
