@@ -4,7 +4,7 @@ In reading order:
 
 - `client`, `async_client`: the clients; `chat`, `types`, `snapshots`, `errors`: what they take, return and
   raise.
-- `stream`, `progress`, `routers`: how one generation survives routers.
+- `stream`, `progress`, `routers`: how one generation survives routers; `parsing`: what its texts say.
 - `wire`: the contract on gRPC; `security`: credentials and certificates.
 - `fleet`: starts a whole fleet on this machine; `cli`: the command line.
 - `v1`, `worker`, `operators`: stubs generated from `proto/`.
@@ -16,6 +16,7 @@ from baton.async_client import AsyncClient
 from baton.chat import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
 from baton.client import Client
 from baton.errors import BatonError
+from baton.parsing import ChoiceDelta, message_of
 from baton.security.credentials import Credentials
 from baton.types import (
     Accepted,
@@ -37,6 +38,7 @@ from baton.types import (
     Timeout,
     Tokens,
 )
+from chat_formats import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallBegun
 
 __all__ = [
     "Accepted",
@@ -44,9 +46,11 @@ __all__ = [
     "BatonError",
     "Chat",
     "ChatMessage",
+    "ChoiceDelta",
     "ChoiceFinished",
     "Client",
     "Completion",
+    "ContentDelta",
     "Credentials",
     "FinishReason",
     "Finished",
@@ -57,6 +61,7 @@ __all__ = [
     "OneOf",
     "PromptLogprobs",
     "Queued",
+    "ReasoningDelta",
     "Regex",
     "Sampling",
     "Slo",
@@ -66,5 +71,8 @@ __all__ = [
     "Tokens",
     "Tool",
     "ToolCall",
+    "ToolCallArguments",
+    "ToolCallBegun",
     "ToolMode",
+    "message_of",
 ]

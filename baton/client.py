@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from baton.async_client import DEFAULT_ADDRESS, AsyncClient
+from baton.parsing import ParsedEvent
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.stream import GenerationStream
 from baton.types import Completion, Event, Timeout
@@ -87,6 +88,10 @@ class BlockingStream:
 
     def __iter__(self) -> Iterator[Event]:
         return self._thread.iterate(aiter(self._stream))
+
+    def parsed(self) -> Iterator[ParsedEvent]:
+        """Yield the events with what the model says in place of its tokens: content, reasoning and calls."""
+        return self._thread.iterate(self._stream.parsed())
 
     def collect(self) -> Completion:
         return self._thread.run(self._stream.collect())

@@ -17,12 +17,14 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self, TypeVar
 
+from baton.chat import Tool
 from baton.errors import BatonError, GenerationFailed, Internal, StreamCorrupt, TimedOut, Unavailable
+from baton.parsing import EventParser, ParsedEvent
 from baton.progress import Collector, Progress
 from baton.routers import Routers
 from baton.types import Accepted, Completion, Event, Finished, FinishReason, Timeout
 from baton.v1 import inference_pb2
-from baton.wire.convert import event_from_pb, resume_to_pb
+from baton.wire.convert import event_from_pb, from_pb, resume_to_pb
 from baton.wire.status import CallCrashed
 from baton.wire.transport import GENERATE, RESUME, Transport
 
@@ -74,6 +76,14 @@ class GenerationStream:
     ) -> None:
         assert self._entered is not None
         await self._entered.aclose()
+
+    async def parsed(self) -> AsyncGenerator[ParsedEvent, None]:
+        """Yield the events with what the model says in place of its tokens: content, reasoning and calls."""
+        parser = EventParser([from_pb(Tool, tool) for tool in self._request.chat.tools])
+        async with aclosing(aiter(self)) as events:
+            async for event in events:
+                for said in parser.feed(event):
+                    yield said
 
     async def collect(self) -> Completion:
         """Return the whole generation. Raises `GenerationFailed` if the fleet could not complete it."""

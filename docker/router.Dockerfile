@@ -8,6 +8,7 @@ COPY requirements/router.lock requirements/router.lock
 RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/router.lock
 
 COPY baton baton
+COPY chat_formats chat_formats
 COPY output_text output_text
 COPY router router
 COPY scheduling scheduling

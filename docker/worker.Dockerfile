@@ -21,6 +21,7 @@ ARG TORCH_PIP_ARGS=""
 RUN pip install --no-cache-dir torch==2.13.0 ${TORCH_PIP_ARGS}
 
 COPY baton baton
+COPY chat_formats chat_formats
 COPY decode_worker decode_worker
 COPY engine engine
 COPY kernels kernels

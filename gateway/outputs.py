@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
-import baton
+from baton import parsing
+from baton.chat import Chat
 from baton.types import Accepted, Completion
-from chat_formats import ChatFormats, OutputParser, Tool
+from chat_formats import OutputParser
 
 
-def parser_of(chat: baton.Chat, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
+def parser_of(chat: Chat, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
     """Return the parser of one choice's text; None if the text is only text."""
-    formats = ChatFormats(accepted.tool_format, accepted.reasoning_format)
-    if formats == ChatFormats():
+    if not accepted.tool_format and not accepted.reasoning_format:
         return None
-    return OutputParser(
-        formats,
-        [Tool(tool.name, parameters=_schema(tool)) for tool in chat.tools],
-        seed=f"{accepted.request_id}/{choice}",
-        reasoning_open=accepted.reasoning_open,
-    )
-
-
-def _schema(tool: baton.Tool) -> Mapping[str, Any]:
-    return json.loads(tool.parameters or "{}") if isinstance(tool.parameters, str) else tool.parameters
+    return parsing.parser_of(chat.tools, accepted, choice)

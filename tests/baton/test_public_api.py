@@ -11,9 +11,11 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "BatonError",
         "Chat",
         "ChatMessage",
+        "ChoiceDelta",
         "ChoiceFinished",
         "Client",
         "Completion",
+        "ContentDelta",
         "Credentials",
         "FinishReason",
         "Finished",
@@ -24,6 +26,7 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "OneOf",
         "PromptLogprobs",
         "Queued",
+        "ReasoningDelta",
         "Regex",
         "Sampling",
         "Slo",
@@ -33,7 +36,10 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "Tokens",
         "Tool",
         "ToolCall",
+        "ToolCallArguments",
+        "ToolCallBegun",
         "ToolMode",
+        "message_of",
     ]
     assert all(hasattr(baton, name) for name in baton.__all__)
 

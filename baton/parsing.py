@@ -1,0 +1,100 @@
+"""Take the texts of choices apart: content, reasoning and tool calls, as the model writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import chat_formats
+from baton.chat import ChatMessage, Tool, ToolCall
+from baton.types import Accepted, ChoiceFinished, Completion, Event, Finished, PromptLogprobs, Queued, Tokens
+from chat_formats import (
+    ChatFormats,
+    ContentDelta,
+    Delta,
+    OutputParser,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """More content, reasoning or tool calls of one choice."""
+
+    choice: int
+    delta: Delta
+
+
+ParsedEvent = Accepted | Queued | PromptLogprobs | ChoiceDelta | ChoiceFinished | Finished
+"""An event of a stream, with deltas in place of tokens."""
+
+
+def parser_of(tools: Sequence[Tool], accepted: Accepted | Completion, choice: int) -> OutputParser:
+    """Return a parser for the text of one choice, from its beginning."""
+    return OutputParser(
+        ChatFormats(accepted.tool_format, accepted.reasoning_format),
+        [_tool(tool) for tool in tools],
+        seed=f"{accepted.request_id}/{choice}",
+        reasoning_open=accepted.reasoning_open,
+    )
+
+
+def message_of(completion: Completion, tools: Sequence[Tool] = (), choice: int = 0) -> ChatMessage:
+    """Return a choice as the assistant's message of the next request; `tools` are those of this one."""
+    parser = parser_of(tools, completion, choice)
+    return message_from(parser.feed(completion.choices[choice].text) + parser.finish())
+
+
+def message_from(deltas: Sequence[Delta]) -> ChatMessage:
+    """Return the assistant's message that all deltas of a choice add up to."""
+    content = reasoning = ""
+    calls: list[ToolCallBegun] = []
+    arguments: list[str] = []
+    for delta in deltas:
+        match delta:
+            case ContentDelta(text):
+                content += text
+            case ReasoningDelta(text):
+                reasoning += text
+            case ToolCallBegun():
+                calls.append(delta)
+                arguments.append("")
+            case ToolCallArguments(index, text):
+                arguments[index] += text
+    tool_calls = [ToolCall(call.id, call.name, arguments[call.index]) for call in calls]
+    return ChatMessage("assistant", content, tuple(tool_calls), reasoning=reasoning)
+
+
+class EventParser:
+    """Replaces the tokens of a stream's events by what they say."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+        self._accepted: Accepted | None = None
+        self._parsers: dict[int, OutputParser] = {}
+
+    def feed(self, event: Event) -> list[ParsedEvent]:
+        """Return what one event says."""
+        match event:
+            case Tokens(choice=choice):
+                return [ChoiceDelta(choice, delta) for delta in self._parser(choice).feed(event.text)]
+            case ChoiceFinished(choice=choice):
+                return [*(ChoiceDelta(choice, delta) for delta in self._parser(choice).finish()), event]
+            case Accepted():
+                self._accepted = event
+        return [event]
+
+    def _parser(self, choice: int) -> OutputParser:
+        if choice not in self._parsers:
+            assert self._accepted is not None, "a stream begins with Accepted"
+            self._parsers[choice] = parser_of(self._tools, self._accepted, choice)
+        return self._parsers[choice]
+
+
+def _tool(tool: Tool) -> chat_formats.Tool:
+    given = tool.parameters
+    parameters = json.loads(given or "{}") if isinstance(given, str) else given
+    return chat_formats.Tool(tool.name, tool.description, parameters, tool.strict)
