@@ -46,8 +46,8 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 	@trap : INT; $(BIN)/python -m baton.cli demo; code=$$?; test $$code -eq 130 || exit $$code
 
 .PHONY: test
-test: $(READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
+test: $(READY) $(NODE_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
+	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := chat_formats engine/core house output_text router/core router/replay scheduling sim workloads
@@ -69,16 +69,15 @@ $(NIXL_READY): requirements/nixl.lock | $(READY)
 	@$(call purelib,$(BIN)) > "$$($(call purelib,.venv-nixl/bin))/baton.pth"
 	@touch $@
 
-.PHONY: test-node
-test-node: $(READY) $(NODE_READY) ## run a client in Node.js against real fleets; installs Node.js and its packages for that
-	PATH="$(CURDIR)/.venv-node/bin:$$PATH" $(BIN)/python -m pytest -m node tests/clients $(PYTEST_ARGS)
+SDK := clients/typescript
+NPM := PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm --prefix $(SDK)
 
 # Node.js itself comes as a wheel, so nothing has to be on the machine.
-$(NODE_READY): requirements/node.lock tests/clients/node/package-lock.json | $(READY)
-	@echo "Setting up .venv-node, which has Node.js and the packages of the client in tests/clients/node"
+$(NODE_READY): requirements/node.lock $(SDK)/package-lock.json | $(READY)
+	@echo "Setting up .venv-node, which has Node.js, and the packages of $(SDK)"
 	@$(BIN)/python -m venv .venv-node
 	@.venv-node/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
-	@cd tests/clients/node && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --loglevel=error
+	@$(NPM) ci --loglevel=error
 	@touch $@
 
 .PHONY: test-clients
@@ -96,13 +95,19 @@ test-clients: $(READY) $(CLIENTS_READY) ## run clients and tools of others again
 	@$(@D)/bin/pip check
 	@touch $@
 
+.PHONY: npm-package
+npm-package: $(NODE_READY) ## build the npm package of the TypeScript SDK into build/
+	@mkdir -p build
+	@$(NPM) run build --silent
+	@cd $(SDK) && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm pack --loglevel=error --pack-destination $(CURDIR)/build
+
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 .PHONY: check
 check: lint test ## what a change must pass: lint and test
 
 .PHONY: lint
-lint: lint-python lint-types lint-proto proto-check lint-deploy ## run every linter
+lint: lint-python lint-types lint-typescript lint-proto proto-check lint-deploy ## run every linter
 
 .PHONY: lint-python
 lint-python: $(READY)
@@ -112,6 +117,10 @@ lint-python: $(READY)
 .PHONY: lint-types
 lint-types: $(READY)
 	$(BIN)/mypy
+
+.PHONY: lint-typescript
+lint-typescript: $(NODE_READY)
+	$(NPM) run lint --silent
 
 .PHONY: lint-proto
 lint-proto: $(READY)
@@ -124,30 +133,39 @@ lint-deploy: $(READY)
 	$(BIN)/hadolint $(wildcard docker/*.Dockerfile)
 
 .PHONY: format
-format: $(READY) ## format Python and the contract, and fix what ruff can fix
+format: $(READY) $(NODE_READY) ## format Python, TypeScript and the contract, and fix what the linters can fix
 	$(BIN)/ruff check --fix --exit-zero
 	$(BIN)/ruff format
+	$(NPM) run format --silent
 	$(BIN)/buf format --write
 
 STUBS := .venv-proto/stubs
-PROTOC := PATH="$(CURDIR)/.venv-proto/bin:$$PATH" python -m grpc_tools.protoc -Iproto
+PROTOC := PATH="$(CURDIR)/.venv-proto/bin:$(CURDIR)/.venv-node/bin:$$PATH" python -m grpc_tools.protoc -Iproto
 CONTRACT := $(sort $(shell find proto -name '*.proto'))
 SERVICES := $(shell grep -l '^service ' $(CONTRACT))
+# What clients call, with the google.rpc details of errors.
+PUBLIC := $(filter proto/baton/v1/%,$(CONTRACT)) google/rpc/error_details.proto
 
 # Messages of every file, and client and server classes of the files that have a service.
 generate = $(PROTOC) --python_out=$(1) --pyi_out=$(1) $(CONTRACT) && \
 	$(PROTOC) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(SERVICES)
+generate_typescript = $(PROTOC) -I"$$($(call purelib,$(BIN)))" --plugin=$(SDK)/node_modules/.bin/protoc-gen-es \
+	--es_out=$(1) --es_opt=target=js+dts,import_extension=js $(PUBLIC)
 
 .PHONY: proto
-proto: $(PROTO_READY) ## generate the stubs below baton/ from proto/
+proto: $(PROTO_READY) $(NODE_READY) ## generate the stubs below baton/ and clients/typescript/gen/ from proto/
 	@find baton -name '*_pb2*.py*' -not -name '*.pyc' -delete
 	@$(call generate,.)
+	@rm -rf $(SDK)/gen && mkdir $(SDK)/gen
+	@$(call generate_typescript,$(SDK)/gen)
 
 .PHONY: proto-check
-proto-check: $(PROTO_READY)
-	@rm -rf $(STUBS) && mkdir -p $(STUBS)
+proto-check: $(PROTO_READY) $(NODE_READY)
+	@rm -rf $(STUBS) && mkdir -p $(STUBS)/typescript
 	@$(call generate,$(STUBS))
+	@$(call generate_typescript,$(STUBS)/typescript)
 	@! diff -rq --exclude=__pycache__ $(STUBS)/baton baton | grep _pb2 || { echo "run 'make proto'" >&2; exit 1; }
+	@diff -r $(STUBS)/typescript $(SDK)/gen || { echo "run 'make proto'" >&2; exit 1; }
 
 # Generated code must import under older runtimes, so its generator is too old to share .venv.
 $(PROTO_READY): requirements/proto.lock | $(READY)
@@ -221,5 +239,5 @@ $(LOCK_READY): requirements/lock.lock | $(READY)
 
 .PHONY: clean
 clean: ## remove environments and caches
-	rm -rf .venv .venv-proto .venv-nixl .venv-node .venv-clients tests/clients/node/node_modules .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv .venv-proto .venv-nixl .venv-node .venv-clients $(SDK)/node_modules $(SDK)/dist .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,23 @@
+/**
+ * The SDK of a Baton fleet for Node.js.
+ *
+ * In reading order:
+ *
+ * - `client`: the client; `types`, `errors`, `credentials`: what it takes, returns and throws.
+ * - `stream`, `progress`, `routers`, `limits`: how one generation survives routers, and for how long.
+ * - `wire`: the contract on gRPC; `../gen`: messages generated from `proto/`.
+ */
+
+export {
+  type CallLimits,
+  Client,
+  type ClientOptions,
+  DEFAULT_ADDRESS,
+  type GenerateOptions,
+} from "./client.ts";
+export type { Credentials } from "./credentials.ts";
+export * from "./errors.ts";
+export type { GenerationStream } from "./stream.ts";
+export type * from "./types.ts";
+export type { RequestParts } from "./wire/requests.ts";
+export type { Connection } from "./wire/router.ts";

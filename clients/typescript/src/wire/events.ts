@@ -1,0 +1,205 @@
+/** Convert the contract's messages to the types of the SDK. */
+
+import type { SloRefusal } from "../../gen/baton/v1/errors_pb.js";
+import { FinishReason as PbFinishReason } from "../../gen/baton/v1/generation_pb.js";
+import {
+  type GenerationEvent,
+  type Accepted as PbAccepted,
+  type ChoiceFinished as PbChoiceFinished,
+  type Delivery as PbDelivery,
+  type Finished as PbFinished,
+  type LatencyPromise as PbLatencyPromise,
+  type Model as PbModel,
+  Path as PbPath,
+  type TimeSplit as PbTimeSplit,
+  type TokenLogprobs as PbTokenLogprobs,
+  type Usage as PbUsage,
+  Verdict as PbVerdict,
+  type QuoteResponse,
+} from "../../gen/baton/v1/inference_pb.js";
+import { Internal } from "../errors.ts";
+import type {
+  Accepted,
+  Attainable,
+  ChoiceFinished,
+  Delivery,
+  Event,
+  Finished,
+  FinishReason,
+  LatencyPromise,
+  Model,
+  Path,
+  Quote,
+  TimeSplit,
+  TokenLogprobs,
+  Usage,
+  Verdict,
+} from "../types.ts";
+
+const REASONS = new Map<PbFinishReason, FinishReason>([
+  [PbFinishReason.EOS, "eos"],
+  [PbFinishReason.STOP, "stop"],
+  [PbFinishReason.LENGTH, "length"],
+  [PbFinishReason.CANCELLED, "cancelled"],
+  [PbFinishReason.DEADLINE, "deadline"],
+  [PbFinishReason.FAILED, "failed"],
+]);
+const PATHS = new Map<PbPath, Path>([
+  [PbPath.AGGREGATED, "aggregated"],
+  [PbPath.DISAGGREGATED, "disaggregated"],
+]);
+const VERDICTS = new Map<PbVerdict, Verdict>([
+  [PbVerdict.ACCEPTED, "accepted"],
+  [PbVerdict.AT_RISK, "at risk"],
+  [PbVerdict.REFUSED, "refused"],
+]);
+
+/** Return an event for the caller; undefined for one that this client does not know, which it ignores. */
+export function eventOf({ event }: GenerationEvent): Event | undefined {
+  switch (event.case) {
+    case "tokens": {
+      const { choice, firstIndex, tokenIds, text, logprobs } = event.value;
+      return { type: "tokens", choice, firstIndex, tokenIds, text, logprobs: logprobs.map(logprobsOf) };
+    }
+    case "accepted":
+      return acceptedOf(event.value);
+    case "queued": {
+      const { position, workAheadTokens, predictedTtftMs } = event.value;
+      return { type: "queued", position, workAheadTokens: Number(workAheadTokens), predictedTtftMs };
+    }
+    case "promptLogprobs": {
+      const { firstIndex, logprobs } = event.value;
+      return { type: "promptLogprobs", firstIndex, logprobs: logprobs.map(logprobsOf) };
+    }
+    case "choiceFinished":
+      return choiceFinishedOf(event.value);
+    case "finished":
+      return finishedOf(event.value);
+    default:
+      return undefined;
+  }
+}
+
+function acceptedOf(accepted: PbAccepted): Accepted {
+  const { requestId, seed, promptTokens, fingerprint } = accepted;
+  return {
+    type: "accepted",
+    requestId,
+    promise: promiseOf(accepted.promise),
+    seed,
+    promptTokens,
+    fingerprint,
+  };
+}
+
+function choiceFinishedOf({ choice, reason, outputTokens, matched }: PbChoiceFinished): ChoiceFinished {
+  const known = REASONS.get(reason);
+  if (known === undefined) throw unknownValue("a finish reason", reason);
+  return {
+    type: "choiceFinished",
+    choice,
+    reason: known,
+    outputTokens,
+    stopString: matched.case === "stopString" ? matched.value : undefined,
+    stopTokenId: matched.case === "stopTokenId" ? matched.value : undefined,
+  };
+}
+
+function finishedOf({ usage, promise, delivery, split, error, path }: PbFinished): Finished {
+  return {
+    type: "finished",
+    usage: usageOf(usage),
+    promise: promiseOf(promise),
+    delivery: deliveryOf(delivery),
+    split: splitOf(split),
+    error,
+    path: PATHS.get(path),
+  };
+}
+
+function promiseOf(promise: PbLatencyPromise | undefined): LatencyPromise {
+  return {
+    predictedTtftMs: promise?.predictedTtftMs ?? 0,
+    predictedTpotMs: promise?.predictedTpotMs ?? 0,
+    ttftMs: promise?.ttftMs,
+    tpotMs: promise?.tpotMs,
+    atRisk: promise?.atRisk ?? false,
+    itlMs: promise?.itlMs,
+    predictedItlMs: promise?.predictedItlMs ?? 0,
+  };
+}
+
+function usageOf(usage: PbUsage | undefined): Usage {
+  return {
+    promptTokens: usage?.promptTokens ?? 0,
+    cachedPromptTokens: usage?.cachedPromptTokens ?? 0,
+    outputTokens: usage?.outputTokens ?? 0,
+    attempts: usage?.attempts ?? 0,
+  };
+}
+
+function deliveryOf(delivery: PbDelivery | undefined): Delivery {
+  return {
+    ttftMs: delivery?.ttftMs ?? 0,
+    tpotMs: delivery?.tpotMs,
+    maxGapMs: delivery?.maxGapMs ?? 0,
+    e2eMs: delivery?.e2eMs ?? 0,
+    ttftKept: delivery?.ttftKept ?? false,
+    tpotKept: delivery?.tpotKept ?? false,
+    itlKept: delivery?.itlKept ?? false,
+  };
+}
+
+function splitOf(split: PbTimeSplit | undefined): TimeSplit {
+  return {
+    queueMs: split?.queueMs ?? 0,
+    prefillMs: split?.prefillMs ?? 0,
+    handoffMs: split?.handoffMs ?? 0,
+    decodeMs: split?.decodeMs ?? 0,
+    relayMs: split?.relayMs ?? 0,
+  };
+}
+
+function logprobsOf({ logprob, topTokenIds, topLogprobs }: PbTokenLogprobs): TokenLogprobs {
+  if (topTokenIds.length !== topLogprobs.length) {
+    throw new Internal(
+      `${topTokenIds.length} alternatives came with ${topLogprobs.length} log-probabilities`,
+    );
+  }
+  return {
+    logprob,
+    top: topTokenIds.map((tokenId, rank) => [tokenId, topLogprobs[rank] as number] as const),
+  };
+}
+
+export function attainableOf(refusal: SloRefusal): Attainable {
+  return {
+    ttftMs: refusal.attainableTtftMs,
+    tpotMs: refusal.attainableTpotMs,
+    predictedTtftMs: refusal.predictedTtftMs,
+    predictedTpotMs: refusal.predictedTpotMs,
+    itlMs: refusal.attainableItlMs,
+    predictedItlMs: refusal.predictedItlMs,
+  };
+}
+
+export function quoteOf(quote: QuoteResponse): Quote {
+  const verdict = VERDICTS.get(quote.verdict);
+  if (verdict === undefined) throw unknownValue("a verdict", quote.verdict);
+  return {
+    verdict,
+    promise: promiseOf(quote.promise),
+    promptTokens: quote.promptTokens,
+    retryAfterS: verdict === "refused" ? quote.retryAfterMs / 1000 : undefined,
+    attainable: quote.refusal === undefined ? undefined : attainableOf(quote.refusal),
+  };
+}
+
+export function modelOf(model: PbModel): Model {
+  const { name, architecture, maxContextTokens, vocabSize, hasChatTemplate, fingerprint } = model;
+  return { name, architecture, maxContextTokens, vocabSize, hasChatTemplate, fingerprint };
+}
+
+function unknownValue(what: string, value: unknown): Internal {
+  return new Internal(`the router sent ${what} this client does not know: ${value}`);
+}
