@@ -3,12 +3,13 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { CallOptions } from "@connectrpc/connect";
+import type { Prompt } from "./chat.ts";
 import { type Credentials, checkCredentials } from "./credentials.ts";
 import { Unavailable } from "./errors.ts";
 import { type CheckedTimeout, checkedTimeout } from "./limits.ts";
 import { Routers } from "./routers.ts";
 import { GenerationStream } from "./stream.ts";
-import type { Completion, Model, Prompt, Quote, Timeout } from "./types.ts";
+import type { Completion, Model, Quote, Timeout } from "./types.ts";
 import { modelOf, quoteOf } from "./wire/events.ts";
 import { countTokensOf, detokenizeOf, type RequestParts, requestOf } from "./wire/requests.ts";
 import { type Connection, Router } from "./wire/router.ts";

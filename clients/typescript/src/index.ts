@@ -3,11 +3,12 @@
  *
  * In reading order:
  *
- * - `client`: the client; `types`, `errors`, `credentials`: what it takes, returns and throws.
+ * - `client`: the client; `chat`, `types`, `errors`, `credentials`: what it takes, returns and throws.
  * - `stream`, `progress`, `routers`, `limits`: how one generation survives routers, and for how long.
  * - `wire`: the contract on gRPC; `../gen`: messages generated from `proto/`.
  */
 
+export type * from "./chat.ts";
 export {
   type CallLimits,
   Client,

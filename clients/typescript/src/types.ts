@@ -6,34 +6,13 @@
  * that end in `Ms` are milliseconds, in `S` seconds.
  */
 
+import type { JsonValue } from "./chat.ts";
+
 export type SloClass = "interactive" | "standard" | "batch";
 export type FinishReason = "eos" | "stop" | "length" | "cancelled" | "deadline" | "failed";
 /** The kind of worker that computed the prompt: the decode worker itself, or a prefill worker. */
 export type Path = "aggregated" | "disaggregated";
 export type Verdict = "accepted" | "at risk" | "refused";
-
-/** One message of a chat. The chat template defines the roles, such as system, user or assistant. */
-export interface ChatMessage {
-  role: string;
-  content: string;
-}
-
-/** Any value that JSON can carry. */
-export type JsonValue = null | boolean | number | string | JsonValue[] | { [name: string]: JsonValue };
-
-/** A chat with variables and options for the model's chat template. */
-export interface Chat {
-  messages: readonly ChatMessage[];
-  /** Variables of the template, such as enable_thinking. */
-  templateArguments?: Readonly<Record<string, JsonValue>> | undefined;
-  /** Begin a new assistant message; by default unless the last message is continued. */
-  addGenerationPrompt?: boolean | undefined;
-  /** Continue the last message. */
-  continueFinalMessage?: boolean | undefined;
-}
-
-/** Text, the messages of a chat, a chat with arguments for its template, or token ids. */
-export type Prompt = string | readonly ChatMessage[] | Chat | readonly number[];
 
 /** How the next token is sampled. `temperature` 0 is greedy. */
 export interface Sampling {
@@ -113,10 +92,10 @@ export interface Timeout {
 export interface LatencyPromise {
   predictedTtftMs: number;
   predictedTpotMs: number;
-  ttftMs: number | undefined;
-  tpotMs: number | undefined;
+  ttftMs?: number | undefined;
+  tpotMs?: number | undefined;
   atRisk: boolean;
-  itlMs: number | undefined;
+  itlMs?: number | undefined;
   /** The 95 % quantile of the longest gap between tokens. */
   predictedItlMs: number;
 }
@@ -136,6 +115,12 @@ export interface Accepted {
   promptTokens: number;
   /** A digest of the fleet's weights, dtype and KV layout. */
   fingerprint: string;
+  /** How the text writes tool calls; empty if it writes none. */
+  toolFormat: string;
+  /** How the text writes reasoning; empty if it writes none. */
+  reasoningFormat: string;
+  /** The prompt ends inside reasoning, so the text begins there. */
+  reasoningOpen: boolean;
 }
 
 /** The place in the queue; sent now and then while the request waits. */
@@ -187,7 +172,7 @@ export interface Usage {
  */
 export interface Delivery {
   ttftMs: number;
-  tpotMs: number | undefined;
+  tpotMs?: number | undefined;
   maxGapMs: number;
   e2eMs: number;
   ttftKept: boolean;
@@ -268,4 +253,9 @@ export interface Model {
   hasChatTemplate: boolean;
   /** The same as in `Accepted`; empty until the router has seen a worker. */
   fingerprint: string;
+  modelType: string;
+  /** How the model writes tool calls; empty if that is not known. */
+  toolFormat: string;
+  /** How the model writes reasoning; empty if that is not known. */
+  reasoningFormat: string;
 }

@@ -1,28 +1,29 @@
 /** Convert the contract's messages to the types of the SDK. */
 
+import { create, type Message } from "@bufbuild/protobuf";
 import type { SloRefusal } from "../../gen/baton/v1/errors_pb.js";
 import { FinishReason as PbFinishReason } from "../../gen/baton/v1/generation_pb.js";
 import {
+  DeliverySchema,
   type GenerationEvent,
+  LatencyPromiseSchema,
   type Accepted as PbAccepted,
   type ChoiceFinished as PbChoiceFinished,
-  type Delivery as PbDelivery,
   type Finished as PbFinished,
   type LatencyPromise as PbLatencyPromise,
   type Model as PbModel,
   Path as PbPath,
-  type TimeSplit as PbTimeSplit,
   type TokenLogprobs as PbTokenLogprobs,
-  type Usage as PbUsage,
   Verdict as PbVerdict,
   type QuoteResponse,
+  TimeSplitSchema,
+  UsageSchema,
 } from "../../gen/baton/v1/inference_pb.js";
 import { Internal } from "../errors.ts";
 import type {
   Accepted,
   Attainable,
   ChoiceFinished,
-  Delivery,
   Event,
   Finished,
   FinishReason,
@@ -30,9 +31,7 @@ import type {
   Model,
   Path,
   Quote,
-  TimeSplit,
   TokenLogprobs,
-  Usage,
   Verdict,
 } from "../types.ts";
 
@@ -81,15 +80,7 @@ export function eventOf({ event }: GenerationEvent): Event | undefined {
 }
 
 function acceptedOf(accepted: PbAccepted): Accepted {
-  const { requestId, seed, promptTokens, fingerprint } = accepted;
-  return {
-    type: "accepted",
-    requestId,
-    promise: promiseOf(accepted.promise),
-    seed,
-    promptTokens,
-    fingerprint,
-  };
+  return { type: "accepted", ...fieldsOf(accepted), promise: promiseOf(accepted.promise) };
 }
 
 function choiceFinishedOf({ choice, reason, outputTokens, matched }: PbChoiceFinished): ChoiceFinished {
@@ -108,56 +99,17 @@ function choiceFinishedOf({ choice, reason, outputTokens, matched }: PbChoiceFin
 function finishedOf({ usage, promise, delivery, split, error, path }: PbFinished): Finished {
   return {
     type: "finished",
-    usage: usageOf(usage),
+    usage: fieldsOf(usage ?? create(UsageSchema)),
     promise: promiseOf(promise),
-    delivery: deliveryOf(delivery),
-    split: splitOf(split),
+    delivery: fieldsOf(delivery ?? create(DeliverySchema)),
+    split: fieldsOf(split ?? create(TimeSplitSchema)),
     error,
     path: PATHS.get(path),
   };
 }
 
 function promiseOf(promise: PbLatencyPromise | undefined): LatencyPromise {
-  return {
-    predictedTtftMs: promise?.predictedTtftMs ?? 0,
-    predictedTpotMs: promise?.predictedTpotMs ?? 0,
-    ttftMs: promise?.ttftMs,
-    tpotMs: promise?.tpotMs,
-    atRisk: promise?.atRisk ?? false,
-    itlMs: promise?.itlMs,
-    predictedItlMs: promise?.predictedItlMs ?? 0,
-  };
-}
-
-function usageOf(usage: PbUsage | undefined): Usage {
-  return {
-    promptTokens: usage?.promptTokens ?? 0,
-    cachedPromptTokens: usage?.cachedPromptTokens ?? 0,
-    outputTokens: usage?.outputTokens ?? 0,
-    attempts: usage?.attempts ?? 0,
-  };
-}
-
-function deliveryOf(delivery: PbDelivery | undefined): Delivery {
-  return {
-    ttftMs: delivery?.ttftMs ?? 0,
-    tpotMs: delivery?.tpotMs,
-    maxGapMs: delivery?.maxGapMs ?? 0,
-    e2eMs: delivery?.e2eMs ?? 0,
-    ttftKept: delivery?.ttftKept ?? false,
-    tpotKept: delivery?.tpotKept ?? false,
-    itlKept: delivery?.itlKept ?? false,
-  };
-}
-
-function splitOf(split: PbTimeSplit | undefined): TimeSplit {
-  return {
-    queueMs: split?.queueMs ?? 0,
-    prefillMs: split?.prefillMs ?? 0,
-    handoffMs: split?.handoffMs ?? 0,
-    decodeMs: split?.decodeMs ?? 0,
-    relayMs: split?.relayMs ?? 0,
-  };
+  return fieldsOf(promise ?? create(LatencyPromiseSchema));
 }
 
 function logprobsOf({ logprob, topTokenIds, topLogprobs }: PbTokenLogprobs): TokenLogprobs {
@@ -196,8 +148,12 @@ export function quoteOf(quote: QuoteResponse): Quote {
 }
 
 export function modelOf(model: PbModel): Model {
-  const { name, architecture, maxContextTokens, vocabSize, hasChatTemplate, fingerprint } = model;
-  return { name, architecture, maxContextTokens, vocabSize, hasChatTemplate, fingerprint };
+  return fieldsOf(model);
+}
+
+/** Return the fields of a message. Those that are not set are missing. */
+function fieldsOf<T extends Message>({ $typeName: _, $unknown: __, ...fields }: T): Omit<T, keyof Message> {
+  return fields;
 }
 
 function unknownValue(what: string, value: unknown): Internal {

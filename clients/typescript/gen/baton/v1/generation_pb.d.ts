@@ -199,7 +199,7 @@ export declare type StopRules = Message<"baton.v1.StopRules"> & {
 
   /**
    * Leave special tokens, such as end-of-sequence, out of the text. If false, stop strings are searched in
-   * their text too. Default true.
+   * their text too. Default true; false for a chat if the model writes tool calls or reasoning with special tokens.
    *
    * @generated from field: optional bool skip_special_tokens = 7;
    */

@@ -15,10 +15,11 @@
 //
 //   a message that is sent              4 MiB *
 //   metadata of a call                  16 KiB *
-//   a prompt, as text                   2 MiB * of UTF-8: the text, or all roles and contents of a chat together
+//   a prompt, as text                   2 MiB * of UTF-8: the text, or all texts of a chat together, tools included
 //   a prompt, as tokens                 one less than the model's context, or a limit that the operator sets *
-//   messages of a chat                  4096
-//   request_id, tenant                  128 printable ASCII characters
+//   messages of a chat                  4096, each with at most 1024 parts and 128 tool calls
+//   tools of a chat                     128, with 256 KiB of schemas together
+//   request_id, tenant, user            128 printable ASCII characters
 //   calls at once on a connection       1024 *; more wait in the client's library
 //   calls that receive one request      8
 //   tokens that wait to be read         8192; READER_TOO_SLOW ends the call of a client that is further behind, or that
@@ -155,6 +156,14 @@ export declare type GenerateRequest = Message<"baton.v1.GenerateRequest"> & {
    * @generated from field: baton.v1.OutputFormat output_format = 12;
    */
   outputFormat?: OutputFormat | undefined;
+
+  /**
+   * The person or program at the client for whom the text is, in the client's own words: the router only logs it,
+   * with calls that fail by its own fault. Up to 128 printable ASCII characters. It does not count as content.
+   *
+   * @generated from field: string user = 13;
+   */
+  user: string;
 };
 
 /**
@@ -178,9 +187,10 @@ export declare type ChatInput = Message<"baton.v1.ChatInput"> & {
   messages: ChatMessage[];
 
   /**
-   * Variables for the model's chat template, by name, such as enable_thinking, tools or documents. Whole numbers reach
+   * Variables for the model's chat template, by name, such as enable_thinking or documents. Whole numbers reach
    * the template as integers. Accepted: up to 64 KiB as protobuf, 16 levels deep; any name but those that the
-   * other fields and the model's special tokens set (messages, add_generation_prompt, bos_token and so on).
+   * other fields and the model's special tokens set (messages, tools if there are some, add_generation_prompt,
+   * bos_token and so on).
    *
    * @generated from field: google.protobuf.Struct template_arguments = 2;
    */
@@ -201,6 +211,29 @@ export declare type ChatInput = Message<"baton.v1.ChatInput"> & {
    * @generated from field: bool continue_final_message = 4;
    */
   continueFinalMessage: boolean;
+
+  /**
+   * Functions that the model may ask the client to call, shown to it by its chat template; a template that cannot show
+   * them is refused. Calls are part of a choice's text, written in Accepted.tool_format. Accepted: up to 128, each with
+   * a name of its own.
+   *
+   * @generated from field: repeated baton.v1.Tool tools = 5;
+   */
+  tools: Tool[];
+
+  /**
+   * Which of the tools to call. Default: as the model likes. Only with tools.
+   *
+   * @generated from field: baton.v1.ToolChoice tool_choice = 6;
+   */
+  toolChoice?: ToolChoice | undefined;
+
+  /**
+   * A choice may hold several calls. Default true. Only with tools.
+   *
+   * @generated from field: optional bool parallel_tool_calls = 7;
+   */
+  parallelToolCalls?: boolean | undefined;
 };
 
 /**
@@ -210,24 +243,139 @@ export declare type ChatInput = Message<"baton.v1.ChatInput"> & {
 export declare const ChatInputSchema: GenMessage<ChatInput>;
 
 /**
+ * A function that the client can call for the model.
+ *
+ * @generated from message baton.v1.Tool
+ */
+export declare type Tool = Message<"baton.v1.Tool"> & {
+  /**
+   * 1 to 128 letters, digits, underscores and hyphens.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * When and how to call it, for the model to read.
+   *
+   * @generated from field: string description = 2;
+   */
+  description: string;
+
+  /**
+   * A JSON Schema of the arguments, which are an object, as JSON. Empty: any object. Accepted: up to 256 KiB for all
+   * tools together.
+   *
+   * @generated from field: string parameters = 3;
+   */
+  parameters: string;
+
+  /**
+   * Every call's arguments validate against the schema. They do so in any case if tool_choice forces a call.
+   *
+   * @generated from field: bool strict = 4;
+   */
+  strict: boolean;
+};
+
+/**
+ * Describes the message baton.v1.Tool.
+ * Use `create(ToolSchema)` to create a new message.
+ */
+export declare const ToolSchema: GenMessage<Tool>;
+
+/**
+ * Which tools a choice calls. A forced call is a grammar: tools that it cannot be built from are refused before
+ * admission, by the keyword of the schema. It excludes output_format, and the rules that output_format excludes.
+ *
+ * @generated from message baton.v1.ToolChoice
+ */
+export declare type ToolChoice = Message<"baton.v1.ToolChoice"> & {
+  /**
+   * Unset: TOOL_MODE_AUTO.
+   *
+   * @generated from oneof baton.v1.ToolChoice.choice
+   */
+  choice: {
+    /**
+     * Whether tools are called.
+     *
+     * @generated from field: baton.v1.ToolMode mode = 1;
+     */
+    value: ToolMode;
+    case: "mode";
+  } | {
+    /**
+     * The tool that is called, by its name.
+     *
+     * @generated from field: string name = 2;
+     */
+    value: string;
+    case: "name";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message baton.v1.ToolChoice.
+ * Use `create(ToolChoiceSchema)` to create a new message.
+ */
+export declare const ToolChoiceSchema: GenMessage<ToolChoice>;
+
+/**
  * One message of a conversation.
  *
  * @generated from message baton.v1.ChatMessage
  */
 export declare type ChatMessage = Message<"baton.v1.ChatMessage"> & {
   /**
-   * A role that the model's chat template accepts, usually system, user or assistant. Not empty.
+   * A role that the model's chat template accepts, usually system, user, assistant or tool. Not empty.
    *
    * @generated from field: string role = 1;
    */
   role: string;
 
   /**
-   * The text of the message.
+   * The text of the message. Not together with parts.
    *
    * @generated from field: string content = 2;
    */
   content: string;
+
+  /**
+   * The content in parts, whose texts are joined, a line each. Accepted: up to 1024.
+   *
+   * @generated from field: repeated baton.v1.ContentPart parts = 3;
+   */
+  parts: ContentPart[];
+
+  /**
+   * The calls of an assistant's message. Accepted: up to 128.
+   *
+   * @generated from field: repeated baton.v1.ToolCall tool_calls = 4;
+   */
+  toolCalls: ToolCall[];
+
+  /**
+   * The call whose result a tool's message is.
+   *
+   * @generated from field: string tool_call_id = 5;
+   */
+  toolCallId: string;
+
+  /**
+   * Who speaks, or the tool whose result this is. Templates without a place for it leave it out.
+   *
+   * @generated from field: string name = 6;
+   */
+  name: string;
+
+  /**
+   * What an assistant thought before its message. Templates without a place for it leave it out, and most show it for
+   * the last turn only.
+   *
+   * @generated from field: string reasoning = 7;
+   */
+  reasoning: string;
 };
 
 /**
@@ -235,6 +383,67 @@ export declare type ChatMessage = Message<"baton.v1.ChatMessage"> & {
  * Use `create(ChatMessageSchema)` to create a new message.
  */
 export declare const ChatMessageSchema: GenMessage<ChatMessage>;
+
+/**
+ * A part of a message.
+ *
+ * @generated from message baton.v1.ContentPart
+ */
+export declare type ContentPart = Message<"baton.v1.ContentPart"> & {
+  /**
+   * The kind of part. Accepted: text, or empty for the same. This model reads nothing else.
+   *
+   * @generated from field: string type = 1;
+   */
+  type: string;
+
+  /**
+   * The text.
+   *
+   * @generated from field: string text = 2;
+   */
+  text: string;
+};
+
+/**
+ * Describes the message baton.v1.ContentPart.
+ * Use `create(ContentPartSchema)` to create a new message.
+ */
+export declare const ContentPartSchema: GenMessage<ContentPart>;
+
+/**
+ * A call of a tool.
+ *
+ * @generated from message baton.v1.ToolCall
+ */
+export declare type ToolCall = Message<"baton.v1.ToolCall"> & {
+  /**
+   * What the tool's message repeats as its tool_call_id. Some templates demand one, or one of a certain length.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * The tool's name. Not empty.
+   *
+   * @generated from field: string name = 2;
+   */
+  name: string;
+
+  /**
+   * The arguments: a JSON object, as JSON. Empty: no arguments.
+   *
+   * @generated from field: string arguments = 3;
+   */
+  arguments: string;
+};
+
+/**
+ * Describes the message baton.v1.ToolCall.
+ * Use `create(ToolCallSchema)` to create a new message.
+ */
+export declare const ToolCallSchema: GenMessage<ToolCall>;
 
 /**
  * A prompt as token ids.
@@ -542,6 +751,28 @@ export declare type Accepted = Message<"baton.v1.Accepted"> & {
    * @generated from field: string fingerprint = 5;
    */
   fingerprint: string;
+
+  /**
+   * How a choice's text writes tool calls: the same as in Model, if the prompt is a chat with tools to call. Empty: it
+   * writes none.
+   *
+   * @generated from field: string tool_format = 6;
+   */
+  toolFormat: string;
+
+  /**
+   * How a choice's text writes reasoning: the same as in Model, if the prompt is a chat. Empty: it writes none.
+   *
+   * @generated from field: string reasoning_format = 7;
+   */
+  reasoningFormat: string;
+
+  /**
+   * The prompt ends inside reasoning, so a choice's text begins there.
+   *
+   * @generated from field: bool reasoning_open = 8;
+   */
+  reasoningOpen: boolean;
 };
 
 /**
@@ -1085,6 +1316,27 @@ export declare type GenerateOnceResponse = Message<"baton.v1.GenerateOnceRespons
    * @generated from field: repeated baton.v1.TokenLogprobs prompt_logprobs = 5;
    */
   promptLogprobs: TokenLogprobs[];
+
+  /**
+   * The same as in Accepted.
+   *
+   * @generated from field: string tool_format = 6;
+   */
+  toolFormat: string;
+
+  /**
+   * The same as in Accepted.
+   *
+   * @generated from field: string reasoning_format = 7;
+   */
+  reasoningFormat: string;
+
+  /**
+   * The same as in Accepted.
+   *
+   * @generated from field: bool reasoning_open = 8;
+   */
+  reasoningOpen: boolean;
 };
 
 /**
@@ -1506,6 +1758,27 @@ export declare type Model = Message<"baton.v1.Model"> & {
    * @generated from field: string fingerprint = 6;
    */
   fingerprint: string;
+
+  /**
+   * The family of the model, such as qwen3: `model_type` of its configuration.
+   *
+   * @generated from field: string model_type = 7;
+   */
+  modelType: string;
+
+  /**
+   * How the model writes tool calls, such as hermes. Empty: in no known way, so no call can be forced.
+   *
+   * @generated from field: string tool_format = 8;
+   */
+  toolFormat: string;
+
+  /**
+   * How the model writes reasoning, such as think. Empty: in no known way.
+   *
+   * @generated from field: string reasoning_format = 9;
+   */
+  reasoningFormat: string;
 };
 
 /**
@@ -1513,6 +1786,46 @@ export declare type Model = Message<"baton.v1.Model"> & {
  * Use `create(ModelSchema)` to create a new message.
  */
 export declare const ModelSchema: GenMessage<Model>;
+
+/**
+ * Whether a choice calls tools.
+ *
+ * @generated from enum baton.v1.ToolMode
+ */
+export enum ToolMode {
+  /**
+   * Taken as TOOL_MODE_AUTO.
+   *
+   * @generated from enum value: TOOL_MODE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * As the model likes.
+   *
+   * @generated from enum value: TOOL_MODE_AUTO = 1;
+   */
+  AUTO = 1,
+
+  /**
+   * No tools. The model does not even see them.
+   *
+   * @generated from enum value: TOOL_MODE_NONE = 2;
+   */
+  NONE = 2,
+
+  /**
+   * At least one.
+   *
+   * @generated from enum value: TOOL_MODE_REQUIRED = 3;
+   */
+  REQUIRED = 3,
+}
+
+/**
+ * Describes the enum baton.v1.ToolMode.
+ */
+export declare const ToolModeSchema: GenEnum<ToolMode>;
 
 /**
  * Which worker computed the prompt when the request was first dispatched.

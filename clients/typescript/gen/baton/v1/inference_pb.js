@@ -15,10 +15,11 @@
 //
 //   a message that is sent              4 MiB *
 //   metadata of a call                  16 KiB *
-//   a prompt, as text                   2 MiB * of UTF-8: the text, or all roles and contents of a chat together
+//   a prompt, as text                   2 MiB * of UTF-8: the text, or all texts of a chat together, tools included
 //   a prompt, as tokens                 one less than the model's context, or a limit that the operator sets *
-//   messages of a chat                  4096
-//   request_id, tenant                  128 printable ASCII characters
+//   messages of a chat                  4096, each with at most 1024 parts and 128 tool calls
+//   tools of a chat                     128, with 256 KiB of schemas together
+//   request_id, tenant, user            128 printable ASCII characters
 //   calls at once on a connection       1024 *; more wait in the client's library
 //   calls that receive one request      8
 //   tokens that wait to be read         8192; READER_TOO_SLOW ends the call of a client that is further behind, or that
@@ -50,7 +51,7 @@ import { file_google_protobuf_struct } from "@bufbuild/protobuf/wkt";
  * Describes the file baton/v1/inference.proto.
  */
 export const file_baton_v1_inference = /*@__PURE__*/
-  fileDesc("ChhiYXRvbi92MS9pbmZlcmVuY2UucHJvdG8SCGJhdG9uLnYxIp0DCg9HZW5lcmF0ZVJlcXVlc3QSEgoKcmVxdWVzdF9pZBgBIAEoCRINCgVtb2RlbBgCIAEoCRIOCgZ0ZW5hbnQYAyABKAkSDgoEdGV4dBgEIAEoCUgAEiMKBGNoYXQYBSABKAsyEy5iYXRvbi52MS5DaGF0SW5wdXRIABImCgZ0b2tlbnMYBiABKAsyFC5iYXRvbi52MS5Ub2tlbklucHV0SAASKgoIc2FtcGxpbmcYByABKAsyGC5iYXRvbi52MS5TYW1wbGluZ1BhcmFtcxIhCgRzdG9wGAggASgLMhMuYmF0b24udjEuU3RvcFJ1bGVzEhoKA3NsbxgJIAEoCzINLmJhdG9uLnYxLlNsbxIXCg9yZXN1bWVfZ3JhY2VfbXMYCiABKA0SIwoWdHJ1bmNhdGVfcHJvbXB0X3Rva2VucxgLIAEoDUgBiAEBEi0KDW91dHB1dF9mb3JtYXQYDCABKAsyFi5iYXRvbi52MS5PdXRwdXRGb3JtYXRCBwoFaW5wdXRCGQoXX3RydW5jYXRlX3Byb21wdF90b2tlbnMixwEKCUNoYXRJbnB1dBInCghtZXNzYWdlcxgBIAMoCzIVLmJhdG9uLnYxLkNoYXRNZXNzYWdlEjMKEnRlbXBsYXRlX2FyZ3VtZW50cxgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSIgoVYWRkX2dlbmVyYXRpb25fcHJvbXB0GAMgASgISACIAQESHgoWY29udGludWVfZmluYWxfbWVzc2FnZRgEIAEoCEIYChZfYWRkX2dlbmVyYXRpb25fcHJvbXB0IiwKC0NoYXRNZXNzYWdlEgwKBHJvbGUYASABKAkSDwoHY29udGVudBgCIAEoCSIfCgpUb2tlbklucHV0EhEKCXRva2VuX2lkcxgBIAMoDSI8ChBHZW5lcmF0ZVJlc3BvbnNlEigKBWV2ZW50GAEgASgLMhkuYmF0b24udjEuR2VuZXJhdGlvbkV2ZW50IrMBCg1SZXN1bWVSZXF1ZXN0EioKB3JlcXVlc3QYASABKAsyGS5iYXRvbi52MS5HZW5lcmF0ZVJlcXVlc3QSDwoHc2Vzc2lvbhgCIAEoDRIqCghyZWNlaXZlZBgDIAMoCzIYLmJhdG9uLnYxLlJlY2VpdmVkVG9rZW5zEhcKD2ZhaWxlZF9hdHRlbXB0cxgEIAEoDRIgChhyZWNlaXZlZF9wcm9tcHRfbG9ncHJvYnMYBSABKA0iMwoOUmVjZWl2ZWRUb2tlbnMSDgoGY2hvaWNlGAEgASgNEhEKCXRva2VuX2lkcxgCIAMoDSI6Cg5SZXN1bWVSZXNwb25zZRIoCgVldmVudBgBIAEoCzIZLmJhdG9uLnYxLkdlbmVyYXRpb25FdmVudCLqAgoPR2VuZXJhdGlvbkV2ZW50EiYKCGFjY2VwdGVkGAEgASgLMhIuYmF0b24udjEuQWNjZXB0ZWRIABIiCgZxdWV1ZWQYAiABKAsyEC5iYXRvbi52MS5RdWV1ZWRIABIiCgZ0b2tlbnMYAyABKAsyEC5iYXRvbi52MS5Ub2tlbnNIABIzCg9jaG9pY2VfZmluaXNoZWQYBCABKAsyGC5iYXRvbi52MS5DaG9pY2VGaW5pc2hlZEgAEiYKCGZpbmlzaGVkGAUgASgLMhIuYmF0b24udjEuRmluaXNoZWRIABIkCgdsZWF2aW5nGAYgASgLMhEuYmF0b24udjEuTGVhdmluZ0gAEiYKCHJldHJ5aW5nGAcgASgLMhIuYmF0b24udjEuUmV0cnlpbmdIABIzCg9wcm9tcHRfbG9ncHJvYnMYCCABKAsyGC5iYXRvbi52MS5Qcm9tcHRMb2dwcm9ic0gAQgcKBWV2ZW50IiMKCFJldHJ5aW5nEhcKD2ZhaWxlZF9hdHRlbXB0cxgBIAEoDSIJCgdMZWF2aW5nIoMBCghBY2NlcHRlZBISCgpyZXF1ZXN0X2lkGAEgASgJEikKB3Byb21pc2UYAiABKAsyGC5iYXRvbi52MS5MYXRlbmN5UHJvbWlzZRIMCgRzZWVkGAMgASgEEhUKDXByb21wdF90b2tlbnMYBCABKA0SEwoLZmluZ2VycHJpbnQYBSABKAki1QEKDkxhdGVuY3lQcm9taXNlEhkKEXByZWRpY3RlZF90dGZ0X21zGAEgASgBEhkKEXByZWRpY3RlZF90cG90X21zGAIgASgBEhQKB3R0ZnRfbXMYAyABKA1IAIgBARIUCgd0cG90X21zGAQgASgNSAGIAQESDwoHYXRfcmlzaxgFIAEoCBITCgZpdGxfbXMYBiABKA1IAogBARIYChBwcmVkaWN0ZWRfaXRsX21zGAcgASgBQgoKCF90dGZ0X21zQgoKCF90cG90X21zQgkKB19pdGxfbXMiUAoGUXVldWVkEhAKCHBvc2l0aW9uGAEgASgNEhkKEXdvcmtfYWhlYWRfdG9rZW5zGAIgASgEEhkKEXByZWRpY3RlZF90dGZ0X21zGAMgASgBInkKBlRva2VucxIOCgZjaG9pY2UYASABKA0SEwoLZmlyc3RfaW5kZXgYAiABKA0SEQoJdG9rZW5faWRzGAMgAygNEgwKBHRleHQYBCABKAkSKQoIbG9ncHJvYnMYBSADKAsyFy5iYXRvbi52MS5Ub2tlbkxvZ3Byb2JzIk0KDVRva2VuTG9ncHJvYnMSDwoHbG9ncHJvYhgBIAEoAhIVCg10b3BfdG9rZW5faWRzGAIgAygNEhQKDHRvcF9sb2dwcm9icxgDIAMoAiJQCg5Qcm9tcHRMb2dwcm9icxITCgtmaXJzdF9pbmRleBgBIAEoDRIpCghsb2dwcm9icxgCIAMoCzIXLmJhdG9uLnYxLlRva2VuTG9ncHJvYnMimgEKDkNob2ljZUZpbmlzaGVkEg4KBmNob2ljZRgBIAEoDRImCgZyZWFzb24YAiABKA4yFi5iYXRvbi52MS5GaW5pc2hSZWFzb24SFQoNb3V0cHV0X3Rva2VucxgDIAEoDRIVCgtzdG9wX3N0cmluZxgEIAEoCUgAEhcKDXN0b3BfdG9rZW5faWQYBSABKA1IAEIJCgdtYXRjaGVkIswBCghGaW5pc2hlZBIeCgV1c2FnZRgBIAEoCzIPLmJhdG9uLnYxLlVzYWdlEikKB3Byb21pc2UYAiABKAsyGC5iYXRvbi52MS5MYXRlbmN5UHJvbWlzZRIkCghkZWxpdmVyeRgDIAEoCzISLmJhdG9uLnYxLkRlbGl2ZXJ5EiIKBXNwbGl0GAQgASgLMhMuYmF0b24udjEuVGltZVNwbGl0Eg0KBWVycm9yGAUgASgJEhwKBHBhdGgYBiABKA4yDi5iYXRvbi52MS5QYXRoImUKBVVzYWdlEhUKDXByb21wdF90b2tlbnMYASABKA0SHAoUY2FjaGVkX3Byb21wdF90b2tlbnMYAiABKA0SFQoNb3V0cHV0X3Rva2VucxgDIAEoDRIQCghhdHRlbXB0cxgEIAEoDSKZAQoIRGVsaXZlcnkSDwoHdHRmdF9tcxgBIAEoARIUCgd0cG90X21zGAIgASgBSACIAQESEgoKbWF4X2dhcF9tcxgDIAEoARIOCgZlMmVfbXMYBCABKAESEQoJdHRmdF9rZXB0GAUgASgIEhEKCXRwb3Rfa2VwdBgGIAEoCBIQCghpdGxfa2VwdBgHIAEoCEIKCghfdHBvdF9tcyJqCglUaW1lU3BsaXQSEAoIcXVldWVfbXMYASABKAESEgoKcHJlZmlsbF9tcxgCIAEoARISCgpoYW5kb2ZmX21zGAMgASgBEhEKCWRlY29kZV9tcxgEIAEoARIQCghyZWxheV9tcxgFIAEoASJBChNHZW5lcmF0ZU9uY2VSZXF1ZXN0EioKB3JlcXVlc3QYASABKAsyGS5iYXRvbi52MS5HZW5lcmF0ZVJlcXVlc3QiswEKFEdlbmVyYXRlT25jZVJlc3BvbnNlEhIKCnJlcXVlc3RfaWQYASABKAkSIQoHY2hvaWNlcxgCIAMoCzIQLmJhdG9uLnYxLkNob2ljZRIkCghmaW5pc2hlZBgDIAEoCzISLmJhdG9uLnYxLkZpbmlzaGVkEgwKBHNlZWQYBCABKAQSMAoPcHJvbXB0X2xvZ3Byb2JzGAUgAygLMhcuYmF0b24udjEuVG9rZW5Mb2dwcm9icyLNAQoGQ2hvaWNlEg0KBWluZGV4GAEgASgNEgwKBHRleHQYAiABKAkSEQoJdG9rZW5faWRzGAMgAygNEikKCGxvZ3Byb2JzGAQgAygLMhcuYmF0b24udjEuVG9rZW5Mb2dwcm9icxItCg1maW5pc2hfcmVhc29uGAUgASgOMhYuYmF0b24udjEuRmluaXNoUmVhc29uEhUKC3N0b3Bfc3RyaW5nGAYgASgJSAASFwoNc3RvcF90b2tlbl9pZBgHIAEoDUgAQgkKB21hdGNoZWQiMwoNQ2FuY2VsUmVxdWVzdBIOCgZ0ZW5hbnQYASABKAkSEgoKcmVxdWVzdF9pZBgCIAEoCSIjCg5DYW5jZWxSZXNwb25zZRIRCgljYW5jZWxsZWQYASABKAgiOgoMUXVvdGVSZXF1ZXN0EioKB3JlcXVlc3QYASABKAsyGS5iYXRvbi52MS5HZW5lcmF0ZVJlcXVlc3QitAEKDVF1b3RlUmVzcG9uc2USIgoHdmVyZGljdBgBIAEoDjIRLmJhdG9uLnYxLlZlcmRpY3QSKQoHcHJvbWlzZRgCIAEoCzIYLmJhdG9uLnYxLkxhdGVuY3lQcm9taXNlEhUKDXByb21wdF90b2tlbnMYAyABKA0SFgoOcmV0cnlfYWZ0ZXJfbXMYBCABKA0SJQoHcmVmdXNhbBgFIAEoCzIULmJhdG9uLnYxLlNsb1JlZnVzYWwiYQoSQ291bnRUb2tlbnNSZXF1ZXN0Eg0KBW1vZGVsGAEgASgJEg4KBHRleHQYAiABKAlIABIjCgRjaGF0GAMgASgLMhMuYmF0b24udjEuQ2hhdElucHV0SABCBwoFaW5wdXQiNwoTQ291bnRUb2tlbnNSZXNwb25zZRINCgVjb3VudBgBIAEoDRIRCgl0b2tlbl9pZHMYAiADKA0ijAEKEURldG9rZW5pemVSZXF1ZXN0Eg0KBW1vZGVsGAEgASgJEhEKCXRva2VuX2lkcxgCIAMoDRIgChNza2lwX3NwZWNpYWxfdG9rZW5zGAMgASgISACIAQESGwoTaW5jbHVkZV90b2tlbl9ieXRlcxgEIAEoCEIWChRfc2tpcF9zcGVjaWFsX3Rva2VucyI3ChJEZXRva2VuaXplUmVzcG9uc2USDAoEdGV4dBgBIAEoCRITCgt0b2tlbl9ieXRlcxgCIAMoDCITChFMaXN0TW9kZWxzUmVxdWVzdCJFChJMaXN0TW9kZWxzUmVzcG9uc2USHwoGbW9kZWxzGAEgAygLMg8uYmF0b24udjEuTW9kZWwSDgoGdGVuYW50GAIgASgJIosBCgVNb2RlbBIMCgRuYW1lGAEgASgJEhQKDGFyY2hpdGVjdHVyZRgCIAEoCRIaChJtYXhfY29udGV4dF90b2tlbnMYAyABKA0SEgoKdm9jYWJfc2l6ZRgEIAEoDRIZChFoYXNfY2hhdF90ZW1wbGF0ZRgFIAEoCBITCgtmaW5nZXJwcmludBgGIAEoCSpJCgRQYXRoEhQKEFBBVEhfVU5TUEVDSUZJRUQQABITCg9QQVRIX0FHR1JFR0FURUQQARIWChJQQVRIX0RJU0FHR1JFR0FURUQQAipiCgdWZXJkaWN0EhcKE1ZFUkRJQ1RfVU5TUEVDSUZJRUQQABIUChBWRVJESUNUX0FDQ0VQVEVEEAESEwoPVkVSRElDVF9BVF9SSVNLEAISEwoPVkVSRElDVF9SRUZVU0VEEAMyugQKEEluZmVyZW5jZVNlcnZpY2USQwoIR2VuZXJhdGUSGS5iYXRvbi52MS5HZW5lcmF0ZVJlcXVlc3QaGi5iYXRvbi52MS5HZW5lcmF0ZVJlc3BvbnNlMAESTQoMR2VuZXJhdGVPbmNlEh0uYmF0b24udjEuR2VuZXJhdGVPbmNlUmVxdWVzdBoeLmJhdG9uLnYxLkdlbmVyYXRlT25jZVJlc3BvbnNlEj0KBlJlc3VtZRIXLmJhdG9uLnYxLlJlc3VtZVJlcXVlc3QaGC5iYXRvbi52MS5SZXN1bWVSZXNwb25zZTABEjsKBkNhbmNlbBIXLmJhdG9uLnYxLkNhbmNlbFJlcXVlc3QaGC5iYXRvbi52MS5DYW5jZWxSZXNwb25zZRI4CgVRdW90ZRIWLmJhdG9uLnYxLlF1b3RlUmVxdWVzdBoXLmJhdG9uLnYxLlF1b3RlUmVzcG9uc2USSgoLQ291bnRUb2tlbnMSHC5iYXRvbi52MS5Db3VudFRva2Vuc1JlcXVlc3QaHS5iYXRvbi52MS5Db3VudFRva2Vuc1Jlc3BvbnNlEkcKCkRldG9rZW5pemUSGy5iYXRvbi52MS5EZXRva2VuaXplUmVxdWVzdBocLmJhdG9uLnYxLkRldG9rZW5pemVSZXNwb25zZRJHCgpMaXN0TW9kZWxzEhsuYmF0b24udjEuTGlzdE1vZGVsc1JlcXVlc3QaHC5iYXRvbi52MS5MaXN0TW9kZWxzUmVzcG9uc2VCIgoMZGV2LmJhdG9uLnYxUAFaEGJhdG9uL3YxO2JhdG9udjFiBnByb3RvMw", [file_baton_v1_errors, file_baton_v1_generation, file_google_protobuf_struct]);
+  fileDesc("ChhiYXRvbi92MS9pbmZlcmVuY2UucHJvdG8SCGJhdG9uLnYxIqsDCg9HZW5lcmF0ZVJlcXVlc3QSEgoKcmVxdWVzdF9pZBgBIAEoCRINCgVtb2RlbBgCIAEoCRIOCgZ0ZW5hbnQYAyABKAkSDgoEdGV4dBgEIAEoCUgAEiMKBGNoYXQYBSABKAsyEy5iYXRvbi52MS5DaGF0SW5wdXRIABImCgZ0b2tlbnMYBiABKAsyFC5iYXRvbi52MS5Ub2tlbklucHV0SAASKgoIc2FtcGxpbmcYByABKAsyGC5iYXRvbi52MS5TYW1wbGluZ1BhcmFtcxIhCgRzdG9wGAggASgLMhMuYmF0b24udjEuU3RvcFJ1bGVzEhoKA3NsbxgJIAEoCzINLmJhdG9uLnYxLlNsbxIXCg9yZXN1bWVfZ3JhY2VfbXMYCiABKA0SIwoWdHJ1bmNhdGVfcHJvbXB0X3Rva2VucxgLIAEoDUgBiAEBEi0KDW91dHB1dF9mb3JtYXQYDCABKAsyFi5iYXRvbi52MS5PdXRwdXRGb3JtYXQSDAoEdXNlchgNIAEoCUIHCgVpbnB1dEIZChdfdHJ1bmNhdGVfcHJvbXB0X3Rva2VucyLLAgoJQ2hhdElucHV0EicKCG1lc3NhZ2VzGAEgAygLMhUuYmF0b24udjEuQ2hhdE1lc3NhZ2USMwoSdGVtcGxhdGVfYXJndW1lbnRzGAIgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIiChVhZGRfZ2VuZXJhdGlvbl9wcm9tcHQYAyABKAhIAIgBARIeChZjb250aW51ZV9maW5hbF9tZXNzYWdlGAQgASgIEh0KBXRvb2xzGAUgAygLMg4uYmF0b24udjEuVG9vbBIpCgt0b29sX2Nob2ljZRgGIAEoCzIULmJhdG9uLnYxLlRvb2xDaG9pY2USIAoTcGFyYWxsZWxfdG9vbF9jYWxscxgHIAEoCEgBiAEBQhgKFl9hZGRfZ2VuZXJhdGlvbl9wcm9tcHRCFgoUX3BhcmFsbGVsX3Rvb2xfY2FsbHMiTQoEVG9vbBIMCgRuYW1lGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEhIKCnBhcmFtZXRlcnMYAyABKAkSDgoGc3RyaWN0GAQgASgIIkoKClRvb2xDaG9pY2USIgoEbW9kZRgBIAEoDjISLmJhdG9uLnYxLlRvb2xNb2RlSAASDgoEbmFtZRgCIAEoCUgAQggKBmNob2ljZSKxAQoLQ2hhdE1lc3NhZ2USDAoEcm9sZRgBIAEoCRIPCgdjb250ZW50GAIgASgJEiQKBXBhcnRzGAMgAygLMhUuYmF0b24udjEuQ29udGVudFBhcnQSJgoKdG9vbF9jYWxscxgEIAMoCzISLmJhdG9uLnYxLlRvb2xDYWxsEhQKDHRvb2xfY2FsbF9pZBgFIAEoCRIMCgRuYW1lGAYgASgJEhEKCXJlYXNvbmluZxgHIAEoCSIpCgtDb250ZW50UGFydBIMCgR0eXBlGAEgASgJEgwKBHRleHQYAiABKAkiNwoIVG9vbENhbGwSCgoCaWQYASABKAkSDAoEbmFtZRgCIAEoCRIRCglhcmd1bWVudHMYAyABKAkiHwoKVG9rZW5JbnB1dBIRCgl0b2tlbl9pZHMYASADKA0iPAoQR2VuZXJhdGVSZXNwb25zZRIoCgVldmVudBgBIAEoCzIZLmJhdG9uLnYxLkdlbmVyYXRpb25FdmVudCKzAQoNUmVzdW1lUmVxdWVzdBIqCgdyZXF1ZXN0GAEgASgLMhkuYmF0b24udjEuR2VuZXJhdGVSZXF1ZXN0Eg8KB3Nlc3Npb24YAiABKA0SKgoIcmVjZWl2ZWQYAyADKAsyGC5iYXRvbi52MS5SZWNlaXZlZFRva2VucxIXCg9mYWlsZWRfYXR0ZW1wdHMYBCABKA0SIAoYcmVjZWl2ZWRfcHJvbXB0X2xvZ3Byb2JzGAUgASgNIjMKDlJlY2VpdmVkVG9rZW5zEg4KBmNob2ljZRgBIAEoDRIRCgl0b2tlbl9pZHMYAiADKA0iOgoOUmVzdW1lUmVzcG9uc2USKAoFZXZlbnQYASABKAsyGS5iYXRvbi52MS5HZW5lcmF0aW9uRXZlbnQi6gIKD0dlbmVyYXRpb25FdmVudBImCghhY2NlcHRlZBgBIAEoCzISLmJhdG9uLnYxLkFjY2VwdGVkSAASIgoGcXVldWVkGAIgASgLMhAuYmF0b24udjEuUXVldWVkSAASIgoGdG9rZW5zGAMgASgLMhAuYmF0b24udjEuVG9rZW5zSAASMwoPY2hvaWNlX2ZpbmlzaGVkGAQgASgLMhguYmF0b24udjEuQ2hvaWNlRmluaXNoZWRIABImCghmaW5pc2hlZBgFIAEoCzISLmJhdG9uLnYxLkZpbmlzaGVkSAASJAoHbGVhdmluZxgGIAEoCzIRLmJhdG9uLnYxLkxlYXZpbmdIABImCghyZXRyeWluZxgHIAEoCzISLmJhdG9uLnYxLlJldHJ5aW5nSAASMwoPcHJvbXB0X2xvZ3Byb2JzGAggASgLMhguYmF0b24udjEuUHJvbXB0TG9ncHJvYnNIAEIHCgVldmVudCIjCghSZXRyeWluZxIXCg9mYWlsZWRfYXR0ZW1wdHMYASABKA0iCQoHTGVhdmluZyLKAQoIQWNjZXB0ZWQSEgoKcmVxdWVzdF9pZBgBIAEoCRIpCgdwcm9taXNlGAIgASgLMhguYmF0b24udjEuTGF0ZW5jeVByb21pc2USDAoEc2VlZBgDIAEoBBIVCg1wcm9tcHRfdG9rZW5zGAQgASgNEhMKC2ZpbmdlcnByaW50GAUgASgJEhMKC3Rvb2xfZm9ybWF0GAYgASgJEhgKEHJlYXNvbmluZ19mb3JtYXQYByABKAkSFgoOcmVhc29uaW5nX29wZW4YCCABKAgi1QEKDkxhdGVuY3lQcm9taXNlEhkKEXByZWRpY3RlZF90dGZ0X21zGAEgASgBEhkKEXByZWRpY3RlZF90cG90X21zGAIgASgBEhQKB3R0ZnRfbXMYAyABKA1IAIgBARIUCgd0cG90X21zGAQgASgNSAGIAQESDwoHYXRfcmlzaxgFIAEoCBITCgZpdGxfbXMYBiABKA1IAogBARIYChBwcmVkaWN0ZWRfaXRsX21zGAcgASgBQgoKCF90dGZ0X21zQgoKCF90cG90X21zQgkKB19pdGxfbXMiUAoGUXVldWVkEhAKCHBvc2l0aW9uGAEgASgNEhkKEXdvcmtfYWhlYWRfdG9rZW5zGAIgASgEEhkKEXByZWRpY3RlZF90dGZ0X21zGAMgASgBInkKBlRva2VucxIOCgZjaG9pY2UYASABKA0SEwoLZmlyc3RfaW5kZXgYAiABKA0SEQoJdG9rZW5faWRzGAMgAygNEgwKBHRleHQYBCABKAkSKQoIbG9ncHJvYnMYBSADKAsyFy5iYXRvbi52MS5Ub2tlbkxvZ3Byb2JzIk0KDVRva2VuTG9ncHJvYnMSDwoHbG9ncHJvYhgBIAEoAhIVCg10b3BfdG9rZW5faWRzGAIgAygNEhQKDHRvcF9sb2dwcm9icxgDIAMoAiJQCg5Qcm9tcHRMb2dwcm9icxITCgtmaXJzdF9pbmRleBgBIAEoDRIpCghsb2dwcm9icxgCIAMoCzIXLmJhdG9uLnYxLlRva2VuTG9ncHJvYnMimgEKDkNob2ljZUZpbmlzaGVkEg4KBmNob2ljZRgBIAEoDRImCgZyZWFzb24YAiABKA4yFi5iYXRvbi52MS5GaW5pc2hSZWFzb24SFQoNb3V0cHV0X3Rva2VucxgDIAEoDRIVCgtzdG9wX3N0cmluZxgEIAEoCUgAEhcKDXN0b3BfdG9rZW5faWQYBSABKA1IAEIJCgdtYXRjaGVkIswBCghGaW5pc2hlZBIeCgV1c2FnZRgBIAEoCzIPLmJhdG9uLnYxLlVzYWdlEikKB3Byb21pc2UYAiABKAsyGC5iYXRvbi52MS5MYXRlbmN5UHJvbWlzZRIkCghkZWxpdmVyeRgDIAEoCzISLmJhdG9uLnYxLkRlbGl2ZXJ5EiIKBXNwbGl0GAQgASgLMhMuYmF0b24udjEuVGltZVNwbGl0Eg0KBWVycm9yGAUgASgJEhwKBHBhdGgYBiABKA4yDi5iYXRvbi52MS5QYXRoImUKBVVzYWdlEhUKDXByb21wdF90b2tlbnMYASABKA0SHAoUY2FjaGVkX3Byb21wdF90b2tlbnMYAiABKA0SFQoNb3V0cHV0X3Rva2VucxgDIAEoDRIQCghhdHRlbXB0cxgEIAEoDSKZAQoIRGVsaXZlcnkSDwoHdHRmdF9tcxgBIAEoARIUCgd0cG90X21zGAIgASgBSACIAQESEgoKbWF4X2dhcF9tcxgDIAEoARIOCgZlMmVfbXMYBCABKAESEQoJdHRmdF9rZXB0GAUgASgIEhEKCXRwb3Rfa2VwdBgGIAEoCBIQCghpdGxfa2VwdBgHIAEoCEIKCghfdHBvdF9tcyJqCglUaW1lU3BsaXQSEAoIcXVldWVfbXMYASABKAESEgoKcHJlZmlsbF9tcxgCIAEoARISCgpoYW5kb2ZmX21zGAMgASgBEhEKCWRlY29kZV9tcxgEIAEoARIQCghyZWxheV9tcxgFIAEoASJBChNHZW5lcmF0ZU9uY2VSZXF1ZXN0EioKB3JlcXVlc3QYASABKAsyGS5iYXRvbi52MS5HZW5lcmF0ZVJlcXVlc3Qi+gEKFEdlbmVyYXRlT25jZVJlc3BvbnNlEhIKCnJlcXVlc3RfaWQYASABKAkSIQoHY2hvaWNlcxgCIAMoCzIQLmJhdG9uLnYxLkNob2ljZRIkCghmaW5pc2hlZBgDIAEoCzISLmJhdG9uLnYxLkZpbmlzaGVkEgwKBHNlZWQYBCABKAQSMAoPcHJvbXB0X2xvZ3Byb2JzGAUgAygLMhcuYmF0b24udjEuVG9rZW5Mb2dwcm9icxITCgt0b29sX2Zvcm1hdBgGIAEoCRIYChByZWFzb25pbmdfZm9ybWF0GAcgASgJEhYKDnJlYXNvbmluZ19vcGVuGAggASgIIs0BCgZDaG9pY2USDQoFaW5kZXgYASABKA0SDAoEdGV4dBgCIAEoCRIRCgl0b2tlbl9pZHMYAyADKA0SKQoIbG9ncHJvYnMYBCADKAsyFy5iYXRvbi52MS5Ub2tlbkxvZ3Byb2JzEi0KDWZpbmlzaF9yZWFzb24YBSABKA4yFi5iYXRvbi52MS5GaW5pc2hSZWFzb24SFQoLc3RvcF9zdHJpbmcYBiABKAlIABIXCg1zdG9wX3Rva2VuX2lkGAcgASgNSABCCQoHbWF0Y2hlZCIzCg1DYW5jZWxSZXF1ZXN0Eg4KBnRlbmFudBgBIAEoCRISCgpyZXF1ZXN0X2lkGAIgASgJIiMKDkNhbmNlbFJlc3BvbnNlEhEKCWNhbmNlbGxlZBgBIAEoCCI6CgxRdW90ZVJlcXVlc3QSKgoHcmVxdWVzdBgBIAEoCzIZLmJhdG9uLnYxLkdlbmVyYXRlUmVxdWVzdCK0AQoNUXVvdGVSZXNwb25zZRIiCgd2ZXJkaWN0GAEgASgOMhEuYmF0b24udjEuVmVyZGljdBIpCgdwcm9taXNlGAIgASgLMhguYmF0b24udjEuTGF0ZW5jeVByb21pc2USFQoNcHJvbXB0X3Rva2VucxgDIAEoDRIWCg5yZXRyeV9hZnRlcl9tcxgEIAEoDRIlCgdyZWZ1c2FsGAUgASgLMhQuYmF0b24udjEuU2xvUmVmdXNhbCJhChJDb3VudFRva2Vuc1JlcXVlc3QSDQoFbW9kZWwYASABKAkSDgoEdGV4dBgCIAEoCUgAEiMKBGNoYXQYAyABKAsyEy5iYXRvbi52MS5DaGF0SW5wdXRIAEIHCgVpbnB1dCI3ChNDb3VudFRva2Vuc1Jlc3BvbnNlEg0KBWNvdW50GAEgASgNEhEKCXRva2VuX2lkcxgCIAMoDSKMAQoRRGV0b2tlbml6ZVJlcXVlc3QSDQoFbW9kZWwYASABKAkSEQoJdG9rZW5faWRzGAIgAygNEiAKE3NraXBfc3BlY2lhbF90b2tlbnMYAyABKAhIAIgBARIbChNpbmNsdWRlX3Rva2VuX2J5dGVzGAQgASgIQhYKFF9za2lwX3NwZWNpYWxfdG9rZW5zIjcKEkRldG9rZW5pemVSZXNwb25zZRIMCgR0ZXh0GAEgASgJEhMKC3Rva2VuX2J5dGVzGAIgAygMIhMKEUxpc3RNb2RlbHNSZXF1ZXN0IkUKEkxpc3RNb2RlbHNSZXNwb25zZRIfCgZtb2RlbHMYASADKAsyDy5iYXRvbi52MS5Nb2RlbBIOCgZ0ZW5hbnQYAiABKAkizgEKBU1vZGVsEgwKBG5hbWUYASABKAkSFAoMYXJjaGl0ZWN0dXJlGAIgASgJEhoKEm1heF9jb250ZXh0X3Rva2VucxgDIAEoDRISCgp2b2NhYl9zaXplGAQgASgNEhkKEWhhc19jaGF0X3RlbXBsYXRlGAUgASgIEhMKC2ZpbmdlcnByaW50GAYgASgJEhIKCm1vZGVsX3R5cGUYByABKAkSEwoLdG9vbF9mb3JtYXQYCCABKAkSGAoQcmVhc29uaW5nX2Zvcm1hdBgJIAEoCSplCghUb29sTW9kZRIZChVUT09MX01PREVfVU5TUEVDSUZJRUQQABISCg5UT09MX01PREVfQVVUTxABEhIKDlRPT0xfTU9ERV9OT05FEAISFgoSVE9PTF9NT0RFX1JFUVVJUkVEEAMqSQoEUGF0aBIUChBQQVRIX1VOU1BFQ0lGSUVEEAASEwoPUEFUSF9BR0dSRUdBVEVEEAESFgoSUEFUSF9ESVNBR0dSRUdBVEVEEAIqYgoHVmVyZGljdBIXChNWRVJESUNUX1VOU1BFQ0lGSUVEEAASFAoQVkVSRElDVF9BQ0NFUFRFRBABEhMKD1ZFUkRJQ1RfQVRfUklTSxACEhMKD1ZFUkRJQ1RfUkVGVVNFRBADMroEChBJbmZlcmVuY2VTZXJ2aWNlEkMKCEdlbmVyYXRlEhkuYmF0b24udjEuR2VuZXJhdGVSZXF1ZXN0GhouYmF0b24udjEuR2VuZXJhdGVSZXNwb25zZTABEk0KDEdlbmVyYXRlT25jZRIdLmJhdG9uLnYxLkdlbmVyYXRlT25jZVJlcXVlc3QaHi5iYXRvbi52MS5HZW5lcmF0ZU9uY2VSZXNwb25zZRI9CgZSZXN1bWUSFy5iYXRvbi52MS5SZXN1bWVSZXF1ZXN0GhguYmF0b24udjEuUmVzdW1lUmVzcG9uc2UwARI7CgZDYW5jZWwSFy5iYXRvbi52MS5DYW5jZWxSZXF1ZXN0GhguYmF0b24udjEuQ2FuY2VsUmVzcG9uc2USOAoFUXVvdGUSFi5iYXRvbi52MS5RdW90ZVJlcXVlc3QaFy5iYXRvbi52MS5RdW90ZVJlc3BvbnNlEkoKC0NvdW50VG9rZW5zEhwuYmF0b24udjEuQ291bnRUb2tlbnNSZXF1ZXN0Gh0uYmF0b24udjEuQ291bnRUb2tlbnNSZXNwb25zZRJHCgpEZXRva2VuaXplEhsuYmF0b24udjEuRGV0b2tlbml6ZVJlcXVlc3QaHC5iYXRvbi52MS5EZXRva2VuaXplUmVzcG9uc2USRwoKTGlzdE1vZGVscxIbLmJhdG9uLnYxLkxpc3RNb2RlbHNSZXF1ZXN0GhwuYmF0b24udjEuTGlzdE1vZGVsc1Jlc3BvbnNlQiIKDGRldi5iYXRvbi52MVABWhBiYXRvbi92MTtiYXRvbnYxYgZwcm90bzM", [file_baton_v1_errors, file_baton_v1_generation, file_google_protobuf_struct]);
 
 /**
  * Describes the message baton.v1.GenerateRequest.
@@ -67,248 +68,290 @@ export const ChatInputSchema = /*@__PURE__*/
   messageDesc(file_baton_v1_inference, 1);
 
 /**
+ * Describes the message baton.v1.Tool.
+ * Use `create(ToolSchema)` to create a new message.
+ */
+export const ToolSchema = /*@__PURE__*/
+  messageDesc(file_baton_v1_inference, 2);
+
+/**
+ * Describes the message baton.v1.ToolChoice.
+ * Use `create(ToolChoiceSchema)` to create a new message.
+ */
+export const ToolChoiceSchema = /*@__PURE__*/
+  messageDesc(file_baton_v1_inference, 3);
+
+/**
  * Describes the message baton.v1.ChatMessage.
  * Use `create(ChatMessageSchema)` to create a new message.
  */
 export const ChatMessageSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 2);
+  messageDesc(file_baton_v1_inference, 4);
+
+/**
+ * Describes the message baton.v1.ContentPart.
+ * Use `create(ContentPartSchema)` to create a new message.
+ */
+export const ContentPartSchema = /*@__PURE__*/
+  messageDesc(file_baton_v1_inference, 5);
+
+/**
+ * Describes the message baton.v1.ToolCall.
+ * Use `create(ToolCallSchema)` to create a new message.
+ */
+export const ToolCallSchema = /*@__PURE__*/
+  messageDesc(file_baton_v1_inference, 6);
 
 /**
  * Describes the message baton.v1.TokenInput.
  * Use `create(TokenInputSchema)` to create a new message.
  */
 export const TokenInputSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 3);
+  messageDesc(file_baton_v1_inference, 7);
 
 /**
  * Describes the message baton.v1.GenerateResponse.
  * Use `create(GenerateResponseSchema)` to create a new message.
  */
 export const GenerateResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 4);
+  messageDesc(file_baton_v1_inference, 8);
 
 /**
  * Describes the message baton.v1.ResumeRequest.
  * Use `create(ResumeRequestSchema)` to create a new message.
  */
 export const ResumeRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 5);
+  messageDesc(file_baton_v1_inference, 9);
 
 /**
  * Describes the message baton.v1.ReceivedTokens.
  * Use `create(ReceivedTokensSchema)` to create a new message.
  */
 export const ReceivedTokensSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 6);
+  messageDesc(file_baton_v1_inference, 10);
 
 /**
  * Describes the message baton.v1.ResumeResponse.
  * Use `create(ResumeResponseSchema)` to create a new message.
  */
 export const ResumeResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 7);
+  messageDesc(file_baton_v1_inference, 11);
 
 /**
  * Describes the message baton.v1.GenerationEvent.
  * Use `create(GenerationEventSchema)` to create a new message.
  */
 export const GenerationEventSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 8);
+  messageDesc(file_baton_v1_inference, 12);
 
 /**
  * Describes the message baton.v1.Retrying.
  * Use `create(RetryingSchema)` to create a new message.
  */
 export const RetryingSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 9);
+  messageDesc(file_baton_v1_inference, 13);
 
 /**
  * Describes the message baton.v1.Leaving.
  * Use `create(LeavingSchema)` to create a new message.
  */
 export const LeavingSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 10);
+  messageDesc(file_baton_v1_inference, 14);
 
 /**
  * Describes the message baton.v1.Accepted.
  * Use `create(AcceptedSchema)` to create a new message.
  */
 export const AcceptedSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 11);
+  messageDesc(file_baton_v1_inference, 15);
 
 /**
  * Describes the message baton.v1.LatencyPromise.
  * Use `create(LatencyPromiseSchema)` to create a new message.
  */
 export const LatencyPromiseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 12);
+  messageDesc(file_baton_v1_inference, 16);
 
 /**
  * Describes the message baton.v1.Queued.
  * Use `create(QueuedSchema)` to create a new message.
  */
 export const QueuedSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 13);
+  messageDesc(file_baton_v1_inference, 17);
 
 /**
  * Describes the message baton.v1.Tokens.
  * Use `create(TokensSchema)` to create a new message.
  */
 export const TokensSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 14);
+  messageDesc(file_baton_v1_inference, 18);
 
 /**
  * Describes the message baton.v1.TokenLogprobs.
  * Use `create(TokenLogprobsSchema)` to create a new message.
  */
 export const TokenLogprobsSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 15);
+  messageDesc(file_baton_v1_inference, 19);
 
 /**
  * Describes the message baton.v1.PromptLogprobs.
  * Use `create(PromptLogprobsSchema)` to create a new message.
  */
 export const PromptLogprobsSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 16);
+  messageDesc(file_baton_v1_inference, 20);
 
 /**
  * Describes the message baton.v1.ChoiceFinished.
  * Use `create(ChoiceFinishedSchema)` to create a new message.
  */
 export const ChoiceFinishedSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 17);
+  messageDesc(file_baton_v1_inference, 21);
 
 /**
  * Describes the message baton.v1.Finished.
  * Use `create(FinishedSchema)` to create a new message.
  */
 export const FinishedSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 18);
+  messageDesc(file_baton_v1_inference, 22);
 
 /**
  * Describes the message baton.v1.Usage.
  * Use `create(UsageSchema)` to create a new message.
  */
 export const UsageSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 19);
+  messageDesc(file_baton_v1_inference, 23);
 
 /**
  * Describes the message baton.v1.Delivery.
  * Use `create(DeliverySchema)` to create a new message.
  */
 export const DeliverySchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 20);
+  messageDesc(file_baton_v1_inference, 24);
 
 /**
  * Describes the message baton.v1.TimeSplit.
  * Use `create(TimeSplitSchema)` to create a new message.
  */
 export const TimeSplitSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 21);
+  messageDesc(file_baton_v1_inference, 25);
 
 /**
  * Describes the message baton.v1.GenerateOnceRequest.
  * Use `create(GenerateOnceRequestSchema)` to create a new message.
  */
 export const GenerateOnceRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 22);
+  messageDesc(file_baton_v1_inference, 26);
 
 /**
  * Describes the message baton.v1.GenerateOnceResponse.
  * Use `create(GenerateOnceResponseSchema)` to create a new message.
  */
 export const GenerateOnceResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 23);
+  messageDesc(file_baton_v1_inference, 27);
 
 /**
  * Describes the message baton.v1.Choice.
  * Use `create(ChoiceSchema)` to create a new message.
  */
 export const ChoiceSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 24);
+  messageDesc(file_baton_v1_inference, 28);
 
 /**
  * Describes the message baton.v1.CancelRequest.
  * Use `create(CancelRequestSchema)` to create a new message.
  */
 export const CancelRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 25);
+  messageDesc(file_baton_v1_inference, 29);
 
 /**
  * Describes the message baton.v1.CancelResponse.
  * Use `create(CancelResponseSchema)` to create a new message.
  */
 export const CancelResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 26);
+  messageDesc(file_baton_v1_inference, 30);
 
 /**
  * Describes the message baton.v1.QuoteRequest.
  * Use `create(QuoteRequestSchema)` to create a new message.
  */
 export const QuoteRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 27);
+  messageDesc(file_baton_v1_inference, 31);
 
 /**
  * Describes the message baton.v1.QuoteResponse.
  * Use `create(QuoteResponseSchema)` to create a new message.
  */
 export const QuoteResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 28);
+  messageDesc(file_baton_v1_inference, 32);
 
 /**
  * Describes the message baton.v1.CountTokensRequest.
  * Use `create(CountTokensRequestSchema)` to create a new message.
  */
 export const CountTokensRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 29);
+  messageDesc(file_baton_v1_inference, 33);
 
 /**
  * Describes the message baton.v1.CountTokensResponse.
  * Use `create(CountTokensResponseSchema)` to create a new message.
  */
 export const CountTokensResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 30);
+  messageDesc(file_baton_v1_inference, 34);
 
 /**
  * Describes the message baton.v1.DetokenizeRequest.
  * Use `create(DetokenizeRequestSchema)` to create a new message.
  */
 export const DetokenizeRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 31);
+  messageDesc(file_baton_v1_inference, 35);
 
 /**
  * Describes the message baton.v1.DetokenizeResponse.
  * Use `create(DetokenizeResponseSchema)` to create a new message.
  */
 export const DetokenizeResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 32);
+  messageDesc(file_baton_v1_inference, 36);
 
 /**
  * Describes the message baton.v1.ListModelsRequest.
  * Use `create(ListModelsRequestSchema)` to create a new message.
  */
 export const ListModelsRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 33);
+  messageDesc(file_baton_v1_inference, 37);
 
 /**
  * Describes the message baton.v1.ListModelsResponse.
  * Use `create(ListModelsResponseSchema)` to create a new message.
  */
 export const ListModelsResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 34);
+  messageDesc(file_baton_v1_inference, 38);
 
 /**
  * Describes the message baton.v1.Model.
  * Use `create(ModelSchema)` to create a new message.
  */
 export const ModelSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 35);
+  messageDesc(file_baton_v1_inference, 39);
+
+/**
+ * Describes the enum baton.v1.ToolMode.
+ */
+export const ToolModeSchema = /*@__PURE__*/
+  enumDesc(file_baton_v1_inference, 0);
+
+/**
+ * Whether a choice calls tools.
+ *
+ * @generated from enum baton.v1.ToolMode
+ */
+export const ToolMode = /*@__PURE__*/
+  tsEnum(ToolModeSchema);
 
 /**
  * Describes the enum baton.v1.Path.
  */
 export const PathSchema = /*@__PURE__*/
-  enumDesc(file_baton_v1_inference, 0);
+  enumDesc(file_baton_v1_inference, 1);
 
 /**
  * Which worker computed the prompt when the request was first dispatched.
@@ -322,7 +365,7 @@ export const Path = /*@__PURE__*/
  * Describes the enum baton.v1.Verdict.
  */
 export const VerdictSchema = /*@__PURE__*/
-  enumDesc(file_baton_v1_inference, 1);
+  enumDesc(file_baton_v1_inference, 2);
 
 /**
  * The decision that a request would get.
