@@ -166,6 +166,8 @@ class GenerationStream:
                     is_continued = True
                     self.resumes += 1
                 kind = message.WhichOneof("event")
+                if kind is None:
+                    continue  # an event that this client does not know
                 if kind == "leaving":
                     if self._routers.has_other(router):
                         raise _RouterLeaves

@@ -43,6 +43,7 @@ from baton.types import (
     Regex,
     Sampling,
     Slo,
+    SloClass,
     Stop,
     TimeSplit,
     TokenLogprobs,
@@ -52,7 +53,7 @@ from baton.types import (
 )
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from baton.wire.convert_prompt import put_prompt
-from baton.wire.fields import put, put_all
+from baton.wire.fields import invalid, put, put_all
 from baton.worker.v1 import worker_pb2
 
 E = TypeVar("E", bound=enum.Enum)
@@ -66,6 +67,9 @@ def by_number(contract: Any, prefix: str, kind: type[E]) -> dict[int, E]:
 
 _REASONS = by_number(generation_pb2.FinishReason, "FINISH_REASON", FinishReason)
 _PATHS = by_number(inference_pb2.Path, "PATH", Path)
+_SLO_CLASSES = {
+    kind: number for number, kind in by_number(generation_pb2.SloClass, "SLO_CLASS", SloClass).items()
+}
 _VERDICTS = by_number(inference_pb2.Verdict, "VERDICT", Verdict)
 _ROLES = by_number(worker_pb2.WorkerRole, "WORKER_ROLE", Role)
 
@@ -90,7 +94,9 @@ def request_to_pb(
     put_prompt(request, prompt)
     put_all(request.sampling, "sampling.", sampling)
     put_all(request.stop, "stop.", stop, stop_strings=stop.strings, stop_token_ids=stop.token_ids)
-    slo_class = generation_pb2.SloClass.Value(f"SLO_CLASS_{slo.slo_class.name}")
+    slo_class = _SLO_CLASSES.get(slo.slo_class)
+    if slo_class is None:
+        raise invalid("slo.slo_class", slo.slo_class, "interactive, standard or batch")
     put_all(request.slo, "slo.", slo, slo_class=slo_class)
     _put_output_format(request.output_format, output_format)
     return request

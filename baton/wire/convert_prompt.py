@@ -105,3 +105,7 @@ def _put_tool_choice(target: inference_pb2.ToolChoice, given: ToolChoice | None)
             put(target, "chat.tool_choice.", mode=inference_pb2.ToolMode.Value(f"TOOL_MODE_{given.name}"))
         case NamedTool(name):
             put(target, "chat.tool_choice.", name=name)
+        case None:
+            pass
+        case _:
+            raise invalid("chat.tool_choice", given, "a ToolMode or a NamedTool")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -36,7 +36,14 @@ class Silence:
     """Ends the call as if all had been said."""
 
 
-Step = Pb | Fail | Hang | Silence
+@dataclass(frozen=True)
+class Act:
+    """Does something to the connection or the router, and says nothing more."""
+
+    act: Callable[[], Awaitable[None]]
+
+
+Step = Pb | Fail | Hang | Silence | Act
 BREAK = Fail(grpc.StatusCode.UNAVAILABLE, "the router went away")
 HANG = Hang()
 
@@ -198,8 +205,10 @@ class ScriptedRouter:
         for step in script:
             if isinstance(step, Fail):
                 await _fail(context, step)
-            elif isinstance(step, Hang):
+            elif isinstance(step, Hang | Act):
                 try:
+                    if isinstance(step, Act):
+                        await step.act()
                     await asyncio.Event().wait()
                 finally:
                     self.heard(f"{name} let go", request)

@@ -29,6 +29,7 @@ LEFT_OUT = {
     "services": "starts servers and processes",
     "state": "needs Redis",
     "tools": "starts processes",
+    "vectors": "starts servers and Node.js",
     "worker": "starts workers",
 }
 
