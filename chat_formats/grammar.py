@@ -6,6 +6,7 @@ The arguments of calls validate against the schemas of their tools. Reasoning st
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from chat_formats.argument_grammar import json_arguments, keyword_arguments, tagged_arguments
@@ -30,7 +31,8 @@ def forced_calls(
     which a grammar cannot spell. Raises `NotForcible`, which names the tool and what cannot be guaranteed.
     """
     writer = _Writer(formats, tools, special_tokens or {})
-    return writer.grammar(writer.forced(parallel=parallel), reasoning_open=reasoning_open)
+    calls = writer.forced(parallel=parallel)
+    return writer.grammar(calls, calls, reasoning_open=reasoning_open)
 
 
 def guided_calls(
@@ -46,7 +48,8 @@ def guided_calls(
     Arguments as for `forced_calls`; the schemas of tools that are not strict may be any object's.
     """
     writer = _Writer(formats, tools, special_tokens or {})
-    return writer.grammar(writer.guided(parallel=parallel), reasoning_open=reasoning_open)
+    thought_over, at_once = writer.guided(parallel=parallel)
+    return writer.grammar(thought_over, at_once, reasoning_open=reasoning_open)
 
 
 class _Writer:
@@ -58,10 +61,13 @@ class _Writer:
         self._special = special
         self._rules: list[str] = []
 
-    def grammar(self, calls: str, *, reasoning_open: bool) -> str:
-        """Return the whole grammar."""
-        start = f"start: {self._thought(is_open=reasoning_open)} {calls}"
-        return "\n".join([start, *self._rules, ""])
+    def grammar(self, after_reasoning: str, without: str, *, reasoning_open: bool) -> str:
+        """Return the whole grammar, by what follows reasoning, and what there may be instead."""
+        thought = self._thought(is_open=reasoning_open)
+        start = f"{thought} {after_reasoning}"
+        if thought and not reasoning_open:
+            start = f"{start} | {without}"
+        return "\n".join([f"start: {start}", *self._rules, ""])
 
     def forced(self, *, parallel: bool) -> str:
         name = self._formats.tools
@@ -72,22 +78,47 @@ class _Writer:
             return _repeated(self._rule("block", block), _BETWEEN[name])
         return block
 
-    def guided(self, *, parallel: bool) -> str:
+    def guided(self, *, parallel: bool) -> tuple[str, str]:
+        """Return the expressions of free text with calls: after reasoning, and at the beginning.
+
+        A text at the beginning does not begin like reasoning, so that no call in a thought is taken for one.
+        """
+        if self._formats.tools == HARMONY:
+            said = self._channel('("final" | "commentary")')
+            text = f"({said} {_TEXT} | {self._to_tool()})"
+            return text, text
+        reasoning = REASONING_FORMATS.get(self._formats.reasoning)
+        spelled = [] if reasoning is None else [m for m in reasoning.opens if m not in self._special]
+        block = self._block(parallel=parallel)
+        return self._text_with(block, [], parallel=parallel), self._text_with(
+            block, spelled, parallel=parallel
+        )
+
+    def _text_with(self, block: str, thoughts: Sequence[str], *, parallel: bool) -> str:
+        """Return the expression of text with blocks of calls that begins with none of `thoughts`."""
         name = self._formats.tools
         form = TOOL_FORMATS[name]
-        if name == HARMONY:
-            said = self._channel('("final" | "commentary")')
-            return f"({said} {_TEXT} | {self._to_tool()})"
         opens = ("<function=",) if name == "qwen3_coder" else form.opens
-        lead = self._rule("block", f"{self._text_until(opens)} {self._block(parallel=parallel)}")
+        first = _TEXT
+        if thoughts or form.bare:
+            begins = "|".join([*map(re.escape, thoughts), *([r"[\[{]"] if form.bare else [])])
+            first = f"FIRST_{len(self._rules)}"
+            self._rules.append(rf"{first}: {_TEXT} & ~/\s*({begins})(?s:.*)/")
         several = parallel and not self._is_list()
-        text = f"{lead}* {_TEXT}" if several else f"({lead} | {_TEXT})"
-        if not form.bare:
-            return text
-        bare = self._block(parallel=parallel)
-        if several:
-            bare = _repeated(self._rule("block", bare), _BETWEEN[name])
-        return f"({bare} | {_SPACE} /[^{_BRACKETS}\\s]/ {text})"
+        begin = self._rule("block", f"{self._lead(opens, first)} {block}")
+        more = self._rule("block", f"{self._lead(opens, _TEXT)} {block}") + f"* {_TEXT}" if several else ""
+        text = f"{begin} {more} | {first}"
+        if form.bare:
+            bare = _repeated(self._rule("block", block), _BETWEEN[name]) if several else block
+            text = f"{text} | {bare}"
+        return f"({text})"
+
+    def _lead(self, opens: Sequence[str], text: str) -> str:
+        """Return text up to a marker of calls, and the marker."""
+        tokens = [marker for marker in opens if marker in self._special]
+        spelled = [marker for marker in opens if marker not in self._special]
+        leads = [self._text_until(markers, text) for markers in (tokens, spelled) if markers]
+        return f"({' | '.join(leads)})"
 
     def _is_list(self) -> bool:
         """Return whether several calls stand in one list, after one marker."""
@@ -165,14 +196,14 @@ class _Writer:
             return ""
         form = REASONING_FORMATS[name]
         body = f"{self._text_until(form.closes)} {_SPACE}"
-        return body if is_open else f"({self._one_of(form.opens)} {body})?"
+        return body if is_open else f"{self._one_of(form.opens)} {body}"
 
-    def _text_until(self, markers: Sequence[str]) -> str:
+    def _text_until(self, markers: Sequence[str], text: str = _TEXT) -> str:
         """Return any text up to one of the markers, and the marker."""
         spelled = [json.dumps(marker) for marker in markers if marker not in self._special]
         if len(spelled) < len(markers):
-            return f"{_TEXT} {self._one_of(markers)}"
-        return self._rule("text", f"{_TEXT} ({' | '.join(spelled)})", "[lazy]")
+            return f"{text} {self._one_of(markers)}"
+        return self._rule("text", f"{text} ({' | '.join(spelled)})", "[lazy]")
 
     def _one_of(self, markers: Sequence[str]) -> str:
         """Return one of the markers: those that are tokens of their own, if any are."""
@@ -186,7 +217,6 @@ class _Writer:
         return name
 
 
-_BRACKETS = r"\[{"
 _BETWEEN = {"hermes": "\n", "qwen3_coder": "\n", "llama3_json": "; ", "mistral": ""}
 
 
