@@ -47,6 +47,9 @@ COMMANDS: dict[str, Command] = {
     "gateway": Command(
         "fleets.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
     ),
+    "batches": Command(
+        "fleets.batches", "interactive promises with and without a batch under way", seeds=THREE_SEEDS
+    ),
     "claims": Command("claims.command", "the claims about scheduling, in simulation", has_model=False),
     "fairness": Command(
         "fairness", "the share of a tenant beside one that asks for nine times as much", has_model=False

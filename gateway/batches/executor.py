@@ -155,11 +155,14 @@ class Executor:
         return Status.EXPIRED if left_s <= 0 else None
 
     async def _all_lines(self, lease: Lease) -> None:
+        # Bounds the lines in memory: those that wait to be sent again are not in the window.
+        begun = asyncio.Semaphore(self._window.size.most)
         try:
             async with asyncio.TaskGroup() as group:
                 async for line in self._lines(lease):
-                    entered = await self._window.enter()
-                    group.create_task(self._run_line(lease, line, entered))
+                    await begun.acquire()
+                    task = group.create_task(self._run_line(lease, line))
+                    task.add_done_callback(lambda _: begun.release())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -176,24 +179,24 @@ class Executor:
                         yield parse_line(number, data)
                     number += 1
 
-    async def _run_line(self, lease: Lease, line: Line, entered: int) -> None:
-        """Run a line until it has a result, and record that. It gives up its place while it has to wait."""
+    async def _run_line(self, lease: Lease, line: Line) -> None:
+        """Run a line until it has a result, and record that."""
         attempt = 0
         while True:
             outcome: Outcome | None = None
             request_id = request_id_of(lease.batch.id, line.number, attempt)
+            entered = await self._window.enter()
             try:
                 reply = await self._call(lease, line, request_id)
                 outcome = _outcome(reply)
             finally:
-                await self._window.leave(entered, outcome)
+                self._window.leave(entered, outcome)
             if reply.status in _FAILED:
                 attempt += 1
             if reply.status not in _COME_BACK and not (reply.status in _FAILED and attempt < MAX_ATTEMPTS):
                 break
             log.debug("line_waits", batch=lease.batch.id, line=line.number, status=reply.status)
             await asyncio.sleep(ROOM_S if reply.status in {401, 403} else reply.retry_after_s)
-            entered = await self._window.enter()
         data = reply_line(lease.batch.id, line, request_id, reply)
         await self._record(lease, {line.number: data}, failed=reply.status != 200)
 
@@ -226,7 +229,8 @@ class Executor:
 
 def _outcome(reply: Reply) -> Outcome | None:
     if reply.status in {429, 503}:
-        return Outcome.REFUSED
+        is_tenants_own = reply.body.get("error", {}).get("code") == "budget_exceeded"
+        return None if is_tenants_own else Outcome.REFUSED
     if reply.status != 200:
         return None
     waited_ms = reply.body.get("baton", {}).get("time_split", {}).get("queue_ms", 0.0)

@@ -15,12 +15,11 @@ from starlette.requests import Request
 
 from gateway.batches.files import FileStore, StoredFile, new_id
 from gateway.batches.lines import LineChecker
-from gateway.errors import ApiError, Problem, invalid
+from gateway.errors import invalid
 from state.errors import StoreUnavailable
 
 PIECE_BYTES = 16_384
 """About as much is checked and compressed at a time: a millisecond or two for other callers."""
-MAX_SILENCE_S = 60.0
 MIN_TTL_S, MAX_TTL_S = 3600, 30 * 86400
 """OpenAI's limits."""
 
@@ -43,16 +42,8 @@ async def received_form(request: Request, max_bytes: int) -> AsyncIterator[FormD
 
 
 async def _limited(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
-    size, stream = 0, aiter(request.stream())
-    while True:
-        try:
-            async with asyncio.timeout(MAX_SILENCE_S):
-                piece = await anext(stream)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            message = f"nothing arrived for {MAX_SILENCE_S:g} s"
-            raise ApiError(Problem(408, "timeout_error", message, code="timeout")) from None
+    size = 0
+    async for piece in request.stream():
         size += len(piece)
         if size > max_bytes:
             message = f"the form has {size} bytes or more; accepted: at most {max_bytes}"

@@ -43,24 +43,24 @@ def after(size: Size, outcome: Outcome, shrinks_at_begin: int) -> Size:
 
 
 class Window:
-    """Lets lines begin. Each line that has entered must leave."""
+    """Lets lines begin, in the order in which they came. Each line that has entered must leave."""
 
     def __init__(self, most: int) -> None:
         self.size = Size(min(2.0, most), most)
         self.running = 0
-        self._room = asyncio.Condition()
+        self._changed = asyncio.Event()
 
     async def enter(self) -> int:
         """Wait for room; return what `leave` needs."""
-        async with self._room:
-            await self._room.wait_for(lambda: self.running < int(self.size.lines))
-            self.running += 1
-            return self.size.shrinks
+        while self.running >= int(self.size.lines):
+            self._changed.clear()
+            await self._changed.wait()
+        self.running += 1
+        return self.size.shrinks
 
-    async def leave(self, entered: int, outcome: Outcome | None) -> None:
+    def leave(self, entered: int, outcome: Outcome | None) -> None:
         """Make room; None if the line found nothing out."""
-        async with self._room:
-            self.running -= 1
-            if outcome is not None:
-                self.size = after(self.size, outcome, entered)
-            self._room.notify_all()
+        self.running -= 1
+        if outcome is not None:
+            self.size = after(self.size, outcome, entered)
+        self._changed.set()

@@ -47,6 +47,6 @@ async def test_no_more_lines_enter_than_it_holds() -> None:
     second = asyncio.create_task(window.enter())
     await asyncio.sleep(0)
     assert not second.done()
-    await window.leave(entered, None)
-    await window.leave(await second, Outcome.ROOM)
+    window.leave(entered, None)
+    window.leave(await second, Outcome.ROOM)
     assert window.running == 0
