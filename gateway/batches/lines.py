@@ -14,7 +14,9 @@ from baton.types import Model
 from gateway.bodies import explained
 from gateway.errors import ApiError, Problem, invalid
 from gateway.openai.convert import chat_generation, completion_generations
-from gateway.openai.schema import ChatBody, CompletionBody, GenerationBody
+from gateway.openai.schema import ChatBody, CompletionBody, SamplingFields
+from gateway.responses.convert import check as check_response
+from gateway.responses.schema import ResponsesBody
 from gateway.slo import Strict
 
 MAX_LINES = 50_000
@@ -36,12 +38,17 @@ class CompletionLine(_Line):
     body: CompletionBody
 
 
-_LINE: TypeAdapter[ChatLine | CompletionLine] = TypeAdapter(
-    Annotated[ChatLine | CompletionLine, Field(discriminator="url")]
-)
+class ResponseLine(_Line):
+    url: Literal["/v1/responses"]
+    body: ResponsesBody
+
+
+AnyLine = ChatLine | CompletionLine | ResponseLine
+_LINE: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="url")])
 _CHECKS: dict[str, Callable[[Any, Model], object]] = {
     "/v1/chat/completions": lambda body, model: chat_generation(body, {}, model.max_context_tokens),
     "/v1/completions": lambda body, _: completion_generations(body, {}),
+    "/v1/responses": lambda body, _: check_response(body),
 }
 URLS = tuple(_CHECKS)
 """The endpoints that a batch may call."""
@@ -87,7 +94,7 @@ class LineChecker:
         self._check_body(line.body, line.url)
         self.urls.setdefault(line.url, self.num_lines)
 
-    def _check_body(self, body: GenerationBody, url: str) -> None:
+    def _check_body(self, body: SamplingFields, url: str) -> None:
         if body.stream:
             raise invalid("body.stream", "body.stream is true; accepted: false, in a batch")
         if body.slo is not None:

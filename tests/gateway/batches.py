@@ -29,7 +29,7 @@ async def upload(client: Any, lines: Iterable[dict[str, Any]]) -> Any:
 async def start(client: Any, lines: Iterable[dict[str, Any]], **more: Any) -> Any:
     file = await upload(client, lines)
     return await client.batches.create(
-        input_file_id=file.id, endpoint=CHATS, **{"completion_window": "24h"} | more
+        input_file_id=file.id, **{"endpoint": CHATS, "completion_window": "24h"} | more
     )
 
 

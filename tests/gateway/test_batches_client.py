@@ -222,3 +222,19 @@ async def test_without_redis_only_these_are_not_served(fleet: Fleet) -> None:
         response = await gateway.http.get("/v1/files")
         assert (response.status_code, response.json()["error"]["code"]) == (503, "redis_away")
         assert (await gateway.http.post(CHATS, json=HELLO)).status_code == 200
+
+
+async def test_every_endpoint_runs_in_a_batch(client: Any) -> None:
+    for url, body in (
+        ("/v1/completions", {"prompt": ["The list is", "import"], "max_tokens": 3}),
+        ("/v1/responses", {"input": "Hello", "max_output_tokens": 3, "store": False}),
+    ):
+        row = {"custom_id": "one", "method": "POST", "url": url, "body": body}
+        batch = await ended(client, await start(client, [row], endpoint=url))
+        [found] = await results(client, batch.output_file_id)
+        direct = await client.post(url.removeprefix("/v1"), body=body, cast_to=object)
+        assert found["response"]["body"]["object"] == direct["object"]
+        wrong = row | {"body": body | {"top_k": "many"}}
+        with pytest.raises(openai.BadRequestError) as caught:
+            await upload(client, [wrong])
+        assert caught.value.param == "body.top_k"
