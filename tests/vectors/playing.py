@@ -176,11 +176,10 @@ def _differences(expected: Any, seen: Any, where: str) -> list[str]:
             for difference in _differences(value, seen.get(name), f"{where}.{name}")
         ]
     if isinstance(expected, list) and isinstance(seen, list) and len(expected) == len(seen):
-        pairs = enumerate(zip(expected, seen, strict=True))
         return [
             difference
-            for place, (one, other) in pairs
-            for difference in _differences(one, other, f"{where}[{place}]")
+            for place, value in enumerate(expected)
+            for difference in _differences(value, seen[place], f"{where}[{place}]")
         ]
     return [] if _fits(expected, seen) else [f"{where} is {seen!r}, expected {expected!r}"]
 
