@@ -61,10 +61,6 @@ def queued(position: int = 1) -> Pb:
     return Pb(queued=inference_pb2.Queued(position=position, work_ahead_tokens=100, predicted_ttft_ms=30))
 
 
-def retrying(failed_attempts: int) -> Pb:
-    return Pb(retrying=inference_pb2.Retrying(failed_attempts=failed_attempts))
-
-
 def tokens(first_index: int, *token_ids: int, choice: int = 0, text: str | None = None) -> Pb:
     shown = "".join(f"<{token}>" for token in token_ids) if text is None else text
     return Pb(
