@@ -165,15 +165,8 @@ def _add_prompt(command: argparse.ArgumentParser) -> None:
     """Add the prompt, and all flags that a request with a prompt has."""
     add = command.add_argument
     add("prompt", metavar="PROMPT", help="the text to continue; - reads it from stdin")
-    add("--chat", action="store_true", help="send the prompt as a user's message of a chat")
-    add(
-        "--template-argument",
-        type=named_json,
-        action="append",
-        default=[],
-        metavar="NAME=JSON",
-        help="a variable for the chat template, such as enable_thinking=false",
-    )
+    add("--chat", action="store_true", help="send the prompt as a user's message of a chat, as with --tools")
+    _add_template_argument(command)
     add("--truncate-prompt-tokens", type=unsigned, metavar="N", help="keep the last N tokens of the prompt")
     add("--n", type=unsigned, metavar="N", help="the number of answers (1)")
     _add_client_flags(command)
@@ -182,9 +175,21 @@ def _add_prompt(command: argparse.ArgumentParser) -> None:
 
 def _add_chat(command: argparse.ArgumentParser) -> None:
     command.add_argument("--system", metavar="TEXT", help="a system message to begin with")
+    _add_template_argument(command)
     _add_client_flags(command)
     add_request_flags(command)
     command.set_defaults(n=None)
+
+
+def _add_template_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--template-argument",
+        type=named_json,
+        action="append",
+        default=[],
+        metavar="NAME=JSON",
+        help="a variable for the chat template, such as enable_thinking=false",
+    )
 
 
 def _add_status(command: argparse.ArgumentParser) -> None:

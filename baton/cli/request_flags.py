@@ -1,4 +1,4 @@
-"""The flags of one request: how it samples, when it stops, and which promise it asks for.
+"""The flags of one request: what it may say, how it samples, when it stops, and which promise it asks for.
 
 Each flag's value has the name of a field of `Sampling`, `Stop` or `Slo`.
 """
@@ -7,16 +7,47 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from baton.cli.values import bias, decimal, unsigned
-from baton.types import Sampling, Slo, SloClass, Stop
+from baton.chat import Chat, ChatMessage
+from baton.cli.values import bias, decimal, json_text, text_or_file, tool_choice, tools, unsigned
+from baton.types import Grammar, JsonSchema, OneOf, OutputFormat, Regex, Sampling, Slo, SloClass, Stop
 
 
 def add_request_flags(command: argparse.ArgumentParser) -> None:
+    _add_format(command.add_argument_group("format").add_mutually_exclusive_group())
+    _add_tools(command.add_argument_group("tools"))
     _add_sampling(command.add_argument_group("sampling"))
     _add_stop(command.add_argument_group("stopping"))
     _add_slo(command.add_argument_group("promises"))
+
+
+def _add_format(group: argparse._MutuallyExclusiveGroup) -> None:
+    def add(flag: str, kind: Callable[[str], OutputFormat], metavar: str, what: str) -> None:
+        group.add_argument(flag, dest="output_format", type=kind, metavar=metavar, help=what)
+
+    def schema(text: str) -> OutputFormat:
+        return JsonSchema(json_text(text))
+
+    def grammar(text: str) -> OutputFormat:
+        return Grammar(text_or_file(text))
+
+    add("--schema", schema, "FILE|JSON", "the answer is JSON that validates against this schema")
+    add("--regex", Regex, "REGEX", "the answer matches this regular expression, in Rust's syntax")
+    add("--grammar", grammar, "FILE|LARK", "the answer is what start derives in this Lark grammar")
+    _add_list(group, "--choice", str, "TEXT", "the answer is this text, or that of another --choice")
+
+
+def _add_tools(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--tools", type=tools, default=(), metavar="FILE", help="tools that a chat may call, a JSON list")
+    add(
+        "--tool-choice",
+        type=tool_choice,
+        metavar="auto|none|required|NAME",
+        help="which of them to call (auto)",
+    )
 
 
 def _add_sampling(group: argparse._ArgumentGroup) -> None:
@@ -73,18 +104,35 @@ def _add_slo(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_list(
-    group: argparse._ArgumentGroup, flag: str, kind: Any, metavar: str, summary: str, dest: str | None = None
+    group: argparse._ActionsContainer,
+    flag: str,
+    kind: Any,
+    metavar: str,
+    summary: str,
+    dest: str | None = None,
 ) -> None:
     what = f"{summary}; repeatable"
     group.add_argument(flag, type=kind, action="append", default=[], metavar=metavar, help=what, dest=dest)
 
 
 def request_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of a call besides its prompt: `sampling`, `stop` and `slo`."""
+    """Return the arguments of a call besides its prompt: `sampling`, `stop`, `slo` and `output_format`."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(args).items()}
     values |= {"logit_bias": dict(args.logit_bias), "slo_class": SloClass(args.slo_class)}
     parts = {"sampling": Sampling, "stop": Stop, "slo": Slo}
-    return {
+    found = {
         part: kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
         for part, kind in parts.items()
     }
+    return found | {"output_format": OneOf(values["choice"]) if args.choice else args.output_format}
+
+
+def chat_of(args: argparse.Namespace, messages: Sequence[ChatMessage]) -> Chat:
+    """Return a chat with the flags' tools and template arguments; only a user's message forces calls."""
+    is_asked = bool(messages) and messages[-1].role == "user"
+    return Chat(
+        messages,
+        dict(args.template_argument),
+        tools=args.tools,
+        tool_choice=args.tool_choice if is_asked else None,
+    )

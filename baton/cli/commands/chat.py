@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
+import json
 import sys
 from collections.abc import Callable
 
-from baton.chat import ChatMessage
+from baton.chat import ChatMessage, ToolCall
 from baton.cli.exits import OK, explain
-from baton.cli.request_flags import request_of
+from baton.cli.request_flags import chat_of, request_of
 from baton.cli.target import client_of
+from baton.cli.views.message_view import MessageView
 from baton.cli.views.summary import split_line
-from baton.client import Client
+from baton.client import BlockingStream, Client
 from baton.errors import BatonError
-from baton.types import ChoiceFinished, Finished, FinishReason, Tokens
+from baton.parsing import ChoiceDelta, message_from
+from baton.types import ChoiceFinished, Finished, FinishReason
+from chat_formats import Delta
 
 HELP = "/reset forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer"
 
@@ -28,12 +33,8 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--model is {args.model!r}: this fleet serves {model.name!r}")
         print(f"{model.name}, {model.max_context_tokens} tokens of context. {HELP}.")
         conversation = Conversation(client, args)
-        read_lines(_read_line, conversation.handle)
+        read_lines(lambda: input(conversation.prompt), conversation.handle)
     return OK
-
-
-def _read_line() -> str:
-    return input("\n> ")
 
 
 def read_lines(ask: Callable[[], str], handle: Callable[[str], bool]) -> None:
@@ -57,13 +58,22 @@ def read_lines(ask: Callable[[], str], handle: Callable[[str], bool]) -> None:
 
 
 class Conversation:
-    """The messages so far; an answer that was interrupted stays in them as far as it came."""
+    """The messages so far; an answer that was interrupted stays in them as far as it came.
+
+    After calls of tools, each next line is the result of one, in their order.
+    """
 
     def __init__(self, client: Client, args: argparse.Namespace) -> None:
         self._client = client
         self._args = args
         self.messages: list[ChatMessage] = []
+        self._called: list[ToolCall] = []
         self._reset()
+
+    @property
+    def prompt(self) -> str:
+        """What the next line is asked for with."""
+        return f"\n{self._called[0].name} returns> " if self._called else "\n> "
 
     def handle(self, line: str) -> bool:
         """Handle one line. Return False if it ends the conversation."""
@@ -75,35 +85,60 @@ class Conversation:
                 print("(forgotten)")
             case _ if line.startswith("/"):
                 print(HELP)
+            case _ if self._called:
+                call = self._called.pop(0)
+                self.messages.append(ChatMessage("tool", line, tool_call_id=call.id, name=call.name))
+                if not self._called:
+                    self._generate()
             case _:
-                self._generate(line)
+                self.messages.append(ChatMessage("user", line))
+                self._generate()
         return True
 
     def _reset(self) -> None:
         self.messages = [ChatMessage("system", self._args.system)] if self._args.system else []
+        self._called = []
 
-    def _generate(self, line: str) -> None:
-        self.messages.append(ChatMessage("user", line))
-        text = ""
-        reasons: list[FinishReason] = []
+    def _generate(self) -> None:
+        deltas: list[Delta] = []
+        view = MessageView(styled=sys.stdout.isatty())
         try:
-            stream = self._client.generate(self.messages, **request_of(self._args))
-            for event in stream:
-                if isinstance(event, Tokens):
-                    text += event.text
-                    print(event.text, end="", flush=True)
-                elif isinstance(event, ChoiceFinished):
-                    reasons.append(event.reason)
-                elif isinstance(event, Finished):
-                    end = f"\n\033[2m{split_line(event, reasons, stream.resumes)}\033[0m"
-                    print(end if sys.stdout.isatty() else "")
-                    if event.error:
-                        print(f"baton: {event.error}", file=sys.stderr)
+            stream = self._client.generate(chat_of(self._args, self.messages), **request_of(self._args))
+            _show(stream, view, deltas)
         except BatonError as error:
             print(f"baton: {explain(error)}", file=sys.stderr)
         except KeyboardInterrupt:
-            print(" (ended)")
-        if text:
-            self.messages.append(ChatMessage("assistant", text))
+            print(view.end() + " (ended)")
+        message = message_from(deltas)
+        self._called = [call for call in message.tool_calls if _is_whole(call)]
+        if message.content or self._called:
+            self.messages.append(dataclasses.replace(message, tool_calls=tuple(self._called)))
         else:
-            self.messages.pop()
+            unanswered = self.messages.pop()
+            if unanswered.role == "tool":
+                self._called = [ToolCall(unanswered.tool_call_id, unanswered.name, "")]
+
+
+def _show(stream: BlockingStream, view: MessageView, deltas: list[Delta]) -> None:
+    """Print a message as it comes, and add its deltas to `deltas`."""
+    reasons: list[FinishReason] = []
+    for event in stream.parsed():
+        if isinstance(event, ChoiceDelta):
+            deltas.append(event.delta)
+            print(view.more(event.delta), end="", flush=True)
+        elif isinstance(event, ChoiceFinished):
+            reasons.append(event.reason)
+            print(view.end(), end="")
+        elif isinstance(event, Finished):
+            end = f"\n\033[2m{split_line(event, reasons, stream.resumes)}\033[0m"
+            print(end if sys.stdout.isatty() else "")
+            if event.error:
+                print(f"baton: {event.error}", file=sys.stderr)
+
+
+def _is_whole(call: ToolCall) -> bool:
+    """Return whether a call was written to its end."""
+    try:
+        return isinstance(json.loads(call.arguments), dict)
+    except ValueError:
+        return False

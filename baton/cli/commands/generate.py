@@ -6,16 +6,22 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TypeVar
 
 from baton.async_client import AsyncClient
-from baton.chat import Chat, ChatMessage, Prompt
+from baton.chat import ChatMessage, Prompt
 from baton.cli.exits import FAILED, OK
-from baton.cli.request_flags import request_of
+from baton.cli.request_flags import chat_of, request_of
 from baton.cli.target import client_of
+from baton.cli.views.message_view import MessageView
 from baton.cli.views.summary import split_line
+from baton.parsing import ChoiceDelta, ParsedEvent
 from baton.stream import GenerationStream
-from baton.types import ChoiceFinished, Event, Finished, FinishReason, Tokens
+from baton.types import ChoiceFinished, Event, Finished, FinishReason
+
+E = TypeVar("E")
 
 
 async def run(args: argparse.Namespace) -> int:
@@ -26,19 +32,21 @@ async def run(args: argparse.Namespace) -> int:
             request_id=args.request_id,
             truncate_prompt_tokens=args.truncate_prompt_tokens,
         )
-        return await _show(stream, print_json if args.json else TextPrinter(args.n or 1))
+        if args.json:
+            return await _show(stream, aiter(stream), print_json)
+        return await _show(stream, stream.parsed(), TextPrinter(args.n or 1))
 
 
 def prompt_of(args: argparse.Namespace) -> Prompt:
     """Return the prompt from the arguments or stdin."""
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
-    return Chat([ChatMessage("user", text)], dict(args.template_argument)) if args.chat else text
+    return chat_of(args, [ChatMessage("user", text)]) if args.chat or args.tools else text
 
 
-async def _show(stream: GenerationStream, show: Callable[[Event], None]) -> int:
+async def _show(stream: GenerationStream, events: AsyncGenerator[E, None], show: Callable[[E], None]) -> int:
     reasons: list[FinishReason] = []
-    async with stream:
-        async for event in stream:
+    async with aclosing(events):
+        async for event in events:
             show(event)
             if isinstance(event, ChoiceFinished):
                 reasons.append(event.reason)
@@ -57,14 +65,19 @@ class TextPrinter:
     """Print a single choice as it arrives, and several choices one by one as each finishes."""
 
     def __init__(self, num_choices: int) -> None:
+        self._views = [MessageView(styled=sys.stdout.isatty()) for _ in range(num_choices)]
         self._texts = [""] * num_choices
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Tokens):
-            if len(self._texts) == 1:
-                print(event.text, end="", flush=True)
-            self._texts[event.choice] += event.text
+    def __call__(self, event: ParsedEvent) -> None:
+        if isinstance(event, ChoiceDelta):
+            self._add(event.choice, self._views[event.choice].more(event.delta))
         elif isinstance(event, ChoiceFinished):
+            self._add(event.choice, self._views[event.choice].end())
             print(
                 "" if len(self._texts) == 1 else f"[{event.choice}] {self._texts[event.choice]}", flush=True
             )
+
+    def _add(self, choice: int, text: str) -> None:
+        if len(self._texts) == 1:
+            print(text, end="", flush=True)
+        self._texts[choice] += text

@@ -18,7 +18,7 @@ from baton.cli.commands.chat import read_lines
 from baton.cli.exits import program
 from baton.cli.request_flags import request_of
 from baton.operators.v1 import fleet_pb2
-from baton.types import Sampling, Slo, SloClass, Stop
+from baton.types import Grammar, JsonSchema, OneOf, Regex, Sampling, Slo, SloClass, Stop
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from tests.baton.scripted_service import (
     BREAK,
@@ -61,12 +61,72 @@ def test_flags_become_request_parts() -> None:
         "sampling": Sampling(temperature=0.0, top_k=3, logit_bias={7: -2.5, 8: 1.0}, n=2),
         "stop": Stop(max_tokens=5, strings=("a", "b"), token_ids=(4,)),
         "slo": Slo(ttft_ms=100, itl_ms=40, slo_class=SloClass.INTERACTIVE, allow_at_risk=True),
+        "output_format": None,
     }
 
 
 def test_flags_left_out_leave_the_fleets_defaults() -> None:
     args = parser().parse_args(["generate", "hi"])
-    assert request_of(args) == {"sampling": Sampling(), "stop": Stop(), "slo": Slo()}
+    assert request_of(args) == {
+        "sampling": Sampling(),
+        "stop": Stop(),
+        "slo": Slo(),
+        "output_format": None,
+    }
+
+
+def test_a_format_is_given_as_it_is_or_in_a_file(tmp_path: Path) -> None:
+    schema, lark = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text('{"type": "null"}')
+    lark.write_text('start: "a"\n')
+    for flags, expected in [
+        (["--schema", '{"type": "object"}'], JsonSchema('{"type": "object"}')),
+        (["--schema", str(schema)], JsonSchema('{"type": "null"}')),
+        (["--regex", "[a-c]+"], Regex("[a-c]+")),
+        (["--grammar", str(lark)], Grammar('start: "a"\n')),
+        (["--grammar", 'start: "b"'], Grammar('start: "b"')),
+        (["--choice", "yes", "--choice", "no"], OneOf(("yes", "no"))),
+    ]:
+        assert request_of(parser().parse_args(["generate", "hi", *flags]))["output_format"] == expected
+
+
+FUNCTION = {"name": "get_weather", "description": "d", "parameters": {"type": "object"}, "strict": True}
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_tools_come_from_a_file_in_both_ways_of_writing_them(
+    router: ScriptedRouter, tmp_path: Path, bare: bool
+) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([FUNCTION if bare else {"type": "function", "function": FUNCTION}]))
+    line = [
+        "generate",
+        "hi",
+        "--tools",
+        str(file),
+        "--tool-choice",
+        "get_weather",
+        "--address",
+        router.address,
+    ]
+    assert main(line) == 0
+    chat = router.calls("Generate")[0].chat
+    assert [(tool.name, json.loads(tool.parameters), tool.strict) for tool in chat.tools] == [
+        ("get_weather", {"type": "object"}, True)
+    ]
+    assert chat.tool_choice.name == "get_weather"
+
+
+def test_generate_shows_reasoning_and_calls(
+    router: ScriptedRouter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([FUNCTION]))
+    text = '<think>Hm</think>So: <tool_call>\n{"name": "get_weather", "arguments": {"a": 1}}\n</tool_call>'
+    said = tokens(0, 1, text=text)
+    router.scripts = [(accepted(tool_format="hermes", reasoning_format="think"), said, ended(1), finished())]
+    assert main(["generate", "hi", "--tools", str(file), "--address", router.address]) == 0
+    assert capsys.readouterr().out == '(Hm)\nSo:\n→ get_weather({"a": 1})\n'
 
 
 @pytest.mark.parametrize(
@@ -89,6 +149,12 @@ def test_wrong_usage_is_exit_code_2(line: str, capsys: pytest.CaptureFixture[str
         ("generate hi --top-k many", "argument --top-k: 'many' is not a whole number"),
         ("generate hi --temperature hot", "argument --temperature: 'hot' is not a number"),
         ("generate hi --logit-bias x", "argument --logit-bias: 'x' is not ID=X, such as 17=-2.5"),
+        ("generate hi --schema {", "argument --schema: '{' is not JSON, nor a file with JSON"),
+        ("generate hi --schema /no", "argument --schema: '/no' cannot be read: No such file or directory"),
+        ("generate hi --schema {} --regex a", "argument --regex: not allowed with argument --schema"),
+        ('generate hi --tools {"name":1}', "does not contain a list of tools such as"),
+        ("generate hi --tools [[]]", "does not contain a list of tools such as"),
+        ("generate hi --tools [{}]", "does not contain a list of tools such as"),
         ("generate hi --address host", "argument --address: 'host' is not HOST:PORT"),
         ("generate hi --address host:0", "argument --address: 'host:0' is not HOST:PORT"),
         ("generate hi --timeout-s nan", "argument --timeout-s: nan is not a time to wait"),
@@ -355,6 +421,39 @@ def test_chat_remembers_resets_and_leaves(
         [system, ("user", "again")],
     ]
     assert "demo, 512 tokens of context" in capsys.readouterr().out
+
+
+def test_chat_lets_the_user_answer_calls(
+    router: ScriptedRouter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    router.answers["ListModels"] = inference_pb2.ListModelsResponse(models=[inference_pb2.Model(name="demo")])
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([FUNCTION]))
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>'
+    cut = '\n<tool_call>\n{"name": "get_weather", "arguments": {"a'
+    calls = (
+        accepted(tool_format="hermes"), tokens(0, 1, text=f"{call}\n{call}{cut}"), ended(1), finished()
+    )  # fmt: skip
+    router.scripts = [calls, WHOLE]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("warm?\n31\n32\n/quit\n"))
+    line = ["chat", "--tools", str(file), "--tool-choice", "required", "--address", router.address]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    assert out.count("get_weather returns> ") == 2
+    assert "→ get_weather({})" in out
+    first, second = (request.chat for request in router.calls("Generate"))
+    assert first.tool_choice.mode == inference_pb2.TOOL_MODE_REQUIRED
+    assert not second.HasField("tool_choice"), "else the model could never answer"
+    asked, made, *returned = second.messages
+    assert (asked.content, len(made.tool_calls)) == ("warm?", 2), "a call that breaks off is none"
+    ids = [call.id for call in made.tool_calls]
+    assert [(m.role, m.tool_call_id, m.name, m.content) for m in returned] == [
+        ("tool", ids[0], "get_weather", "31"),
+        ("tool", ids[1], "get_weather", "32"),
+    ]
 
 
 def test_chat_refuses_an_unserved_model_before_the_first_question(

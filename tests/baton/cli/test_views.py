@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from baton.cli.commands.status import show_live
 from baton.cli.views.demo_view import Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter
+from baton.cli.views.message_view import MessageView
 from baton.cli.views.status_view import bar, render
 from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from baton.operators.v1 import fleet_pb2
@@ -18,6 +19,7 @@ from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.types import Finished, Queued, Tokens
 from baton.wire.convert import event_from_pb, from_pb, snapshot_from_pb
 from baton.worker.v1 import worker_pb2
+from chat_formats import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun
 from tests.baton.scripted_service import finished as finished_pb
 
 
@@ -179,3 +181,28 @@ def test_nothing_is_said_to_have_stopped_that_never_started() -> None:
     with FleetReporter(Console(file=file, width=80)):
         pass
     assert file.getvalue() == ""
+
+
+DELTAS: list[Delta] = [
+    ReasoningDelta("Hot"),
+    ReasoningDelta("?"),
+    ContentDelta("I look."),
+    ToolCallBegun(0, "f", "a"),
+    ToolCallArguments(0, '{"a"'),
+    ToolCallArguments(0, ": 1}"),
+    ToolCallBegun(1, "g", "b"),
+    ToolCallArguments(1, "{}"),
+]
+
+
+@pytest.mark.parametrize(("styled", "thought"), [(False, "(Hot?)"), (True, "\033[2mHot?\033[0m")])
+def test_a_message_shows_thoughts_apart_and_calls_on_lines(styled: bool, thought: str) -> None:
+    view = MessageView(styled=styled)
+    text = "".join(view.more(delta) for delta in DELTAS) + view.end()
+    assert text == f'{thought}\nI look.\n→ f({{"a": 1}})\n→ g({{}})'
+
+
+@given(st.lists(st.text()))
+def test_content_alone_is_shown_as_it_is(texts: list[str]) -> None:
+    view = MessageView(styled=True)
+    assert "".join(view.more(ContentDelta(text)) for text in texts) + view.end() == "".join(texts)
