@@ -220,6 +220,7 @@ def main() -> int:
 
 def _facts(config: RouterConfig) -> ModelFacts:
     facts = read_model_facts(config.service.model)
+    facts = dataclasses.replace(facts, formats=config.formats(facts.formats))
     if config.timed is None:
         return facts
     return dataclasses.replace(facts, max_context_tokens=config.timed.max_context)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
 from router.auth.limits import Limits, add_limit_flags, limits_of
 from scheduling import policies
 from scheduling.admission.shares import TenantWeights
@@ -16,6 +17,7 @@ from scheduling.policies.policy import Policy
 from services.profiles import load_timed, names
 from services.settings import ServiceSettings, add_service_flags, check_least, settings_of
 
+NO_FORMAT = "none"
 WITHOUT_REDIS = ("refuse", "local")
 
 
@@ -29,6 +31,10 @@ class RouterConfig:
     placement: Placement
     timed: Profile | None
     """The workers' profile, whose context is longer than the model's own."""
+    tool_format: str | None
+    """How the model writes tool calls; None: as its chat template shows."""
+    reasoning_format: str | None
+    """How the model writes reasoning; None: as its chat template shows."""
     weights: TenantWeights
     without_redis: str
     queue_capacity: int
@@ -46,6 +52,12 @@ class RouterConfig:
             raise ValueError(f"--record is {str(self.record)!r}; accepted: a file in a directory that exists")
         if self.client_ca is not None and self.service.security.tls is None:
             raise ValueError("--client-ca is set; accepted: with --tls-ca, --tls-cert and --tls-key")
+
+    def formats(self, found: ChatFormats) -> ChatFormats:
+        """Return how the model writes tool calls and reasoning: as flags say, or as it was found."""
+        tools = found.tools if self.tool_format is None else self.tool_format
+        reasoning = found.reasoning if self.reasoning_format is None else self.reasoning_format
+        return ChatFormats(tools.replace(NO_FORMAT, ""), reasoning.replace(NO_FORMAT, ""))
 
 
 def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
@@ -93,6 +105,12 @@ def flags(process_id: int) -> argparse.ArgumentParser:
         + ", ".join(f"{name}: {policies.by_name(name).placement.value}" for name in policies.NAMES),
     )
     add("--timed", metavar="PROFILE", help=f"the workers' --timed profile: {', '.join(names())}, or a file")
+    for name, formats, written in (
+        ("--tool-format", TOOL_FORMATS, "tool calls"),
+        ("--reasoning-format", REASONING_FORMATS, "reasoning"),
+    ):
+        shown = f"how the model writes {written}; without it, as its chat template shows"
+        add(name, choices=[NO_FORMAT, *sorted(formats)], help=shown)
     add("--tenant-weights", default="", metavar="NAME=W,...", help="weights of tenants' shares (1 for each)")
     add(
         "--without-redis",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from chat_formats import ChatFormats
 from router.config import parse_config
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
@@ -44,3 +45,13 @@ def test_an_unknown_policy_is_refused_with_those_there_are(capsys: pytest.Captur
     with pytest.raises(SystemExit):
         parse_config(["--model=m", "--policy=fifo"], 1)
     assert "slack" in capsys.readouterr().err
+
+
+def test_formats_are_the_templates_unless_flags_name_others(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ChatFormats("hermes", "think")
+    flags = ["--tool-format", "llama3_json", "--reasoning-format", "none"]
+    assert parse_config(["--model=m"], 1).formats(found) == found
+    assert parse_config(["--model=m", *flags], 1).formats(found) == ChatFormats("llama3_json", "")
+    with pytest.raises(SystemExit):
+        parse_config(["--model=m", "--tool-format", "xml"], 1)
+    assert "'qwen3_coder'" in capsys.readouterr().err
