@@ -8,12 +8,14 @@ export class Progress {
   /** The count that the last router reported; a resumption passes it on. */
   failedAttempts = 0;
   numPromptLogprobs = 0;
-  readonly #tokenIds: ReadonlyMap<number, number[]>;
+  readonly #numChoices: number;
+  /** Filled as choices arrive: a caller may ask for billions, which the fleet then refuses. */
+  readonly #tokenIds = new Map<number, number[]>();
   readonly #finished = new Map<number, ChoiceFinished>();
   #accepted: Accepted | undefined;
 
   constructor(numChoices: number) {
-    this.#tokenIds = new Map(Array.from({ length: numChoices }, (_, choice) => [choice, []]));
+    this.#numChoices = numChoices;
   }
 
   /** Whether any event arrived. From then on the request is resumed, not sent again. */
@@ -94,15 +96,17 @@ export class Progress {
   }
 
   #checkAllEnded(): void {
-    const missing = [...this.#tokenIds.keys()].filter((choice) => !this.#finished.has(choice));
+    const choices = Array.from({ length: this.#numChoices }, (_, choice) => choice);
+    const missing = choices.filter((choice) => !this.#finished.has(choice));
     if (missing.length > 0) throw new Internal(`the generation ended without an end of choices ${missing}`);
   }
 
   #tokensOf(choice: number): number[] {
-    const tokenIds = this.#tokenIds.get(choice);
-    if (tokenIds === undefined) {
-      throw new Internal(`choice ${choice} arrived, but ${this.#tokenIds.size} were requested`);
+    if (choice >= this.#numChoices) {
+      throw new Internal(`choice ${choice} arrived, but ${this.#numChoices} were requested`);
     }
+    const tokenIds = this.#tokenIds.get(choice) ?? [];
+    this.#tokenIds.set(choice, tokenIds);
     return tokenIds;
   }
 }
@@ -124,6 +128,9 @@ export function completionOf(events: readonly Event[], numChoices: number, resum
     finished,
     resumes,
     promptLogprobs: pieces.flatMap(({ logprobs }) => logprobs),
+    toolFormat: accepted.toolFormat,
+    reasoningFormat: accepted.reasoningFormat,
+    reasoningOpen: accepted.reasoningOpen,
   };
 }
 

@@ -224,6 +224,10 @@ export interface Completion {
   resumes: number;
   /** If requested, one element for each token of the prompt but the first. */
   promptLogprobs: readonly TokenLogprobs[];
+  /** This and the next two are those of `Accepted`. */
+  toolFormat: string;
+  reasoningFormat: string;
+  reasoningOpen: boolean;
 }
 
 /** The tightest SLO that would have been accepted, and what was predicted. */

@@ -25,10 +25,10 @@ export function clientOf(routers: readonly string[] = addresses, options: Client
   return new Client(routers, { credentials, ...options });
 }
 
-export function kill(name: string): void {
+export function kill(name: string, signal: NodeJS.Signals = "SIGKILL"): void {
   const pid = pids[name];
   if (pid === undefined) throw new Error(`there is no ${name}`);
-  process.kill(pid, "SIGKILL");
+  process.kill(pid, signal);
 }
 
 /** A stream's events as they come. */

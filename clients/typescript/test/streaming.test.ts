@@ -94,6 +94,20 @@ test("the text is what the output format demands", async () => {
   if (written.choices[0]?.finishReason === "eos") assert.ok(Number.isInteger(JSON.parse(written.text).n));
 });
 
+test("a forced call names its tool, and its arguments validate", async () => {
+  const parameters = { type: "object", properties: { on: { type: "boolean" } }, required: ["on"] };
+  const tools = [{ name: "look" }, { name: "switch", description: "Switch the light.", parameters }];
+  const messages = [
+    { role: "user", content: ["It is", "dark."] },
+    { role: "assistant", toolCalls: [{ id: "call_1", name: "look", arguments: "{}" }] },
+    { role: "tool", toolCallId: "call_1", content: "all black" },
+  ];
+  const chat = { messages, tools, toolChoice: { name: "switch" } };
+  const called = await client.complete(chat, { sampling: { temperature: 2, n: 4 }, user: "somebody" });
+  assert.notEqual(called.toolFormat, "");
+  for (const { text } of called.choices) assert.match(text, /switch.*"on": ?(true|false)/s);
+});
+
 test("sixty-four streams at once are each whole", async () => {
   const streams = Array.from({ length: 64 }, () => client.complete("The list is", sampled(24)));
   const [first, ...others] = await Promise.all(streams);
