@@ -48,7 +48,7 @@ COMMANDS: dict[str, Command] = {
         "fleets.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
     ),
     "batches": Command(
-        "fleets.batches", "interactive promises with and without a batch under way", seeds=THREE_SEEDS
+        "fleets.doors.batches", "interactive promises with and without a batch under way", seeds=THREE_SEEDS
     ),
     "claims": Command("claims.command", "the claims about scheduling, in simulation", has_model=False),
     "fairness": Command(

@@ -5,6 +5,6 @@
   the units of promises and loads
 - `bench`: a workload at a rate under several policies; `recorded`: its routers' event logs
 - `batching`: continuous against static batching; `plain_transformers` is the simplest baseline
-- `gateway`: what HTTP costs beside gRPC; `batches`: what a batch costs interactive requests
+- `gateway`: what HTTP costs beside gRPC
 - `fidelity`: the simulator against a live fleet, with the overheads of `calibration`
 """

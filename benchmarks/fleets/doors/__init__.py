@@ -2,4 +2,5 @@
 
 - `sending`: a request sent by either door, and the record of it
 - `http`: the client of a gateway
+- `batches`: what a batch costs interactive requests, and what it finds to spare
 """

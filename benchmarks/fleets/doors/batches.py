@@ -38,7 +38,7 @@ from workloads.shapes import arrivals, shapes
 
 PROFILE = "h200-llama-3.1-8b"
 LINES = 50_000
-"""As many as a file may have."""
+"""The most that a file may have."""
 LINE_TOKENS = 128
 WARM_UP_S = 5.0
 """How long a batch runs before it is measured: its window has opened."""
