@@ -23,8 +23,7 @@ _RENAMED = {
     "stop.include_stop": "include_stop_str_in_output",
     "stop.max_tokens": "max_output_tokens",
     "chat.template_arguments": "chat_template_kwargs",
-    "chat.messages": "input",
-    "chat": "input",
+    "output_format.json_schema": "text.format.schema",
     "output_format": "text.format",
     "request_id": "Idempotency-Key",
 }
@@ -44,12 +43,15 @@ _UNSERVED = (
 )
 _INCLUDED = ("reasoning.encrypted_content",)
 """Extras of `include` that are served. Reasoning always comes with its text, so nothing is encrypted."""
+MAX_TOOLS = 128
+"""The limit of a router too."""
 MAX_METADATA, MAX_KEY, MAX_VALUE = 16, 64, 512
 
 
 def param_of(field: str) -> str:
     """Return the name in the HTTP body of a field of the contract."""
-    return renamed(field, _RENAMED)
+    # A message is made from several items, or from `instructions`, so its number says nothing.
+    return "input" if field == "chat" or field.startswith("chat.messages") else renamed(field, _RENAMED)
 
 
 def check(body: ResponsesBody) -> None:
@@ -163,7 +165,9 @@ def repeated(body: ResponsesBody) -> dict[str, Any]:
 
 
 def _tools(body: ResponsesBody) -> list[Tool]:
-    tools = []
+    tools: list[Tool] = []
+    if len(body.tools or ()) > MAX_TOOLS:
+        raise invalid("tools", f"tools has {len(body.tools or ())} entries; accepted: up to {MAX_TOOLS}")
     for index, given in enumerate(body.tools or ()):
         if given.get("type") != "function":
             where = f"tools[{index}].type"

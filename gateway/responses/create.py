@@ -48,7 +48,7 @@ async def ask(
     items = read_items(body.input, owner)
     if store is None and (body.store or body.previous_response_id is not None):
         raise needs_redis("responses that are stored")
-    keeps = store is not None and body.store is not False
+    keeps = store is not None and body.store is not False and (bool(body.store) or not store.is_away)
     tenant = await fleet.tenant() if keeps or body.previous_response_id is not None else ""
     earlier: list[Item] = []
     if body.previous_response_id is not None:

@@ -25,6 +25,9 @@ _KINDS: dict[str, tuple[type[Strict], str]] = {
 }
 """The kinds of items, with the prefixes of their ids."""
 
+MAX_ITEMS = 4096
+"""As many as a chat may have messages. Many more would take long enough to hold up streams."""
+
 _TEXTS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
 """The parts of a message, and where their texts are."""
 
@@ -38,8 +41,8 @@ def read_items(given: str | Sequence[Mapping[str, Any]], owner: str) -> list[Ite
     """Return the items of an input, each with an id. Raises `ApiError` that names the item and its field."""
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    if not given:
-        raise invalid("input", "input is []; accepted: a text, or items")
+    if not 0 < len(given) <= MAX_ITEMS:
+        raise invalid("input", f"input has {len(given)} items; accepted: a text, or 1 to {MAX_ITEMS} items")
     return [_read(item, index, owner) for index, item in enumerate(given)]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +14,10 @@ from gateway.responses.items import Item
 from services.settings import check_least
 from state import keys
 from state.durable import DurableRedis
+from state.errors import StoreUnavailable
+
+AWAY_S = 5.0
+"""How long responses are made without Redis, if they can be, after it has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +70,26 @@ class ResponseStore:
     def __init__(self, redis: DurableRedis, limits: ResponseLimits) -> None:
         self._redis = redis
         self._limits = limits
+        self._away_until = 0.0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether Redis has just failed to respond. Do not wait for it again without need."""
+        return time.monotonic() < self._away_until
 
     async def find(self, tenant: str, response_id: str) -> Record | None:
         """Return a response; None if the tenant has no such one, or no longer."""
-        content = await self._redis.run("find_response", _keys(tenant)[:2], [response_id])
-        return None if content is None else Record(**json.loads(zlib.decompress(content)))
+        content = await self._run("find_response", _keys(tenant)[:2], [response_id])
+        return None if content is None else await asyncio.to_thread(_decoded, content)
 
     async def keep(self, tenant: str, record: Record, ttl_s: float | None = None) -> bool:
         """Keep a response in place of the one with its id. Returns False if it is too large."""
-        parts = {part.name: getattr(record, part.name) for part in fields(record)}
-        content = zlib.compress(json.dumps(parts, separators=(",", ":")).encode(), 1)
+        content = await asyncio.to_thread(_encoded, record)
         limits = self._limits
         if len(content) > min(limits.response_max_bytes, limits.responses_max_bytes):
             return False
         ttl_ms = round(1000 * min(limits.response_ttl_s, ttl_s or limits.response_ttl_s))
-        found = await self._redis.run(
+        found = await self._run(
             "keep_response", _keys(tenant), [tenant, record.response["id"], content, ttl_ms]
         )
         total = int(found)
@@ -96,8 +108,25 @@ class ResponseStore:
 
     async def _drop(self, tenant: str, response_id: str) -> tuple[int, int]:
         args: list[str | int] = [tenant, response_id, self._limits.responses_max_bytes]
-        dropped, total = await self._redis.run("drop_responses", _keys(tenant), args)
+        dropped, total = await self._run("drop_responses", _keys(tenant), args)
         return dropped, total
+
+    async def _run(self, script: str, script_keys: list[str], args: Sequence[str | bytes | int]) -> Any:
+        try:
+            return await self._redis.run(script, script_keys, args)
+        except StoreUnavailable:
+            self._away_until = time.monotonic() + AWAY_S
+            raise
+
+
+# Megabytes take tens of milliseconds, in which streams would stand still.
+def _encoded(record: Record) -> bytes:
+    parts = {part.name: getattr(record, part.name) for part in fields(record)}
+    return zlib.compress(json.dumps(parts, separators=(",", ":")).encode(), 1)
+
+
+def _decoded(content: bytes) -> Record:
+    return Record(**json.loads(zlib.decompress(content)))
 
 
 def _keys(tenant: str) -> list[str]:

@@ -28,7 +28,7 @@ from tests.baton.scripted_service import (
 from tests.fleet.driving import until
 from tests.gateway.responses.summing import summed
 from tests.gateway.running import Gateway, running_gateway
-from tests.gateway.test_openai_requests import MODEL, REFUSAL, _info
+from tests.gateway.test_openai_requests import MODEL, REFUSAL, _bad, _info
 from tests.redis_server import RedisServer, redis_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -385,16 +385,60 @@ async def test_without_redis_only_state_is_missing(served: Served) -> None:
     finally:
         served.redis.start()
 
-    async def back() -> bool:
-        return bool((await served.create())["store"])
-
-    await until(back, "responses are stored again")
+    await until_stored(served)
     async with running_gateway([served.router.address]) as gateway:
         plain = await gateway.http.post(URL, json={"input": "x"})
         assert (plain.status_code, plain.json()["store"]) == (200, False)
         for body in ({"store": True}, {"previous_response_id": "resp_1"}):
             refused = await gateway.http.post(URL, json={"input": "x"} | body)
             assert (refused.status_code, refused.json()["error"]["code"]) == (501, "unsupported")
+
+
+async def until_stored(served: Served) -> None:
+    async def back() -> bool:
+        return bool((await served.create())["store"])
+
+    await until(back, "responses are stored again")
+
+
+async def test_a_redis_that_hangs_holds_up_only_the_first(served: Served) -> None:
+    served.redis.pause()
+    try:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for _ in range(20):
+            assert (await served.create())["store"] is False
+        assert loop.time() - begun < 15, "each alone would wait a second"
+        assert (await served.http.post(URL, json={"input": "x", "store": True})).status_code == 503
+    finally:
+        served.redis.resume()
+    await until_stored(served)
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ("chat", "input"),
+        ("chat.messages[2].role", "input"),
+        ("chat.tools[0].parameters", "tools[0].parameters"),
+        ("stop.max_tokens", "max_output_tokens"),
+        ("output_format.json_schema", "text.format.schema"),
+        ("sampling.top_p", "top_p"),
+    ],
+)
+async def test_a_wrong_field_has_its_name_in_this_api(served: Served, field: str, param: str) -> None:
+    wrong = Fail(grpc.StatusCode.INVALID_ARGUMENT, f"{field} is wrong", _bad("INVALID_FIELD", field))
+    served.router.scripts[:] = [(wrong,)]
+    response = await served.http.post(URL, json={"input": "x"})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["message"]) == (400, param, f"{param} is wrong")
+
+
+async def test_too_much_is_refused_at_once(served: Served) -> None:
+    many = [{"role": "user", "content": "a"}] * 5000
+    for body, param in (({"input": many}, "input"), ({"input": "a", "tools": [WEATHER] * 200}, "tools")):
+        response = await served.http.post(URL, json=body)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
 BAD: list[tuple[Any, int, str | None, str]] = [
