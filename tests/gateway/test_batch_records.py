@@ -11,6 +11,7 @@ from gateway.batches.files import EXPIRIES, STORED, FileStore, StoreLimits
 from gateway.batches.records import RUNNABLE, BatchStore, Lease, Recorded, Status, batch_key
 from gateway.errors import ApiError
 from state.durable import DurableRedis
+from state.store import Store
 
 pytestmark = pytest.mark.integration
 
@@ -47,6 +48,7 @@ class Stores:
 
 @pytest_asyncio.fixture
 async def stores(redis_url: str) -> AsyncIterator[Stores]:
+    await (await Store.connect(redis_url)).close()  # waits for the server
     opened = Stores(redis_url)
     with opened.redis.client() as redis:
         await redis.flushall()
@@ -132,3 +134,21 @@ async def test_an_input_outlives_its_expiry_until_the_batch_has_ended(stores: St
     with stores.redis.client() as redis:
         assert not await redis.exists(batch_key(lease.batch.id))
         assert await redis.zcard(EXPIRIES) == 0
+
+
+async def test_a_look_for_work_costs_the_same_beside_many_batches(stores: Stores) -> None:
+    lease = await stores.lease()
+    file = await stores.files.find("in", "acme")
+
+    async def commands_of_a_look() -> int:
+        with stores.redis.client() as redis:
+            before = (await redis.info("stats"))["total_commands_processed"]
+            assert await stores.batches.take() is None
+            return int((await redis.info("stats"))["total_commands_processed"]) - int(before)
+
+    few = await commands_of_a_look()
+    for _ in range(200):
+        await stores.batches.create("acme", file, ABOUT | {"input_file_id": "in"}, 60, 3600, [])
+        assert await stores.batches.take() is not None
+    assert await commands_of_a_look() == few
+    assert (await stores.batches.renew(lease)) is not None
