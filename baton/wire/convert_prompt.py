@@ -23,7 +23,8 @@ def put_prompt(
         return
     if isinstance(prompt, Chat):
         _put_options(request.chat, prompt)
-        prompt = prompt.messages
+        _put_messages(request.chat, prompt.messages)
+        return
     if prompt and all(isinstance(message, ChatMessage) for message in prompt):
         _put_messages(request.chat, prompt)
         return
@@ -34,9 +35,12 @@ def put_prompt(
 
 
 def _put_messages(chat: inference_pb2.ChatInput, given: Sequence[Any]) -> None:
+    chat.SetInParent()
     for index, message in enumerate(given):
+        if not isinstance(message, ChatMessage):
+            raise invalid(f"chat.messages[{index}]", message, "a ChatMessage")
         where = f"chat.messages[{index}]."
-        content = message.content
+        content: Any = message.content
         parts = content if isinstance(content, Sequence) and not isinstance(content, str) else None
         target = chat.messages.add()
         put(
