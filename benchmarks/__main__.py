@@ -45,7 +45,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "fidelity": Command("fleets.fidelity", "the simulator against a live fleet, request by request"),
     "gateway": Command(
-        "fleets.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
+        "costs.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
     ),
     "batches": Command(
         "fleets.doors.batches", "interactive promises with and without a batch under way", seeds=THREE_SEEDS

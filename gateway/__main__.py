@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import structlog
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from gateway.app import make_app
 from gateway.batches.endpoints import BatchApi
@@ -24,9 +26,11 @@ from gateway.batches.executor import Executor
 from gateway.config import GatewayConfig, parse_config
 from gateway.fleet import FleetClient
 from gateway.serving.connection import KEEP_ALIVE_S, Connection
-from services.process.event_loop import freeze_garbage, start_threads, watch_loop
+from gateway.serving.metrics import GatewayMetrics
+from gateway.serving.requests import Requests
+from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from services.process.log import configure_logging
-from services.rpc.listening import AddressUnusable
+from services.rpc.listening import AddressUnusable, MetricsServer
 from state.durable import open_durable
 
 EXIT_CONFIG = 2
@@ -38,7 +42,9 @@ async def serve(config: GatewayConfig) -> None:
     """Serve until a signal arrives, then finish open responses within `drain_s`."""
     start_threads()
     watchdog = watch_loop()
-    listener = bound_socket(config)
+    listener, metrics = bound_socket(config), GatewayMetrics()
+    metrics_server = MetricsServer(config.host, config.metrics_port, metrics.registry, config.security)
+    standstills = measure_loop(metrics.registry)
     try:
         async with (
             FleetClient(config.routers, config.credentials, config.connect_s) as fleet,
@@ -47,10 +53,14 @@ async def serve(config: GatewayConfig) -> None:
             batch_api = None if redis is None else BatchApi.open(redis, config.file_limits)
             app = make_app(fleet, config.max_body_bytes, redis, batch_api, config.response_limits)
             async with running_batches(app, batch_api, config.batch_lines):
-                await _Server(_settings(config, app), listener).serve(sockets=[listener])
+                server = _Server(_settings(config, Requests(app, metrics)), listener, metrics_server.address)
+                metrics.open_connections.set_function(lambda: len(server.server_state.connections))
+                await server.serve(sockets=[listener])
     finally:
         listener.close()
         watchdog.stop()
+        standstills.stop()
+        metrics_server.stop()
 
 
 @asynccontextmanager
@@ -70,9 +80,17 @@ async def running_batches(app: FastAPI, api: BatchApi | None, max_lines: int) ->
 class _Server(uvicorn.Server):
     """Says that it serves in the launcher's words, and leaves logging to structlog."""
 
-    def __init__(self, settings: uvicorn.Config, listener: socket.socket) -> None:
+    def __init__(self, settings: uvicorn.Config, listener: socket.socket, metrics_address: str) -> None:
         super().__init__(settings)
+        self._metrics_address = metrics_address
         self._address = address_of(listener)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Drain on a signal. uvicorn's own handlers raise it again at the end, before anything is closed."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.handle_exit, number, None)
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -80,10 +98,10 @@ class _Server(uvicorn.Server):
         scheme = "https" if self.config.is_ssl else "http"
         structlog.get_logger().info("listening", address=self._address, scheme=scheme)
         # The launcher reads this line.
-        print(f"READY gateway address={self._address}", flush=True)  # noqa: T201
+        print(f"READY gateway address={self._address} metrics={self._metrics_address}", flush=True)  # noqa: T201
 
 
-def _settings(config: GatewayConfig, app: FastAPI) -> uvicorn.Config:
+def _settings(config: GatewayConfig, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="none",

@@ -25,11 +25,9 @@ from gateway.openai.problems import error_json as openai_error
 from gateway.responses import convert as responses_names
 from gateway.responses import endpoints as responses
 from gateway.responses.store import ResponseLimits, ResponseStore
+from gateway.serving.requests import CLIENT_CLOSED_REQUEST
 from state.durable import DurableRedis
 from state.errors import StoreUnavailable
-
-CLIENT_CLOSED_REQUEST = 499
-"""nginx's status for a caller who left. Nobody receives it."""
 
 
 def make_app(

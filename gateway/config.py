@@ -12,7 +12,8 @@ from gateway.batches.files import StoreLimits
 from gateway.fleet import CallerCredentials
 from gateway.responses.store import ResponseLimits
 from services.security.settings import Security, is_loopback
-from services.settings import add_log_flags, check_address, check_least, check_redis_url
+from services.security.tls import TlsFiles
+from services.settings import MAX_PORT, add_log_flags, check_address, check_least, check_redis_url
 from state.access import RedisAccess
 
 DEFAULT_MAX_BODY_BYTES = 4 << 20
@@ -33,6 +34,7 @@ class GatewayConfig:
     """None: what needs state that outlives a request is not served."""
     redis_ca: Path | None
     redis_password_file: Path | None
+    metrics_port: int
     max_body_bytes: int
     file_limits: StoreLimits
     batch_lines: int
@@ -47,6 +49,8 @@ class GatewayConfig:
         for router in self.routers:
             check_address("--router", router)
         check_least(self, 1, "max_body_bytes", "batch_lines")
+        if not 0 <= self.metrics_port <= MAX_PORT:
+            raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
         check_least(self.file_limits, 1, *(field.name for field in fields(StoreLimits)))
         Credentials.metadata(self.credentials)  # reads the key, which must be one
         check_least(self, 0, "connect_s", "drain_s")
@@ -61,6 +65,14 @@ class GatewayConfig:
             ca = self.redis_access.ca
             Security(redis_ca=ca, insecure_listen=self.insecure_listen).check_redis(self.redis)
             check_redis_url(self.redis)
+
+    @property
+    def security(self) -> Security:
+        """The TLS of the metrics: any certificate of the fleet's CA may read them."""
+        ca, cert, key = self.credentials.ca, self.https_cert, self.https_key
+        if ca is None or cert is None or key is None:
+            return Security(insecure_listen=self.insecure_listen)
+        return Security(TlsFiles(ca, cert, key))
 
     @property
     def redis_access(self) -> RedisAccess:
@@ -156,6 +168,9 @@ def flags() -> argparse.ArgumentParser:
     )
     add("--redis-ca", type=Path, metavar="FILE", help="the CA of rediss:// (--ca)")
     add("--redis-password-file", type=Path, metavar="FILE", help="the password of the user in --redis")
+    add(
+        "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
+    )
     add(
         "--max-body-bytes",
         default=DEFAULT_MAX_BODY_BYTES,

@@ -6,12 +6,14 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from baton.chat import Prompt
 from baton.errors import Internal
 from baton.stream import GenerationStream
-from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop
+from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
 from gateway.fleet import FleetClient
+from gateway.serving.requests import record
 
 ID_HEADER = "idempotency-key"
 """The request's id. A caller who chose one may send the same request again, and receives the same tokens."""
@@ -41,6 +43,26 @@ class Generation:
         )
 
 
+class Events:
+    """The events of an accepted generation, whose tokens are counted for the HTTP request."""
+
+    def __init__(self, events: AsyncGenerator[Event, None]) -> None:
+        self._events = events
+        self._record = record.get()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        event = await self._events.__anext__()
+        if type(event) is Tokens and self._record is not None:
+            self._record.relayed(len(event.token_ids))
+        return event
+
+    async def aclose(self) -> None:
+        await self._events.aclose()
+
+
 class Running:
     """An accepted generation. `close` cancels it unless it has finished."""
 
@@ -48,7 +70,7 @@ class Running:
         self, accepted: Accepted, stream: GenerationStream, events: AsyncGenerator[Event, None]
     ) -> None:
         self.accepted = accepted
-        self.events = events
+        self.events = Events(events)
         self._stream = stream
 
     @classmethod
@@ -91,7 +113,11 @@ async def complete_all(fleet: FleetClient, generations: Sequence[Generation]) ->
             tasks = [group.create_task(generation.send(fleet).collect()) for generation in generations]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+    completions = [task.result() for task in tasks]
+    known = record.get()
+    if known is not None:
+        known.relayed(sum(completion.finished.usage.output_tokens for completion in completions))
+    return completions
 
 
 def seed_of(seed: int | None, headers: Mapping[str, str]) -> int | None:

@@ -38,7 +38,7 @@ class SecuredFleet:
     @property
     def gateway_key(self) -> Path:
         """The key by which gateways run batches, for any tenant."""
-        return self.certificates.folder / "gateway.key"
+        return self.certificates.folder / "delegate.key"
 
     @property
     def credentials(self) -> Credentials:
@@ -49,20 +49,14 @@ class SecuredFleet:
     def service_flags(self, kind: str, *, private_redis: bool) -> list[str]:
         """Return the flags of a service of this kind: router, prefill, decode or gateway.
 
-        A gateway is a client of the routers, and its own clients see the routers' certificate.
+        A gateway shows its certificate to the routers, and to its own clients.
         """
-        made, part = self.certificates, "router" if kind == "router" else "worker"
+        made, part = self.certificates, kind if kind in {"router", "gateway"} else "worker"
         flags: list[str | Path]
         if kind == "gateway":
-            flags = ["--ca", made.ca, "--cert", made.cert("client"), "--key", made.key("client")]
-            flags += [
-                "--api-key-file",
-                self.gateway_key,
-                "--https-cert",
-                made.cert("router"),
-                "--https-key",
-                made.key("router"),
-            ]
+            flags = ["--ca", made.ca, "--cert", made.cert(part), "--key", made.key(part)]
+            flags += ["--https-cert", made.cert(part), "--https-key", made.key(part)]
+            flags += ["--api-key-file", self.gateway_key]
         else:
             flags = ["--tls-ca", made.ca, "--tls-cert", made.cert(part), "--tls-key", made.key(part)]
         if kind == "router":

@@ -23,6 +23,7 @@ SERVES, CALLS = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 PARTS = {
     "router": (SERVES, CALLS),
     "worker": (SERVES, CALLS),
+    "gateway": (SERVES, CALLS),
     "redis": (SERVES,),
     "client": (CALLS,),
 }

@@ -43,7 +43,14 @@ class Act:
     act: Callable[[], Awaitable[None]]
 
 
-Step = Pb | Fail | Hang | Silence | Act
+@dataclass(frozen=True)
+class Wait:
+    """Goes on once the event is set."""
+
+    until: asyncio.Event
+
+
+Step = Pb | Fail | Hang | Silence | Act | Wait
 BREAK = Fail(grpc.StatusCode.UNAVAILABLE, "the router went away")
 HANG = Hang()
 
@@ -208,6 +215,8 @@ class ScriptedRouter:
                     await asyncio.Event().wait()
                 finally:
                     self.heard(f"{name} let go", request)
+            elif isinstance(step, Wait):
+                await step.until.wait()
             elif isinstance(step, Silence):
                 return
             else:

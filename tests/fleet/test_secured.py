@@ -394,7 +394,7 @@ def test_stored_responses_belong_to_the_tenant_whatever_key_it_shows(fleet: Secu
 
 def test_only_a_delegate_acts_for_another_tenant(fleet: Secured) -> None:
     made, key = fleet.made, fleet.new_key("mallory")
-    delegate = (made.folder / "gateway.key").read_text(encoding="ascii").strip()
+    delegate = (made.folder / "delegate.key").read_text(encoding="ascii").strip()
     for secret, slo_class, reason in (
         (key, SloClass.BATCH, "TENANT_NOT_ALLOWED"),
         (delegate, SloClass.INTERACTIVE, "SLO_CLASS_NOT_ALLOWED"),

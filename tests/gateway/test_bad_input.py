@@ -96,7 +96,7 @@ OPENAI = [
     (CHAT, b'"chat_template_kwargs":' + nested(b'{"a":', 90), "chat_template_kwargs", "invalid_field"),
     (CHAT, b'"response_format":{"type":"xml"}', "response_format.type", "invalid_field"),
     (TEXT, b'"prompt":[]', "prompt", "invalid_field"),
-    (TEXT, b'"prompt":[1,"a"]', "prompt", "invalid_field"),
+    (TEXT, b'"prompt":[1,"a"]', "prompt[0]", "invalid_field"),
     (TEXT, b'"prompt":[-1]', "prompt", "invalid_field"),
     (TEXT, b'"prompt":[4294967295]', "prompt[0]", "invalid_field"),
     (TEXT, b'"prompt":{"a":1}', "prompt", "invalid_field"),

@@ -84,6 +84,7 @@ THIRD_PARTY: dict[str, set[str]] = {
         "fastapi",
         "httptools",
         "orjson",
+        "prometheus_client",
         "pydantic",
         "pydantic_core",
         "starlette",

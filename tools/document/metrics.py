@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from gateway.serving.metrics import GatewayMetrics
 from router.metrics import RouterMetrics
 from services.process.event_loop import measure_loop
 from tools.document.markdown import table
@@ -15,11 +16,12 @@ from worker.metrics import WorkerMetrics
 
 HEADER = """# Metrics
 
-Every router and worker serves Prometheus metrics over HTTP, at the port of `--metrics-port`. Port 0, the
-default, takes a free one, which the service logs at its start. `make docs` generates this page from the code
-that defines the metrics, and a test fails when the two differ.
+Every router, worker and gateway serves Prometheus metrics over HTTP, at the port of `--metrics-port`. Port 0,
+the default, takes a free one, which the service logs at its start. `make docs` generates this page from the
+code that defines the metrics, and a test fails when the two differ.
 
-- **TTFT** is the time from receipt at the router to the first token, waiting included.
+- **TTFT** is the time from receipt at the router to the first token, waiting included. A gateway counts it
+  from the head of the HTTP request to the first token written to the caller.
 - **ITL** is each gap between two tokens. **TPOT** is the mean of the gaps of one request.
 - **Goodput** counts requests that met every SLO they stated.
 
@@ -36,7 +38,8 @@ def text() -> str:
     sections = {
         "Routers": RouterMetrics().registry,
         "Workers": WorkerMetrics().registry,
-        "Routers and workers": asyncio.run(_shared()),
+        "Gateways": GatewayMetrics().registry,
+        "All of them": asyncio.run(_shared()),
     }
     header = ("Metric", "Type", "Labels", "Unit", "Meaning")
     return HEADER + "\n".join(

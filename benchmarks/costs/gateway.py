@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -98,11 +99,10 @@ async def started(name: str, checkout: Path, routers: Sequence[str]) -> AsyncIte
     )
     try:
         assert process.stdout is not None
-        address = (await process.stdout.readline()).decode().strip().rpartition("=")[2]
-        host, _, port = address.rpartition(":")
-        if not port:
+        ready = re.match(r"READY gateway address=(\S+):(\d+)", (await process.stdout.readline()).decode())
+        if ready is None:
             raise ValueError(f"{checkout} has no gateway that starts")
-        yield Door(name, process.pid, host, int(port))
+        yield Door(name, process.pid, ready[1], int(ready[2]))
     finally:
         if process.returncode is None:
             process.terminate()

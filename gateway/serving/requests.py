@@ -1,0 +1,107 @@
+"""What is counted and logged of each HTTP request: one line at its end. Prompts are never logged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.serving.metrics import GatewayMetrics
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a caller who left. Nobody receives it."""
+_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
+_PROBES = frozenset({"/health"})
+"""Endpoints without a line in the log."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What happened to one request so far."""
+
+    began_at: float = field(default_factory=time.monotonic)
+    first_token_at: float | None = None
+    num_tokens: int = 0
+    status: int = 0
+    request_id: str = ""
+    is_stream: bool = False
+    is_complete: bool = False
+
+    def relayed(self, num_tokens: int) -> None:
+        """Count tokens that are about to be written."""
+        if self.first_token_at is None:
+            self.first_token_at = time.monotonic()
+        self.num_tokens += num_tokens
+
+
+record: ContextVar[RequestRecord | None] = ContextVar("record", default=None)
+"""The record of the HTTP request that is being served; tasks that a request starts inherit it."""
+
+
+class Requests:
+    """Serves `app`, with a record of each request. An error that nobody expected ends only its request."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known, metrics = RequestRecord(), self._metrics
+        record.set(known)
+
+        def observed(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                known.status = message["status"]
+                known.is_stream = _STREAM in message["headers"]
+                metrics.open_streams.inc(known.is_stream)
+                known.request_id = dict(message["headers"]).get(b"x-request-id", b"").decode("latin-1")
+            elif not message.get("more_body", False):
+                known.is_complete = True
+            return send(message)
+
+        metrics.open_requests.inc()
+        try:
+            await self._app(scope, receive, observed)
+        except Exception:
+            # The application has logged it and responded, if it still could.
+            if not known.status:
+                raise
+        finally:
+            metrics.open_requests.dec()
+            metrics.open_streams.dec(known.is_stream)
+            self._end(scope, known)
+
+    def _end(self, scope: Scope, known: RequestRecord) -> None:
+        metrics, now = self._metrics, time.monotonic()
+        route = scope.get("route")
+        endpoint = "other" if route is None else str(route.path)
+        left = not known.is_complete or known.status == CLIENT_CLOSED_REQUEST
+        metrics.requests.labels(endpoint, str(known.status or CLIENT_CLOSED_REQUEST)).inc()
+        metrics.duration.labels(endpoint).observe(now - known.began_at)
+        if left:
+            metrics.disconnects.labels(endpoint).inc()
+        if known.num_tokens:
+            metrics.tokens.labels(endpoint).inc(known.num_tokens)
+        line: dict[str, Any] = {}
+        if known.is_stream and known.first_token_at is not None:
+            ttft_s = known.first_token_at - known.began_at
+            metrics.ttft.labels(endpoint).observe(ttft_s)
+            line["ttft_ms"] = round(1000 * ttft_s, 1)
+        if endpoint in _PROBES:
+            return
+        structlog.get_logger().info(
+            "request",
+            method=scope["method"],
+            path=scope["path"],
+            status=known.status or CLIENT_CLOSED_REQUEST,
+            ms=round(1000 * (now - known.began_at), 1),
+            tokens=known.num_tokens,
+            left=left,
+            request_id=known.request_id,
+            **line,
+        )
