@@ -99,6 +99,7 @@ test-clients: $(READY) $(CLIENTS_READY) ## run clients and tools of others again
 npm-package: $(NODE_READY) ## build the npm package of the TypeScript SDK into build/
 	@mkdir -p build
 	@$(NPM) run build --silent
+	@cp LICENSE $(SDK)
 	@cd $(SDK) && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm pack --loglevel=error --pack-destination $(CURDIR)/build
 
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'

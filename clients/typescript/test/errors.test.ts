@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { after, test } from "node:test";
 import {
   Conflict,
@@ -8,6 +11,7 @@ import {
   NotFound,
   type Prompt,
   TooLarge,
+  Unavailable,
 } from "../src/index.ts";
 import { addresses, clientOf, Reader, SAMPLED, sampled } from "./fleet.ts";
 
@@ -54,6 +58,18 @@ for (const [name, prompt, options, field] of REFUSED) {
 test("a message over the router's limit is too large", async () => {
   const error = await thrown(() => client.complete("x".repeat(9 << 20)));
   assert.ok(error instanceof TooLarge, String(error));
+});
+
+test("what speaks no HTTP/2 is unavailable, and the process lives on", async () => {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const address = `127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const strange = clientOf([address], { timeout: { connectS: 0.3 } });
+  const error = await thrown(() => strange.complete("p"));
+  await strange.close();
+  assert.ok(error instanceof Unavailable);
+  assert.equal(error.address, address);
+  server.close();
 });
 
 test("another model is not found", async () => {

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { test } from "node:test";
@@ -14,6 +14,12 @@ async function thrownWith(changed: Credentials, tenant = ""): Promise<BatonError
   return error;
 }
 
+function wrongKey(): string {
+  const file = path.join(mkdtempSync(path.join(tmpdir(), "baton-")), "key");
+  writeFileSync(file, "0".repeat(64));
+  return file;
+}
+
 test("a client with a certificate and an API key is served", async () => {
   const client = clientOf();
   const { choices } = await client.complete("The list is", SAMPLED);
@@ -22,8 +28,7 @@ test("a client with a certificate and an API key is served", async () => {
 });
 
 test("no key, a wrong key and another tenant's name are not allowed", async () => {
-  const wrong = path.join(mkdtempSync(path.join(tmpdir(), "baton-")), "key");
-  writeFileSync(wrong, "0".repeat(64));
+  const wrong = wrongKey();
   for (const [error, reason] of [
     [await thrownWith({ apiKeyFile: undefined }), "CREDENTIAL_MISSING"],
     [await thrownWith({ apiKeyFile: wrong }), "CREDENTIAL_INVALID"],
@@ -43,5 +48,24 @@ test("a fleet cannot be reached without its CA or without a certificate, and the
     { ca: undefined, cert: undefined, key: undefined, apiKeyFile: undefined },
   ]) {
     assert.ok((await thrownWith(changed)) instanceof Unavailable);
+  }
+});
+
+test("the file of an API key is read again for each call", async () => {
+  const apiKeyFile = wrongKey();
+  const client = clientOf(addresses, { credentials: { ...credentials, apiKeyFile } });
+  await assert.rejects(client.models(), NotAllowed);
+  copyFileSync(credentials.apiKeyFile ?? "", apiKeyFile);
+  assert.equal((await client.models()).length, 1);
+});
+
+test("credentials that do not go together are refused by their names", () => {
+  const { ca, cert, apiKeyFile } = credentials;
+  for (const [wrong, message] of [
+    [{ ca, cert }, /one of cert and key is missing/],
+    [{ apiKeyFile }, /ca is missing/],
+    [{ ca, apiKeyFile: cert }, /must contain one line/],
+  ] as const) {
+    assert.throws(() => clientOf(addresses, { credentials: wrong }), { name: "RangeError", message });
   }
 });

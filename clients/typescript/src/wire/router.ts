@@ -1,5 +1,6 @@
 /** The calls to one router: the interface between the SDK's logic and the network. */
 
+import type { ClientHttp2Stream } from "node:http2";
 import net from "node:net";
 import tls from "node:tls";
 import { type CallOptions, type Client, createClient, type Transport } from "@connectrpc/connect";
@@ -82,12 +83,24 @@ export function connect(address: string, credentials: Credentials, pings: typeof
     const target = { host: hostname.replace(/^\[|\]$/g, ""), port: Number(port || (isSecure ? 443 : 80)) };
     return limited(isSecure ? tlsSocket(target, options) : net.connect(target), isSecure);
   };
-  const sessionManager = new Http2SessionManager(baseUrl, pings, { ...options, createConnection });
+  const sessionManager = new Sessions(baseUrl, pings, { ...options, createConnection });
   return {
     transport: createGrpcTransport({ baseUrl, sessionManager }),
     close: () => sessionManager.abort(),
   };
 }
+
+/** The connections of a transport. An error of one that is given up is of no more interest. */
+class Sessions extends Http2SessionManager {
+  override async request(...call: Parameters<Http2SessionManager["request"]>): Promise<ClientHttp2Stream> {
+    const stream = await super.request(...call);
+    // Its own listener is gone once the connection is closed, and without any the process would end.
+    if (stream.session?.listeners("error").includes(ignore) === false) stream.session.on("error", ignore);
+    return stream;
+  }
+}
+
+function ignore(): void {}
 
 function tlsSocket(target: { host: string; port: number }, options: Record<string, Buffer>): tls.TLSSocket {
   const name = net.isIP(target.host) === 0 ? { servername: target.host } : {};
