@@ -72,6 +72,9 @@ class Conflict(BatonError):
 class Superseded(Conflict):
     """A later call has taken over this request and receives its events. A new call would take it back."""
 
+    session = 0
+    """The number of the later call's session; 0 if it is not known."""
+
 
 class NotAllowed(BatonError):
     """The fleet requires a credential, another one, or one that allows more."""

@@ -1,6 +1,7 @@
 """One generation: an iterator of events that survives routers.
 
     Generate ──break before any event──▶ Generate again: the same request_id, so nothing is done twice
+        ├─────a caller before resumed──▶ Resume: its session + 1 and no tokens, which takes the request back
         └─────break after an event─────▶ Resume: session + 1 and the tokens received, on any router
               or the router is leaving
 
@@ -18,7 +19,15 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from baton.chat import Tool
-from baton.errors import BatonError, GenerationFailed, Internal, StreamCorrupt, TimedOut, Unavailable
+from baton.errors import (
+    BatonError,
+    GenerationFailed,
+    Internal,
+    StreamCorrupt,
+    Superseded,
+    TimedOut,
+    Unavailable,
+)
 from baton.parsing import EventParser, ParsedEvent
 from baton.progress import Collector, Progress
 from baton.routers import Routers
@@ -137,6 +146,12 @@ class GenerationStream:
             except Unavailable as error:
                 self._routers.failed(router)
                 await clock.limit(backoff.wait_after(error), has_tokens=progress.has_tokens)
+            except Superseded as error:
+                # A caller of before resumed this request. This one begins, so it takes the request back.
+                if progress.started or session or not error.session:
+                    raise
+                session = error.session + 1
+                continue
             except CallCrashed as error:
                 crashes += 1
                 if crashes == MAX_CRASHES:

@@ -136,6 +136,7 @@ class Superseded(RouterError):
             f"session is {session}, but {'later calls of ' if session == current else ''}session {current} "
             "took over this request and receive its events",
         )
+        self.current = current
 
 
 class DeadlineExpired(RouterError):

@@ -66,6 +66,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError, address: str) -> BatonError:
     reason = info.reason if info is not None and info.domain == _DOMAIN else ""
     found = _error(error.code(), error.details() or error.code().name, status, reason, address)
     found.reason = reason
+    if isinstance(found, Superseded) and info is not None:
+        found.session = int(info.metadata.get("session", 0))
     return found
 
 

@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no annotations
 
 from router.api.convert import refusal_to_pb
-from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
+from router.errors import Overloaded, Reason, Refused, RouterError, Superseded, Unavailable
 
 DOMAIN = "baton.v1"
 """The domain of every ErrorInfo."""
@@ -90,6 +90,8 @@ def _info(error: RouterError, fields: Sequence[str]) -> error_details_pb2.ErrorI
         info.metadata["field"] = fields[0]
     if error.limit is not None:
         info.metadata["limit"] = str(error.limit)
+    if isinstance(error, Superseded):
+        info.metadata["session"] = str(error.current)
     return info
 
 

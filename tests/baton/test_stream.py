@@ -5,6 +5,7 @@ import gc
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2
 
 from baton import (
     Accepted,
@@ -15,14 +16,39 @@ from baton.errors import (
     Conflict,
     Internal,
     InvalidRequest,
+    Superseded,
 )
 from tests.baton.scripted_service import (
     HANG,
+    WHOLE,
     Fail,
     ScriptedRouter,
     accepted,
     tokens,
 )
+
+
+TAKEN = Fail(
+    grpc.StatusCode.ABORTED,
+    "session is 0",
+    (error_details_pb2.ErrorInfo(reason="SUPERSEDED", domain="baton.v1", metadata={"session": "3"}),),
+)
+
+
+async def test_a_new_call_takes_back_a_resumed_request() -> None:
+    async with ScriptedRouter((TAKEN,), WHOLE) as router, AsyncClient(router.address) as client:
+        completion = await client.complete("hello", request_id="mine")
+    assert completion.choices[0].token_ids == (10, 11, 12)
+    (resume,) = router.calls("Resume")
+    assert (resume.session, list(resume.received)) == (4, [])
+    assert resume.request == router.calls("Generate")[0]
+
+
+async def test_a_request_that_others_keep_taking_is_given_up() -> None:
+    async with ScriptedRouter((TAKEN,)) as router, AsyncClient(router.address) as client:
+        with pytest.raises(Superseded):
+            await client.complete("hello", request_id="mine")
+    assert len(router.heard_calls) == 2
 
 
 @pytest.mark.parametrize(

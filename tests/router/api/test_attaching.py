@@ -168,6 +168,22 @@ async def test_a_client_whose_call_was_superseded_does_not_come_back(fleet: Runn
         assert tokens_of(await resumed) == expected(400)
 
 
+@pytest.mark.parametrize("num_received", [0, 20])
+async def test_a_new_client_takes_back_the_request_of_one_that_died(
+    fleet: RunningFleet, num_received: int
+) -> None:
+    await fleet.pair(step_s=0.01)
+    sampling, stop = Sampling(seed=1), Stop(max_tokens=60)
+    same = request_to_pb(PROMPT, sampling, stop, Slo(), request_id="orphan")
+    tokens = inference_pb2.ReceivedTokens(choice=0, token_ids=expected(60)[:num_received])
+    dying = fleet.inference.Resume(inference_pb2.ResumeRequest(request=same, session=1, received=[tokens]))
+    await dying.read()
+    dying.cancel()
+    async with AsyncClient([fleet.address]) as client:
+        found = await client.complete(PROMPT, sampling=sampling, stop=stop, request_id="orphan")
+    assert list(found.choices[0].token_ids) == expected(60)
+
+
 async def test_more_calls_than_may_hear_a_request_end_the_oldest(fleet: RunningFleet) -> None:
     _, decode = await fleet.pair(step_s=0.01)
     calls = []
