@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,7 +19,10 @@ from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from baton.fleet.errors import ProcessFailed, StartTimeout
 from baton.fleet.events import ProcessDied
 from baton.fleet.joining import wait_until_connected
+from baton.fleet.processes.process import ProcessSpec
+from baton.fleet.processes.reaper import Reaper
 from baton.security.credentials import UNENCRYPTED
+from benchmarks.fleets.doors.http import OpenAIClient
 from tests.chaos.limits import Limit, Recording
 from tests.chaos.plan import Kind, Place
 from tests.chaos.proxies import Link, MessageProxy, TcpProxy
@@ -29,9 +34,11 @@ from tests.redis_server import RedisServer
 CHECKOUT = Path(__file__).parents[2]
 WORKER_ARGS = ("--dtype", "float64", "--num-blocks", "192", "--max-num-seqs", "8", "--token-budget", "64")
 ROUTERS = ("router-0", "router-1")
+GATEWAYS = ("gateway-0", "gateway-1")
 WORKERS = ("prefill-0", "prefill-1", "prefill-2", "decode-0", "decode-1", "decode-2")
 OVER_GRPC = ("decode-1", "decode-2")
 """They share no memory with who prefills: blocks come as messages, which can be damaged."""
+CONNECT_S = 30.0
 NEEDY_S = 5.0
 """A process that was short of something may still die of it for this long."""
 START_TRIES = 20
@@ -39,15 +46,19 @@ START_TRIES = 20
 
 
 class Arena:
-    """Two routers, three prefill and three decode workers, a Redis; every connection goes through a proxy."""
+    """Two gateways, two routers, three prefill and three decode workers, a Redis.
+
+    Every connection but those of HTTP clients goes through a proxy.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._stack = AsyncExitStack()
         self._limits: dict[str, Limit] = {}
         self._needy_until: dict[str, float] = {}
-        self._reviving = {name: asyncio.Lock() for name in (*ROUTERS, *WORKERS)}
+        self._reviving = {name: asyncio.Lock() for name in (*GATEWAYS, *ROUTERS, *WORKERS)}
         self._killed: set[int] = set()
+        self.num_deaths: Counter[str] = Counter()
         self.links: dict[str, Link] = {}
         self.recordings: dict[str, Recording] = {}
         self.watch = Watch()
@@ -56,6 +67,7 @@ class Arena:
             Place.PREFILL: tuple(name for name in WORKERS if name.startswith("prefill")),
             Place.DECODE: tuple(name for name in WORKERS if name.startswith("decode")),
             Place.REDIS: ("redis",),
+            Place.GATEWAY: GATEWAYS,
         }
         self.on_death: Callable[[ProcessDied, bool], None] = lambda _death, _in_need: None
         """Told of processes that nobody killed, and whether they were short of something."""
@@ -92,12 +104,14 @@ class Arena:
             self.recordings[name] = Recording(recording)
             self._stack.callback(self.recordings[name].close)
             extra[name] = ("--listen", f"127.0.0.1:{free_port()}", "--record", str(recording))
-        doors = [await self._door(name, extra[name][1]) for name in ROUTERS]
+        doors = {extra[name][1]: await self._door(name, extra[name][1]) for name in ROUTERS}
+        extra["gateway"] = ("--connect-s", str(CONNECT_S))
         spec = FleetSpec(
             model=CHECKOUT / "demo_model",
             prefill=3,
             decode=3,
             routers=2,
+            gateways=2,
             redis_url=f"redis://127.0.0.1:{to_redis.port}/0",
             placement="disaggregated",
             without_redis="local",  # or newcomers are refused while it is away, as they should be
@@ -106,11 +120,21 @@ class Arena:
             run_dir=self._run_dir,
             checkout=CHECKOUT,
         )
-        self.fleet = await self._stack.enter_async_context(Fleet(spec, make_process=zygote.process))
+
+        def make(spec: ProcessSpec, log_path: Path, reaper: Reaper) -> ManagedProcess:
+            if spec.name in GATEWAYS:
+                spec = replace(spec, command=tuple(doors.get(part, part) for part in spec.command))
+            return zygote.process(spec, log_path, reaper)
+
+        self.fleet = await self._stack.enter_async_context(Fleet(spec, make_process=make))
         self._stack.push_async_callback(_end, asyncio.create_task(self._undertake()))
         self.client = await self._stack.enter_async_context(
-            AsyncClient(doors, timeout=Timeout(connect_s=30.0))
+            AsyncClient(list(doors.values()), timeout=Timeout(connect_s=CONNECT_S))
         )
+        self.http = {
+            name: await self._stack.enter_async_context(OpenAIClient(url))
+            for name, url in zip(GATEWAYS, self.fleet.gateway_urls, strict=True)
+        }
 
     async def _behind_a_proxy(self, name: str) -> tuple[str, ...]:
         listen, advertise = (f"127.0.0.1:{free_port()}" for _ in range(2))
@@ -129,6 +153,7 @@ class Arena:
             self.redis.stop(kill=True)
         elif self.fleet.process(name).running:
             self._killed.add(self.fleet.process(name).pid)
+            self.num_deaths[name] += 1
             self.fleet.process(name).kill()
 
     def pause(self, name: str) -> None:
@@ -201,6 +226,7 @@ class Arena:
             if process.running or process.pid in self._killed:
                 continue
             in_need = death.name in self._limits or time.monotonic() < self._needy_until.get(death.name, 0.0)
+            self.num_deaths[death.name] += 1
             self.on_death(death, in_need)
             self.watch.down.add(death.name)
             await self.revive(death.name)

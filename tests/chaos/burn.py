@@ -14,7 +14,8 @@ from baton.errors import BatonError
 from baton.fleet.events import ProcessDied
 from baton.types import Choice
 from state.errors import StoreUnavailable
-from tests.chaos.arena import ROUTERS, WORKERS, Arena
+from tests.chaos.arena import GATEWAYS, ROUTERS, WORKERS, Arena
+from tests.chaos.http_streams import run_http
 from tests.chaos.leaks import Growth, gauges, held
 from tests.chaos.plan import LANES, Lane
 from tests.chaos.sightings import Life
@@ -25,6 +26,8 @@ from tests.chaos.tally import Tally
 NUM_ASKS = 16
 CROWD = 12
 """Streams at any time."""
+HTTP_SHARE = 0.5
+SEEDED_SHARE = 0.7
 AT_FIRST = 4
 LEARNING_TRIES = 3
 """A machine that starves makes attempts fail by itself."""
@@ -117,12 +120,19 @@ class _Battle:
         number = self._rng.randrange(len(self._asks))
         ask: Ask = self._asks[number]
         course = Course(
-            ask, uuid.UUID(int=self._rng.getrandbits(128)).hex, self._rng.random() < 1 / SLOW_EVERY
+            ask,
+            uuid.UUID(int=self._rng.getrandbits(128)).hex,
+            slow=self._rng.random() < 1 / SLOW_EVERY,
+            by_http=self._rng.random() < HTTP_SHARE,
+            is_seeded=self._rng.random() < SEEDED_SHARE,
         )
         lives = self._arena.watch.lives
         lives[course.request_id] = Life()
         try:
-            await run(self._arena.client, self._expected[number], course)
+            if course.by_http:
+                await run_http(self._arena, self._expected[number], course)
+            else:
+                await run(self._arena.client, self._expected[number], course)
         finally:
             del lives[course.request_id]
         self._tally.add_stream(course, self._where())
@@ -156,7 +166,7 @@ class _Battle:
                     await asyncio.sleep(0.2)
         except TimeoutError:
             self._tally.add_leaks(found, where)
-        for name in (*ROUTERS, *WORKERS):
+        for name in (*GATEWAYS, *ROUTERS, *WORKERS):
             try:
                 grown = self._growth.look(name, await gauges(self._arena.fleet.process(name)))
             except OSError:

@@ -38,8 +38,9 @@ async def gauges(process: ManagedProcess) -> Gauges:
         "descriptors": float(sum(1 for _ in Path(f"/proc/{process.pid}/fd").iterdir())),
         "threads": float(said["Threads"]),
         "memory": float(said["VmRSS"].split()[0]) * 1024,
-        "tasks": total(await _scraped(process.metrics_address), "baton_event_loop_tasks"),
     }
+    if process.metrics_address:  # a gateway has none
+        amounts["tasks"] = total(await _scraped(process.metrics_address), "baton_event_loop_tasks")
     return Gauges(process.pid, amounts)
 
 
@@ -70,7 +71,7 @@ class Growth:
         found = {
             what: now.amounts[what] - first[what]
             for what, more in MORE.items()
-            if now.amounts[what] > first[what] + more
+            if what in first and now.amounts[what] > first[what] + more
         }
         if len(rests) > WARM_RESTS:
             warm = rests[WARM_RESTS - 1].amounts["memory"]

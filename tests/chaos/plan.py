@@ -54,18 +54,20 @@ class Place(enum.StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"
     REDIS = "redis"
+    GATEWAY = "gateway"
+    """Strikes streams over HTTP alone."""
 
 
 LIMIT_KINDS = (Kind.NO_MEMORY, Kind.NO_FILES, Kind.DISK_FULL)
 MESSAGE_KINDS = (Kind.DROP, Kind.DUPLICATE, Kind.REORDER, Kind.CORRUPT)
 
 AT_WORK: Mapping[Phase, tuple[Place, ...]] = {
-    Phase.TOKENISE: (Place.ROUTER, Place.REDIS),
-    Phase.QUEUE: (Place.ROUTER, Place.REDIS, Place.PREFILL, Place.DECODE),
-    Phase.PREFILL: (Place.ROUTER, Place.PREFILL, Place.DECODE, Place.REDIS),
-    Phase.HANDOFF: (Place.ROUTER, Place.PREFILL, Place.DECODE, Place.REDIS),
-    Phase.DECODE: (Place.ROUTER, Place.DECODE, Place.REDIS),
-    Phase.RELAY: (Place.ROUTER, Place.DECODE),
+    Phase.TOKENISE: (Place.ROUTER, Place.REDIS, Place.GATEWAY),
+    Phase.QUEUE: (Place.ROUTER, Place.REDIS, Place.PREFILL, Place.DECODE, Place.GATEWAY),
+    Phase.PREFILL: (Place.ROUTER, Place.PREFILL, Place.DECODE, Place.REDIS, Place.GATEWAY),
+    Phase.HANDOFF: (Place.ROUTER, Place.PREFILL, Place.DECODE, Place.REDIS, Place.GATEWAY),
+    Phase.DECODE: (Place.ROUTER, Place.DECODE, Place.REDIS, Place.GATEWAY),
+    Phase.RELAY: (Place.ROUTER, Place.DECODE, Place.GATEWAY),
 }
 """The processes a request depends on in each phase."""
 
@@ -83,6 +85,9 @@ class Fault:
 
 
 def _can_occur(kind: Kind, phase: Phase, place: Place) -> bool:
+    if place is Place.GATEWAY:
+        # No link: to a gateway a connection that breaks is a caller who has left.
+        return kind in (Kind.KILL, Kind.STOP, *LIMIT_KINDS)
     if kind is Kind.CORRUPT:
         # What carries a checksum of its own; all else is TCP's, and with --secure TLS's, to keep.
         return place is Place.PREFILL and phase in (Phase.PREFILL, Phase.HANDOFF)

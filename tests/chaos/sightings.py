@@ -63,6 +63,7 @@ class Life:
     router: str = ""
     prefill: str = ""
     decode: str = ""
+    gateway: str = ""
     phase: Phase = Phase.TOKENISE
     session: int = 0
     attempts: set[int] = field(default_factory=set)
@@ -75,6 +76,7 @@ class Life:
             Place.PREFILL: self.prefill,
             Place.DECODE: self.decode,
             Place.REDIS: "redis",
+            Place.GATEWAY: self.gateway,
         }[place]
 
     def advance(self, seen: Sighting) -> None:

@@ -75,6 +75,18 @@ class Course:
     outcome: Outcome | None = None
     why: str = ""
     choices: Sequence[Choice] = ()
+    by_http: bool = False
+    is_seeded: bool = True
+    """False: the seed follows from the request's id."""
+    lost_gateways: int = 0
+
+    def judge(self, expected: Sequence[Choice]) -> None:
+        """Compare what came with what is due, unless it has failed."""
+        told, due = _told(self.choices), _told(expected)
+        if self.outcome is None:
+            self.outcome = Outcome.SAME if told == due else Outcome.CHANGED
+        if self.outcome is Outcome.CHANGED:
+            self.why = self.why or f"{told} instead of {due}"
 
     def recovery_s(self, struck_at: float) -> float | None:
         """From a strike to the first token after it; None where none was to come."""
@@ -92,11 +104,7 @@ async def run(client: AsyncClient, expected: Sequence[Choice] | None, course: Co
         course.outcome, course.why = Outcome.REPEATED, str(error)
     except BatonError as error:
         course.outcome, course.why = Outcome.LOST, f"{type(error).__name__}: {error}"
-    if course.outcome is None:
-        told, due = _told(course.choices), _told(expected or course.choices)
-        course.outcome = Outcome.SAME if told == due else Outcome.CHANGED
-        if told != due:
-            course.why = f"{told} instead of {due}"
+    course.judge(expected or course.choices)
 
 
 async def _ask(client: AsyncClient, course: Course) -> None:

@@ -33,6 +33,8 @@ class Tally:
     """Deaths of processes that nobody killed."""
     recoveries: dict[str, Counter[str]] = field(default_factory=dict)
     """By who was struck: seconds, to two digits, and how often."""
+    http: Counter[str] = field(default_factory=Counter)
+    """Streams over HTTP, and how often one was asked again because its gateway had died."""
     failures: list[str] = field(default_factory=list)
     """The first of what went wrong, in words."""
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -69,6 +71,9 @@ class Tally:
         """A stream that is over."""
         assert course.outcome is not None, "it is over"
         self.outcomes[course.outcome] += 1
+        if course.by_http:
+            self.http["streams"] += 1
+            self.http["asked again"] += course.lost_gateways
         hits = self.hits.pop(course.request_id, [])
         for fault, hit in hits:
             recovery_s = course.recovery_s(hit.at)
@@ -103,6 +108,7 @@ class Tally:
         self.outcomes += other.outcomes
         self.leaks += other.leaks
         self.deaths += other.deaths
+        self.http += other.http
         for name, times in other.recoveries.items():
             self.recoveries[name] = self.recoveries.get(name, Counter()) + times
         for told in other.failures:
@@ -124,6 +130,7 @@ class Tally:
             "leaks": dict(sorted(self.leaks.items())),
             "deaths": dict(sorted(self.deaths.items())),
             "recoveries": {name: dict(sorted(times.items())) for name, times in self.recoveries.items()},
+            "http": dict(sorted(self.http.items())),
             "failures": self.failures,
             "runs": self.runs,
         }
@@ -153,6 +160,7 @@ class Tally:
             leaks=Counter(found["leaks"]),
             deaths=Counter(found["deaths"]),
             recoveries={name: Counter(times) for name, times in found["recoveries"].items()},
+            http=Counter(found.get("http", {})),  # tallies from before gateways were struck have none
             failures=found["failures"],
             runs=found["runs"],
             minutes=found["minutes"],
@@ -174,6 +182,10 @@ class Tally:
             f"{self.minutes:.1f} minutes, {self.streams} streams: {lost} lost, {repeated} repeated, "
             f"{changed} changed; leaked: {dict(self.leaks) or 'nothing'}; "
             f"died unkilled: {dict(self.deaths) or 'nobody'}"
+        )
+        console.print(
+            f"over HTTP: {self.http['streams']} streams; their gateway died, and they were asked again: "
+            f"{self.http['asked again']} times"
         )
         recoveries = Table("recovery, s", "times", "P50", "P99", "longest")
         for name, times in sorted(self.recoveries.items()):

@@ -19,4 +19,5 @@ async def test_nothing_is_lost_repeated_changed_or_leaked(tmp_path: Path) -> Non
     await burn(tmp_path / "run", orders, Tally(), tally, say=lambda _: None)
     assert not tally.bad, tally.failures
     assert tally.num_struck > 0
+    assert tally.http["streams"] > 0
     assert tally.outcomes[Outcome.SAME] == tally.streams > 0

@@ -23,7 +23,9 @@ def test_a_tally_adds_up_over_runs(tmp_path: Path) -> None:
     one = Tally(minutes=1.5, runs=[{"seed": 1}])
     one.add_strike(ALL[0], Hit("a", "router-0", at=2.0))
     one.add_stream(_course("a", Outcome.LOST), "seed 1")
-    one.add_stream(_course("b", Outcome.SAME), "seed 1")
+    by_http = _course("b", Outcome.SAME)
+    by_http.by_http, by_http.lost_gateways = True, 1
+    one.add_stream(by_http, "seed 1")
     one.add_leaks({"blocks of decode-0": 3}, "seed 1")
     one.add_death("decode-1", 1, in_need=False, told="Traceback")
     one.add_death("decode-1", -6, in_need=True, told="no memory")
@@ -42,6 +44,7 @@ def test_a_tally_adds_up_over_runs(tmp_path: Path) -> None:
     assert Tally.load(tmp_path / "none yet") == Tally()
     with (tmp_path / "shown").open("w") as shown:
         two.show(Console(file=shown, width=200))
+    assert two.http == {"streams": 2, "asked again": 2}
     assert "2 lost" in (tmp_path / "shown").read_text()
 
 

@@ -40,8 +40,9 @@ class Scene:
             Place.PREFILL: ("prefill-0", "prefill-1"),
             Place.DECODE: ("decode-0", "decode-1"),
             Place.REDIS: ("redis",),
+            Place.GATEWAY: ("gateway-0", "gateway-1"),
         }
-        self.life = self.watch.lives[REQUEST] = Life()
+        self.life = self.watch.lives[REQUEST] = Life(gateway="gateway-0")
         self.door = self._call("router-0", Method.GENERATE)
         self.prefill = self._call("prefill-0", Method.WORK)
         self.decode = self._call("decode-0", Method.WORK)
@@ -97,6 +98,18 @@ class Scene:
         return Aim(fault, acts.append, later_s=0.0)
 
 
+async def test_streams_over_grpc_are_no_aim_of_what_strikes_gateways() -> None:
+    scene = Scene()
+    scene.life.gateway = ""
+    acts: list[str] = []
+    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.GATEWAY), acts)
+    striking = asyncio.create_task(scene.watch.strike(aim, 0.1))
+    await asyncio.sleep(0)
+    await scene.live()
+    assert await striking is None
+    assert acts == []
+
+
 @pytest.mark.parametrize("kind", Kind)
 async def test_every_fault_strikes_the_request_in_its_phase_and_place(kind: Kind) -> None:
     for fault in (entry for entry in ALL if entry.kind is kind):
@@ -119,6 +132,7 @@ async def _struck_by(fault: Fault) -> None:
         Place.PREFILL: "prefill-0",
         Place.DECODE: "decode-0",
         Place.REDIS: "redis",
+        Place.GATEWAY: "gateway-0",
     }
     assert name == hit.name == at[fault.place]
     assert [fate for fate in scene.fates if fate] == ([fault.kind] if fault.kind in MESSAGE_KINDS else [])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tests.chaos.plan import LIMIT_KINDS, MESSAGE_KINDS, Fault, Kind, Phase, Place
 from tests.chaos.sightings import Life, Mark, Sighting
 
-VETERANS = frozenset(("router-1", "prefill-2", "decode-2"))
+VETERANS = frozenset(("router-1", "prefill-2", "decode-2", "gateway-1"))
 """Never killed, so that what leaks slowly has the time to."""
 DEADLY = (Kind.KILL, Kind.NO_MEMORY)
 LASTING = (Kind.KILL, Kind.STOP, Kind.HALF_OPEN, Kind.SLOW_DISK, *LIMIT_KINDS)
