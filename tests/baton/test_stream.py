@@ -27,7 +27,6 @@ from tests.baton.scripted_service import (
     tokens,
 )
 
-
 TAKEN = Fail(
     grpc.StatusCode.ABORTED,
     "session is 0",

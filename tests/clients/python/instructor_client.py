@@ -35,4 +35,5 @@ def check(mode: instructor.Mode) -> None:
 
 
 if __name__ == "__main__":
-    check(instructor.Mode.JSON_SCHEMA)
+    for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS):
+        check(mode)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import openai
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel, Field
 
@@ -68,6 +70,24 @@ def check_structured_output() -> None:
     Weather.model_validate(parts[-1])
 
 
+def check_tools() -> None:
+    llm = chat(max_tokens=100, temperature=1.5, seed=3)
+    bound = llm.bind_tools([Weather], tool_choice="Weather", parallel_tool_calls=False)
+    answer = bound.invoke("The weather?")
+    (call,) = answer.tool_calls
+    Weather.model_validate(call["args"])
+    streamed = sum_of(bound.stream("The weather?"))
+    assert [streamed.tool_calls[0][name] for name in ("name", "args")] == [call["name"], call["args"]]
+    told = [HumanMessage("The weather?"), answer, ToolMessage("It rains.", tool_call_id=call["id"])]
+    assert not chat(max_tokens=4).bind_tools([Weather], tool_choice="none").invoke(told).tool_calls
+    called = llm.with_structured_output(Weather, method="function_calling").invoke("The weather?")
+    assert isinstance(called, Weather), called
+
+
+def sum_of(chunks: Iterable[AIMessageChunk]) -> AIMessageChunk:
+    return functools.reduce(operator.add, chunks)
+
+
 def check_errors() -> None:
     for wrong, kind, param in (
         ({"model": "gpt-5"}, openai.NotFoundError, "model"),
@@ -103,6 +123,7 @@ if __name__ == "__main__":
     check_completions()
     check_logprobs()
     check_structured_output()
+    check_tools()
     check_errors()
     # On one event loop, since the client keeps its connections.
     asyncio.run(check_concurrency())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import litellm
 from pydantic import BaseModel, Field
@@ -55,6 +56,27 @@ def check_structured_output() -> None:
         Weather.model_validate_json(litellm.completion(**asked).choices[0].message.content)
 
 
+def check_tools() -> None:
+    function = {
+        "name": "Weather",
+        "parameters": Weather.model_json_schema() | {"additionalProperties": False},
+    }
+    more: dict[str, Any] = {
+        "tools": [{"type": "function", "function": function}],
+        "parallel_tool_calls": False,
+    }
+    asked = fields(max_tokens=100, temperature=1.5, seed=3, tool_choice="required", **more)
+    whole = litellm.completion(**asked).choices[0]
+    (call,) = whole.message.tool_calls
+    assert whole.finish_reason == "tool_calls"
+    Weather.model_validate_json(call.function.arguments)
+    chunks = list(litellm.completion(**asked, stream=True))
+    (streamed,) = litellm.stream_chunk_builder(chunks).choices[0].message.tool_calls
+    assert streamed.function.arguments == call.function.arguments
+    told = [*HELLO, whole.message, {"role": "tool", "tool_call_id": call.id, "content": "It rains."}]
+    assert litellm.completion(**fields(max_tokens=4, messages=told, tool_choice="none", **more)).choices
+
+
 def check_errors() -> None:
     for wrong, kind in (
         ({"model": "openai/gpt-5", "temperature": 1}, litellm.NotFoundError),
@@ -84,6 +106,7 @@ if __name__ == "__main__":
     check_each_provider()
     check_completions()
     check_structured_output()
+    check_tools()
     check_errors()
     # On one event loop, since the client keeps its connections.
     asyncio.run(check_concurrency())
