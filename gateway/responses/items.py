@@ -26,7 +26,7 @@ _KINDS: dict[str, tuple[type[Strict], str]] = {
 """The kinds of items, with the prefixes of their ids."""
 
 MAX_ITEMS = 4096
-"""As many as a chat may have messages. Many more would take long enough to hold up streams."""
+"""The messages that a chat may have. Many more items would hold up streams while they are read."""
 
 _TEXTS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
 """The parts of a message, and where their texts are."""

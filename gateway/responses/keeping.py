@@ -43,24 +43,31 @@ class Keeping:
 
     async def renew(self) -> None:
         """Renew the lease if it is time."""
-        if time.monotonic() >= self._leased_at + RENEW_S:
+        if time.monotonic() >= self._leased_at + RENEW_S and self._may_wait:
             with contextlib.suppress(StoreUnavailable):
                 await self._keep(LEASE_S)
 
     async def end(self, response: dict[str, Any]) -> None:
         """Keep the response as it ended. Its `store` says whether it is kept."""
-        response["store"] = self.store is not None
+        response["store"] = self._may_wait
         self.record = replace(self.record, response=response)
         try:
-            response["store"] = await self._keep(None)
+            response["store"] = self._may_wait and await self._keep(None)
         except StoreUnavailable:
             response["store"] = False
+        if not response["store"]:
+            await self.abandon()
 
     async def abandon(self) -> None:
         """Give up the place."""
-        if self.store is not None:
+        if self.store is not None and self._may_wait:
             with contextlib.suppress(StoreUnavailable):  # the lease ends soon
                 await self.store.drop(self.tenant, self.record.response["id"])
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether Redis is worth waiting for: a caller who demanded nothing does not wait for a dead one."""
+        return self.store is not None and (self.is_demanded or not self.store.is_away)
 
     async def _keep(self, ttl_s: float | None) -> bool:
         self._leased_at = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -392,6 +393,16 @@ async def test_without_redis_only_state_is_missing(served: Served) -> None:
         for body in ({"store": True}, {"previous_response_id": "resp_1"}):
             refused = await gateway.http.post(URL, json={"input": "x"} | body)
             assert (refused.status_code, refused.json()["error"]["code"]) == (501, "unsupported")
+
+
+async def test_a_response_that_is_too_large_is_not_kept(served: Served) -> None:
+    digits = "".join(random.Random(1).choices("0123456789abcdef", k=8000))
+    served.router.scripts[:] = [said(digits)]
+    flags = ("--redis", served.redis.url, "--response-max-bytes", "2000")
+    async with running_gateway([served.router.address], *flags) as gateway:
+        response = (await gateway.http.post(URL, json={"input": "x", "store": True})).json()
+        assert (response["output"][0]["content"][0]["text"], response["store"]) == (digits, False)
+        assert (await gateway.http.get(f"{URL}/{response['id']}")).status_code == 404
 
 
 async def until_stored(served: Served) -> None:
