@@ -57,6 +57,10 @@ FAST += fleet/test_quote.py
 test-fast: $(READY) ## run the tests of pure logic and one small fleet, in less than two minutes
 	$(BIN)/python -m pytest $(IN_PARALLEL) $(addprefix tests/,$(FAST)) $(PYTEST_ARGS)
 
+.PHONY: test-schemas
+test-schemas: $(READY) ## try SCHEMAS (1000) random JSON schemas, from SEED (1): every output has to validate
+	$(BIN)/python -m tests.output_text.many_schemas --schemas $(SCHEMAS) --seed $(SEED)
+
 .PHONY: test-nixl
 test-nixl: $(NIXL_READY) ## run the tests that need NIXL, which it installs into an environment of their own
 	.venv-nixl/bin/python -m pytest -m nixl tests/kvtransfer $(PYTEST_ARGS)
@@ -184,6 +188,7 @@ bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are p
 	$(BIN)/python -m benchmarks bench $(BENCH_ARGS)
 
 MINUTES ?= 10
+SCHEMAS ?= 1000
 SEED ?= $(shell date +%s)
 
 .PHONY: chaos

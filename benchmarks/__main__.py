@@ -67,6 +67,7 @@ COMMANDS: dict[str, Command] = {
     "step-error": Command("costs.step_error", "the error of the cost model"),
     "deterministic": Command("costs.deterministic", "the cost of deterministic mode"),
     "quantisation": Command("costs.quantisation", "the change of logits by 8 bits, and the gain in memory"),
+    "grammars": Command("costs.grammars", "the cost of output formats", has_model=False, seeds=THREE_SEEDS),
     "decisions": Command("costs.decisions", "how long pure decisions take", has_model=False),
     "core-decisions": Command(
         "costs.core_decisions", "how long the router's core takes to decide", has_model=False

@@ -11,22 +11,24 @@ goes on where it was.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 from llguidance import JsonCompiler, LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
+from output_text.kept import Kept
 from output_text.refusal import GrammarRefused
 
 MAX_KEPT_CHARACTERS = 4 << 20
 """Grammars that are kept compiled, by their texts: some 200 MB at most, and thousands of usual schemas."""
+_NEEDS_BOUNDS = re.compile(r'"(hostname|time|date-time)"')
+_VALUES = frozenset(("const", "enum", "default", "examples"))
+"""Keywords of a schema that contain values and no schemas."""
 _LIMITS = LLParserLimits(verbose_errors=False)
 _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
 
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
@@ -42,7 +44,9 @@ def _or_refused(work: Callable[[], Result]) -> Result:
     """Return the result of llguidance's work. Raises `GrammarRefused` for whatever it raises."""
     try:
         return work()
-    except ValueError as error:
+    except RecursionError:
+        raise GrammarRefused("it is nested too deeply") from None
+    except (ValueError, TypeError) as error:
         raise GrammarRefused(str(error)) from None
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # a bug of llguidance, which only this name identifies
@@ -53,7 +57,7 @@ def _or_refused(work: Callable[[], Result]) -> Result:
 def _grammar_of(kind: str, text: str) -> str:
     match kind:
         case "json_schema":
-            return _JSON.compile("{}" if text.strip() == "true" else text)
+            return _JSON.compile("{}" if text.strip() == "true" else _with_bounds(text))
         case "json_object":
             return _JSON.compile('{"type": "object"}')
         case "regex":
@@ -64,28 +68,26 @@ def _grammar_of(kind: str, text: str) -> str:
             return LLMatcher.grammar_from_lark(text)
 
 
-class Kept(Generic[Key, Value]):
-    """Values that were used last, as many as have `most` characters of source text in all."""
+def _with_bounds(schema: str) -> str:
+    """Return a schema with what llguidance leaves out of some formats.
 
-    def __init__(self, most: int = MAX_KEPT_CHARACTERS) -> None:
-        self._most = most
-        self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
-        self._num_characters = 0
+    A host name has at most 253 characters (RFC 1123). A second 60 exists only at the end of a day in UTC (RFC
+    3339), so there is none.
+    """
+    return json.dumps(_bounded(json.loads(schema))) if _NEEDS_BOUNDS.search(schema) else schema
 
-    def get(self, key: Key) -> Value | None:
-        found = self._values.get(key)
-        if found is None:
-            return None
-        self._values.move_to_end(key)
-        return found[0]
 
-    def put(self, key: Key, value: Value, num_characters: int) -> None:
-        """Keep a value that is not kept yet."""
-        self._values[key] = value, num_characters
-        self._num_characters += num_characters
-        while self._num_characters > self._most:
-            _, (_, num_left) = self._values.popitem(last=False)
-            self._num_characters -= num_left
+def _bounded(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_bounded(member) for member in part]
+    if not isinstance(part, dict):
+        return part
+    made = {key: value if key in _VALUES else _bounded(value) for key, value in part.items()}
+    if part.get("format") == "hostname":
+        made["allOf"] = [*made.get("allOf", ()), {"maxLength": 253}]
+    elif part.get("format") in ("time", "date-time"):
+        made["allOf"] = [*made.get("allOf", ()), {"pattern": r":[0-5][0-9][.zZ+-]"}]
+    return made
 
 
 class Grammars:
@@ -106,7 +108,7 @@ class Grammars:
             self._tokenizer = _or_refused(lambda: LLTokenizer(text, n_vocab=vocab_size, eos_token=eos_token))
         except GrammarRefused as refused:
             self._missing = f"the bytes of the model's tokens are not known: {refused}"
-        self._kept = Kept[str, CompiledGrammar]()
+        self._kept = Kept[str, CompiledGrammar](MAX_KEPT_CHARACTERS)
 
     def compiled(self, grammar: str) -> CompiledGrammar:
         """Return a grammar, compiled now or before. Raises `GrammarRefused` if no output can follow it.

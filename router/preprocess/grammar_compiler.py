@@ -1,7 +1,7 @@
 """Compile the grammars of output formats in a process of their own, within limits of time and memory.
 
 A schema is a program from outside: whatever it makes the compiler do, the router and its tokenizers go on. A
-process that exceeds a limit is ended, and the request that it compiled is refused.
+process that exceeds a limit is ended, and the request that it compiled is refused. Tenants take turns.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import asyncio
 import multiprocessing
 import resource
 import signal
-from collections import OrderedDict
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
+from output_text.kept import Kept
 from output_text.refusal import GrammarRefused
 from router.errors import Overloaded, Reason
+from router.preprocess.fair_turns import FairTurns
 from router.preprocess.model_facts import ModelFacts
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ LIMIT_S = 1.0
 LIMIT_BYTES = 2 << 30
 """Most memory of the process, the tokenizer included."""
 MAX_WAITING = 64
-"""Requests that may wait for their grammars."""
-MAX_KEPT = 256
-"""Compiled formats that are kept: most callers send the same few schemas again and again."""
+"""Requests that may wait for their grammars; tenants that wait share it."""
+MAX_KEPT_CHARACTERS = 16 << 20
+"""Formats that are kept with their grammars, or with why they are refused: most callers send the same few."""
 
 _grammars: Grammars | None = None
 
@@ -57,45 +58,42 @@ def _compile(kind: str, text: str) -> str:
 
 
 class GrammarCompiler:
-    """The compiling process, which starts with the first format, and the formats compiled last."""
+    """The compiling process, which starts with the first format, and what became of the last formats."""
 
     def __init__(self, facts: ModelFacts) -> None:
         self._facts = facts
         self._pool: ProcessPoolExecutor | None = None
-        self._turn = asyncio.Lock()
-        self._waiting = 0
-        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._turns = FairTurns(MAX_WAITING)
+        self._kept = Kept[tuple[str, str], str | GrammarRefused](MAX_KEPT_CHARACTERS)
 
-    async def compile(self, kind: str, text: str) -> str:
+    async def compile(self, tenant: str, kind: str, text: str) -> str:
         """Return the grammar of a format. Raises `GrammarRefused`, or `Overloaded` if too many wait."""
-        kept = self._kept.get((kind, text))
-        if kept is not None:
-            self._kept.move_to_end((kind, text))
-            return kept
-        if self._waiting == MAX_WAITING:
-            why = f"{MAX_WAITING} requests wait for the grammars of their output formats"
-            raise Overloaded(Reason.ROUTER_BUSY, why, LIMIT_S, limit=MAX_WAITING)
-        self._waiting += 1
-        try:
-            async with self._turn:
-                grammar = await self._compile(kind, text)
-        finally:
-            self._waiting -= 1
-        self._kept[kind, text] = grammar
-        if len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
-        return grammar
+        found = self._kept.get((kind, text))
+        if found is None:
+            if self._turns.is_full(tenant):
+                why = f"too many requests of tenant {tenant!r} wait for the grammars of their output formats"
+                raise Overloaded(Reason.ROUTER_BUSY, why, LIMIT_S, limit=MAX_WAITING)
+            async with self._turns.turn(tenant):
+                found = self._kept.get((kind, text))
+                if found is None:
+                    found = await self._compile(kind, text)
+                    self._kept.put((kind, text), found, len(text) + len(str(found)))
+        if isinstance(found, GrammarRefused):
+            raise GrammarRefused(str(found))
+        return found
 
-    async def _compile(self, kind: str, text: str) -> str:
+    async def _compile(self, kind: str, text: str) -> str | GrammarRefused:
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")  # forking gRPC's threads is unsafe
             self._pool = ProcessPoolExecutor(1, spawn, _start, (self._facts,))
         try:
             return await asyncio.wrap_future(self._pool.submit(_compile, kind, text))
+        except GrammarRefused as refused:
+            return refused
         except BrokenProcessPool:
             self.close()
             limits = f"{LIMIT_S:g} s of a processor and {LIMIT_BYTES >> 30} GiB"
-            raise GrammarRefused(f"its grammar does not compile within {limits}") from None
+            return GrammarRefused(f"its grammar does not compile within {limits}")
 
     def close(self) -> None:
         """End the process."""

@@ -88,7 +88,9 @@ class Preprocessor:
         check_bans(sampling, stop, facts)
         if raw.output_format is not None:
             kind, text = raw.output_format
-            sampling = replace(sampling, grammar=await self._compiled(f"output_format.{kind}", kind, text))
+            sampling = replace(
+                sampling, grammar=await self._compiled(raw.tenant, f"output_format.{kind}", kind, text)
+            )
         elif prompt.calls_grammar:
             sampling = replace(sampling, grammar=await self._calls_grammar(raw, prompt.calls_grammar))
         event = Arrived(
@@ -181,21 +183,21 @@ class Preprocessor:
             accepted = f"a conversation that the model's chat template takes ({refused})"
             raise ValidationError("chat.messages", raw.chat.messages, accepted) from refused
 
-    async def _compiled(self, where: str, kind: str, text: str) -> str:
+    async def _compiled(self, tenant: str, where: str, kind: str, text: str) -> str:
         try:
-            return await self._grammars.compile(kind, text)
+            return await self._grammars.compile(tenant, kind, text)
         except GrammarRefused as refused:
             raise ValidationError(where, text, f"a format that can be guaranteed ({refused})") from refused
 
     async def _calls_grammar(self, raw: RawRequest, grammar: str) -> str:
         assert raw.chat is not None, "only chats have tools"
         try:
-            return await self._grammars.compile("grammar", grammar)
+            return await self._grammars.compile(raw.tenant, "grammar", grammar)
         except GrammarRefused as refused:
             # Alone, the tool at fault is refused too.
             for place, tool in enumerate(raw.chat.tools):
                 where = f"chat.tools[{place}].parameters"
-                await self._compiled(where, "json_schema", tool.parameters or "{}")
+                await self._compiled(raw.tenant, where, "json_schema", tool.parameters or "{}")
             accepted = f"schemas that can be guaranteed ({refused})"
             raise ValidationError("chat.tools", f"{len(raw.chat.tools)} tools", accepted) from refused
 

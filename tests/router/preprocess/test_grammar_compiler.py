@@ -1,0 +1,79 @@
+"""Formats from outside: whoever asks for costly ones waits for them, and hears the same the second time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from output_text.refusal import GrammarRefused
+from router.errors import Overloaded
+from router.preprocess.fair_turns import FairTurns
+from router.preprocess.grammar_compiler import GrammarCompiler
+from router.preprocess.model_facts import read_model_facts
+from tests.fleet.driving import DEMO_MODEL
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
+
+
+@pytest.fixture
+def compiler() -> Iterator[GrammarCompiler]:
+    made = GrammarCompiler(read_model_facts(DEMO_MODEL))
+    yield made
+    made.close()
+
+
+def huge(prefix: str) -> str:
+    """A schema that takes more of a processor than one may."""
+    names = [f"{prefix}{place}" for place in range(6000)]
+    return json.dumps({"type": "object", "properties": {name: {"type": "string"} for name in names}})
+
+
+async def test_a_tenant_with_costly_formats_delays_others_by_one_of_them(compiler: GrammarCompiler) -> None:
+    ended: list[str] = []
+
+    async def ask(tenant: str, name: str, kind: str, text: str) -> None:
+        try:
+            await compiler.compile(tenant, kind, text)
+        except GrammarRefused as refused:
+            ended.append(f"{name}: {refused}")
+        else:
+            ended.append(name)
+
+    attack = [ask("a", f"costly {place}", "json_schema", huge(f"p{place}_")) for place in range(3)]
+    await asyncio.gather(*attack, ask("b", "usual", "choice", '["yes"]'))
+    assert ended.index("usual") <= 1
+    costly = [end for end in ended if end != "usual"]
+    assert all("does not compile within" in end for end in costly)
+    # The answer is known now: no process is ended for it again.
+    pool = compiler._pool
+    with pytest.raises(GrammarRefused, match="does not compile within"):
+        await compiler.compile("b", "json_schema", huge("p0_"))
+    assert compiler._pool is pool
+
+
+async def test_a_format_that_many_ask_for_is_compiled_once(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    inner = compiler._compile
+
+    async def counted(kind: str, text: str) -> str | GrammarRefused:
+        asked.append(text)
+        return await inner(kind, text)
+
+    monkeypatch.setattr(compiler, "_compile", counted)
+    found = await asyncio.gather(*(compiler.compile("a", "choice", '["yes"]') for _ in range(20)))
+    assert len(set(found)) == len(asked) == 1
+
+
+async def test_a_tenant_may_have_so_many_waiting(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "_turns", FairTurns(max_waiting=4))
+    asks = [compiler.compile("a", "choice", json.dumps([f"text {place}"])) for place in range(12)]
+    found = await asyncio.gather(*asks, compiler.compile("b", "choice", '["yes"]'), return_exceptions=True)
+    assert sum(isinstance(each, Overloaded) for each in found[:-1]) >= 7
+    assert isinstance(found[-1], str)
