@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -138,6 +139,8 @@ def address_of(listener: socket.socket) -> str:
 
 def main() -> int:
     """Run the gateway and return the exit code."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each caller takes one
     try:
         config = parse_config(sys.argv[1:])
         configure_logging(config.log_level, config.log_format, gateway=config.listen)

@@ -37,7 +37,7 @@ async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> As
         timed="demo-cpu",
         routers=2,
         prefill=0,
-        gateways=1,
+        gateways=2,
         run_dir=tmp_path_factory.mktemp("gateway"),
     )
     events: list[FleetEvent] = []
@@ -94,7 +94,7 @@ async def test_streams_go_on_while_everything_is_replaced(served: Served) -> Non
     await restarting
     assert num_streams >= 2
     replaced = [event.name for event in served.events if isinstance(event, ProcessReplaced)]
-    assert replaced == ["decode-0", "router-0", "router-1", "gateway-0"]
+    assert replaced == ["decode-0", "router-0", "router-1", "gateway-0", "gateway-1"]
     assert served.fleet.gateway_urls == url
     assert await chat(served.http) == expected
 
@@ -108,10 +108,31 @@ async def test_a_gateway_that_leaves_finishes_its_streams(served: Served) -> Non
     assert await streaming == expected
 
 
+async def test_streams_of_two_gateways_outlive_a_router_and_the_other_gateway(served: Served) -> None:
+    expected = await chat(served.http)
+    async with httpx.AsyncClient(base_url=served.fleet.gateway_urls[1], timeout=PATIENCE_S) as other:
+        callers = (served.http, served.http, other, other)  # each gateway takes the routers in turn
+        begun = [asyncio.Event() for _ in callers]
+        streams = [
+            asyncio.create_task(chat(http, started)) for http, started in zip(callers, begun, strict=True)
+        ]
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(started.wait() for started in begun))
+        assert not any(stream.done() for stream in streams)
+        await kill(served, "router-0")
+        assert await asyncio.gather(*streams) == [expected] * len(callers)
+    started = asyncio.Event()
+    streaming = asyncio.create_task(chat(served.http, started))
+    async with asyncio.timeout(PATIENCE_S):
+        await started.wait()
+    await kill(served, "gateway-1")
+    assert await streaming == expected
+
+
 async def test_a_killed_gateway_returns_at_its_address(served: Served) -> None:
-    (url,) = served.fleet.gateway_urls
+    urls = served.fleet.gateway_urls
     await kill(served, "gateway-0")
-    assert served.fleet.gateway_urls == (url,)
+    assert served.fleet.gateway_urls == urls
     assert (await served.http.get("/health")).status_code == 200
 
 
