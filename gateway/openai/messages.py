@@ -12,6 +12,9 @@ from gateway.openai.schema import ChatBody, FunctionTool, Message, TokenizeBody
 
 _REASONING_EFFORT = "reasoning_effort"
 
+ADDED_BY_LITELLM = "provider_specific_fields"
+"""LiteLLM adds it to answers, for its own callers, and sends it along when they are sent back."""
+
 
 def chat_of(body: ChatBody | TokenizeBody) -> Chat:
     """Return the chat of a body that has messages; raises `ApiError`."""
@@ -66,7 +69,7 @@ def _tool_choice(body: ChatBody | TokenizeBody, *, has_tools: bool) -> ToolChoic
 def _message(message: Message, where: str, names: dict[str, str]) -> ChatMessage:
     """Return a message; `names` has the tools of all calls by their ids."""
     for name, value in (message.model_extra or {}).items():
-        if value not in (None, []):
+        if value not in (None, []) and name != ADDED_BY_LITELLM:
             accepted = "role, content, name, tool_calls, tool_call_id and reasoning_content"
             raise invalid(f"{where}.{name}", f"{where}.{name} is set; accepted: {accepted}")
     role = "system" if message.role == "developer" else message.role

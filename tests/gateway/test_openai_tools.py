@@ -178,3 +178,12 @@ async def test_wrong_tools_are_refused_by_name(
     with pytest.raises(openai.BadRequestError) as refused:
         await client.post("/chat/completions", body={"messages": HELLO} | fields, cast_to=object)
     assert refused.value.param == param
+
+
+async def test_the_field_that_litellm_adds_to_answers_may_come_back(pair: tuple[ScriptedRouter, Any]) -> None:
+    router, client = pair
+    router.scripts[:] = [script("Yes.")]
+    answer = {"role": "assistant", "content": "Why?", "provider_specific_fields": {"refusal": None}}
+    await client.chat.completions.create(model="m", messages=[*HELLO, answer, *HELLO])
+    sent = router.calls("Generate")[-1].chat.messages[1]
+    assert (sent.role, sent.content) == ("assistant", "Why?")
