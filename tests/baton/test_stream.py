@@ -1,4 +1,4 @@
-"""What the Python SDK alone has; tests/vectors has what all SDKs have in common."""
+"""Streams of the Python SDK alone; tests/vectors has what all SDKs have in common."""
 
 import asyncio
 import gc

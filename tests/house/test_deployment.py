@@ -1,6 +1,7 @@
 """The images and the compose file hold what the checkout has, pinned as the checkout pins it."""
 
 import contextlib
+import json
 import re
 import socket
 import subprocess
@@ -69,6 +70,13 @@ def test_image_without_workers_has_no_torch(image: str) -> None:
     lock = (ROOT / "requirements" / f"{image}.lock").read_text(encoding="utf-8")
     assert "grpcio==" in lock
     assert not re.search(r"^(torch|triton|transformers|numpy)==", lock, flags=re.MULTILINE)
+
+
+def test_the_npm_lock_has_hashes_and_names_no_registry() -> None:
+    lock = json.loads((ROOT / "clients" / "typescript" / "package-lock.json").read_text(encoding="utf-8"))
+    packages = [package for name, package in lock["packages"].items() if name]
+    assert packages
+    assert all("integrity" in package and "resolved" not in package for package in packages)
 
 
 @pytest.mark.parametrize("name", ["dev", "router", "gateway", "worker", "proto", "lock"])

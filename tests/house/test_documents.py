@@ -12,7 +12,7 @@ DOCUMENTS = [
     "CONTRIBUTING.md",
     *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
-FOLDERS = packages() | {"docker", "proto", "requirements", "tests"}
+FOLDERS = packages() | {"clients", "docker", "proto", "requirements", "tests"}
 FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 PROGRAM = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(baton [a-z]+|python -m [\w.]+(?: [a-z][a-z-]+)?)")
 

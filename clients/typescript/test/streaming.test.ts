@@ -136,6 +136,15 @@ test("a signal ends the generation, and so does leaving the loop", async () => {
   // The driver checks that nothing runs any more.
 });
 
+test("closing the client ends its streams, and later calls are refused", async () => {
+  const closed = clientOf();
+  const reader = await new Reader(closed.generate("The list is", sampled(4000))).until(4);
+  await closed.close();
+  await assert.rejects(reader.until(), { name: "TypeError", message: "the client is closed" });
+  await assert.rejects(closed.models(), { name: "TypeError", message: "the client is closed" });
+  await client.cancel(reader.stream.requestId);
+});
+
 test("cancel ends a stream of another call, with a reason", async () => {
   const other = clientOf();
   const stream = client.generate("The list is", sampled(4000));

@@ -28,6 +28,7 @@ export class Router {
   readonly #connection: Connection;
   readonly #service: Service;
   readonly #credentials: Credentials;
+  #isClosed = false;
 
   constructor(
     address: string,
@@ -45,7 +46,7 @@ export class Router {
     call: (service: Service, options: CallOptions) => Promise<T>,
     options: CallOptions,
   ): Promise<T> {
-    const headers = headersOf(this.#credentials);
+    const headers = this.#headers();
     try {
       return await call(this.#service, { ...options, headers });
     } catch (error) {
@@ -58,7 +59,7 @@ export class Router {
     call: (service: Service, options: CallOptions) => AsyncIterable<T>,
     signal: AbortSignal,
   ): AsyncGenerator<T, void, undefined> {
-    const headers = headersOf(this.#credentials);
+    const headers = this.#headers();
     const over = new AbortController();
     try {
       yield* call(this.#service, { headers, signal: AbortSignal.any([signal, over.signal]) });
@@ -69,8 +70,15 @@ export class Router {
     }
   }
 
+  /** End all calls. Later ones are refused. */
   close(): void {
+    this.#isClosed = true;
     this.#connection.close();
+  }
+
+  #headers(): Record<string, string> {
+    if (this.#isClosed) throw new TypeError("the client is closed");
+    return headersOf(this.#credentials);
   }
 }
 
