@@ -232,7 +232,8 @@ def _masks(grammars: Grammars, schema: Any, seed: int) -> tuple[float, ...]:
 
 
 def _drawn(rng: random.Random, bits: NDArray[np.int32]) -> int:
-    return int(rng.choice(np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist()))
+    tokens = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
+    return int(tokens[rng.randrange(len(tokens))])
 
 
 # Steps

@@ -22,6 +22,7 @@ and calls, turn by turn:
       adopt, go_on                  for groups that came with their KV; grow_rows again
     plan → begin                    the policy's step
       launch: cover                 blocks for all that it writes
+        skip                        tokens that grammars force, with the newest of their rows
         join, advance               rows that get a token, before it is known; copies to make
       over: mark_written            KV is there
         count_tokens                tokens are known
