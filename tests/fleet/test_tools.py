@@ -100,6 +100,24 @@ async def test_forced_calls_validate(client: AsyncClient, choice: ToolChoice, pa
             assert len(calls) == 1
 
 
+@pytest.mark.parametrize(
+    "change", [{"parallel_tool_calls": False}, {"tools": [replace(TOOLS[0], strict=True)]}]
+)
+async def test_calls_that_the_model_is_free_to_make_may_have_rules(
+    client: AsyncClient, change: dict[str, Any]
+) -> None:
+    """A model that knows no tools makes no call, and says what it would have said without the rules."""
+    sampling, stop = Sampling(temperature=0), Stop(max_tokens=12)
+    chat = replace(ASKED, **change)
+    ruled = await client.complete(chat, sampling=sampling, stop=stop)
+    free = replace(chat, parallel_tool_calls=None, tools=[replace(tool, strict=False) for tool in chat.tools])
+    assert ruled.text == (await client.complete(free, sampling=sampling, stop=stop)).text
+    assert (ruled.tool_format, ruled.reasoning_open) == ("hermes", False)
+    with pytest.raises(InvalidRequest) as refused:
+        await client.complete(replace(chat, tools=[*chat.tools, UNIQUE]))
+    assert refused.value.field == f"chat.tools[{len(chat.tools)}].parameters"
+
+
 async def test_a_model_names_its_formats(client: AsyncClient) -> None:
     (model,) = await client.models()
     assert (model.model_type, model.tool_format, model.reasoning_format) == ("llama", "hermes", "")

@@ -72,7 +72,7 @@ class Conversation:
 
     @property
     def prompt(self) -> str:
-        """What the next line is asked for with."""
+        """The words that ask for the next line."""
         return f"\n{self._called[0].name} returns> " if self._called else "\n> "
 
     def handle(self, line: str) -> bool:

@@ -175,7 +175,7 @@ def test_tools_that_are_not_shown_in_this_chat_are_refused(stock: Any) -> None:
     assert encoder.encode(CHATS["called"]).token_ids
 
 
-def test_calls_cannot_be_forced_where_nobody_knows_how_they_are_written() -> None:
+def test_calls_of_unknown_notation_cannot_be_forced() -> None:
     source = BLIND + "{{ tools }}"
     forced = Conversation(ASKED, tools=TOOLS, tool_mode=ToolMode.REQUIRED)
     assert refused(forced, source) == "chat.tool_choice"

@@ -229,7 +229,7 @@ export declare type ChatInput = Message<"baton.v1.ChatInput"> & {
   toolChoice?: ToolChoice | undefined;
 
   /**
-   * A choice may hold several calls. Default true. Only with tools.
+   * A choice may hold several calls. Default true. Only with tools. False holds the tools to the rules of strict ones.
    *
    * @generated from field: optional bool parallel_tool_calls = 7;
    */
@@ -271,7 +271,8 @@ export declare type Tool = Message<"baton.v1.Tool"> & {
   parameters: string;
 
   /**
-   * Every call's arguments validate against the schema. They do so in any case if tool_choice forces a call.
+   * Every call's arguments validate against the schema. If one tool is strict, or tool_choice forces a call, this holds
+   * for all tools: a grammar keeps every call to it, and what it cannot keep is refused as for a forced call.
    *
    * @generated from field: bool strict = 4;
    */
