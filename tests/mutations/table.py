@@ -323,8 +323,7 @@ FAILURES = (
                 "gateway/responses/store.py",
                 '[*self.earlier, *self.input, *self.response["output"]]',
                 "[*self.earlier, *self.input]",
-                "tests/gateway/responses/test_requests.py"
-                "::test_a_conversation_goes_on_from_a_stored_response",
+                "tests/gateway/responses/test_stored.py::test_a_conversation_goes_on_from_a_stored_response",
             ),
         ),
     ),

@@ -1,0 +1,173 @@
+"""Stored responses: who continues, sees, cancels and loses them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+import pytest
+
+from tests.baton.scripted_service import (
+    HANG,
+    accepted,
+    queued,
+    tokens,
+)
+from tests.fleet.driving import until
+from tests.gateway.responses.serving import CALL, URL, WEATHER, Served, events_of, said
+from tests.gateway.responses.summing import summed
+from tests.gateway.running import running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_a_conversation_goes_on_from_a_stored_response(served: Served) -> None:
+    first = await served.create(instructions="be brief", input="one")
+    served.router.scripts[:] = [said(CALL, tool_format="hermes")]
+    second = await served.create(previous_response_id=first["id"], input="two", tools=[WEATHER])
+    [call] = second["output"]
+    served.router.heard_calls.clear()
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    third = await served.create(previous_response_id=second["id"], input=[result])
+    [asked] = served.router.calls("Generate")
+    heard = [(message.role, message.content) for message in asked.chat.messages]
+    assert heard == [
+        ("user", "one"),
+        ("assistant", "Hi there."),
+        ("user", "two"),
+        ("assistant", ""),
+        ("tool", "rain"),
+    ]
+    assert asked.chat.messages[3].tool_calls[0].id == call["call_id"]
+    listed = (await served.http.get(f"{URL}/{third['id']}/input_items?order=asc&limit=2")).json()
+    assert [item["content"] for item in listed["data"][:1]] == ["one"]
+    assert listed["has_more"]
+    rest = (
+        await served.http.get(f"{URL}/{third['id']}/input_items?order=asc&after={listed['last_id']}")
+    ).json()
+    assert [item["type"] for item in rest["data"]] == ["message", "function_call", "function_call_output"]
+    assert not rest["has_more"]
+    # A branch of the same conversation; and one whose beginning was deleted.
+    assert (await served.http.delete(f"{URL}/{first['id']}")).json()["deleted"]
+    assert (await served.http.get(f"{URL}/{first['id']}")).status_code == 404
+    await served.create(previous_response_id=second["id"], input=[result])
+
+
+async def test_without_store_nothing_is_kept(served: Served) -> None:
+    response = await served.create(store=False)
+    assert response["store"] is False
+    assert (await served.http.get(f"{URL}/{response['id']}")).status_code == 404
+    refused = await served.http.post(URL, json={"input": "x", "previous_response_id": response["id"]})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "previous_response_not_found")
+    assert error["param"] == "previous_response_id"
+
+
+async def test_a_running_response_is_seen_and_can_be_cancelled(served: Served) -> None:
+    served.router.scripts[:] = [(accepted(), tokens(0, 10), HANG)]
+    key = {"idempotency-key": "running"}
+    async with served.http.stream("POST", URL, json={"input": "x", "stream": True}, headers=key) as response:
+        lines = response.aiter_lines()
+        async for line in lines:
+            if line.startswith("data: ") and "output_text.delta" in line:
+                break
+            if '"response.created"' in line:
+                response_id = json.loads(line.removeprefix("data: "))["response"]["id"]
+        one = f"{URL}/{response_id}"
+        assert (await served.http.get(one)).json()["status"] == "in_progress"
+        refused = await served.http.post(URL, json={"input": "y", "previous_response_id": response_id})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (
+            409,
+            "previous_response_in_progress",
+        )
+        assert (await served.http.delete(one)).status_code == 409
+        assert (await served.http.post(f"{one}/cancel")).json()["status"] == "cancelled"
+        assert (await served.router.until_heard("Cancel")).request_id == "running"
+    await until_gone(served, one)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_caller_who_leaves_cancels_and_nothing_is_kept(served: Served, stream: bool) -> None:
+    served.router.scripts[:] = [(accepted(), queued(), HANG)]
+    headers = {"idempotency-key": f"left-{stream}"}
+    calling = asyncio.create_task(
+        served.http.post(URL, json={"input": "x", "stream": stream}, headers=headers)
+    )
+    await served.router.until_heard("Generate")
+    calling.cancel()
+    assert (await served.router.until_heard("Cancel")).request_id == f"left-{stream}"
+
+
+async def until_gone(served: Served, url: str) -> None:
+    async def gone() -> bool:
+        return (await served.http.get(url)).status_code == 404
+
+    await until(gone, "the response of a caller who left is gone")
+
+
+async def test_the_same_key_is_the_same_response(served: Served) -> None:
+    headers = {"idempotency-key": "again"}
+    first, second = [
+        (await served.http.post(URL, json={"input": "x"}, headers=headers)).json() for _ in range(2)
+    ]
+    assert first == second
+    streamed = events_of(await served.http.post(URL, json={"input": "x", "stream": True}, headers=headers))
+    summed(streamed)
+    assert streamed[-1]["response"] == first
+    assert len(served.router.calls("Generate")) == 1
+    other = await served.http.post(URL, json={"input": "y"}, headers=headers)
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "request_id_in_use")
+
+
+async def test_without_redis_only_state_is_missing(served: Served) -> None:
+    stored = await served.create()
+    served.redis.stop(kill=True)
+    try:
+        assert (await served.create())["store"] is False
+        assert (await served.stream())[-1]["response"]["store"] is False
+        for body in ({"store": True}, {"previous_response_id": stored["id"]}):
+            away = await served.http.post(URL, json={"input": "x"} | body)
+            assert (away.status_code, away.json()["error"]["code"]) == (503, "redis_away"), body
+        assert (await served.http.get(f"{URL}/{stored['id']}")).status_code == 503
+    finally:
+        served.redis.start()
+
+    await until_stored(served)
+    async with running_gateway([served.router.address]) as gateway:
+        plain = await gateway.http.post(URL, json={"input": "x"})
+        assert (plain.status_code, plain.json()["store"]) == (200, False)
+        for body in ({"store": True}, {"previous_response_id": "resp_1"}):
+            refused = await gateway.http.post(URL, json={"input": "x"} | body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (501, "unsupported")
+
+
+async def test_a_response_that_is_too_large_is_not_kept(served: Served) -> None:
+    digits = "".join(random.Random(1).choices("0123456789abcdef", k=8000))
+    served.router.scripts[:] = [said(digits)]
+    flags = ("--redis", served.redis.url, "--response-max-bytes", "2000")
+    async with running_gateway([served.router.address], *flags) as gateway:
+        response = (await gateway.http.post(URL, json={"input": "x", "store": True})).json()
+        assert (response["output"][0]["content"][0]["text"], response["store"]) == (digits, False)
+        assert (await gateway.http.get(f"{URL}/{response['id']}")).status_code == 404
+
+
+async def until_stored(served: Served) -> None:
+    async def back() -> bool:
+        return bool((await served.create())["store"])
+
+    await until(back, "responses are stored again")
+
+
+async def test_a_redis_that_hangs_holds_up_only_the_first(served: Served) -> None:
+    served.redis.pause()
+    try:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for _ in range(20):
+            assert (await served.create())["store"] is False
+        assert loop.time() - begun < 15, "each alone would wait a second"
+        assert (await served.http.post(URL, json={"input": "x", "store": True})).status_code == 503
+    finally:
+        served.redis.resume()
+    await until_stored(served)
