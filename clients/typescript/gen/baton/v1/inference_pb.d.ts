@@ -1913,8 +1913,9 @@ export declare const InferenceService: GenService<{
    * A second call with the same request_id and content attaches to the same request: each call receives all events
    * from the first one on, and nothing is computed twice. So a call whose connection broke before any event can simply
    * be sent again. The request runs until the last of its calls is gone. Up to 8 calls can receive one request. One
-   * more ends the oldest with SUPERSEDED; a Resume ends all calls of earlier sessions with SUPERSEDED. The same
-   * request_id with other content is refused with REQUEST_ID_IN_USE.
+   * more ends the oldest with SUPERSEDED; a Resume ends all calls of earlier sessions with SUPERSEDED. A request that
+   * has been resumed refuses Generate with SUPERSEDED and the number of its session: Resume with the next number and no
+   * tokens begins it again. The same request_id with other content is refused with REQUEST_ID_IN_USE.
    *
    * A router knows only its own requests. It keeps an ended one for 60 s, or until 1024 others have ended after it.
    * After that the id is free, and the same call starts a new generation. Two routers that receive the same request
