@@ -35,9 +35,11 @@ class Target:
 DEFAULT = Target((DEFAULT_ADDRESS,), UNENCRYPTED)
 
 
-def client_of(kind: type[C], args: argparse.Namespace, total_s: float | None = None) -> C:
-    """Return a client of the fleet that the arguments name."""
-    target = target_of(args)
+def client_of(
+    kind: type[C], args: argparse.Namespace, total_s: float | None = None, target: Target | None = None
+) -> C:
+    """Return a client of `target`, or else of the fleet that the arguments name."""
+    target = target or target_of(args)
     return kind(
         target.addresses,
         tenant=args.tenant,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -22,7 +24,7 @@ SILENT_S = 5.0
 """Seconds of silence after which a starting worker may stand still; before, the machine may just be busy."""
 
 
-def render(facts: FleetFacts, snapshot: FleetSnapshot) -> RenderableType:
+def render(facts: FleetFacts, snapshot: FleetSnapshot, gateways: Sequence[str] = ()) -> RenderableType:
     title = Text.assemble(("Baton ", "bold"), facts.model_name, (f"  {facts.architecture}", "dim"))
     if facts.deterministic:
         title.append("  deterministic", "green")
@@ -34,6 +36,7 @@ def render(facts: FleetFacts, snapshot: FleetSnapshot) -> RenderableType:
         _queue(snapshot.queue),
         _counters(snapshot.counters),
         _promises(snapshot.counters),
+        *(Text(f"HTTP at {url}") for url in gateways),
     )
     return Panel(body, title=title, title_align="left", subtitle=below, subtitle_align="left", width=80)
 
