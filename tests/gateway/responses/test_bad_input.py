@@ -1,4 +1,4 @@
-"""What `/v1/responses` refuses, by the name of the field."""
+"""Bad requests to `/v1/responses` are refused by the name of the field."""
 
 from __future__ import annotations
 
