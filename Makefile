@@ -106,6 +106,10 @@ npm-package: $(NODE_READY) ## build the npm package of the TypeScript SDK into b
 	@cp LICENSE $(SDK)
 	@cd $(SDK) && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm pack --loglevel=error --pack-destination $(CURDIR)/build
 
+.PHONY: test-compose
+test-compose: $(READY) ## build the images, run the composed fleet and strike its containers; needs Docker and Compose 2
+	$(BIN)/python -m pytest -m compose -s tests/compose $(PYTEST_ARGS)
+
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 .PHONY: check
@@ -219,12 +223,13 @@ demo-model: $(READY) ## train the checkpoint in demo_model/ again
 .PHONY: lock
 lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV_ARGS=--upgrade for the newest
 	$(call compile,dev,pyproject.toml --extra router --extra gateway --extra worker --extra dev)
-	$(call compile,router,pyproject.toml --extra router --constraint requirements/dev.lock)
+	$(call compile,router,pyproject.toml --extra router --constraint requirements/dev.lock --excludes requirements/router-excludes.txt)
 	$(call compile,gateway,pyproject.toml --extra gateway --constraint requirements/dev.lock)
 	$(call compile,worker,pyproject.toml --extra worker --constraint requirements/dev.lock)
 	$(call compile,proto,requirements/proto.in)
 	$(call compile,nixl,requirements/nixl.in --no-deps)
 	$(call compile,node,requirements/node.in)
+	$(call compile,sbom,requirements/sbom.in)
 	$(call compile,lock,requirements/lock.in)
 	$(foreach client,$(CLIENTS),$(call compile-client,$(client)))
 

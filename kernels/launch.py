@@ -3,17 +3,23 @@
 from typing import Any
 
 import torch
-import triton
-from triton.runtime.interpreter import InterpretedFunction
+
+from kernels.language import HAS_TRITON, triton
 
 
 def is_interpreted(kernel: Any) -> bool:
     """Return whether TRITON_INTERPRET was set when `kernel` was defined; later changes have no effect."""
-    return isinstance(kernel, InterpretedFunction)
+    return HAS_TRITON and isinstance(kernel, triton.runtime.interpreter.InterpretedFunction)
 
 
 def can_launch(kernel: Any, device: torch.device) -> bool:
-    """Return whether `kernel` runs on tensors of this device; if not, the op's reference does."""
+    """Return whether `kernel` runs on tensors of this device; if not, the op's reference does.
+
+    Raises:
+        RuntimeError: the tensors are on a GPU, and Triton is not installed.
+    """
+    if device.type == "cuda" and not HAS_TRITON:
+        raise RuntimeError("a worker on a GPU needs the package triton, which is not installed")
     return device.type == "cuda" or is_interpreted(kernel)
 
 
@@ -36,4 +42,5 @@ def pad_to_dot(size: int) -> int:
 
 
 def next_power_of_2(size: int) -> int:
-    return int(triton.next_power_of_2(size))
+    """Return the power of two from `size`, at least 1, up."""
+    return 1 << (size - 1).bit_length()

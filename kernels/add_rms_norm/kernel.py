@@ -12,12 +12,11 @@ so a row has the same bits whatever the other rows are.
 """
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from kernels.add_rms_norm.reference import add_rms_norm_reference
 from kernels.checks import FLOAT_DTYPES, check_tensor
+from kernels.language import tl, triton
 from kernels.launch import can_launch, next_power_of_2
 
 # A thread takes 8 elements, 16 bytes in 16 bits, of a row of up to 4096: a decode step has fewer rows than

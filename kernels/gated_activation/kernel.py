@@ -8,12 +8,11 @@ act: silu(x) = x · σ(x); gelu(x) = x · Φ(x); gelu_pytorch_tanh, its approxim
 """
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.gated_activation.reference import ACTIVATIONS, gated_activation_reference
+from kernels.language import tl, triton
 from kernels.launch import can_launch
 
 # Bound by memory. A thread has two loads of 16 bytes (in 16 bits) in flight, and even one token of a wide MLP

@@ -15,12 +15,11 @@ of TF32.
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.invariant_linear.reference import invariant_linear_reference
+from kernels.language import tl, triton
 from kernels.launch import can_launch, dot_in_fp32
 
 # Tiles of one column of the weight that run one after another, while the device's cache holds its part of x.

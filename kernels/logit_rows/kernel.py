@@ -8,9 +8,8 @@ In float32, rounded at each operation, as torch does it. Keskar et al., "CTRL", 
 """
 
 import torch
-import triton
-import triton.language as tl
 
+from kernels.language import tl, triton
 from kernels.logit_rows.arguments import Way
 from kernels.selection.kernel import LOG2_E
 

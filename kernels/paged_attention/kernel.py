@@ -9,8 +9,7 @@ key's scale then multiplies its column of scores, and a value's its column of we
 for each KV row instead of head_dim, and adds no rounding to that of quantisation.
 """
 
-import triton
-import triton.language as tl
+from kernels.language import tl, triton
 
 # KV rows per step of the loop. 64 rows of 256 bytes are 32 KiB with K and V, so that a Hopper SM's 227 KiB
 # hold several programs with more than one tile in flight each. Wider rows make the tile shorter.

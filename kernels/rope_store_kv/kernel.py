@@ -18,12 +18,11 @@ num_kv_heads, block_size] float32, gets what `kernels.store_kv.quantise` makes o
 """
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from kernels.add_rms_norm.kernel import weighted
 from kernels.checks import FLOAT_DTYPES, KV_LIMITS, check_tensor, scales_strides
+from kernels.language import tl, triton
 from kernels.launch import can_launch, next_power_of_2
 from kernels.rope_store_kv.reference import NO_NORMS, HeadNorms, rope_store_kv_reference
 from kernels.store_kv.kernel import check_store, in_steps, largest, quantise_rows

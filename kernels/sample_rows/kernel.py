@@ -19,10 +19,9 @@ into a cache. If nearly every token is a candidate, one program reads the row so
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from kernels.language import tl, triton
 from kernels.launch import can_launch, next_power_of_2
 from kernels.logit_rows.arguments import Edits, Seen, Way, check_arguments
 from kernels.logit_rows.kernel import is_penalised, load_logits, load_scale, load_way

@@ -11,8 +11,7 @@ in place of counts finds top-k's and top-p's thresholds and the drawn token: eac
 which the amounts of items with keys ≥ v reach a target. A pass over the items finds two bits of v.
 """
 
-import triton
-import triton.language as tl
+from kernels.language import tl, triton
 
 MAX_ITEMS = 1 << 18
 LOG2_E = tl.constexpr(1.4426950408889634)

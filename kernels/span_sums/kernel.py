@@ -7,10 +7,9 @@ in Flash-Decoding (Dao et al. 2023), but with the same additions as in the chunk
 """
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from kernels.language import tl, triton
 from kernels.launch import next_power_of_2
 from kernels.paged_attention.kernel import MAX_TILE, normalise
 

@@ -10,8 +10,6 @@ num_kv_heads, block_size] float32 the rows' scales.
 """
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from kernels.checks import (
@@ -22,6 +20,7 @@ from kernels.checks import (
     check_tensor,
     scales_strides,
 )
+from kernels.language import tl, triton
 from kernels.launch import can_launch, next_power_of_2
 from kernels.store_kv.reference import store_kv_reference
 

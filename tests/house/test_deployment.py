@@ -50,7 +50,7 @@ def test_image_holds_every_package_that_its_services_import(image: str) -> None:
 
 
 def test_build_context_lets_in_what_the_images_copy() -> None:
-    let_in = set(re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE))
+    let_in = set(re.findall(r"^!(\w+)\b", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE))
     copied = {
         name
         for image in IMAGES
@@ -62,7 +62,7 @@ def test_build_context_lets_in_what_the_images_copy() -> None:
 def test_worker_image_pins_the_torch_that_the_checkout_pins() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pinned = [name for name in project["optional-dependencies"]["worker"] if name.startswith("torch==")]
-    assert re.findall(r"torch==[\d.]+", _dockerfile("worker")) == pinned
+    assert set(re.findall(r"torch==[\d.]+", _dockerfile("worker"))) == set(pinned)
 
 
 @pytest.mark.parametrize("image", ["router", "gateway"])

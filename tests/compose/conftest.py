@@ -1,0 +1,42 @@
+"""One composed fleet, built from the checkout, for all tests of the folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.compose.engine import ROOT, check_compose, docker_engine, ensure_base_images, run, torch_arguments
+
+BUILT = ("router", "gateway", "prefill-1")
+"""One service of each image."""
+
+
+@pytest.fixture(scope="session")
+def images() -> Iterator[None]:
+    """The images of the checkout, built."""
+    with docker_engine():
+        check_compose()
+        ensure_base_images()
+        with torch_arguments() as environment:
+            subprocess.run(
+                ["docker", "compose", "-f", "docker-compose.yml", "-f", "tests/compose/build.yml", "build",
+                 *BUILT],
+                cwd=ROOT,
+                env={**os.environ, **environment},
+                check=True,
+            )  # fmt: skip
+        yield
+
+
+@pytest.fixture(scope="session")
+def fleet(images: None) -> Iterator[None]:
+    """The fleet of docker-compose.yml, healthy; nothing of it is left afterwards."""
+    run("docker", "compose", "down", "--volumes", "--timeout", "5")
+    try:
+        run("docker", "compose", "up", "--detach", "--no-build", "--wait", timeout_s=600.0)
+        yield
+    finally:
+        run("docker", "compose", "down", "--volumes", "--timeout", "5")
