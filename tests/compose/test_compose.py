@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(
 NUM_STREAMS, NUM_TOKENS = 8, 600
 PROMPT = "Several things can be said about a list: "
 BUDGETS_MB = {"baton-router": 150, "baton-gateway": 150, "baton-worker": 1200}
-"""What images may take; the base images are counted as they are here."""
+"""The largest size of each image, base image included."""
 
 
 def container(service: str) -> str:
@@ -102,7 +102,7 @@ def restart_redis() -> None:
 
 
 def replace_the_workers() -> None:
-    """As after a build of a new image: each container is stopped, drains, and a new one takes its place."""
+    """Replace one container after another, as after the build of a new image: each drains first."""
     for worker in ("prefill-1", "prefill-2", "decode-1", "decode-2"):
         run(
             "docker", "compose", "up", "--detach", "--no-build", "--no-deps", "--force-recreate", "--wait",

@@ -10,6 +10,7 @@ LEFT_OUT = {
     "benchmarks": "starts fleets",
     "chaos": "starts fleets",
     "clients": "starts fleets and Node.js",
+    "compose": "runs containers",
     "demo_model": "trains and runs a model",
     "docs": "copies the checkout",
     "engine/calibration": "runs models",
