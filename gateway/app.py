@@ -39,7 +39,6 @@ def make_app(
 ) -> FastAPI:
     """Return the application, which refuses what Redis would keep without it. The caller closes `fleet`."""
     app = FastAPI(title="Baton", openapi_url=None)
-    app.state.redis = redis
     app.add_middleware(CallerKey)
     for api in (openai, anthropic):
         app.include_router(api.routes(fleet, max_body_bytes))

@@ -24,19 +24,19 @@ LINES = [
     line(f"line-{n}", max_tokens=40 + n % 7, temperature=0.9, seed=n, ignore_eos=True)
     for n in range(NUM_LINES)
 ]
-ARGS = ("--dtype", "float64", "--num-blocks", "512")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
     spec = FleetSpec(
         model=DEMO_MODEL,
+        timed="demo-cpu",
         routers=2,
         prefill=0,
         decode=2,
         gateways=2,
         run_dir=tmp_path_factory.mktemp("batches"),
-        extra_args={"decode": ARGS, "gateway": ("--batch-lines", "4")},
+        extra_args={"gateway": ("--batch-lines", "4")},
     )
     events: list[FleetEvent] = []
     async with Fleet(spec, events.append, zygote.process) as started:
@@ -55,6 +55,10 @@ class Caller:
             openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0)
             for url in fleet.gateway_urls
         ]
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
 
     async def do(self, what: Any) -> Any:
         async with asyncio.timeout(PATIENCE_S):
@@ -95,8 +99,14 @@ class Caller:
         return {row["custom_id"]: row["response"]["body"]["choices"][0]["message"]["content"] for row in rows}
 
 
-async def test_deaths_change_no_result(fleet: Fleet) -> None:
-    caller = Caller(fleet)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def caller(fleet: Fleet) -> AsyncIterator[Caller]:
+    opened = Caller(fleet)
+    yield opened
+    await opened.close()
+
+
+async def test_deaths_change_no_result(fleet: Fleet, caller: Caller) -> None:
     expected = await caller.results(await caller.start())
     assert len(expected) == NUM_LINES
     batch = await caller.start()
