@@ -66,7 +66,10 @@ export class NotFound extends BatonError {}
 export class Conflict extends BatonError {}
 
 /** A later call has taken over this request and receives its events. A new call would take it back. */
-export class Superseded extends Conflict {}
+export class Superseded extends Conflict {
+  /** The number of the later call's session; 0 if it is not known. */
+  session = 0;
+}
 
 /** The fleet requires a credential, another one, or one that allows more. */
 export class NotAllowed extends BatonError {}

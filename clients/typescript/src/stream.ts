@@ -2,15 +2,24 @@
  * One generation: an iterable of events that survives routers.
  *
  *     generate ──break before any event──▶ generate again: the same requestId, so nothing is done twice
- *         └─────break after an event─────▶ resume: session + 1 and the tokens received, on any router
- *               or the router is leaving
+ *         ├─────break after an event─────▶ resume: session + 1 and the tokens received, on any router
+ *         │     or the router is leaving
+ *         └─────an earlier caller resumed──▶ resume: its session + 1 and no tokens, which takes the request back
  *
  * Every call after a break has the next session number, so that a router which wakes late is refused. Events
  * that a resumed session repeats are not passed to the caller again.
  */
 
 import type { GenerateRequest, GenerationEvent } from "../gen/baton/v1/inference_pb.js";
-import { BatonError, GenerationFailed, Internal, StreamCorrupt, TimedOut, Unavailable } from "./errors.ts";
+import {
+  BatonError,
+  GenerationFailed,
+  Internal,
+  StreamCorrupt,
+  Superseded,
+  TimedOut,
+  Unavailable,
+} from "./errors.ts";
 import { type CheckedTimeout, Limits } from "./limits.ts";
 import { completionOf, Progress } from "./progress.ts";
 import type { Routers } from "./routers.ts";
@@ -107,6 +116,11 @@ export class GenerationStream implements AsyncIterable<Event> {
         throw new Unavailable("the stream ended before the generation did", router.address);
       } catch (error) {
         limits.signal.throwIfAborted();
+        // An earlier caller resumed this request. This one begins, so it takes the request back.
+        if (error instanceof Superseded && session === 0 && !progress.started && error.session > 0) {
+          session = error.session + 1;
+          continue;
+        }
         if (error instanceof CallCrashed) crashes += 1;
         if (crashes === MAX_CRASHES) throw new Internal(String(error), { cause: error });
         const away = breakOf(error, router);

@@ -57,6 +57,7 @@ export function errorOf(thrown: unknown, address: string): unknown {
   const reason = info?.domain === DOMAIN ? info.reason : "";
   const found = statusOf(thrown, reason, address);
   found.reason = reason;
+  if (found instanceof Superseded) found.session = Number(info?.metadata.session ?? 0);
   return found;
 }
 
