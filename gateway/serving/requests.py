@@ -1,4 +1,4 @@
-"""What is counted and logged of each HTTP request: one line at its end. Prompts are never logged."""
+"""The record of each HTTP request: counted, and logged as one line at its end. Prompts are never logged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROBES = frozenset({"/health"})
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What happened to one request so far."""
+    """The course of one request so far."""
 
     began_at: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None

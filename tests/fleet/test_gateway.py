@@ -108,7 +108,7 @@ async def test_a_gateway_that_leaves_finishes_its_streams(served: Served) -> Non
     assert await streaming == expected
 
 
-async def test_streams_of_two_gateways_outlive_a_router_and_the_other_gateway(served: Served) -> None:
+async def test_streams_of_two_gateways_outlive_a_router(served: Served) -> None:
     expected = await chat(served.http)
     async with httpx.AsyncClient(base_url=served.fleet.gateway_urls[1], timeout=PATIENCE_S) as other:
         callers = (served.http, served.http, other, other)  # each gateway takes the routers in turn

@@ -116,7 +116,7 @@ async def test_a_thousand_callers_who_leave_anywhere_leak_nothing(served: Served
     assert (await served.gateway.http.post("/v1/chat/completions", json=whole)).status_code == 200
 
 
-async def test_a_caller_who_does_not_read_costs_bounded_memory_and_no_neighbour(served: Served) -> None:
+async def test_a_caller_who_does_not_read_costs_bounded_memory(served: Served) -> None:
     with socket.socket() as caller:
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         caller.connect(("127.0.0.1", served.port))

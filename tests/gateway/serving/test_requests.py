@@ -1,4 +1,4 @@
-"""What a gateway counts and logs of its requests, and how it drains."""
+"""Requests that a gateway counts and logs, and its drain."""
 
 from __future__ import annotations
 
