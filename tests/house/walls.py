@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engine",
         "kernels",
         "kvtransfer",
+        "output_text",
         "reporting",
         "router",
         "scheduling",

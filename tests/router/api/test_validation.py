@@ -199,7 +199,7 @@ def test_bad_request_reaches_the_client_in_detail(
 
 
 @pytest.mark.parametrize("stated", [None, True, False])
-def test_special_tokens_that_mark_calls_stay_in_the_text_unless_stated(
+def test_special_tokens_that_mark_calls_stay_in_the_text(
     stated: bool | None, facts: ModelFacts
 ) -> None:
     raw = replace(GOOD, skip_special_tokens=stated)
