@@ -199,9 +199,7 @@ def test_bad_request_reaches_the_client_in_detail(
 
 
 @pytest.mark.parametrize("stated", [None, True, False])
-def test_special_tokens_that_mark_calls_stay_in_the_text(
-    stated: bool | None, facts: ModelFacts
-) -> None:
+def test_special_tokens_that_mark_calls_stay_in_the_text(stated: bool | None, facts: ModelFacts) -> None:
     raw = replace(GOOD, skip_special_tokens=stated)
     assert checked_stop(raw, (5,), facts).skip_special_tokens is (stated is not False)
     marked = checked_stop(raw, (5,), facts, skips_special_tokens=False)
