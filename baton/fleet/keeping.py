@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from baton.fleet.errors import FleetError, ProcessFailed, ProcessKeepsDying, StartTimeout
 from baton.fleet.events import FleetEvent, ProcessDied, ProcessRestarted, ProcessRestarting
 from baton.fleet.launcher import Fleet, cancel
+from baton.fleet.spec import kind_of
 
 SOON_S = 60.0
 """A process that served for a shorter time died early."""
@@ -68,7 +69,7 @@ class Keeper:
         return all(any(name.startswith(kind) for name in names) for kind in ("router-", "decode-"))
 
     def _handle(self, death: ProcessDied) -> None:
-        left_on_request = death.exit_code == 0 and death.name != "redis"
+        left_on_request = death.exit_code == 0 and kind_of(death.name) != "redis"
         if self._restarts and not left_on_request:
             self._returning.add(asyncio.create_task(self._revive(death)))
         else:

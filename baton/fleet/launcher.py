@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
+import itertools
 import os
 import socket
 import tempfile
@@ -28,6 +29,8 @@ from baton.fleet.processes.process import ManagedProcess, ProcessSpec
 from baton.fleet.rundir import next_run_dir
 from baton.fleet.secured import REDIS_USER, SecuredFleet, secure
 from baton.fleet.spec import (
+    GATEWAY_REDIS,
+    REDIS,
     FleetSpec,
     Surroundings,
     gateway_processes,
@@ -61,7 +64,7 @@ class Fleet:
         make_process: MakeProcess = ManagedProcess,
     ) -> None:
         self.spec = spec
-        self.redis_url = spec.redis_url or ""
+        self.redis_url = self.gateway_redis_url = spec.redis_url or ""
         self.secured: SecuredFleet | None = None
         self._on_event = on_event
         self._group = ProcessGroup(on_event, make_process, spec.standstill_s)
@@ -223,8 +226,12 @@ class Fleet:
         if self.spec.secure is not None:
             self.secured = secure(self.spec.secure, dt.datetime.now(dt.UTC))
         if redis_server is not None:
-            await self._start_redis(redis_server, self._private_folder(None))
-        around = Surroundings(checkout, self.redis_url, self._shm_folder(), self.secured)
+            self.redis_url = await self._start_redis(REDIS, redis_server)
+            if self.spec.gateways:
+                self.gateway_redis_url = await self._start_redis(GATEWAY_REDIS, redis_server)
+        around = Surroundings(
+            checkout, self.redis_url, self.gateway_redis_url, self._shm_folder(), self.secured
+        )
         await self._group.start_all(service_processes(self.spec, around))
         await self._group.start_all(gateway_processes(self.spec, around, self.router_addresses))
         if self.spec.await_connections:
@@ -251,20 +258,19 @@ class Fleet:
         except OSError:  # without /dev/shm, workers take their default or another transport
             return None
 
-    async def _start_redis(self, server: Path, folder: Path) -> None:
-        for attempt in range(_REDIS_PORT_TRIES):
-            users = None if self.secured is None else self.secured.write_redis_config(folder)
-            process = redis_process(server, _free_port(), folder, users, durable=self.spec.gateways > 0)
+    async def _start_redis(self, name: str, server: Path) -> str:
+        """Start a private server and return its URL."""
+        folder = self._private_folder(None)
+        users = None if self.secured is None else self.secured.write_redis_config(folder)
+        for attempt in itertools.count(1):
+            process = redis_process(name, server, _free_port(), folder, users)
             try:
                 await self._group.start_all([process])
+                break
             except ProcessFailed:  # another process may have taken the port meanwhile
-                if attempt == _REDIS_PORT_TRIES - 1:
+                if attempt == _REDIS_PORT_TRIES:
                     raise
-                continue
-            self.redis_url = (
-                f"redis://{process.address}/0" if users is None else f"unix://{REDIS_USER}@{process.address}"
-            )
-            return
+        return f"redis://{process.address}/0" if users is None else f"unix://{REDIS_USER}@{process.address}"
 
     async def _await_connections(self) -> None:
         limit_s = self.spec.standstill_s

@@ -139,6 +139,10 @@ class FleetSpec:
         return max(1, _usable_cores() // self.num_workers)
 
 
+REDIS, GATEWAY_REDIS = "redis", "redis-gateway"
+"""The private servers: the fleet's own, and the one in which gateways keep what outlives them."""
+
+
 def _usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -149,6 +153,7 @@ class Surroundings:
 
     checkout: Path
     redis_url: str
+    gateway_redis_url: str
     shm_dir: Path | None
     secured: SecuredFleet | None = None
 
@@ -161,7 +166,7 @@ def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec
 
 def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[str]) -> list[ProcessSpec]:
     """Return the gateways, which are clients of the routers at these addresses."""
-    named = ["--redis", around.redis_url]
+    named = ["--redis", around.gateway_redis_url]
     named += itertools.chain.from_iterable(("--router", address) for address in routers)
     return [
         _process(spec, around, "gateway", name, [*_listen(spec.http_port, index), *named])
@@ -169,12 +174,11 @@ def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[s
     ]
 
 
-def redis_process(
-    server: Path, port: int, folder: Path, users: Path | None = None, *, durable: bool
-) -> ProcessSpec:
-    """Return a private server that evicts no key. A durable one logs to `folder`, for its own restart.
+def redis_process(name: str, server: Path, port: int, folder: Path, users: Path | None = None) -> ProcessSpec:
+    """Return a private server that evicts no key.
 
-    What gateways keep for their callers is in that log; the fleet's own state begins anew with each start.
+    The fleet's own keeps nothing on disk, since the fleet's state begins anew with each start. The gateways'
+    logs to `folder` what they keep for their callers; a full disk or memory there stops nobody else.
     With a file of `users` it listens on a unix socket in `folder` instead of the port. The redis-server in
     Baton's packages is built without TLS, and a socket that only this user can reach needs none.
     """
@@ -183,7 +187,7 @@ def redis_process(
         "port": str(port),
         "dir": str(folder),
         "save": "",
-        "appendonly": "yes" if durable else "no",
+        "appendonly": "yes" if name == GATEWAY_REDIS else "no",
         "maxmemory_policy": "noeviction",
         "daemonize": "no",
     }
@@ -191,7 +195,7 @@ def redis_process(
     if users is not None:
         address = str(folder / "redis.sock")
         settings |= {"port": "0", "unixsocket": address, "unixsocketperm": "600", "aclfile": str(users)}
-    return ProcessSpec("redis", (str(server), *_flags(**settings)), folder, _REDIS_READY, address)
+    return ProcessSpec(name, (str(server), *_flags(**settings)), folder, _REDIS_READY, address)
 
 
 def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> ProcessSpec:

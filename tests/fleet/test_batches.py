@@ -110,7 +110,9 @@ async def test_deaths_change_no_result(fleet: Fleet, caller: Caller) -> None:
     expected = await caller.results(await caller.start())
     assert len(expected) == NUM_LINES
     batch = await caller.start()
-    victims = ("gateway-0", "decode-0", "redis", "gateway-1", "router-0", "router-1", "redis", "decode-1")
+    victims = (
+        "gateway-0", "decode-0", "redis-gateway", "gateway-1", "router-0", "router-1", "redis", "decode-1",
+    )  # fmt: skip
     for place, victim in enumerate(victims):
         await caller.reached(batch, 3 + 6 * place)
         assert (await caller.look(batch)).status == "in_progress"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 import pytest_asyncio
+import redis.asyncio
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
 from baton.fleet.events import ProcessReplaced, ProcessRestarted
@@ -139,7 +140,7 @@ async def test_a_killed_gateway_returns_at_its_address(served: Served) -> None:
 async def test_a_stored_response_outlives_redis_and_its_gateway(served: Served) -> None:
     body = {"input": "How do I read a file?", "max_output_tokens": 4, "store": True}
     kept = (await served.http.post("/v1/responses", json=body)).json()
-    for name in ("redis", "gateway-0"):
+    for name in ("redis-gateway", "gateway-0"):
         await kill(served, name)
 
     async def found() -> bool:
@@ -148,6 +149,20 @@ async def test_a_stored_response_outlives_redis_and_its_gateway(served: Served) 
         return response.status_code == 200 and bool(response.json() == kept)
 
     await until(found, "the response is there again")
+
+
+async def test_a_full_redis_of_gateways_costs_only_what_is_stored(served: Served) -> None:
+    body = {"input": "How do I read a file?", "max_output_tokens": 4}
+    async with redis.asyncio.from_url(served.fleet.gateway_redis_url) as client:
+        before = str((await client.config_get("maxmemory"))["maxmemory"])
+        await client.config_set("maxmemory", "1")
+        try:
+            stored = await served.http.post("/v1/responses", json={**body, "store": True})
+            passing = await served.http.post("/v1/responses", json={**body, "store": False})
+        finally:
+            await client.config_set("maxmemory", before)
+    assert (stored.status_code, passing.status_code) == (503, 200), stored.text
+    assert (await served.http.post("/v1/responses", json={**body, "store": True})).status_code == 200
 
 
 async def kill(served: Served, name: str) -> None:

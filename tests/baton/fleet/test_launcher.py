@@ -13,7 +13,7 @@ import redis.asyncio
 from baton.fleet import Fleet, FleetEvent, FleetSpec
 from baton.fleet.errors import GatewayNotInstalled, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
-from baton.fleet.spec import redis_process
+from baton.fleet.spec import GATEWAY_REDIS, REDIS, redis_process
 from tests.patience import PATIENCE_S
 
 MakeSpec = Callable[..., FleetSpec]
@@ -77,8 +77,8 @@ async def test_the_private_redis_is_real_keeps_nothing_and_evicts_nothing(make_s
 
 
 def test_the_private_redis_of_gateways_logs_for_its_own_restart(tmp_path: Path) -> None:
-    for durable, setting in ((True, "yes"), (False, "no")):
-        command = redis_process(Path("redis-server"), 1, tmp_path, durable=durable).command
+    for name, setting in ((GATEWAY_REDIS, "yes"), (REDIS, "no")):
+        command = redis_process(name, Path("redis-server"), 1, tmp_path).command
         assert command[command.index("--appendonly") + 1] == setting
 
 

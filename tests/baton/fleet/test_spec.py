@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,12 @@ from scheduling import policies
 from scheduling.placement import Placement
 
 MODEL = Path("/models/demo")
-AROUND = Surroundings(checkout=Path("/checkout"), redis_url="redis://127.0.0.1:7000/0", shm_dir=None)
+AROUND = Surroundings(
+    checkout=Path("/checkout"),
+    redis_url="redis://127.0.0.1:7000/0",
+    gateway_redis_url="redis://127.0.0.1:7001/0",
+    shm_dir=None,
+)
 
 
 def command(spec: FleetSpec, name: str) -> list[str]:
@@ -114,7 +120,7 @@ def test_workers_share_the_cores_and_get_at_least_one_each() -> None:
 
 
 def test_only_workers_are_told_of_shared_memory() -> None:
-    around = Surroundings(checkout=Path("/c"), redis_url="redis://h", shm_dir=Path("/shm/own"))
+    around = replace(AROUND, shm_dir=Path("/shm/own"))
     told = [p.name for p in service_processes(FleetSpec(model=MODEL), around) if "--shm-dir" in p.command]
     assert told == ["prefill-0", "decode-0"]
 
@@ -129,7 +135,7 @@ def test_a_gateway_calls_every_router_and_is_told_of_no_model() -> None:
     assert value(second, "--listen") == "127.0.0.1:8001"
     assert " ".join(second).endswith("--router h:1 --router h:2 --connect-s 1")
     assert value(second, "--drain-s") == "3"
-    assert value(first, "--redis") == AROUND.redis_url
+    assert value(first, "--redis") == AROUND.gateway_redis_url
     assert "--model" not in first
 
 
