@@ -113,13 +113,16 @@ class AsyncClient:
         truncate_prompt_tokens: int | None = None,
         output_format: OutputFormat | None = None,
         user: str = "",
+        cancel_when_closed: bool = True,
         timeout: Timeout | None = None,
     ) -> GenerationStream:
         """Return the events of one generation. The request is sent when the first event is awaited.
 
         Two calls with the same `request_id` are one generation, of which both receive all events.
         `truncate_prompt_tokens` keeps only the last tokens of the prompt. `user` names the caller's own user,
-        for the fleet's logs.
+        for the fleet's logs. A caller who closes the stream early cancels the generation. If
+        `cancel_when_closed` is false, the fleet goes on for `resume_grace_s`, and a call with the same
+        `request_id` receives all events.
         """
         # A seed drawn here stays the same on every router that resumes the generation.
         sampling = sampling or Sampling()
@@ -138,7 +141,8 @@ class AsyncClient:
             output_format=output_format,
             user=user,
         )
-        return GenerationStream(request, self._routers, timeout or self._timeout, self._abandon)
+        abandon = self._abandon if cancel_when_closed else None
+        return GenerationStream(request, self._routers, timeout or self._timeout, abandon)
 
     async def complete(
         self,

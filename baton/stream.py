@@ -48,9 +48,9 @@ _STILL_RUNNING = (TimedOut, StreamCorrupt, Internal, Unavailable)
 class GenerationStream:
     """The events of one generation, to be iterated once.
 
-    Leaving early ends the generation on the fleet: at once if it was entered with `async with`, else when the
-    interpreter drops the iterator. `resumes` counts the resumed breaks, `retries` the calls sent again before
-    any event.
+    Leaving early calls `abandon`, which ends the generation on the fleet: at once if it was entered with
+    `async with`, else when the interpreter drops the iterator. `resumes` counts the resumed breaks,
+    `retries` the calls sent again before any event.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class GenerationStream:
         request: inference_pb2.GenerateRequest,
         routers: Routers,
         timeout: Timeout,
-        abandon: Callable[[str], None],
+        abandon: Callable[[str], None] | None,
     ) -> None:
         self.request_id = request.request_id
         self.resumes = 0
@@ -122,7 +122,7 @@ class GenerationStream:
             over = not isinstance(error, _STILL_RUNNING)
             raise
         finally:
-            if not over:
+            if not over and self._abandon is not None:
                 self._abandon(self.request_id)
 
     async def _sessions(self) -> AsyncGenerator[Event, None]:

@@ -30,6 +30,8 @@ class Generation:
     request_id: str = ""
     truncate_prompt_tokens: int | None = None
     output_format: OutputFormat | None = None
+    cancel_when_closed: bool = True
+    """If false, the fleet goes on for a while when the caller's connection breaks, who may ask again."""
 
     def send(self, fleet: FleetClient) -> GenerationStream:
         return fleet.sdk.generate(
@@ -40,6 +42,7 @@ class Generation:
             request_id=self.request_id,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
             output_format=self.output_format,
+            cancel_when_closed=self.cancel_when_closed,
         )
 
 

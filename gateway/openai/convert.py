@@ -70,6 +70,7 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
         headers.get(ID_HEADER, ""),
         body.truncate_prompt_tokens,
         _output_format(body),
+        cancel_when_closed=ID_HEADER not in headers,
     )
 
 
@@ -101,6 +102,7 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
             f"{request_id}-{index}" if request_id and len(prompts) > 1 else request_id,
             body.truncate_prompt_tokens,
             _output_format(body),
+            cancel_when_closed=not request_id,
         )
         for index, prompt in enumerate(prompts)
     ]

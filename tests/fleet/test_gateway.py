@@ -165,6 +165,19 @@ async def test_a_full_redis_of_gateways_costs_only_what_is_stored(served: Served
     assert (await served.http.post("/v1/responses", json={**body, "store": True})).status_code == 200
 
 
+async def test_a_keyed_stream_is_had_again_after_its_connection_broke(served: Served) -> None:
+    expected = await chat(served.http, asyncio.Event())
+    headers = {"idempotency-key": "broken-off"}
+    async with served.http.stream(
+        "POST", "/v1/chat/completions", json=CHAT | {"stream": True}, headers=headers
+    ) as had:
+        async for line in had.aiter_lines():
+            if '"content"' in line:
+                break
+    whole = await served.http.post("/v1/chat/completions", json=CHAT, headers=headers)
+    assert whole.json()["choices"][0]["message"]["content"] == expected
+
+
 async def kill(served: Served, name: str) -> None:
     """Kill a process, and wait until it is restarted."""
     num_before = served.events.count(ProcessRestarted(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -201,14 +202,32 @@ async def test_a_failed_generation_ends_its_stream_with_an_error(
 async def test_a_caller_who_leaves_a_silent_request_cancels_it(
     router: ScriptedRouter, gateway: Gateway, stream: bool
 ) -> None:
-    router.scripts[:] = [(accepted(request_id="left"), queued(), HANG)]
+    router.scripts[:] = [(accepted(), queued(), HANG)]
     body = {"messages": HELLO, "stream": stream}
-    headers = {"idempotency-key": "left"}
-    calling = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=body, headers=headers))
-    await router.until_heard("Generate")
+    calling = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=body))
+    asked = await router.until_heard("Generate")
     calling.cancel()
     cancelled = await router.until_heard("Cancel")
-    assert cancelled.request_id == "left"
+    assert cancelled.request_id == asked.request_id
+
+
+async def test_a_keyed_request_goes_on_when_its_connection_breaks(
+    router: ScriptedRouter, gateway: Gateway
+) -> None:
+    router.scripts[:] = [(accepted(), queued(), HANG), (accepted(), tokens(0, 1), ended(1), finished())]
+    call = partial(
+        gateway.http.post,
+        "/v1/chat/completions",
+        json={"messages": HELLO},
+        headers={"idempotency-key": "mine"},
+    )
+    calling = asyncio.create_task(call())
+    first = await router.until_heard("Generate")
+    calling.cancel()
+    await router.until_heard("Generate let go")
+    assert (await call()).status_code == 200
+    assert router.calls("Cancel") == []
+    assert [asked.request_id for asked in router.calls("Generate")] == [first.request_id] * 2
 
 
 REFUSAL = (
