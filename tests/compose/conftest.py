@@ -8,7 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.compose.engine import ROOT, check_compose, docker_engine, ensure_base_images, run, torch_arguments
+from tests.compose.engine import (
+    ROOT,
+    check_compose,
+    compose,
+    docker_engine,
+    ensure_base_images,
+    torch_arguments,
+    write_deterministic,
+)
 
 BUILT = ("router", "gateway", "prefill-1")
 """One service of each image."""
@@ -34,9 +42,10 @@ def images() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def fleet(images: None) -> Iterator[None]:
     """The fleet of docker-compose.yml, healthy; nothing of it is left afterwards."""
-    run("docker", "compose", "down", "--volumes", "--timeout", "5")
+    write_deterministic()
+    compose("down", "--volumes", "--timeout", "5")
     try:
-        run("docker", "compose", "up", "--detach", "--no-build", "--wait", timeout_s=600.0)
+        compose("up", "--detach", "--no-build", "--wait", timeout_s=600.0)
         yield
     finally:
-        run("docker", "compose", "down", "--volumes", "--timeout", "5")
+        compose("down", "--volumes", "--timeout", "5")

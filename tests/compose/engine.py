@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "compose"
 PYTHON = "python:3.11.14-slim-bookworm"
@@ -48,6 +50,24 @@ def run(*command: str, timeout_s: float = 120.0, check: bool = True, **options: 
     if check and ended.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {ended.stderr[-4000:] or ended.stdout[-4000:]}")
     return str(ended.stdout)
+
+
+def compose(*arguments: str, timeout_s: float = 120.0) -> str:
+    """Run `docker compose` on the fleet under test, whose workers compute deterministically."""
+    files = "-f", "docker-compose.yml", "-f", str(CACHE / "deterministic.yml")
+    return run("docker", "compose", *files, *arguments, timeout_s=timeout_s)
+
+
+def write_deterministic() -> None:
+    """Write the file that adds `--deterministic` to each worker, so that streams can be compared."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+    workers = {
+        name: {"command": [*service["command"], "--deterministic"]}
+        for name, service in services.items()
+        if service["command"][0] in {"prefill_worker", "decode_worker"}
+    }
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (CACHE / "deterministic.yml").write_text(yaml.safe_dump({"services": workers}), encoding="utf-8")
 
 
 @contextlib.contextmanager

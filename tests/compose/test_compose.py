@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from baton import AsyncClient, Sampling, Stop
-from tests.compose.engine import run
+from tests.compose.engine import compose, run
 
 pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -24,7 +24,7 @@ BUDGETS_MB = {"baton-router": 150, "baton-gateway": 150, "baton-worker": 1200}
 
 
 def container(service: str) -> str:
-    return run("docker", "compose", "ps", "--all", "--quiet", service).strip()
+    return compose("ps", "--all", "--quiet", service).strip()
 
 
 async def grpc_streams(begun: asyncio.Event) -> list[tuple[int, ...]]:
@@ -104,20 +104,16 @@ def restart_redis() -> None:
 def replace_the_workers() -> None:
     """Replace one container after another, as after the build of a new image: each drains first."""
     for worker in ("prefill-1", "prefill-2", "decode-1", "decode-2"):
-        run(
-            "docker", "compose", "up", "--detach", "--no-build", "--no-deps", "--force-recreate", "--wait",
-            worker, timeout_s=300.0,
-        )  # fmt: skip
+        compose(
+            "up", "--detach", "--no-build", "--no-deps", "--force-recreate", "--wait", worker, timeout_s=300.0
+        )
 
 
 def mend() -> None:
     """Bring the fleet back to what the file says."""
-    run("docker", "network", "disconnect", "--force", "baton_default", container("prefill-1"), check=False)
-    run(
-        "docker", "compose", "up", "--detach", "--no-build", "--no-deps", "--force-recreate", "prefill-1",
-        timeout_s=300.0,
-    )  # fmt: skip
-    run("docker", "compose", "up", "--detach", "--no-build", "--wait", timeout_s=600.0)
+    # A container that was cut off does not rejoin its network by itself.
+    compose("rm", "--stop", "--force", "prefill-1")
+    compose("up", "--detach", "--no-build", "--wait", timeout_s=600.0)
 
 
 STRIKES = (
@@ -139,7 +135,7 @@ async def test_streams_are_the_same_whatever_befalls_containers(fleet: None) -> 
 
 
 def test_containers_are_confined(fleet: None) -> None:
-    services = run("docker", "compose", "ps", "--services").split()
+    services = compose("ps", "--all", "--services").split()
     assert set(services) >= {"redis", "router", "gateway", "prefill-1", "decode-1"}
     for service in services:
         (found,) = json.loads(run("docker", "inspect", container(service)))
