@@ -143,7 +143,7 @@ def flags() -> argparse.ArgumentParser:
         "--redis",
         metavar="URL",
         help="where files, batches and responses are kept, by redis://, rediss:// or unix://; without it "
-        "they are not served",
+        "files and batches are not served, and responses are not stored",
     )
     add(
         "--response-ttl-s",

@@ -6,8 +6,9 @@
 
 Every policy, placement and door gets a fleet of its own, of the same size, and all get the same requests at
 the same times: seed by seed, beginning with another one each time, so that what drifts hits all alike.
-Promises are ratios of what the first fleet does without load, measured before the runs; a load is a share of
-what it completes when it is kept full. Ratios are against the first.
+Promises, if --ttft-x or --tpot-x asks for them, are ratios of what the first fleet does without load,
+measured before the runs; a load is a share of what it completes when it is kept full. Ratios are against
+the first.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rate.add_argument("--rate", type=numbers, metavar="R,R", help="requests a second")
     rate.add_argument("--load", type=numbers, metavar="L,L", help="share of capacity, measured first (0.6)")
     add("--requests", type=int, metavar="N", help=f"the most requests of a run ({BURST_REQUESTS} for burst)")
-    ttft = f"TTFT as a multiple of prefill without load, by class ({_listed(TTFT_RATIOS)})"
+    ttft = f"TTFT as a multiple of prefill without load, such as {_listed(TTFT_RATIOS)} (no promise)"
     add("--ttft-x", type=float, metavar="X", help=ttft)
-    tpot = f"TPOT as a multiple of a decode step, by class ({_listed(TPOT_RATIOS)})"
+    tpot = f"TPOT as a multiple of a decode step, such as {_listed(TPOT_RATIOS)} (no promise)"
     add("--tpot-x", type=float, metavar="X", help=tpot)
     add("--ttft-ms", type=int, metavar="MS", help="TTFT, absolute")
     add("--tpot-ms", type=int, metavar="MS", help="TPOT, absolute")

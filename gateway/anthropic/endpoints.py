@@ -32,7 +32,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         generation = generation_of(body, chat, request.headers)
         if not body.stream:
             (completion,) = await unless_gone(request, complete_all(fleet, [generation]))
-            return JSONResponse(message_json(completion, chat, model.name))
+            headers = {"x-request-id": completion.request_id}
+            return JSONResponse(message_json(completion, chat, model.name), headers=headers)
         running = await unless_gone(request, Running.begin(fleet, generation))
         return EventStream(message_events(running, chat, model.name), promise_headers(running.accepted))
 

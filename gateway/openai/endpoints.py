@@ -98,7 +98,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
             runnings = await unless_gone(request, begin_all(fleet, generations))
             return EventStream(writer.chunks(runnings, echoes), promise_headers(runnings[0].accepted))
         completions = await unless_gone(request, complete_all(fleet, generations))
-        return JSONResponse(writer.whole(completions, echoes))
+        headers = {"x-request-id": completions[0].request_id}
+        return JSONResponse(writer.whole(completions, echoes), headers=headers)
 
     return router
 

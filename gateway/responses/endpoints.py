@@ -34,6 +34,7 @@ def routes(fleet: FleetClient, max_body_bytes: int, store: ResponseStore | None)
         running = await unless_gone(request, accepted(asked, fleet))
         if body.stream:
             return EventStream(stream(asked, running), promise_headers(running.accepted))
-        return JSONResponse(await unless_gone(request, whole(asked, running)))
+        response = await unless_gone(request, whole(asked, running))
+        return JSONResponse(response, headers=promise_headers(running.accepted))
 
     return router

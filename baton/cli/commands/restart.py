@@ -17,6 +17,6 @@ async def run(args: argparse.Namespace) -> int:
     console = Console()
     async for replaced in ask_restart(args.run_dir or runs_of(find_checkout())):
         times = f"left in {replaced.left_s:.1f} s, replaced in {replaced.took_s:.1f} s"
-        console.print(Text.assemble(("✓", "green"), " ", (f"{replaced.name:<11}", "bold"), times))
+        console.print(Text.assemble(("✓", "green"), " ", (f"{replaced.name:<10} ", "bold"), times))
     console.print(Text("All services are new; Redis and the launcher run on."))
     return OK

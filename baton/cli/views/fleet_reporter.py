@@ -131,4 +131,4 @@ class FleetReporter:
         self._console.print(Text(f"  its log is {event.log_path}"), soft_wrap=True)
 
     def _line(self, mark: str, style: str, name: str, rest: str) -> None:
-        self._console.print(Text.assemble((mark, style), " ", (f"{name:<11}", "bold"), rest), soft_wrap=True)
+        self._console.print(Text.assemble((mark, style), " ", (f"{name:<10} ", "bold"), rest), soft_wrap=True)

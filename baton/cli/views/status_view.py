@@ -36,7 +36,7 @@ def render(facts: FleetFacts, snapshot: FleetSnapshot, gateways: Sequence[str] =
         _queue(snapshot.queue),
         _counters(snapshot.counters),
         _promises(snapshot.counters),
-        *(Text(f"HTTP at {url}") for url in gateways),
+        *(Text(f"http      {url}") for url in gateways),
     )
     return Panel(body, title=title, title_align="left", subtitle=below, subtitle_align="left", width=80)
 

@@ -102,7 +102,7 @@ def test_status_shows_workers_queue_and_promises_in_80_columns() -> None:
     facts = fleet_pb2.DescribeResponse(model_name="demo", block_size=16)
     text = shown(render(from_pb(FleetFacts, facts), snapshot_from_pb(snapshot), ["http://127.0.0.1:8000"]))
     assert max(map(len, text.splitlines())) <= 80
-    assert "HTTP at http://127.0.0.1:8000" in text
+    assert "http      http://127.0.0.1:8000" in text
     assert "12.3 ms" in text
     assert text.index("prefill-0") < text.index("decode-0")
     row = {line.split()[1]: line for line in text.splitlines() if "-" in line.split()[1]}
