@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from chat_formats.types import Tool
 
 _ANY = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
-_MAX_DEPTH = 8
+_MAX_VISITS = 1000
 _KINDS = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null"}
 
 
@@ -18,15 +18,39 @@ def parameter_types(tool: Tool, name: str) -> frozenset[str]:
     return types_of(properties.get(name) if isinstance(properties, dict) else None, tool.parameters)
 
 
-def types_of(schema: object, root: object, depth: int = _MAX_DEPTH) -> frozenset[str]:
-    """Return the types that a schema inside the document `root` allows; all if it does not say."""
-    if not isinstance(schema, dict) or not depth:
+def types_of(schema: object, root: object) -> frozenset[str]:
+    """Return the types that a schema inside the document `root` allows; all if it does not say.
+
+    All as well if it has more parts than are worth reading: they may refer to each other in any number.
+    """
+    types: set[str] = set()
+    references: set[str] = set()
+    waiting = [schema]
+    for _ in range(_MAX_VISITS):
+        if not waiting:
+            return frozenset(types) or _ANY
+        part = waiting.pop()
+        if isinstance(part, dict) and "$ref" in part:
+            reference = str(part["$ref"])
+            if reference not in references:
+                references.add(reference)
+                waiting.append(referred(reference, root))
+        elif (others := _alternatives(part)) is not None:
+            waiting += others
+        else:
+            types |= _stated_types(part)
+    return _ANY
+
+
+def _alternatives(schema: object) -> list[object] | None:
+    """Return the schemas of which a value follows one; None if there are none."""
+    found = [schema.get(word) for word in ("anyOf", "oneOf")] if isinstance(schema, dict) else []
+    return next((others for others in found if isinstance(others, list)), None)
+
+
+def _stated_types(schema: object) -> frozenset[str]:
+    if not isinstance(schema, dict):
         return _ANY
-    if "$ref" in schema:
-        return types_of(referred(schema["$ref"], root), root, depth - 1)
-    for word in ("anyOf", "oneOf"):
-        if isinstance(schema.get(word), list):
-            return frozenset().union(*(types_of(other, root, depth - 1) for other in schema[word]))
     stated = schema.get("type")
     if isinstance(stated, str | list):
         types = {stated} if isinstance(stated, str) else set(map(str, stated))

@@ -273,6 +273,7 @@ REPEATED = {
     "hermes": ('<tool_call>{"name": "f", "arguments": {"a": "', "x<tool_call", '"}}</tool_call>'),
     "llama3_json": ('{"other": "', "x\\n", '", "name": "f"}'),
     "qwen3_coder": ("<function=get_weather><parameter=days>", "1", "</parameter></function>"),
+    "qwen3_coder, a number": ("<function=get_weather><parameter=days>", "1", "x</parameter></function>"),
     "pythonic": ("[f(a='", "x)]", "')]"),
     "mistral": ("", "[TOOL_CALL", ""),
     "granite": ("<|tool_call|>[{", '"name": ', ""),
@@ -288,7 +289,7 @@ def test_the_cost_of_a_text_follows_its_length(name: str) -> None:
 
     def seconds(size: int) -> float:
         began = time.thread_time()
-        parsed(ChatFormats(name), [begin, *[middle] * size, end])
+        parsed(ChatFormats(name.partition(",")[0]), [begin, *[middle] * size, end])
         return time.thread_time() - began
 
     def best(size: int) -> float:
