@@ -49,18 +49,22 @@ class FairTurns:
             raise
 
     def _leave(self, tenant: str, turn: asyncio.Future[None]) -> None:
-        turns = self._waiting[tenant]
-        turns.remove(turn)
-        if not turns:
-            del self._waiting[tenant]
+        turns = self._waiting.get(tenant, deque())
+        if turn in turns:
+            turns.remove(turn)
+            if not turns:
+                del self._waiting[tenant]
 
     def _give(self) -> None:
+        """Give the turn to the next waiter, past those that were cancelled and have not left yet."""
         if self._holder is not None and self._holder in self._waiting:
             self._waiting.move_to_end(self._holder)
-        self._holder = next(iter(self._waiting), None)
-        if self._holder is None:
-            return
-        turns = self._waiting[self._holder]
-        turns.popleft().set_result(None)
-        if not turns:
-            del self._waiting[self._holder]
+        self._holder = None
+        while self._waiting and self._holder is None:
+            tenant, turns = next(iter(self._waiting.items()))
+            turn = turns.popleft()
+            if not turns:
+                del self._waiting[tenant]
+            if not turn.done():
+                turn.set_result(None)
+                self._holder = tenant

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.preprocess.fair_turns import FairTurns
 
@@ -65,5 +67,30 @@ async def test_a_waiter_that_leaves_takes_no_turn(place: int, *, is_given: bool)
             await asyncio.sleep(0)
     scene.tasks[place].cancel()
     assert len(await scene.done()) in (3, 4)
+    async with asyncio.timeout(1), scene.turns.turn("d"):
+        assert not scene.turns.is_full("a")
+
+
+@given(cancelled=st.sets(st.integers(0, 4)))
+async def test_waiters_that_are_cancelled_with_the_holder_keep_no_turn(cancelled: set[int]) -> None:
+    """All of them in one moment: the holder gives its turn before they have left."""
+    scene = Scene()
+    begun = asyncio.Event()
+
+    async def hold() -> None:
+        async with scene.turns.turn("x"):
+            begun.set()
+            await asyncio.Event().wait()
+
+    holder = asyncio.create_task(hold())
+    await begun.wait()
+    await scene.ask("a1", "b1", "a2", "c1", "x1")
+    for task in (holder, *(scene.tasks[place] for place in cancelled)):
+        task.cancel()
+    await scene.ask("d1")
+    async with asyncio.timeout(1):
+        order = await scene.done()
+    left = [name for place, name in enumerate(["a1", "b1", "a2", "c1", "x1"]) if place not in cancelled]
+    assert sorted(order) == sorted([*left, "d1"])
     async with asyncio.timeout(1), scene.turns.turn("d"):
         assert not scene.turns.is_full("a")
