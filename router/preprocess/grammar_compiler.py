@@ -1,7 +1,8 @@
 """Compile the grammars of output formats in a process of their own, within limits of time and memory.
 
 A schema is a program from outside: whatever it makes the compiler do, the router and its tokenizers go on. A
-process that exceeds a limit is ended, and the request that it compiled is refused. Tenants take turns.
+process that exceeds a limit is ended. It may also have been killed from outside, so its format is compiled
+once more in a new process before the request is refused. Tenants take turns.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class GrammarCompiler:
     def __init__(self, facts: ModelFacts) -> None:
         self._facts = facts
         self._pool: ProcessPoolExecutor | None = None
+        self._work: asyncio.Task[str | GrammarRefused] | None = None
+        """The last work of the process, which goes on when its caller leaves."""
         self._turns = FairTurns(MAX_WAITING)
         self._kept = Kept[tuple[str, str], str | GrammarRefused](MAX_KEPT_CHARACTERS)
 
@@ -74,15 +77,28 @@ class GrammarCompiler:
                 why = f"too many requests of tenant {tenant!r} wait for the grammars of their output formats"
                 raise Overloaded(Reason.ROUTER_BUSY, why, LIMIT_S, limit=MAX_WAITING)
             async with self._turns.turn(tenant):
+                if (
+                    self._work is not None
+                ):  # of a caller that has left: one format at a time is in the process
+                    await asyncio.wait([self._work])
                 found = self._kept.get((kind, text))
                 if found is None:
-                    found = await self._compile(kind, text)
-                    self._kept.put((kind, text), found, len(text) + len(str(found)))
+                    self._work = asyncio.create_task(self._compile(kind, text))
+                    found = await asyncio.shield(self._work)
         if isinstance(found, GrammarRefused):
             raise GrammarRefused(str(found))
         return found
 
     async def _compile(self, kind: str, text: str) -> str | GrammarRefused:
+        found = await self._tried(kind, text) or await self._tried(kind, text)
+        if found is None:
+            limits = f"{LIMIT_S:g} s of a processor and {LIMIT_BYTES >> 30} GiB"
+            found = GrammarRefused(f"its grammar does not compile within {limits}")
+        self._kept.put((kind, text), found, len(text) + len(str(found)))
+        return found
+
+    async def _tried(self, kind: str, text: str) -> str | GrammarRefused | None:
+        """Return the grammar, or why there is none, or None if the process has ended."""
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")  # forking gRPC's threads is unsafe
             self._pool = ProcessPoolExecutor(1, spawn, _start, (self._facts,))
@@ -91,12 +107,16 @@ class GrammarCompiler:
         except GrammarRefused as refused:
             return refused
         except BrokenProcessPool:
-            self.close()
-            limits = f"{LIMIT_S:g} s of a processor and {LIMIT_BYTES >> 30} GiB"
-            return GrammarRefused(f"its grammar does not compile within {limits}")
+            self._end_process()
+            return None
 
     def close(self) -> None:
         """End the process."""
+        if self._work is not None:
+            self._work.cancel()
+        self._end_process()
+
+    def _end_process(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -31,6 +34,50 @@ def huge(prefix: str) -> str:
     return json.dumps({"type": "object", "properties": {name: {"type": "string"} for name in names}})
 
 
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Future[str]]:
+    """Record the work that processes are given."""
+    found: list[Future[str]] = []
+    inner = ProcessPoolExecutor.submit
+
+    def submit(pool: ProcessPoolExecutor, work: Callable[..., str], *arguments: Any) -> Future[str]:
+        found.append(inner(pool, work, *arguments))
+        return found[-1]
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
+    return found
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_caller_that_leaves_a_costly_format_harms_no_other(
+    compiler: GrammarCompiler, submitted: list[Future[str]]
+) -> None:
+    left = asyncio.create_task(compiler.compile("a", "json_schema", huge("p")))
+    await until(lambda: bool(submitted) and submitted[0].running())
+    left.cancel()
+    assert await compiler.compile("b", "choice", '["yes"]')
+    with pytest.raises(GrammarRefused, match="does not compile within"):
+        await compiler.compile("b", "json_schema", huge("p"))
+    assert len(submitted) == 3, "the costly one twice, and once the usual one"
+
+
+async def test_a_format_whose_process_is_killed_from_outside_compiles(
+    compiler: GrammarCompiler, submitted: list[Future[str]]
+) -> None:
+    others = set(multiprocessing.active_children())
+    asked = asyncio.create_task(compiler.compile("a", "choice", '["yes"]'))
+    await until(lambda: bool(submitted) and submitted[0].running())
+    for process in set(multiprocessing.active_children()) - others:
+        process.kill()
+    assert await asked
+    assert len(submitted) == 2
+
+
 async def test_a_tenant_with_costly_formats_delays_others_by_one_of_them(compiler: GrammarCompiler) -> None:
     ended: list[str] = []
 
@@ -42,7 +89,7 @@ async def test_a_tenant_with_costly_formats_delays_others_by_one_of_them(compile
         else:
             ended.append(name)
 
-    attack = [ask("a", f"costly {place}", "json_schema", huge(f"p{place}_")) for place in range(3)]
+    attack = [ask("a", f"costly {place}", "json_schema", huge(f"p{place}_")) for place in range(2)]
     await asyncio.gather(*attack, ask("b", "usual", "choice", '["yes"]'))
     assert ended.index("usual") <= 1
     costly = [end for end in ended if end != "usual"]
