@@ -11,7 +11,7 @@ from baton.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
 from baton.types import JsonObject, JsonSchema, OutputFormat
 from gateway.bodies import explained
 from gateway.errors import invalid, renamed
-from gateway.generations import Generation
+from gateway.generations import ID_HEADER, Generation
 from gateway.openai.convert import sampling_of, stop_of
 from gateway.responses.items import Item, messages_of
 from gateway.responses.schema import FunctionTool, ResponsesBody
@@ -124,6 +124,7 @@ def generation_of(
         request_id,
         body.truncate_prompt_tokens,
         _output_format(body),
+        cancel_when_closed=not headers.get(ID_HEADER),
     )
 
 

@@ -109,7 +109,7 @@ async def _known(keeping: Keeping) -> Record | None:
         name = "Idempotency-Key"
         message = f"{name} is in use for another request; accepted: a new one, or the same request"
         raise invalid(name, message, status=409, code="request_id_in_use")
-    return known if known is not None and known.response["status"] in {"completed", "incomplete"} else None
+    return known if known is not None and known.is_final else None
 
 
 async def accepted(asked: Asked, fleet: FleetClient) -> Running:

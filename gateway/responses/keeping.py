@@ -1,7 +1,8 @@
 """One response's place in the store, while the response is made.
 
 It is kept from the moment when the fleet accepts it, so that others see it and can cancel it. Until its end
-the place is leased: the response of a gateway that died is soon gone.
+the place is leased: the response of a gateway that died is soon gone. When the same request comes again it
+takes the place over. The first one then neither renews nor gives it up, but may still keep how it ended.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Keeping:
     async def begin(self) -> None:
         """Take the place. Raises `StoreUnavailable` if the caller demanded one."""
         try:
-            await self._keep(LEASE_S)
+            await self._keep(LEASE_S, takes=True)
         except StoreUnavailable:
             if self.is_demanded:
                 raise
@@ -62,13 +63,15 @@ class Keeping:
         """Give up the place."""
         if self.store is not None and self._may_wait:
             with contextlib.suppress(StoreUnavailable):  # the lease ends soon
-                await self.store.drop(self.tenant, self.record.response["id"])
+                await self.store.drop(self.tenant, self.record.response["id"], self.record.holder)
 
     @property
     def _may_wait(self) -> bool:
         """Whether Redis is worth waiting for: a caller who demanded nothing does not wait for a dead one."""
         return self.store is not None and (self.is_demanded or not self.store.is_away)
 
-    async def _keep(self, ttl_s: float | None) -> bool:
+    async def _keep(self, ttl_s: float | None, *, takes: bool = False) -> bool:
         self._leased_at = time.monotonic()
-        return self.store is not None and await self.store.keep(self.tenant, self.record, ttl_s)
+        if self.store is None:
+            return False
+        return await self.store.keep(self.tenant, self.record, ttl_s, takes=takes)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import uuid
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gateway.responses.items import Item
@@ -18,6 +19,8 @@ from state.errors import StoreUnavailable
 
 AWAY_S = 5.0
 """How long responses are made without Redis, if they can be, after it has failed."""
+_HEAD_BYTES = 33
+"""The holder, and whether the response is final, before the compressed record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Record:
     input       its own input items
     request_id  its generation's
     digest      of the request that asked for it
+    holder      names whoever makes the response: the same request may run twice at a time
     """
 
     response: dict[str, Any]
@@ -50,6 +54,7 @@ class Record:
     input: list[Item]
     request_id: str
     digest: str
+    holder: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
     def conversation(self) -> list[Item]:
@@ -59,6 +64,11 @@ class Record:
     @property
     def is_running(self) -> bool:
         return bool(self.response["status"] == "in_progress")
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same request gets this response again."""
+        return self.response["status"] in {"completed", "incomplete"}
 
 
 class ResponseStore:
@@ -82,32 +92,36 @@ class ResponseStore:
         content = await self._run("find_response", _keys(tenant)[:2], [response_id])
         return None if content is None else await asyncio.to_thread(_decoded, content)
 
-    async def keep(self, tenant: str, record: Record, ttl_s: float | None = None) -> bool:
-        """Keep a response in place of the one with its id. Returns False if it is too large."""
+    async def keep(
+        self, tenant: str, record: Record, ttl_s: float | None = None, *, takes: bool = False
+    ) -> bool:
+        """Keep a response in place of its holder's last one. Returns False if it is too large.
+
+        What another holder has kept under its id is replaced only if it is not final, and this one is or
+        `takes`. Else it stays, which returns True if both are final: they are the same response.
+        """
         content = await asyncio.to_thread(_encoded, record)
         limits = self._limits
         if len(content) > min(limits.response_max_bytes, limits.responses_max_bytes):
             return False
         ttl_ms = round(1000 * min(limits.response_ttl_s, ttl_s or limits.response_ttl_s))
-        found = await self._run(
-            "keep_response", _keys(tenant), [tenant, record.response["id"], content, ttl_ms]
-        )
-        total = int(found)
+        args = [tenant, record.response["id"], content, ttl_ms, int(takes or record.is_final)]
+        is_kept, total = await self._run("keep_response", _keys(tenant), args)
         while total > limits.responses_max_bytes:
             with self._redis.client() as redis:
                 largest: Any = await redis.zrange(_keys(tenant)[2], -1, -1)
             if not largest:
                 break  # others have just dropped theirs
             _, total = await self._drop(largest[0].decode(), "")
-        return True
+        return bool(is_kept)
 
-    async def drop(self, tenant: str, response_id: str) -> bool:
-        """Forget a response. Returns whether there was one."""
-        dropped, _ = await self._drop(tenant, response_id)
+    async def drop(self, tenant: str, response_id: str, holder: str = "") -> bool:
+        """Forget a response, if a holder is given only that holder's. Returns whether there was one."""
+        dropped, _ = await self._drop(tenant, response_id, holder)
         return dropped > 0
 
-    async def _drop(self, tenant: str, response_id: str) -> tuple[int, int]:
-        args: list[str | int] = [tenant, response_id, self._limits.responses_max_bytes]
+    async def _drop(self, tenant: str, response_id: str, holder: str = "") -> tuple[int, int]:
+        args: list[str | int] = [tenant, response_id, self._limits.responses_max_bytes, holder]
         dropped, total = await self._run("drop_responses", _keys(tenant), args)
         return dropped, total
 
@@ -122,11 +136,12 @@ class ResponseStore:
 # Megabytes take tens of milliseconds, in which streams would stand still.
 def _encoded(record: Record) -> bytes:
     parts = {part.name: getattr(record, part.name) for part in fields(record)}
-    return zlib.compress(json.dumps(parts, separators=(",", ":")).encode(), 1)
+    head = f"{record.holder}{int(record.is_final)}".encode()  # the scripts read it
+    return head + zlib.compress(json.dumps(parts, separators=(",", ":")).encode(), 1)
 
 
 def _decoded(content: bytes) -> Record:
-    return Record(**json.loads(zlib.decompress(content)))
+    return Record(**json.loads(zlib.decompress(content[_HEAD_BYTES:])))
 
 
 def _keys(tenant: str) -> list[str]:

@@ -1,7 +1,8 @@
 -- drop_responses.lua: drop one response of a tenant; or those that are over first, until all tenants hold no more than
 -- allowed.
 -- KEYS    as keep_response.lua
--- ARGV    tenant, id or '', bytes allowed.       Returns {responses dropped, bytes that all tenants hold}.
+-- ARGV    tenant, id or '', bytes allowed, the only holder whose response is dropped or ''.
+-- Returns {responses dropped, bytes that all tenants hold}.
 local tenant, allowed = ARGV[1], tonumber(ARGV[3])
 local total = tonumber(redis.call('GET', KEYS[5]) or 0)
 local dropped = 0
@@ -15,7 +16,8 @@ local function drop(id)
   dropped = dropped + 1
 end
 if ARGV[2] ~= '' then
-  drop(ARGV[2])
+  local holder = (redis.call('HGET', KEYS[1], ARGV[2]) or ''):sub(1, 32)
+  if ARGV[4] == '' or holder == ARGV[4] then drop(ARGV[2]) end
 else
   while total > allowed do
     local oldest = redis.call('ZRANGE', KEYS[2], 0, 0)[1]

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gateway.responses.keeping import Keeping
 from gateway.responses.store import Record, ResponseLimits, ResponseStore
 from state import keys
 from state.durable import DurableRedis
@@ -38,7 +40,8 @@ async def opened() -> AsyncIterator[DurableRedis]:
 def record(name: str, num_bytes: int = 0) -> Record:
     """A record that takes about this many bytes, compressed."""
     filling = "".join(random.Random(name).choices("0123456789abcdef", k=2 * num_bytes))
-    return Record({"id": name, "status": "completed", "output": [], "filling": filling}, [], [], name, "d")
+    response = {"id": name, "status": "completed", "output": [], "filling": filling}
+    return Record(response, [], [], name, "d", holder="0" * 32)
 
 
 async def held(opened: DurableRedis) -> int:
@@ -71,6 +74,62 @@ async def test_a_later_one_takes_the_place_of_an_earlier_one(opened: DurableRedi
     for size in (500, 10, 300):
         assert await store.keep("acme", record("resp_1", size))
         assert size <= await held(opened) <= size + 300
+
+
+def keeping(store: ResponseStore) -> Keeping:
+    """The place of a response that one more sending of the same request makes."""
+    record = Record({"id": "resp_1", "status": "in_progress", "output": []}, [], [], "key", "d")
+    return Keeping(store, "acme", record, is_demanded=True)
+
+
+def ended(place: Keeping, status: str = "completed") -> dict[str, Any]:
+    return {**place.record.response, "status": status}
+
+
+async def test_a_stale_holder_changes_nothing(opened: DurableRedis) -> None:
+    store = ResponseStore(opened, ResponseLimits(60, 1000, 10_000))
+    stale, later = keeping(store), keeping(store)
+    await stale.begin()
+    await later.begin()
+    for expected in (later.record, replace(later.record, response=ended(later) | {"store": True})):
+        stale._leased_at = -1000.0
+        await stale.renew()
+        await stale.end(failed := ended(stale, "failed"))
+        assert failed["store"] is False
+        await stale.abandon()
+        assert await store.find("acme", "resp_1") == expected
+        await later.end(response := ended(later))
+        assert response["store"] is True
+    # One that began before the end, and comes to the same end.
+    last = keeping(store)
+    await last.begin()
+    await last.end(response := ended(last))
+    await last.abandon()
+    assert response["store"] is True
+    assert await store.find("acme", "resp_1") == expected
+    await held(opened)
+
+
+async def test_who_ends_first_keeps_the_response(opened: DurableRedis) -> None:
+    store = ResponseStore(opened, ResponseLimits(60, 1000, 10_000))
+    first, later = keeping(store), keeping(store)
+    await first.begin()
+    await later.begin()
+    await first.end(ended(first))
+    await later.abandon()
+    assert await store.find("acme", "resp_1") == first.record
+
+
+async def test_one_that_failed_gives_its_place_to_the_next(opened: DurableRedis) -> None:
+    store = ResponseStore(opened, ResponseLimits(60, 1000, 10_000))
+    failed, later = keeping(store), keeping(store)
+    await failed.begin()
+    await failed.end(ended(failed, "failed"))
+    await later.begin()
+    assert await store.find("acme", "resp_1") == later.record
+    await later.abandon()
+    assert await store.find("acme", "resp_1") is None
+    assert await held(opened) == 0
 
 
 async def test_a_large_one_is_not_kept(opened: DurableRedis) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from functools import partial
 
 import pytest
 
 from tests.baton.scripted_service import (
     HANG,
+    Act,
+    Wait,
     accepted,
     queued,
     tokens,
@@ -88,15 +91,63 @@ async def test_a_running_response_is_seen_and_can_be_cancelled(served: Served) -
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_caller_who_leaves_cancels_and_nothing_is_kept(served: Served, stream: bool) -> None:
+@pytest.mark.parametrize("headers", [{}, {"idempotency-key": ""}])
+async def test_a_caller_who_leaves_cancels(served: Served, stream: bool, headers: dict[str, str]) -> None:
     served.router.scripts[:] = [(accepted(), queued(), HANG)]
-    headers = {"idempotency-key": f"left-{stream}"}
     calling = asyncio.create_task(
         served.http.post(URL, json={"input": "x", "stream": stream}, headers=headers)
     )
-    await served.router.until_heard("Generate")
+    asked = await served.router.until_heard("Generate")
     calling.cancel()
-    assert (await served.router.until_heard("Cancel")).request_id == f"left-{stream}"
+    assert (await served.router.until_heard("Cancel")).request_id == asked.request_id
+
+
+def hanging(event: asyncio.Event) -> Act:
+    async def tell() -> None:
+        event.set()
+
+    return Act(tell)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_keyed_request_gets_its_response_after_its_connection_broke(
+    served: Served, stream: bool
+) -> None:
+    hangs = asyncio.Event()
+    served.router.scripts[:] = [(accepted(), queued(), hanging(hangs)), said("Hi.")]
+    key = f"broken-{stream}"
+    call = partial(served.http.post, URL, json={"input": "x"}, headers={"idempotency-key": key})
+    calling = asyncio.create_task(call(json={"input": "x", "stream": stream}))
+    await hangs.wait()
+    calling.cancel()
+    await served.router.until_heard("Generate let go")
+    attached = (await call()).json()
+    assert (attached["status"], attached["store"]) == ("completed", True)
+    assert (await call()).json() == attached
+    assert (await served.http.get(f"{URL}/{attached['id']}")).json() == attached
+    assert [asked.request_id for asked in served.router.calls("Generate")] == [key] * 2
+    assert served.router.calls("Cancel") == []
+
+
+async def test_one_that_runs_twice_is_kept_when_the_first_connection_breaks(served: Served) -> None:
+    goes_on = asyncio.Event()
+    served.router.scripts[:] = [(accepted(), queued(), HANG), (accepted(), Wait(goes_on), *said("Hi.")[1:])]
+    call = partial(served.http.post, URL, json={"input": "x"}, headers={"idempotency-key": "twice"})
+    first = asyncio.create_task(call())
+    await served.router.until_heard("Generate")
+    second = asyncio.create_task(call())
+
+    async def both() -> bool:
+        return len(served.router.calls("Generate")) == 2
+
+    await until(both, "the second one attaches")
+    first.cancel()
+    await served.router.until_heard("Generate let go")
+    goes_on.set()
+    response = (await second).json()
+    assert (response["status"], response["store"]) == ("completed", True)
+    assert (await served.http.get(f"{URL}/{response['id']}")).json() == response
+    assert served.router.calls("Cancel") == []
 
 
 async def until_gone(served: Served, url: str) -> None:
