@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from starlette.types import ASGIApp, Message
 
 from gateway.fleet import acting_tenant
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,26 @@ class Reply:
 async def call(
     app: ASGIApp, url: str, body: Mapping[str, Any], headers: Mapping[str, str], tenant: str
 ) -> Reply:
-    """Post a body to the application, as this tenant by the gateway's own credential."""
+    """Post a body to the application, as this tenant by the gateway's own credential.
+
+    An exception of the application is a reply of status 500: only the line that caused it fails.
+    """
     acting_tenant.set(tenant)
-    sent: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+    try:
+        return await _exchange(app, _scope(url, headers), _encoded(body))
+    except Exception:  # the application raises again what it has answered with 500
+        log.exception("batch_line_raised", url=url)
+        error = {"type": "api_error", "message": "internal error", "param": None, "code": "internal"}
+        return Reply(500, {}, {"error": error})
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """Return the body in no more bytes than the line that it comes from."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+async def _exchange(app: ASGIApp, scope: dict[str, Any], body: bytes) -> Reply:
+    sent: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     status, received, content = 500, {}, bytearray()
 
     async def receive() -> Message:
@@ -47,7 +67,7 @@ async def call(
             received = {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}
         content.extend(message.get("body", b""))
 
-    await app(_scope(url, headers), receive, send)
+    await app(scope, receive, send)
     return Reply(status, received, json.loads(bytes(content) or b"{}"))
 
 

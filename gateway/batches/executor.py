@@ -14,7 +14,7 @@ from gateway.batches.calls import Reply, call
 from gateway.batches.files import EXPIRIES, FileStore
 from gateway.batches.lines import Line, is_done, parse_line
 from gateway.batches.records import LEASE_MS, BatchStore, Lease, Recorded, Status
-from gateway.batches.results import reply_line, request_id_of, unrun_line
+from gateway.batches.results import reply_line, request_id_of, unreadable_line, unrun_line
 from gateway.batches.window import WAITED_MS, Outcome, Window
 from gateway.generations import ID_HEADER
 from gateway.slo import CLASS_HEADER
@@ -69,6 +69,8 @@ class Executor:
                     await self._take()
                 except StoreUnavailable as error:
                     log.warning("batches_wait_for_redis", reason=error.reason)
+                except Exception:
+                    log.exception("batches_look_failed")  # the next look may find other batches
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
                         await self._wake.wait()
@@ -181,6 +183,10 @@ class Executor:
 
     async def _run_line(self, lease: Lease, line: Line) -> None:
         """Run a line until it has a result, and record that."""
+        if line.problem:
+            data = unreadable_line(lease.batch.id, line)
+            await self._record(lease, {line.number: data}, failed=True)
+            return
         attempt = 0
         while True:
             outcome: Outcome | None = None

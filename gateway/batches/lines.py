@@ -127,18 +127,22 @@ def _without_union(error: ValidationError) -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A checked line, to run. `number` counts from 0."""
+    """A checked line, to run. `number` counts from 0. One with a problem cannot be run."""
 
     number: int
     custom_id: str
     url: str
     body: Mapping[str, Any]
+    problem: str = ""
 
 
 def parse_line(number: int, data: bytes) -> Line:
     """Return a line that has been checked."""
-    found = json.loads(data)
-    return Line(number, found["custom_id"], found["url"], found["body"])
+    try:
+        found = json.loads(data)
+        return Line(number, found["custom_id"], found["url"], found["body"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        return Line(number, "", "", {}, f"line {number + 1} cannot be read: {error}")
 
 
 def is_done(bitmap: bytes, number: int) -> bool:

@@ -32,6 +32,11 @@ def unrun_line(batch_id: str, line: Line, status: Status) -> bytes:
     return _result(batch_id, line, response=None, error={"code": code, "message": message})
 
 
+def unreadable_line(batch_id: str, line: Line) -> bytes:
+    """Return the result of a line that is no request."""
+    return _result(batch_id, line, response=None, error={"code": "invalid_request", "message": line.problem})
+
+
 def _result(batch_id: str, line: Line, **fields: Any) -> bytes:
     name = f"batch_req_{batch_id.removeprefix('batch_')}_{line.number}"
     return json.dumps({"id": name, "custom_id": line.custom_id} | fields).encode() + b"\n"

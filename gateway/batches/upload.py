@@ -99,6 +99,12 @@ async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker
     longest = checker.max_line_bytes + 1
     piece = bytearray()
     while line := source.readline(longest):
+        if len(line) == longest and not line.endswith(b"\n"):
+            message = (
+                f"line {checker.num_lines + 1}: the line has {longest} bytes or more; "
+                f"accepted: at most {checker.max_line_bytes}"
+            )
+            raise invalid("", message, code="too_large")
         piece += line
         if not line.isspace():
             checker.check(line.rstrip(b"\r\n"))

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from gateway.batches.executor import Executor
 from gateway.batches.files import EXPIRIES, STORED, FileStore, StoreLimits
 from gateway.batches.records import RUNNABLE, BatchStore, Lease, Recorded, Status, batch_key
 from gateway.errors import ApiError
 from state.durable import DurableRedis
 from state.store import Store
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
 LIMITS = StoreLimits(max_file_bytes=1000, max_tenant_bytes=100, max_stored_bytes=150, file_ttl_s=3600)
+BIG = StoreLimits(max_file_bytes=10**6, max_tenant_bytes=10**6, max_stored_bytes=10**6, file_ttl_s=3600)
 ABOUT = {"endpoint": "/v1/completions", "completion_window": "24h", "metadata": None}
 
 
@@ -25,13 +32,13 @@ class Stores:
         self.files = FileStore(self.redis, LIMITS)
         self.batches = BatchStore(self.redis, LIMITS)
 
-    async def file(self, name: str, size: int = 10, tenant: str = "acme") -> None:
+    async def file(self, name: str, size: int = 10, tenant: str = "acme", content: bytes = b"") -> None:
         await self.files.reserve(name, tenant, size, {"filename": "in", "purpose": "batch"})
-        await self.files.append(name, b"x" * size)
+        await self.files.append(name, content or b"x" * size)
         await self.files.publish(name, tenant, "batch", 3600, {"lines": "4"})
 
-    async def lease(self) -> Lease:
-        await self.file("in")
+    async def lease(self, content: bytes = b"") -> Lease:
+        await self.file("in", content=content)
         file = await self.files.find("in", "acme")
         await self.batches.create("acme", file, ABOUT | {"input_file_id": "in"}, 60, 3600, [])
         lease = await self.batches.take()
@@ -41,6 +48,30 @@ class Stores:
     async def expire_lease(self, lease: Lease) -> None:
         with self.redis.client() as redis:
             await redis.zadd(RUNNABLE, {lease.batch.id: 0})
+
+    @contextlib.asynccontextmanager
+    async def executing(self) -> AsyncIterator[asyncio.Event]:
+        """Run batches on an application that is never called; yield what wakes the executor."""
+
+        async def app(*_: Any) -> None:
+            raise AssertionError
+
+        wake = asyncio.Event()
+        running = asyncio.create_task(Executor(app, self.batches, self.files, 1, wake).run())
+        try:
+            yield wake
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def ended(self, lease: Lease) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while (await self.batches.find(lease.batch.id, "acme")).fields.get("error_file_id") is None:
+                await asyncio.sleep(0.01)
+
+    async def errors(self, lease: Lease) -> list[dict[str, Any]]:
+        found = b"".join([piece async for piece in self.files.content(lease.batch.errors)])
+        return [json.loads(row) for row in found.splitlines()]
 
     async def output(self, lease: Lease) -> bytes:
         return b"".join([piece async for piece in self.files.content(lease.batch.results)])
@@ -152,3 +183,33 @@ async def test_a_look_for_work_costs_the_same_beside_many_batches(stores: Stores
         assert await stores.batches.take() is not None
     assert await commands_of_a_look() == few
     assert (await stores.batches.renew(lease)) is not None
+
+
+async def test_a_line_that_cannot_be_read_fails_alone(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores.batches, "_limits", BIG)
+    lease = await stores.lease(b"{} {}\n{\n")
+    await stores.batches.give_back(lease)
+    async with stores.executing():
+        await stores.ended(lease)
+    assert [row["error"]["code"] for row in await stores.errors(lease)] == ["invalid_request"] * 2
+    assert (await stores.batches.find(lease.batch.id, "acme")).status is Status.COMPLETED
+
+
+async def test_a_failed_look_for_batches_is_not_the_last(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [asyncio.Event(), asyncio.Event()]
+    left = list(looks)
+
+    async def take() -> None:
+        if left:
+            left.pop(0).set()
+            raise ValueError
+
+    monkeypatch.setattr(stores.batches, "take", take)
+    async with stores.executing() as wake, asyncio.timeout(PATIENCE_S):
+        await looks[0].wait()
+        wake.set()
+        await looks[1].wait()
