@@ -93,5 +93,5 @@ def nudge_channel() -> str:
 
 
 def durable(*parts: str) -> str:
-    """Return a key of what gateways keep for their callers; see `state.durable`."""
-    return ":".join((_DURABLE, *parts))
+    """Return a key of what gateways keep for their callers; see `state.durable`. Parts may hold a `:`."""
+    return ":".join((_DURABLE, *(part.replace("%", "%25").replace(":", "%3A") for part in parts)))

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import Field
@@ -28,6 +28,8 @@ FORM_BYTES = 65_536
 """The most that a form may hold beside its file."""
 MAX_WINDOW_S = 7 * 86400
 MAX_METADATA = 16
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -42,7 +44,7 @@ class BatchBody(Strict):
     input_file_id: str
     endpoint: str
     completion_window: str
-    metadata: dict[str, str] | None = Field(None, max_length=MAX_METADATA)
+    metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=MAX_METADATA)
     output_expires_after: ExpiresAfter | None = None
 
 
@@ -90,6 +92,8 @@ def _add_files(
         after: str = "", limit: int = 1000, order: Literal["asc", "desc"] = "desc", purpose: str = ""
     ) -> dict[str, Any]:
         _check_limit(limit, 10_000)
+        if purpose not in {"", "batch", "batch_output"}:
+            raise invalid("purpose", f"purpose is {purpose!r}; accepted: 'batch', 'batch_output', or unset")
         tenant = await fleet.sdk.proven_tenant()
         return _page(*await api().files.page(tenant, purpose, after, limit, newest_first=order == "desc"))
 

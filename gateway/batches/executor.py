@@ -210,10 +210,14 @@ class Executor:
         headers = {ID_HEADER: request_id, CLASS_HEADER: "batch", "content-type": "application/json"}
         return await call(self._app, line.url, line.body, headers, lease.batch.tenant)
 
-    async def _record(self, lease: Lease, results: dict[int, bytes], *, failed: bool) -> None:
-        """Record results, and wait for room if need be. Raises `LeaseLost`."""
+    async def _record(
+        self, lease: Lease, results: dict[int, bytes], *, failed: bool, needs_room: bool = True
+    ) -> None:
+        """Record results, and wait for room if they need it. Raises `LeaseLost`."""
         while True:
-            recorded = await patiently(lambda: self._batches.record(lease, results, failed=failed))
+            recorded = await patiently(
+                lambda: self._batches.record(lease, results, failed=failed, needs_room=needs_room)
+            )
             if recorded is Recorded.LEASE_LOST:
                 raise LeaseLost
             if recorded is Recorded.DONE:
@@ -222,15 +226,16 @@ class Executor:
             await asyncio.sleep(ROOM_S)
 
     async def _record_unrun(self, lease: Lease, status: Status) -> None:
+        """Record that lines were not run, whatever room there is: a batch must be able to end."""
         results: dict[int, bytes] = {}
         async for line in self._lines(lease):
             results[line.number] = unrun_line(lease.batch.id, line, status)
             if len(results) == UNRUN_LINES:
-                await self._record(lease, results, failed=True)
+                await self._record(lease, results, failed=True, needs_room=False)
                 await self._renew(lease)
                 results = {}
         if results:
-            await self._record(lease, results, failed=True)
+            await self._record(lease, results, failed=True, needs_room=False)
 
 
 def _outcome(reply: Reply) -> Outcome | None:

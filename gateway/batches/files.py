@@ -108,21 +108,23 @@ class FileStore:
             )
             raise invalid("file", message, status=413, code="too_large")
 
-    async def append(self, file_id: str, lines: bytes) -> None:
-        with self.redis.client() as redis:
-            await redis.rpush(pieces_key(file_id), zlib.compress(lines))
+    async def append(self, file_id: str, place: int, lines: bytes) -> None:
+        """Keep the next piece of a reserved file. Raises `ApiError` if the file has expired."""
+        own = [file_key(file_id), pieces_key(file_id)]
+        if not await self.redis.run("append_piece", own, [place, zlib.compress(lines)]):
+            raise _too_late()
 
     async def publish(
         self, file_id: str, tenant: str, purpose: str, ttl_s: int, fields: Mapping[str, str]
     ) -> None:
-        """Make a reserved file visible, with more of its fields."""
-        with self.redis.client() as redis:
-            await redis.hset(file_key(file_id), mapping=dict(fields))
-        published = await self.redis.run(
-            "publish_file", [file_key(file_id), EXPIRIES, *lists_of(tenant, purpose)], [file_id, ttl_s]
-        )
-        if not published:
-            raise ApiError(Problem(408, "timeout_error", "the upload took too long", code="timeout"))
+        """Make a reserved file visible, with more of its fields. Raises `ApiError` if it has expired."""
+        flat = [part for pair in fields.items() for part in pair]
+        if not await self.redis.run(
+            "publish_file",
+            [file_key(file_id), EXPIRIES, *lists_of(tenant, purpose)],
+            [file_id, ttl_s, *flat],
+        ):
+            raise _too_late()
 
     async def find(self, file_id: str, tenant: str) -> StoredFile:
         """Return a tenant's file. Raises `ApiError` if it has none of this id."""
@@ -197,6 +199,10 @@ def no_such(kind: str, name: str) -> ApiError:
     """Return the error for an id that the caller's tenant does not have."""
     message = f"no such {kind}: {name!r}"
     return ApiError(Problem(404, "invalid_request_error", message, param="id", code="not_found"))
+
+
+def _too_late() -> ApiError:
+    return ApiError(Problem(408, "timeout_error", "the upload took too long", code="timeout"))
 
 
 def _file_of(file_id: str, fields: Mapping[bytes, bytes]) -> StoredFile:

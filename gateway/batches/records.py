@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -222,9 +223,12 @@ class BatchStore:
             found: bytes | None = await redis.get(done_key(batch_id))
         return found or b""
 
-    async def record(self, lease: Lease, results: Mapping[int, bytes], *, failed: bool) -> Recorded:
+    async def record(
+        self, lease: Lease, results: Mapping[int, bytes], *, failed: bool, needs_room: bool = True
+    ) -> Recorded:
         """Record the results of lines, by number from 0; a line that has one keeps it."""
         batch, limits = lease.batch, self._limits
+        most = (limits.max_tenant_bytes, limits.max_stored_bytes) if needs_room else (math.inf, math.inf)
         file_id = batch.errors if failed else batch.results
         lines: list[int | bytes] = []
         for number, line in results.items():
@@ -236,8 +240,7 @@ class BatchStore:
                 lease.fence,
                 "failed" if failed else "completed",
                 batch.tenant,
-                limits.max_tenant_bytes,
-                limits.max_stored_bytes,
+                *most,
                 *lines,
             ],
         )

@@ -86,18 +86,18 @@ async def store_upload(form: FormData, tenant: str, files: FileStore, checker: L
     await files.reserve(file_id, tenant, upload.size, fields)
     try:
         await _store_lines(upload.file, file_id, files, checker)
+        counted = {"lines": str(checker.num_lines), "urls": json.dumps(checker.urls)}
+        await files.publish(file_id, tenant, purpose, ttl_s, counted)
     except BaseException:
         with contextlib.suppress(StoreUnavailable):  # it expires soon
             await asyncio.shield(files.delete(file_id, tenant, purpose))
         raise
-    counted = {"lines": str(checker.num_lines), "urls": json.dumps(checker.urls)}
-    await files.publish(file_id, tenant, purpose, ttl_s, counted)
     return await files.find(file_id, tenant)
 
 
 async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker: LineChecker) -> None:
     longest = checker.max_line_bytes + 1
-    piece = bytearray()
+    piece, place = bytearray(), 0
     while line := source.readline(longest):
         if len(line) == longest and not line.endswith(b"\n"):
             message = (
@@ -111,9 +111,10 @@ async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker
         elif source.read(1):
             raise invalid("file", f"line {checker.num_lines + 1} is empty; accepted: only the last one")
         if len(piece) >= PIECE_BYTES:
-            await files.append(file_id, bytes(piece))
+            await files.append(file_id, place, bytes(piece))
+            place += 1
             piece.clear()
     if piece:
-        await files.append(file_id, bytes(piece))
+        await files.append(file_id, place, bytes(piece))
     if not checker.num_lines:
         raise invalid("file", "file has no request; accepted: one on each line")

@@ -26,7 +26,7 @@ class Kept:
     def __init__(self) -> None:
         self.content = b""
 
-    async def append(self, file_id: str, lines: bytes) -> None:
+    async def append(self, file_id: str, place: int, lines: bytes) -> None:
         self.content += lines
 
 

@@ -34,7 +34,7 @@ class Stores:
 
     async def file(self, name: str, size: int = 10, tenant: str = "acme", content: bytes = b"") -> None:
         await self.files.reserve(name, tenant, size, {"filename": "in", "purpose": "batch"})
-        await self.files.append(name, content or b"x" * size)
+        await self.files.append(name, 0, content or b"x" * size)
         await self.files.publish(name, tenant, "batch", 3600, {"lines": "4"})
 
     async def lease(self, content: bytes = b"") -> Lease:
@@ -213,3 +213,40 @@ async def test_a_failed_look_for_batches_is_not_the_last(
         await looks[0].wait()
         wake.set()
         await looks[1].wait()
+
+
+async def test_a_cancelled_batch_ends_without_room(stores: Stores) -> None:
+    lease = await stores.lease(b"{}\n{}\n")
+    await stores.file("full", LIMITS.max_tenant_bytes - 10)
+    await stores.batches.cancel(lease.batch.id)
+    await stores.batches.give_back(lease)
+    async with stores.executing():
+        await stores.ended(lease)
+    assert [row["error"]["code"] for row in await stores.errors(lease)] == ["batch_cancelled"] * 2
+
+
+async def test_a_batch_that_has_ended_records_nothing_more(stores: Stores) -> None:
+    lease = await stores.lease()
+    assert await stores.batches.end(lease, Status.CANCELLED)
+    assert await stores.batches.record(lease, {0: b"late\n"}, failed=False) is Recorded.LEASE_LOST
+    assert await stores.output(lease) == b""
+
+
+async def test_an_upload_that_has_expired_leaves_nothing(stores: Stores) -> None:
+    await stores.files.reserve("slow", "acme", 10, {"filename": "in", "purpose": "batch"})
+    await stores.files.append("slow", 0, b"1")
+    await stores.files.append("slow", 0, b"1")
+    assert await stores.files.pieces("slow", 0) == [b"1"], "a repeated call appends nothing"
+    await stores.files.remove_expired("slow")
+    with pytest.raises(ApiError, match="too long"):
+        await stores.files.append("slow", 1, b"2")
+    with pytest.raises(ApiError, match="too long"):
+        await stores.files.publish("slow", "acme", "batch", 3600, {"lines": "2"})
+    with stores.redis.client() as redis:
+        assert [key async for key in redis.scan_iter()] == [STORED.encode()]
+
+
+async def test_no_purpose_reads_another_tenants_files(stores: Stores) -> None:
+    await stores.file("theirs", tenant="acme:eu")
+    page = await stores.files.page("eu", "batch:acme", "", 10, newest_first=True)
+    assert page == ([], False)

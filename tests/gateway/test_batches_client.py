@@ -192,9 +192,13 @@ async def test_unknown_ids_and_wrong_arguments_are_refused(client: Any) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             await client.post("/batches", body=good | {name: value}, cast_to=object)
         assert caught.value.param == name
-    with pytest.raises(openai.BadRequestError) as caught:
-        await client.files.list(limit=0)
-    assert caught.value.param == "limit"
+    for metadata in ({"x" * 65: ""}, {"x": "x" * 513}):
+        with pytest.raises(openai.BadRequestError, match="metadata"):
+            await client.post("/batches", body=good | {"metadata": metadata}, cast_to=object)
+    for name, value in (("limit", 0), ("purpose", "batch:acme")):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.files.list(**{name: value})
+        assert caught.value.param == name
 
 
 async def test_limits_of_size_are_kept(fleet: Fleet) -> None:

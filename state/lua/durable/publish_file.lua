@@ -1,9 +1,9 @@
 -- publish_file.lua: make a reserved file visible to its tenant.
 -- KEYS[1] the file (hash)   KEYS[2] when what expires (zset)   KEYS[3], KEYS[4] the tenant's files (zsets)
--- ARGV    id, seconds until it expires.   Returns 1, or 0 if the file has expired meanwhile.
+-- ARGV    id, seconds until it expires, more fields of the file ....   Returns 1, or 0 if the file has expired meanwhile.
 local created = redis.call('HGET', KEYS[1], 'created_at')
 if not created then return 0 end
-redis.call('HSET', KEYS[1], 'is_ready', 1, 'expires_at', created + ARGV[2])
+redis.call('HSET', KEYS[1], 'is_ready', 1, 'expires_at', created + ARGV[2], unpack(ARGV, 3))
 redis.call('ZADD', KEYS[2], (created + ARGV[2]) * 1000, ARGV[1])
 redis.call('ZADD', KEYS[3], 0, ARGV[1])
 redis.call('ZADD', KEYS[4], 0, ARGV[1])

@@ -3,8 +3,9 @@
 -- KEYS[4] its pieces (list)  KEYS[5] bytes stored, by tenant (hash)
 -- ARGV    fence, completed or failed, tenant, most bytes of the tenant, most bytes of all, then for each line its
 --         number, its bytes, and the piece that holds it.
--- Returns 1 recorded, 0 the caller no longer holds the batch, -1 there is no room for the results.
-if redis.call('HGET', KEYS[1], 'fence') ~= ARGV[1] then return 0 end
+-- Returns 1 recorded, 0 the batch has ended or another holds it, -1 there is no room for the results.
+local fence, status = unpack(redis.call('HMGET', KEYS[1], 'fence', 'status'))
+if fence ~= ARGV[1] or status == 'completed' or status == 'expired' or status == 'cancelled' then return 0 end
 local own = tonumber(redis.call('HGET', KEYS[5], 'tenant:' .. ARGV[3]) or 0)
 local all = tonumber(redis.call('HGET', KEYS[5], 'all') or 0)
 local bytes, lines = 0, 0

@@ -1,0 +1,6 @@
+-- append_piece.lua: keep the next piece of a reserved file.
+-- KEYS[1] the file (hash)   KEYS[2] its pieces (list)
+-- ARGV    the piece's place, from 0, and the piece.   Returns 1, or 0 if the file has expired meanwhile.
+if redis.call('HEXISTS', KEYS[1], 'created_at') == 0 then return 0 end
+if redis.call('LLEN', KEYS[2]) == tonumber(ARGV[1]) then redis.call('RPUSH', KEYS[2], ARGV[2]) end
+return 1
