@@ -21,7 +21,7 @@ AddRule = Callable[..., str]
 
 
 class NotForcible(ValueError):
-    """No grammar guarantees such a call; the message names the tool and the reason."""
+    """No grammar guarantees such a call; the message names the reason, and the tool at fault."""
 
 
 def json_arguments(tool: Tool) -> str:

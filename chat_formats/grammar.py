@@ -9,10 +9,12 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from chat_formats.argument_grammar import json_arguments, keyword_arguments, tagged_arguments
+from chat_formats.argument_grammar import NotForcible, json_arguments, keyword_arguments, tagged_arguments
 from chat_formats.families import HARMONY, REASONING_FORMATS, TOOL_FORMATS
 from chat_formats.types import ChatFormats, Tool
 
+MAX_CHARACTERS = 256 << 10
+"""The longest grammar: a notation whose arguments stand alone repeats what they refer to for each of them."""
 _TEXT = "/(?s:.*)/"
 _SPACE = r"/\s{0,4}/"
 
@@ -28,7 +30,7 @@ def forced_calls(
     """Return the grammar of outputs that call at least one of `tools`, and only one unless `parallel`.
 
     `reasoning_open` as for `OutputParser`. `special_tokens` has the ids of the vocabulary's special tokens,
-    which a grammar cannot spell. Raises `NotForcible`, which names the tool and what cannot be guaranteed.
+    which a grammar cannot spell. Raises `NotForcible`, which names what cannot be guaranteed.
     """
     writer = _Writer(formats, tools, special_tokens or {})
     calls = writer.forced(parallel=parallel)
@@ -60,6 +62,7 @@ class _Writer:
         self._tools = tools
         self._special = special
         self._rules: list[str] = []
+        self._num_characters = 0
 
     def grammar(self, after_reasoning: str, without: str, *, reasoning_open: bool) -> str:
         """Return the whole grammar, by what follows reasoning, and what there may be instead."""
@@ -211,7 +214,13 @@ class _Writer:
         return "(" + " | ".join(tokens or map(json.dumps, markers)) + ")"
 
     def _rule(self, kind: str, body: str, options: str = "") -> str:
-        """Add a rule and return its name."""
+        """Add a rule and return its name. Raises `NotForcible` at once if the rules become too long."""
+        self._num_characters += len(body)
+        if self._num_characters > MAX_CHARACTERS:
+            raise NotForcible(
+                f"the grammar of all calls has more than {MAX_CHARACTERS} characters, "
+                "in which each parameter repeats the definitions that it refers to"
+            )
         name = f"{kind}_{len(self._rules)}"
         self._rules.append(f"{name}{options}: {body}")
         return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -205,3 +206,18 @@ def test_what_a_notation_cannot_keep_is_refused(name: str, parameters: dict[str,
     for write in (forced_calls, guided_calls):
         with pytest.raises(NotForcible, match="tool 'f'.*" + named):
             write(ChatFormats(name), [Tool("f", parameters=parameters)])
+
+
+@pytest.mark.parametrize("name", ["pythonic", "qwen3_coder"])
+def test_a_grammar_that_becomes_too_long_is_refused(name: str) -> None:
+    """It is not written whole: 95 kB of schemas would make 45 MB."""
+    definitions = {"a": {"enum": ["x" * 90_000]}}
+    properties = {f"p{place}": {"items": {"$ref": "#/$defs/a"}} for place in range(500)}
+    tools = [Tool("f", parameters={"properties": properties, "$defs": definitions})]
+    for write in (forced_calls, guided_calls):
+        tracemalloc.start()
+        with pytest.raises(NotForcible, match="more than 262144 characters"):
+            write(ChatFormats(name), tools)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < 4 << 20

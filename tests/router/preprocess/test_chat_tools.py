@@ -257,3 +257,10 @@ def test_calls_follow_a_grammar_only_where_rules_are_asked_for(
     assert bool(grammar) == has_grammar
     if chat.named_tool is not None:
         assert "get_weather" not in grammar
+
+
+def test_tools_with_too_long_a_grammar_are_refused_by_name(tokenizer: Tokenizer) -> None:
+    long = Tool("f", parameters=json.dumps({"enum": ["x" * (256 << 10)]}))
+    with pytest.raises(ChatRefused, match="characters") as error:
+        encoded(tokenizer, QWEN, Conversation(ASKED, tools=(long,), tool_mode=ToolMode.REQUIRED))
+    assert error.value.field == "chat.tools"
