@@ -157,7 +157,8 @@ def flags() -> argparse.ArgumentParser:
         default=1 << 20,
         type=int,
         metavar="N",
-        help=f"the largest response that is kept, compressed with its conversation ({1 << 20})",
+        help=f"the largest response that is kept, compressed with its conversation, and 8 times as much "
+        f"before ({1 << 20})",
     )
     add(
         "--responses-max-bytes",

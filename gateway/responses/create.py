@@ -21,7 +21,7 @@ from gateway.outputs import parser_of
 from gateway.responses.convert import check, generation_of, param_of, repeated
 from gateway.responses.draft import Draft, replayed, unix_s
 from gateway.responses.events import Event
-from gateway.responses.items import Item, read_items
+from gateway.responses.items import MAX_ITEMS, Item, read_items
 from gateway.responses.keeping import Keeping
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import Record, ResponseStore
@@ -54,6 +54,9 @@ async def ask(
     if body.previous_response_id is not None:
         assert store is not None
         earlier = await _conversation(store, tenant, body.previous_response_id)
+        if len(earlier) + len(items) > MAX_ITEMS:
+            have = f"input has {len(items)} items, and the conversation {len(earlier)} before them"
+            raise invalid("input", f"{have}; accepted: up to {MAX_ITEMS} together")
     generation = generation_of(
         body, [*earlier, *items], len(earlier), headers, key or owner, model.max_context_tokens
     )

@@ -17,6 +17,8 @@ from state import keys
 from state.durable import DurableRedis
 from state.errors import StoreUnavailable
 
+MAX_EXPANSION = 8
+"""How many times `response_max_bytes` a response may have before compression, which takes time too."""
 AWAY_S = 5.0
 """How long responses are made without Redis, if they can be, after it has failed."""
 _HEAD_BYTES = 33
@@ -100,9 +102,9 @@ class ResponseStore:
         What another holder has kept under its id is replaced only if it is not final, and this one is or
         `takes`. Else it stays, which returns True if both are final: they are the same response.
         """
-        content = await asyncio.to_thread(_encoded, record)
         limits = self._limits
-        if len(content) > min(limits.response_max_bytes, limits.responses_max_bytes):
+        content = await asyncio.to_thread(_encoded, record, MAX_EXPANSION * limits.response_max_bytes)
+        if content is None or len(content) > min(limits.response_max_bytes, limits.responses_max_bytes):
             return False
         ttl_ms = round(1000 * min(limits.response_ttl_s, ttl_s or limits.response_ttl_s))
         args = [tenant, record.response["id"], content, ttl_ms, int(takes or record.is_final)]
@@ -134,10 +136,13 @@ class ResponseStore:
 
 
 # Megabytes take tens of milliseconds, in which streams would stand still.
-def _encoded(record: Record) -> bytes:
+def _encoded(record: Record, max_bytes: int) -> bytes | None:
     parts = {part.name: getattr(record, part.name) for part in fields(record)}
+    plain = json.dumps(parts, separators=(",", ":")).encode()
+    if len(plain) > max_bytes:
+        return None
     head = f"{record.holder}{int(record.is_final)}".encode()  # the scripts read it
-    return head + zlib.compress(json.dumps(parts, separators=(",", ":")).encode(), 1)
+    return head + zlib.compress(plain, 1)
 
 
 def _decoded(content: bytes) -> Record:

@@ -138,6 +138,13 @@ async def test_a_large_one_is_not_kept(opened: DurableRedis) -> None:
     assert await held(opened) == 0
 
 
+async def test_one_that_only_compresses_well_is_not_kept(opened: DurableRedis) -> None:
+    store = ResponseStore(opened, ResponseLimits(60, 1000, 10_000))
+    for num_bytes, is_kept in ((7000, True), (8000, False)):
+        long = replace(record(f"resp_{num_bytes}"), input=[{"content": "a" * num_bytes}])
+        assert await store.keep("acme", long) is is_kept
+
+
 async def test_over_the_limit_the_largest_tenant_loses_its_oldest(opened: DurableRedis) -> None:
     store = ResponseStore(opened, ResponseLimits(60, 1500, 5000))
     assert await store.keep("small", record("resp_small", 400))

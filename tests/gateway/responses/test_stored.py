@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from gateway.responses.items import MAX_ITEMS
 from tests.baton.scripted_service import (
     HANG,
     Act,
@@ -55,6 +56,25 @@ async def test_a_conversation_goes_on_from_a_stored_response(served: Served) -> 
     assert (await served.http.delete(f"{URL}/{first['id']}")).json()["deleted"]
     assert (await served.http.get(f"{URL}/{first['id']}")).status_code == 404
     await served.create(previous_response_id=second["id"], input=[result])
+
+
+async def test_a_whole_conversation_has_a_limit(served: Served) -> None:
+    many = [{"role": "user", "content": "a"}] * (MAX_ITEMS - 1)
+    first = await served.create(input=many)
+    refused = await served.http.post(URL, json={"input": "x", "previous_response_id": first["id"]})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (400, "input", "invalid_field")
+    assert error["message"] == (
+        "input has 1 items, and the conversation 4096 before them; accepted: up to 4096 together"
+    )
+
+
+async def test_encrypted_reasoning_is_not_kept(served: Served) -> None:
+    content = [{"type": "reasoning_text", "text": "hm"}]
+    reasoning = {"type": "reasoning", "content": content, "encrypted_content": "secret"}
+    response = await served.create(input=[reasoning, {"role": "user", "content": "a"}])
+    listed = (await served.http.get(f"{URL}/{response['id']}/input_items?order=asc")).json()["data"]
+    assert listed[0] == {"id": listed[0]["id"], "type": "reasoning", "summary": [], "content": content}
 
 
 async def test_without_store_nothing_is_kept(served: Served) -> None:
