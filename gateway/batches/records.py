@@ -22,6 +22,7 @@ from gateway.batches.files import (
     page_of,
     pieces_key,
 )
+from gateway.errors import invalid
 from state import keys
 from state.durable import DurableRedis
 
@@ -29,6 +30,8 @@ LEASE_MS = 6000
 """A batch whose gateway is silent for this long is taken over: less than generations outlive their caller."""
 KEPT_S = 30 * 86400
 """How long a batch that has ended can be looked up."""
+MAX_KEPT = 1000
+"""Batches of a tenant that are kept."""
 
 
 class Status(StrEnum):
@@ -133,7 +136,11 @@ class BatchStore:
         output_ttl_s: int,
         problems: Sequence[Mapping[str, Any]],
     ) -> Batch:
-        """Enter a batch, which has failed if it has problems. Raises `ApiError` if its input is gone."""
+        """Enter a batch, which has failed if it has problems.
+
+        Raises `ApiError` if its input is gone, or if the tenant has too many batches that have not ended.
+        """
+        await self._forget_oldest(tenant)
         batch_id = new_id("batch_")
         fields: dict[str, str | int] = {
             "tenant": tenant,
@@ -284,6 +291,22 @@ class BatchStore:
             ],
         )
         return bool(ended)
+
+    async def _forget_oldest(self, tenant: str) -> None:
+        """Make room for one more batch of the tenant."""
+        with self._redis.client() as redis:
+            if await redis.zcard(index_of(tenant)) < MAX_KEPT:
+                return
+            ids = [member.decode() for member in await redis.zrange(index_of(tenant), 0, -1)]
+            async with redis.pipeline(transaction=False) as pipeline:
+                for batch_id in ids:
+                    pipeline.zscore(RUNNABLE, batch_id)
+                scores = await pipeline.execute()
+        ended = [batch_id for batch_id, score in zip(ids, scores, strict=True) if score is None]
+        if not ended:
+            message = f"{len(ids)} batches have not ended; accepted: fewer than {MAX_KEPT} of a tenant"
+            raise invalid("", message, status=429, code="too_many_batches")
+        await self.forget(ended[0])
 
     async def forget(self, batch_id: str) -> None:
         """Remove a batch that ended long ago."""

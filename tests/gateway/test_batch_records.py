@@ -250,3 +250,20 @@ async def test_no_purpose_reads_another_tenants_files(stores: Stores) -> None:
     await stores.file("theirs", tenant="acme:eu")
     page = await stores.files.page("eu", "batch:acme", "", 10, newest_first=True)
     assert page == ([], False)
+
+
+async def test_a_tenant_keeps_so_many_batches(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.batches.records.MAX_KEPT", 2)
+    first = await stores.lease()
+    file = await stores.files.find("in", "acme")
+
+    async def another() -> str:
+        about = ABOUT | {"input_file_id": "in"}
+        return (await stores.batches.create("acme", file, about, 60, 3600, [])).id
+
+    second = await another()
+    with pytest.raises(ApiError, match="2 batches have not ended"):
+        await another()
+    assert await stores.batches.end(first, Status.CANCELLED)
+    third = await another()
+    assert [batch.id for batch in (await stores.batches.page("acme", "", 10))[0]] == [third, second]
