@@ -87,11 +87,19 @@ class FleetClient:
         return await self.sdk.proven_tenant() if self._sends_keys else ""
 
     async def model(self, name: str = "") -> Model:
-        """Return the fleet's model. Raises `NotFound` if it has another name than the one given."""
+        """Return the fleet's model, known from an earlier request perhaps.
+
+        Raises `NotFound` if it has another name than the one given.
+        """
         model = self._model
         if model is None or not model.fingerprint or name not in {"", model.name}:
-            (model,) = await self.sdk.models()
-            self._model = model
+            return await self.told_model(name)
+        return model
+
+    async def told_model(self, name: str = "") -> Model:
+        """Return what `model` does, as the fleet tells this caller. Raises `NotAllowed` as well."""
+        (model,) = await self.sdk.models()
+        self._model = model
         if name not in {"", model.name}:
             raise NotFound(f"model is {name!r}; accepted: {model.name!r}, which this fleet serves")
         return model

@@ -125,7 +125,7 @@ async def complete_all(fleet: FleetClient, generations: Sequence[Generation]) ->
 
 def seed_of(seed: int | None, headers: Mapping[str, str]) -> int | None:
     """Return the seed. A request that may be sent again draws the same one each time."""
-    if seed is None and ID_HEADER in headers:
-        digest = hashlib.blake2b(headers[ID_HEADER].encode(), digest_size=8).digest()
+    if seed is None and (request_id := headers.get(ID_HEADER)):
+        digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
         return int.from_bytes(digest) >> 1
     return seed

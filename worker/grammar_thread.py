@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import structlog
+
 from engine.core.commands import Command, Decode, GrammarReady, Prefill, Receive
 from output_text.grammar import Grammars
 from output_text.refusal import GrammarRefused
+
+log = structlog.get_logger()
 
 
 class GrammarThread:
@@ -35,4 +39,7 @@ class GrammarThread:
             ready = GrammarReady(handle, self._grammars.compiled(grammar))
         except GrammarRefused as refused:
             ready = GrammarReady(handle, None, str(refused))
+        except Exception as error:
+            log.exception("grammar_compiler_failed", handle=handle)
+            ready = GrammarReady(handle, None, f"the compiler failed with {type(error).__name__}")
         self._submit(ready)

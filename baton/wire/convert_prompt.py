@@ -79,7 +79,7 @@ def _put_options(chat: inference_pb2.ChatInput, given: Chat) -> None:
         if _depth(given.template_arguments) > _MAX_DEPTH:
             raise ValueError(f"at most {_MAX_DEPTH} levels")
         chat.template_arguments.update(given.template_arguments)
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
         raise invalid("chat.template_arguments", given.template_arguments, str(error)) from None
 
 

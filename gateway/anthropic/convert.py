@@ -34,5 +34,5 @@ def generation_of(body: MessagesBody, chat: Chat, headers: Mapping[str, str]) ->
         Stop(max_tokens=body.max_tokens, strings=tuple(body.stop_sequences or ())),
         slo_of(body.slo, headers),
         headers.get(ID_HEADER, ""),
-        cancel_when_closed=ID_HEADER not in headers,
+        cancel_when_closed=not headers.get(ID_HEADER),
     )

@@ -70,7 +70,7 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
         headers.get(ID_HEADER, ""),
         body.truncate_prompt_tokens,
         _output_format(body),
-        cancel_when_closed=ID_HEADER not in headers,
+        cancel_when_closed=not headers.get(ID_HEADER),
     )
 
 

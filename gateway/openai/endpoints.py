@@ -35,11 +35,11 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
 
     @router.api_route("/v1/models", methods=["GET", "HEAD"])
     async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [model_json(await fleet.model(), started)]}
+        return {"object": "list", "data": [model_json(await fleet.told_model(), started)]}
 
     @router.api_route("/v1/models/{name:path}", methods=["GET", "HEAD"])
     async def one_model(name: str) -> dict[str, Any]:
-        return model_json(await fleet.model(name), started)
+        return model_json(await fleet.told_model(name), started)
 
     @router.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
@@ -67,7 +67,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
 
     @router.post("/v1/embeddings")
     async def embeddings(_: Request) -> Response:
-        model = await fleet.model()
+        model = await fleet.told_model()
         message = (
             f"{model.name!r} generates text and has no embeddings; accepted: an embedding model's server"
         )

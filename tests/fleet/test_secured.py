@@ -169,6 +169,14 @@ def test_https_needs_a_key_for_all_but_health_checks(fleet: Secured) -> None:
         answer = http.post(url, content=body, headers={"authorization": f"Bearer {secret}"})
         assert answer.json()["usage"]["completion_tokens"] > 0
         assert http.post(url, content=body).status_code == 401
+        name = answer.json()["model"]
+        for method, path in (
+            ("GET", "/v1/models"),
+            ("GET", f"/v1/models/{name}"),
+            ("POST", "/v1/embeddings"),
+        ):
+            wrong = {"authorization": "Bearer wrong"}
+            assert http.request(method, urllib.parse.urljoin(url, path), headers=wrong).status_code == 401
         assert http.get(urllib.parse.urljoin(url, "/health")).status_code == 200
     with httpx.Client() as stranger, pytest.raises(httpx.ConnectError, match="certificate"):
         stranger.get(url)

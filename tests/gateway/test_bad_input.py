@@ -94,6 +94,7 @@ OPENAI = [
         None,
     ),
     (CHAT, b'"chat_template_kwargs":' + nested(b'{"a":', 90), "chat_template_kwargs", "invalid_field"),
+    (CHAT, b'"chat_template_kwargs":{"a":1%s}' % (b"0" * 400), "chat_template_kwargs", "invalid_field"),
     (CHAT, b'"response_format":{"type":"xml"}', "response_format.type", "invalid_field"),
     (TEXT, b'"prompt":[]', "prompt", "invalid_field"),
     (TEXT, b'"prompt":[1,"a"]', "prompt[0]", "invalid_field"),

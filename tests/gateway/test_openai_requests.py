@@ -153,6 +153,15 @@ async def test_a_repeated_idempotency_key_sends_the_same_request(
     assert first.request_id == "k"
 
 
+async def test_an_empty_idempotency_key_is_none(router: ScriptedRouter, gateway: Gateway) -> None:
+    for _ in range(2):
+        await gateway.http.post(
+            "/v1/chat/completions", json={"messages": HELLO}, headers={"idempotency-key": ""}
+        )
+    first, second = router.calls("Generate")
+    assert first.sampling.seed != second.sampling.seed
+
+
 async def test_a_stream_ends_with_promise_delivery_and_usage(
     router: ScriptedRouter, gateway: Gateway
 ) -> None:
@@ -198,13 +207,15 @@ async def test_a_failed_generation_ends_its_stream_with_an_error(
     assert (whole.status_code, whole.json()["error"]["code"]) == (500, "generation_failed")
 
 
+@pytest.mark.parametrize("headers", [{}, {"idempotency-key": ""}])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_caller_who_leaves_a_silent_request_cancels_it(
-    router: ScriptedRouter, gateway: Gateway, stream: bool
+    router: ScriptedRouter, gateway: Gateway, stream: bool, path: str, headers: dict[str, str]
 ) -> None:
     router.scripts[:] = [(accepted(), queued(), HANG)]
-    body = {"messages": HELLO, "stream": stream}
-    calling = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=body))
+    body = {"messages": HELLO, "stream": stream, "max_tokens": 5}
+    calling = asyncio.create_task(gateway.http.post(path, json=body, headers=headers))
     asked = await router.until_heard("Generate")
     calling.cancel()
     cancelled = await router.until_heard("Cancel")

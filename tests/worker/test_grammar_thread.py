@@ -86,6 +86,20 @@ def test_a_grammar_that_nothing_can_follow_refuses_its_sequence_alone(scene: Sce
     assert why.startswith("REFUSED: grammar cannot be followed: ")
 
 
+def test_a_compiler_that_fails_ends_its_sequence_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> CompiledGrammar:
+        raise MemoryError
+
+    monkeypatch.setattr(scene.grammars, "compiled", fail)
+    scene.thread.submit(Decode(spec(1, [1, 2, 3], sampling=FORMAT)))
+    scene.thread.submit(Decode(spec(2, [4, 5, 6])))
+    submitted = [scene.inbox.get(timeout=PATIENCE_S) for _ in range(3)]
+    scene.driver.finish(*submitted)
+    (why,) = scene.driver.failures().values()
+    assert why == "REFUSED: grammar cannot be followed: the compiler failed with MemoryError"
+    assert scene.driver.tokens(2)
+
+
 def test_python_runs_on_while_a_grammar_is_compiled(tmp_path: Path) -> None:
     one_byte_tokens(VOCAB).save(str(tmp_path / "tokenizer.json"))
     grammars = Grammars(tmp_path / "tokenizer.json", VOCAB, [VOCAB - 1])
