@@ -21,5 +21,6 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 if HAS_TRITON:
     import triton
     import triton.language as tl
+    import triton.runtime.interpreter
 else:
     triton = tl = _Absent()

@@ -44,3 +44,9 @@ def test_cpu_ops_run_without_triton(script: str) -> None:
         [sys.executable, "-c", HIDE_TRITON + script], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_cpu_ops_run_with_triton_that_nothing_else_has_loaded() -> None:
+    """A part of Triton that only other imports bring along must not be needed."""
+    run = subprocess.run([sys.executable, "-c", RUN_A_CPU_OP], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
