@@ -126,6 +126,8 @@ class OutputParser:
             output.pause()
             return
         text = source.kept()
-        for control in controls:
-            text = text.replace(control, "")
-        output.content(text)
+        ending = Markers(controls)
+        # Where reading stopped may be inside a control.
+        end = ending.safe_end(text, len(marker))
+        output.content(ending.pattern.sub("", text[:end]))
+        source.give_back(text[end:])

@@ -49,6 +49,11 @@ class Source:
         self._kept = None
         return text
 
+    def give_back(self, text: str) -> None:
+        """Read again `text`, which was read last."""
+        self._text = text + self._text[self._at :]
+        self._at = 0
+
     def _save(self) -> None:
         if self._kept is not None:
             self._kept.append(self._text[self._kept_from : self._at])

@@ -205,22 +205,23 @@ class ScriptedRouter:
     async def play(self, name: str, request: Any, context: Any) -> AsyncIterator[Pb]:
         self.heard(name, request)
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
-        for step in script:
-            if isinstance(step, Fail):
-                await _fail(context, step)
-            elif isinstance(step, Hang | Act):
-                try:
+        try:
+            for step in script:
+                if isinstance(step, Fail):
+                    await _fail(context, step)
+                elif isinstance(step, Hang | Act):
                     if isinstance(step, Act):
                         await step.act()
                     await asyncio.Event().wait()
-                finally:
-                    self.heard(f"{name} let go", request)
-            elif isinstance(step, Wait):
-                await step.until.wait()
-            elif isinstance(step, Silence):
-                return
-            else:
-                yield step
+                elif isinstance(step, Wait):
+                    await step.until.wait()
+                elif isinstance(step, Silence):
+                    return
+                else:
+                    yield step
+        except (asyncio.CancelledError, GeneratorExit):
+            self.heard(f"{name} let go", request)
+            raise
 
     async def answer(self, name: str, request: Any, context: Any) -> Any:
         self.heard(name, request)

@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats, OutputParser, Tool
+from chat_formats.source import Markers
 from tests.chat_formats.writing import NOTATIONS, TOOLS, Call, Said, format_name, parsed, written
 
 MARKERS = sorted(
@@ -131,12 +132,12 @@ def test_any_text_says_the_same_however_it_is_cut(
 
 
 @given(st.sampled_from([name for name in TOOL_FORMATS if name != "harmony"]), broken_outputs())
+@example("mistral", "[TOOL_CALLS][TOOL_RESULTS]")
 def test_a_text_without_calls_is_all_content(name: str, text: str) -> None:
     found = parsed(ChatFormats(name), [text])
     if found.calls:
         return
-    for control in TOOL_FORMATS[name].controls:
-        text = text.replace(control, "")
+    text = Markers(TOOL_FORMATS[name].controls).pattern.sub("", text)
     assert "".join(found.content.split()) == "".join(text.split())
 
 

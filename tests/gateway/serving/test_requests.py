@@ -69,7 +69,9 @@ async def test_requests_streams_tokens_and_callers_who_leave_are_counted(router:
         router.scripts[:] = [(accepted(), queued(), HANG)]
         asking = gateway.http.stream("POST", CHAT, json={"messages": HELLO, "stream": True})
         async with asking as response:
-            await anext(response.aiter_lines())
+            # A generator of lines that nobody holds would close the connection.
+            lines = response.aiter_lines()
+            await anext(lines)
             await until_counted(gateway, "open_streams", 1)
         await until_counted(gateway, "disconnects_total", 1, endpoint=CHAT)
         await until_counted(gateway, "open_streams", 0)
