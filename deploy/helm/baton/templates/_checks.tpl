@@ -1,0 +1,161 @@
+{{/* Values that contradict each other. values.schema.json has checked each for itself. Every message names the field. */}}
+
+{{- define "baton.checks" -}}
+{{- include "baton.checks.model" . -}}
+{{- include "baton.checks.pools" . -}}
+{{- include "baton.checks.drains" . -}}
+{{- include "baton.checks.redis" (dict "root" $ "redis" .Values.redis "field" "redis" "required" true) -}}
+{{- if .Values.gateway.enabled -}}
+{{- include "baton.checks.redis" (dict "root" $ "redis" .Values.gateway.redis "field" "gateway.redis" "required" false) -}}
+{{- end -}}
+{{- include "baton.checks.tls" . -}}
+{{- include "baton.checks.secrets" (dict "value" .Values "field" "values") -}}
+{{- end }}
+
+{{- define "baton.checks.model" -}}
+{{- $model := .Values.model -}}
+{{- if not $model.name -}}
+{{- fail "model.name is missing; accepted: what clients call the model, with one of model.inImage, model.pvc, model.hostPath, model.image and model.init" -}}
+{{- end -}}
+{{- range $field, $own := merge (dict "model" $model "router.model" .Values.router.model) (include "baton.checks.modelsOfPools" . | fromJson) -}}
+{{- if $own -}}
+{{- if ne ($own.name | default $model.name) $model.name -}}
+{{- fail (printf "%s.name is %q, but model.name is %q; accepted: one model in a release, since all workers of a fleet serve the same" $field $own.name $model.name) -}}
+{{- end -}}
+{{- $source := include "baton.model.source" (dict "model" $own "field" $field) -}}
+{{- if and (eq $source "inImage") (ne (base $own.inImage) $model.name) -}}
+{{- fail (printf "%s.inImage is %q, but model.name is %q; accepted: a folder of that name" $field $own.inImage $model.name) -}}
+{{- end -}}
+{{- if and (eq $source "image") (semverCompare "<1.33.0-0" $.Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "%s.image is set, but Kubernetes %s has no image volumes; accepted: 1.33 with the feature gate ImageVolume, 1.35 without, or another source" $field $.Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "baton.checks.modelsOfPools" -}}
+{{- $found := dict -}}
+{{- range $name, $pool := .Values.pools -}}
+{{- $_ := set $found (printf "pools.%s.model" $name) ($pool.model | default dict) -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end }}
+
+{{- define "baton.checks.pools" -}}
+{{- $roles := list -}}
+{{- $gpus := list -}}
+{{- range $name, $pool := .Values.pools -}}
+{{- if has $name (list "router" "gateway" "redis" "redis-gateway" "controller") -}}
+{{- fail (printf "pools.%s has the name of another part; accepted: any other name" $name) -}}
+{{- end -}}
+{{- range $flag, $value := $pool.flags -}}
+{{- if has $flag (list "policy" "timed" "block-size" "dtype" "quantisation" "deterministic" "random-weights") -}}
+{{- fail (printf "pools.%s.flags.%s is set, but all workers of a fleet must share it; accepted: fleet.flags.%s" $name $flag $flag) -}}
+{{- end -}}
+{{- end -}}
+{{- if and ($pool.rdma | default dict).count (not $pool.rdma.resource) -}}
+{{- fail (printf "pools.%s.rdma.resource is missing; accepted: the name of the device plugin's resource, such as rdma/hca" $name) -}}
+{{- end -}}
+{{- $strategy := $pool.strategy | default (dict "maxSurge" 1) -}}
+{{- if and (eq (toString $strategy.maxSurge) "0") (eq (toString $strategy.maxUnavailable) "0") -}}
+{{- fail (printf "pools.%s.strategy has maxSurge 0 and maxUnavailable 0; accepted: one of them above 0" $name) -}}
+{{- end -}}
+{{- $roles = append $roles $pool.role -}}
+{{- $gpus = append $gpus (gt (int (($pool.gpu | default dict).count | default 0)) 0) -}}
+{{- end -}}
+{{- if not (has "decode" $roles) -}}
+{{- fail "pools has no pool with role decode; accepted: at least one" -}}
+{{- end -}}
+{{- if and (has true $gpus) (has false $gpus) (eq (.Values.fleet.flags.dtype | default "auto") "auto") -}}
+{{- fail "fleet.flags.dtype is auto, but pools with and without gpu would choose different types; accepted: float32, float64 or bfloat16" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "baton.checks.drains" -}}
+{{- $parts := dict "router" .Values.router "gateway" .Values.gateway -}}
+{{- range $name, $pool := .Values.pools -}}
+{{- $_ := set $parts (printf "pools.%s" $name) $pool -}}
+{{- end -}}
+{{- range $field, $part := $parts -}}
+{{- $drain := include "baton.drain" (dict "root" $ "part" $part) | fromJson -}}
+{{- $least := add (ceil $drain.seconds) (ternary 0 $drain.preStopSeconds (hasPrefix "pools." $field)) 5 -}}
+{{- if lt (int $drain.graceSeconds) (int $least) -}}
+{{- $where := ternary "drain" (printf "%s.drain" $field) (empty $part.drain) -}}
+{{- fail (printf "%s.graceSeconds is %v for %s; accepted: at least %d, 5 more than its drain takes, or the kubelet kills what still runs" $where $drain.graceSeconds $field (int $least)) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "baton.checks.redis" -}}
+{{- $set := list -}}
+{{- if .redis.builtIn.enabled }}{{ $set = append $set (printf "%s.builtIn.enabled" .field) }}{{ end -}}
+{{- if .redis.url }}{{ $set = append $set (printf "%s.url" .field) }}{{ end -}}
+{{- if .redis.urlSecret.name }}{{ $set = append $set (printf "%s.urlSecret.name" .field) }}{{ end -}}
+{{- if gt (len $set) 1 -}}
+{{- fail (printf "%s are set; accepted: one of them" (join " and " $set)) -}}
+{{- end -}}
+{{- if and .required (empty $set) -}}
+{{- fail (printf "%s has no source; accepted: one of %s.builtIn.enabled, %s.url and %s.urlSecret.name" .field .field .field .field) -}}
+{{- end -}}
+{{- $secured := ne .root.Values.tls.mode "none" -}}
+{{- if and $secured (hasPrefix "redis://" .redis.url) -}}
+{{- fail (printf "%s.url is %q, in the clear, but tls.mode is %s; accepted: rediss://" .field .redis.url .root.Values.tls.mode) -}}
+{{- end -}}
+{{- if and (not $secured) (hasPrefix "rediss://" .redis.url) (not .redis.caSecret.name) -}}
+{{- fail (printf "%s.caSecret.name is missing, but %s.url asks for TLS; accepted: a Secret with the CA of that Redis" .field .field) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "baton.checks.tls" -}}
+{{- $tls := .Values.tls -}}
+{{- if and (eq $tls.mode "certManager") (not $tls.certManager.issuer.name) -}}
+{{- fail "tls.certManager.issuer.name is missing, but tls.mode is certManager; accepted: the name of an Issuer, or of a ClusterIssuer with its kind" -}}
+{{- end -}}
+{{- if and (ne $tls.mode "certManager") $tls.certManager.issuer.name -}}
+{{- fail (printf "tls.certManager.issuer.name is set, but tls.mode is %s; accepted: certManager" $tls.mode) -}}
+{{- end -}}
+{{- if and $tls.requireClientCertificates (eq $tls.mode "none") -}}
+{{- fail "tls.requireClientCertificates is set, but tls.mode is none; accepted: certManager or secrets" -}}
+{{- end -}}
+{{- $needed := list "router" "worker" -}}
+{{- if .Values.gateway.enabled }}{{ $needed = append $needed "gateway" }}{{ end -}}
+{{- if or .Values.redis.builtIn.enabled (and .Values.gateway.enabled .Values.gateway.redis.builtIn.enabled) }}{{ $needed = append $needed "redis" }}{{ end -}}
+{{- if .Values.monitoring.serviceMonitor.enabled }}{{ $needed = append $needed "client" }}{{ end -}}
+{{- range $part, $secret := $tls.secrets -}}
+{{- if and (eq $tls.mode "secrets") (not $secret) (has $part $needed) -}}
+{{- fail (printf "tls.secrets.%s is missing, but tls.mode is secrets; accepted: a Secret with tls.crt, tls.key and ca.crt" $part) -}}
+{{- end -}}
+{{- if and (ne $tls.mode "secrets") $secret -}}
+{{- fail (printf "tls.secrets.%s is set, but tls.mode is %s; accepted: secrets" $part $tls.mode) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.router.door.secret (eq $tls.mode "none") -}}
+{{- fail "router.door.secret is set, but tls.mode is none, so others could read the keys; accepted: certManager or secrets" -}}
+{{- end -}}
+{{- end }}
+
+{{/* Values are stored with the release and shown by `helm get values`: no secret belongs there. */}}
+{{- define "baton.checks.secrets" -}}
+{{- $field := .field -}}
+{{- if kindIs "map" .value -}}
+{{- if and (hasKey .value "name") (hasKey .value "value") -}}
+{{- if regexMatch "(?i)passw|secret|token|api_?key|credential" (toString .value.name) -}}
+{{- fail (printf "%s.value holds %s; accepted: valueFrom with a secretKeyRef" $field .value.name) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key, $value := .value -}}
+{{- include "baton.checks.secrets" (dict "value" $value "field" (ternary $key (printf "%s.%s" $field $key) (eq $field "values"))) -}}
+{{- end -}}
+{{- else if kindIs "slice" .value -}}
+{{- range $index, $value := .value -}}
+{{- include "baton.checks.secrets" (dict "value" $value "field" (printf "%s[%d]" $field $index)) -}}
+{{- end -}}
+{{- else if kindIs "string" .value -}}
+{{- if regexMatch "://[^/@\\s]*:[^/@\\s]+@" .value -}}
+{{- fail (printf "%s holds a password; accepted: a URL without one, and the password in a Secret" $field) -}}
+{{- end -}}
+{{- if regexMatch "-----BEGIN [A-Z ]*PRIVATE KEY" .value -}}
+{{- fail (printf "%s holds a private key; accepted: the name of a Secret" $field) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,186 @@
+{{/* What the pods of all parts have in common. */}}
+
+{{/* Scheduling and identity of a pod: (dict "root" $ "component" NAME "part" VALUES "pool" LABELS). */}}
+{{- define "baton.pod" -}}
+{{- $spread := .part.spread | default .root.Values.spread -}}
+{{- with .root.Values.images.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+serviceAccountName: {{ include "baton.serviceAccount" .root }}
+automountServiceAccountToken: false
+# Otherwise the kubelet sets REDIS_PORT=tcp://... and the like for every Service of the namespace.
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: {{ .user | default 10001 }}
+  runAsGroup: {{ .group | default 10001 }}
+  fsGroup: {{ .group | default 10001 }}
+  seccompProfile: {type: RuntimeDefault}
+{{- with .part.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .part.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .part.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .part.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .part.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- if $spread }}
+topologySpreadConstraints:
+{{- $labels := dict "matchLabels" (merge (dict) (include "baton.selector" . | fromYaml) (.pool | default dict)) }}
+{{- range $spread }}
+  - {{- toYaml (merge (dict "labelSelector" $labels) .) | nindent 4 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* A part's drain, with the release's for what it does not say: (dict "root" $ "part" VALUES). JSON. */}}
+{{- define "baton.drain" -}}
+{{- merge (dict) (.part.drain | default dict) .root.Values.drain | toJson -}}
+{{- end }}
+
+{{/* Let callers forget this pod before it hears of its end. Images have no shell and no sleep. */}}
+{{- define "baton.preStop" -}}
+{{- if gt (int .) 0 }}
+lifecycle:
+  preStop:
+    exec: {command: [/venv/bin/python, -c, "import time; time.sleep({{ . }})"]}
+{{- end }}
+{{- end }}
+
+{{- define "baton.env" -}}
+- name: POD
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+# The file system of the image cannot be written to, and its user has no home.
+- {name: HOME, value: /tmp}
+{{- with .env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/*
+Ready means routable: a worker is registered and not draining, a router could run a request sent now. The kubelet's own
+gRPC probe knows no TLS, and clusters before 1.24 do not have it. (dict "root" $ "port" PORT)
+*/}}
+{{- define "baton.readiness" -}}
+{{- $secured := ne .root.Values.tls.mode "none" -}}
+{{- if and (not $secured) (semverCompare ">=1.24.0-0" .root.Capabilities.KubeVersion.Version) }}
+readinessProbe:
+  grpc: {port: {{ .port }}}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 3
+{{- else }}
+readinessProbe:
+  exec:
+    command:
+      - /venv/bin/python
+      - -m
+      - baton.cli
+      - health
+      - 127.0.0.1:{{ .port }}
+{{- if $secured }}
+      - --ca
+      - /tls/ca.crt
+      - --cert
+      - /tls/tls.crt
+      - --key
+      - /tls/tls.key
+{{- end }}
+  # Each check starts a process.
+  periodSeconds: 5
+  timeoutSeconds: 10
+  failureThreshold: 3
+{{- end }}
+{{- end }}
+
+{{/* The name of the only source that a model has: (dict "model" VALUES "field" FIELD). */}}
+{{- define "baton.model.source" -}}
+{{- $set := list -}}
+{{- $model := .model -}}
+{{- range list "inImage" "pvc" "hostPath" "image" "init" -}}
+{{- if get $model . -}}
+{{- $set = append $set . -}}
+{{- end -}}
+{{- end -}}
+{{- if ne (len $set) 1 -}}
+{{- fail (printf "%s has %s; accepted: exactly one of inImage, pvc, hostPath, image and init" .field (ternary "no source" (join " and " $set) (empty $set))) -}}
+{{- end -}}
+{{- first $set -}}
+{{- end }}
+
+{{/* A part's model: its own source if it has one, else the release's. JSON with name, path, source and more. */}}
+{{- define "baton.model" -}}
+{{- $own := omit (.part.model | default dict) "name" -}}
+{{- $model := ternary .root.Values.model $own (empty $own) -}}
+{{- $field := ternary "model" (printf "%s.model" .field) (empty $own) -}}
+{{- $source := include "baton.model.source" (dict "model" $model "field" $field) -}}
+{{- $path := ternary $model.inImage (printf "/models/%s" .root.Values.model.name) (eq $source "inImage") -}}
+{{- dict "source" $source "path" $path "of" (get $model $source) | toJson -}}
+{{- end }}
+
+{{- define "baton.model.mount" -}}
+{{- if ne .source "inImage" }}
+- name: model
+  mountPath: {{ ternary "/models" .path (eq .source "init") }}
+  readOnly: true
+{{- if and (eq .source "pvc") .of.subPath }}
+  subPath: {{ .of.subPath }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.model.volume" -}}
+{{- if eq .source "pvc" }}
+- name: model
+  persistentVolumeClaim: {claimName: {{ .of.claim }}, readOnly: true}
+{{- else if eq .source "hostPath" }}
+- name: model
+  hostPath: {path: {{ .of }}, type: Directory}
+{{- else if eq .source "image" }}
+- name: model
+  image: {reference: {{ .of | quote }}}
+{{- else if eq .source "init" }}
+- name: model
+  emptyDir: {{- toYaml (pick .of "sizeLimit") | nindent 4 }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.model.init" -}}
+{{- if eq .source "init" }}
+- name: model
+  image: {{ .of.image }}
+{{- with .of.command }}
+  command: {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- with .of.args }}
+  args: {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- with .of.env }}
+  env: {{- toYaml . | nindent 4 }}
+{{- end }}
+  securityContext:
+    allowPrivilegeEscalation: false
+    capabilities: {drop: [ALL]}
+  volumeMounts:
+    - {name: model, mountPath: /models}
+{{- end }}
+{{- end }}
