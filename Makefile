@@ -244,6 +244,7 @@ lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV
 	$(call compile,nixl,requirements/nixl.in --no-deps)
 	$(call compile,node,requirements/node.in)
 	$(call compile,helm,requirements/helm.in --no-deps)
+	$(call compile,peers/dynamo,requirements/peers/dynamo.in --no-deps)
 	$(call compile,sbom,requirements/sbom.in)
 	$(call compile,lock,requirements/lock.in)
 	$(foreach client,$(CLIENTS),$(call compile-client,$(client)))
@@ -265,5 +266,5 @@ $(LOCK_READY): requirements/lock.lock | $(READY)
 
 .PHONY: clean
 clean: ## remove environments and caches
-	rm -rf .venv .venv-proto .venv-nixl .venv-node .venv-helm .venv-clients $(SDK)/node_modules $(SDK)/dist .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv .venv-* $(SDK)/node_modules $(SDK)/dist .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

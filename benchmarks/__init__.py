@@ -3,6 +3,7 @@
 - `__main__`: all commands; `flags`: what their command lines share; `report`: how they report
 - `claims`: what is claimed about scheduling, in simulation; `fairness`: tenants, in simulation
 - `fleets`: real fleets under load; `failures`: fleets whose processes die, leave or stall
+- `peers`: the frontends of others, in turns with Baton's
 - `costs`: single steps, decisions and checksums, timed in one process; `decodes`: requests for them
 - `gpu`: the engine beside the limits of a GPU, with its own command
 - `compilers`: a busy machine; `plot`: a page from the JSON of measurements

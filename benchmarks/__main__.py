@@ -47,6 +47,9 @@ COMMANDS: dict[str, Command] = {
     "gateway": Command(
         "costs.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
     ),
+    "peers": Command(
+        "peers.command", "the router and the gateway beside Dynamo's frontend", seeds=THREE_SEEDS
+    ),
     "batches": Command(
         "fleets.doors.batches", "interactive promises with and without a batch under way", seeds=THREE_SEEDS
     ),

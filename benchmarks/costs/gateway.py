@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import re
 import sys
 import time
@@ -21,10 +19,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from baton import AsyncClient, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.flags import count
+from benchmarks.fleets.doors.plain import PlainCaller
+from benchmarks.fleets.observe import memory_and_cpu
 from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.quantiles import quantile
@@ -55,13 +56,11 @@ class Door:
 
     name: str
     pid: int
-    host: str
-    port: int
+    address: str
 
     def cpu_s(self) -> float:
         """Return the processor time that its process has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return memory_and_cpu(self.pid)[1]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,10 +98,10 @@ async def started(name: str, checkout: Path, routers: Sequence[str]) -> AsyncIte
     )
     try:
         assert process.stdout is not None
-        ready = re.match(r"READY gateway address=(\S+):(\d+)", (await process.stdout.readline()).decode())
+        ready = re.match(r"READY gateway address=(\S+)", (await process.stdout.readline()).decode())
         if ready is None:
             raise ValueError(f"{checkout} has no gateway that starts")
-        yield Door(name, process.pid, ready[1], int(ready[2]))
+        yield Door(name, process.pid, ready[1])
     finally:
         if process.returncode is None:
             process.terminate()
@@ -112,12 +111,14 @@ async def started(name: str, checkout: Path, routers: Sequence[str]) -> AsyncIte
 async def one_round(sdk: AsyncClient, doors: Sequence[Door], num_calls: int, seed: int) -> Round:
     found = Round(http_ms={door.name: [] for door in doors}, token_us={door.name: {} for door in doors})
     async with AsyncExitStack() as stack:
-        callers = {door.name: await stack.enter_async_context(_Caller.connected(door)) for door in doors}
+        callers = {
+            door.name: await stack.enter_async_context(PlainCaller.connected(door.address)) for door in doors
+        }
         for call in range(num_calls):
             prompt = f"{PROMPT}# {seed} {call}\n"
             found.grpc_ms.append(1000 * await _grpc_ttft_s(sdk, prompt))
             for name, caller in callers.items():
-                found.http_ms[name].append(1000 * await caller.play(prompt, 8))
+                found.http_ms[name].append(1000 * await caller.play(_body(prompt, 8)))
     for number in STREAMS:
         for door in doors:
             before = door.cpu_s()
@@ -139,44 +140,12 @@ async def _grpc_ttft_s(sdk: AsyncClient, prompt: str) -> float:
 
 
 async def _stream(door: Door, prompt: str) -> None:
-    async with _Caller.connected(door) as caller:
-        await caller.play(prompt, TOKENS)
+    async with PlainCaller.connected(door.address) as caller:
+        await caller.play(_body(prompt, TOKENS))
 
 
-class _Caller:
-    """An HTTP client as light as can be, so that what is measured is the gateway."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    @asynccontextmanager
-    async def connected(cls, door: Door) -> AsyncIterator[_Caller]:
-        reader, writer = await asyncio.open_connection(door.host, door.port)
-        try:
-            yield cls(reader, writer)
-        finally:
-            writer.close()
-
-    async def play(self, prompt: str, num_tokens: int) -> float:
-        """Stream a completion to its end; return the seconds to its first token."""
-        body = {"prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
-        content = json.dumps(body | {"stream": True}).encode()
-        began, ttft_s = time.perf_counter(), 0.0
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: {len(content)}\r\n\r\n"
-        self._writer.write(head.encode() + content)
-        received = b""
-        while not received.endswith(b"\r\n0\r\n\r\n"):
-            piece = await self._reader.read(1 << 16)
-            if not piece:
-                raise ValueError(f"the gateway closed the connection after {received[-200:]!r}")
-            if not ttft_s and b"data: {" in piece:
-                ttft_s = time.perf_counter() - began
-            received = received[-200:] + piece
-        if b"data: [DONE]" not in received:
-            raise ValueError(f"the stream ended with {received!r}")
-        return ttft_s
+def _body(prompt: str, num_tokens: int) -> dict[str, Any]:
+    return {"prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
 
 
 def section_of(rounds: Sequence[Round]) -> Section:

@@ -1,0 +1,58 @@
+"""An HTTP client as light as can be, so that what is measured is the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+
+class BadStream(Exception):
+    """A response that is not the whole stream of tokens that was asked for."""
+
+
+class PlainCaller:
+    """One connection, for one stream after the other."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(cls, address: str) -> AsyncIterator[PlainCaller]:
+        """Connect to `host:port` while the block lasts."""
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.close()
+
+    async def play(self, body: Mapping[str, Any]) -> float:
+        """Stream a completion of `max_tokens` to its end; return the seconds to its first token.
+
+        Raises `BadStream` for a refusal, and for a stream with an error or another number of tokens.
+        """
+        wanted = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        content = json.dumps(wanted).encode()
+        began, ttft_s = time.perf_counter(), 0.0
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nhost: server\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(content)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + content)
+        received = b""
+        while not received.endswith(b"\r\n0\r\n\r\n"):
+            piece = await self._reader.read(1 << 16)
+            if not piece or (not received and not piece.startswith(b"HTTP/1.1 200")):
+                raise BadStream(f"the response ended with {(received + piece)[-300:]!r}")
+            if not ttft_s and b"data: {" in piece:
+                ttft_s = time.perf_counter() - began
+            received = received[-4096:] + piece
+        if b'"completion_tokens":%d' % body["max_tokens"] not in received.replace(b" ", b""):
+            raise BadStream(f"the stream ended with {received[-300:]!r}")
+        return ttft_s

@@ -1,0 +1,64 @@
+"""Baton over gRPC and over HTTP: one fleet of timed workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from baton import Sampling, Slo, SloClass, Stop
+from baton.fleet import Fleet, FleetSpec
+from baton.wire.convert import request_to_pb
+from baton.wire.transport import GENERATE, GrpcTransport
+from benchmarks.fleets.doors.plain import BadStream, PlainCaller
+from benchmarks.peers.loads import Arm
+
+PROFILE = "h200-llama-3.1-8b"
+
+
+@asynccontextmanager
+async def baton(model: Path) -> AsyncIterator[list[Arm]]:
+    """Run a fleet, and return both ways to ask it: the router alone, and through the gateway."""
+    async with Fleet(FleetSpec(model=model, timed=PROFILE, gateways=1)) as fleet:
+        router = {"router": fleet.process("router-0").pid}
+        gateway = {"gateway": fleet.process("gateway-0").pid}
+        transport = GrpcTransport(fleet.router_addresses[0])
+        try:
+            yield [
+                Arm("Baton, gRPC", router, partial(_by_grpc, transport)),
+                Arm(
+                    "Baton, HTTP",
+                    gateway | router,
+                    partial(by_http, str(urlsplit(fleet.gateway_urls[0]).netloc), ""),
+                ),
+            ]
+        finally:
+            await transport.close()
+
+
+async def by_http(address: str, model: str, prompt: str, num_tokens: int) -> float:
+    """Stream a completion over a connection of its own."""
+    body = {"prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+    async with PlainCaller.connected(address) as caller:
+        return await caller.play(body | ({"model": model} if model else {}))
+
+
+async def _by_grpc(transport: GrpcTransport, prompt: str, num_tokens: int) -> float:
+    """Stream a generation over the connection that all share, without what the SDK adds."""
+    request = request_to_pb(
+        prompt,
+        Sampling(temperature=0),
+        Stop(max_tokens=num_tokens, ignore_eos=True),
+        Slo(slo_class=SloClass.STANDARD),
+    )
+    began, ttft_s, received = time.perf_counter(), 0.0, 0
+    async for response in transport.stream(GENERATE, request):
+        received += len(response.event.tokens.token_ids)
+        if received and not ttft_s:
+            ttft_s = time.perf_counter() - began
+    if received != num_tokens:
+        raise BadStream(f"the stream brought {received} tokens of {num_tokens}")
+    return ttft_s

@@ -1,0 +1,113 @@
+"""Measure Baton's router and gateway beside Dynamo's frontend, in turns on one machine.
+
+    python -m benchmarks peers --seeds 1,2,3
+
+All have the demo model's tokenizer, and workers that compute nothing: Baton's keep the times of a profile,
+Dynamo's mocker keeps its own, so times to the first token are of different workers. CPU is that of the
+processes between client and worker. The client shares the machine. Dynamo is installed into .venv-peers; if
+that fails, Baton is measured alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.peers.baton_arm import baton
+from benchmarks.peers.dynamo_arm import NotInstalled, dynamo
+from benchmarks.peers.loads import RATES, STREAMS, Arm, Load, Played, play
+from benchmarks.report import report
+from reporting.progress import tracked
+from reporting.section import Section, markdown
+from reporting.tables import cell
+
+Rounds = dict[str, list[Played]]
+"""By arm, one for each seed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="the smallest load of each kind only")
+
+
+def run(args: argparse.Namespace) -> int:
+    loads = (STREAMS[1], RATES[0]) if args.quick else STREAMS + RATES
+    found, note = asyncio.run(_measure(args.model, loads, args.seeds))
+    return report(args, sections(loads, found, note))
+
+
+async def _measure(
+    model: Path, loads: Sequence[Load], seeds: Sequence[int]
+) -> tuple[dict[Load, Rounds], str]:
+    found: dict[Load, Rounds] = {load: {} for load in loads}
+    note = "Client, frontends and workers share the machine."
+    async with AsyncExitStack() as stack:
+        arms = await stack.enter_async_context(baton(model))
+        try:
+            arms.append(await stack.enter_async_context(dynamo(model)))
+        except (NotInstalled, TimeoutError) as error:
+            note += f" Dynamo is missing: {error}"
+            print(note, file=sys.stderr)
+        # The first requests of a process load what it needs.
+        for arm in arms:
+            await play(arm, STREAMS[0], 0)
+        for seed in tracked(seeds, "peers"):
+            for load in loads:
+                for arm in _rotated(arms, seed):
+                    found[load].setdefault(arm.name, []).append(await play(arm, load, seed))
+    return found, note
+
+
+def _rotated(arms: Sequence[Arm], seed: int) -> list[Arm]:
+    """Return the arms in an order that changes with the seed, so that none always comes first."""
+    first = seed % len(arms)
+    return [*arms[first:], *arms[:first]]
+
+
+def sections(loads: Sequence[Load], found: dict[Load, Rounds], note: str) -> Iterator[Section]:
+    """Yield streams, then requests, with everything measured as data."""
+    for title, is_streams, unit in (("Streams", True, "µs a token"), ("Requests", False, "ms a request")):
+        chosen = [load for load in loads if load.is_streams is is_streams]
+        rows = [
+            (load.name, arm, *(shown(load, played) for shown in _COLUMNS.values()))
+            for load in chosen
+            for arm, played in found[load].items()
+        ]
+        header = ("load", "arm", f"CPU, {unit}", *list(_COLUMNS)[1:])
+        data = {
+            load.name: {arm: list(map(asdict, played)) for arm, played in found[load].items()}
+            for load in chosen
+        }
+        yield Section(title, note, (), (markdown(header, rows),), {"loads": data})
+
+
+def _cost(load: Load, played: Sequence[Played]) -> str:
+    costs = [each.cost(load) for each in played]
+    spec = ".0f" if load.is_streams else ".1f"
+    parts = [cell([sum(cost.values()) for cost in costs], spec=spec)]
+    if len(costs[0]) > 1:
+        parts += [f"{name} {cell([cost[name] for cost in costs], spec=spec)}" for name in costs[0]]
+    return "; ".join(parts)
+
+
+def _over(
+    figure: Callable[[Load, Played], float], spec: str = ".0f"
+) -> Callable[[Load, Sequence[Played]], str]:
+    def shown(load: Load, played: Sequence[Played]) -> str:
+        return cell([figure(load, each) for each in played if each.ttft_ms], spec=spec)
+
+    return shown
+
+
+_COLUMNS: dict[str, Callable[[Load, Sequence[Played]], str]] = {
+    "CPU": _cost,
+    "TTFT P50, ms": _over(lambda _, played: played.ttft_p50_ms()),
+    "TTFT max, ms": _over(lambda _, played: max(played.ttft_ms)),
+    "tokens/s": _over(lambda load, played: played.tokens_per_s(load)),
+    "memory, MB": _over(lambda _, played: played.memory_mb),
+    "not served": lambda _, played: str(sum(len(each.failed) for each in played)),
+}
