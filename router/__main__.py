@@ -19,6 +19,7 @@ import uvloop
 
 from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
 from router.api.fleet_service import FleetService
+from router.api.scaler_service import ScalerService
 from router.api.service import InferenceService
 from router.auth.auth import Auth
 from router.auth.interceptor import AuthInterceptor
@@ -154,7 +155,7 @@ async def _add_services(
 ) -> tuple[Health, str]:
     """Add all services. Return the health service, and the name under which it reports inference."""
     inference = InferenceService(shell, preprocessor, facts, auth).add_to(server)
-    others = [FleetService(shell, facts).add_to(server), SERVICE_NAME]
+    others = [FleetService(shell, facts).add_to(server), ScalerService(shell).add_to(server), SERVICE_NAME]
     health = Health(server)
     await health.set_status([*others, *reflection.NAMES], serving=True)
     await _update_health(shell, health, inference)

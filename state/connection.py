@@ -59,6 +59,8 @@ _SCRIPTS: dict[str, tuple[str, ...]] = {
     "take_holds": ("ledger",),
     "take_budget": ("budget",),
     "return_budget": ("budget",),
+    "add_demand": (),
+    "demand": (),
 }
 """Each script with the parts that precede it, besides the constants and the prelude."""
 

@@ -82,6 +82,11 @@ def budget_of(tenant: str) -> str:
     return f"{_PREFIX}:budget:{tenant}"
 
 
+def demand() -> str:
+    """hash: from a place in a ring to `slot number number ...`, what was asked in a slot of time."""
+    return f"{_PREFIX}:demand"
+
+
 def router_channel(router_id: str) -> str:
     """pub/sub: grants for the sessions of one router."""
     return f"{_PREFIX}:router:{router_id}"

@@ -16,6 +16,7 @@ from typing import Self
 
 from scheduling.admission.budgets import Budget, Levels, Taken
 from scheduling.admission.shares import Standing, check_charge
+from scheduling.scaling.demand import NUM_SLOTS, SLOT_S, Slot, last_slots
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess
 from state.connection import Connection
@@ -188,6 +189,18 @@ class Store:
     async def return_budget(self, tenant: str, tokens: int) -> None:
         """Return tokens that were taken and not needed."""
         await self._run("return_budget", [keys.budget_of(tenant)], [tokens])
+
+    # Demand
+
+    async def add_demand(self, asked: Slot) -> None:
+        """Add requests to the present slot. Not idempotent, like `charge_tenant`."""
+        args: list[str | int] = [round(SLOT_S * 1000), NUM_SLOTS, *map(repr, asked.row)]
+        await self._run("add_demand", [keys.demand()], args)
+
+    async def demand(self) -> list[Slot]:
+        """Return the last slots of all routers, oldest first, without the present one, which is not over."""
+        present, *rows = await self._run("demand", [keys.demand()], [round(SLOT_S * 1000)])
+        return last_slots(int(present), rows)
 
     # Grants, credits and leases
 

@@ -26,6 +26,7 @@ PARTS = {
     "gateway": (SERVES, CALLS),
     "redis": (SERVES,),
     "client": (CALLS,),
+    "operator": (CALLS,),
 }
 """The uses of each part's certificate."""
 HERE = ("localhost", "127.0.0.1", "::1")

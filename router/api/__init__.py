@@ -1,6 +1,7 @@
 """The router's gRPC services.
 
-In reading order: `service` (inference), `fleet_service` (operators); `sizes`, `validation` and
+In reading order: `service` (inference), `fleet_service` (operators), `scaler_service` (how
+many workers are needed, for KEDA); `sizes`, `validation` and
 `check_chat` (check requests), `convert` and `convert_chat` (to and from protobuf), `client_stream`
 (buffers tokens for a client), `pending_calls` (calls before the core knows them), `error_interceptor` and
 `status` (errors).

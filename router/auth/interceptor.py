@@ -9,12 +9,14 @@ import grpc.aio
 from router.api.error_interceptor import abort_with
 from router.auth.auth import Auth
 from router.auth.principal import set_caller
-from router.errors import NotAllowed, Reason, RouterError
-from services.rpc.handlers import Context, Continuation, Handler, wrapped_handler
+from router.errors import NotAllowed, Reason, RouterError, Unauthenticated
+from services.rpc.handlers import Context, Continuation, Handler, checked_handler, wrapped_handler
+from services.security.tls import CertificateRole, roles_of
 
 OPEN = "/grpc.health.v1.Health/"
 """Health probes need no credential, and learn only whether the router serves."""
-OPERATORS = "/baton.operators.v1.FleetService/"
+OPERATORS = ("/baton.operators.v1.FleetService/", "/externalscaler.ExternalScaler/")
+"""Calls for an operator: by its key or token, or by its certificate alone, since KEDA sends no other."""
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):
@@ -29,17 +31,35 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         method = handler_call_details.method
         if not method.startswith(OPEN):
+            if method.startswith(OPERATORS) and not _has_credential(handler_call_details):
+                handler = await continuation(handler_call_details)
+                return None if handler is None else checked_handler(handler, self._check_certificate)
             try:
                 principal = self._auth.authenticate(handler_call_details.invocation_metadata or ())
                 if method.startswith(OPERATORS) and not principal.operator:
                     raise NotAllowed(
-                        Reason.OPERATORS_ONLY, "watching and draining the fleet is for operators"
+                        Reason.OPERATORS_ONLY, "watching, draining and scaling the fleet is for operators"
                     )
             except RouterError as error:
                 self._refused(error)
                 return _refusing(error, await continuation(handler_call_details))
             set_caller(principal)
         return await continuation(handler_call_details)
+
+    async def _check_certificate(self, context: Context) -> None:
+        if CertificateRole.OPERATOR in roles_of(context.auth_context()):
+            return
+        error = Unauthenticated(
+            Reason.CREDENTIAL_MISSING,
+            "the call has no credential; accepted: one authorization: Bearer KEY-OR-TOKEN of an operator, or "
+            "a connection with an operator's certificate",
+        )
+        self._refused(error)
+        await abort_with(context, error)
+
+
+def _has_credential(call: grpc.HandlerCallDetails) -> bool:
+    return any(name == "authorization" for name, _ in call.invocation_metadata or ())
 
 
 def _refusing(error: RouterError, handler: Handler | None) -> Handler | None:

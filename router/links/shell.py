@@ -37,6 +37,7 @@ from router.core.actions import (
 )
 from router.core.core import RouterCore
 from router.core.events import (
+    Arrived,
     ClientGone,
     Event,
     Granted,
@@ -47,6 +48,7 @@ from router.core.events import (
     WorkerLost,
 )
 from router.errors import Overloaded, Reason, Unavailable
+from router.links.demand import DemandRecorder
 from router.links.discovery import Discovery
 from router.links.store_calls import StoreCalls
 from router.links.ticker import Ticker
@@ -95,6 +97,7 @@ class Shell:
         metrics.workers.set_function(lambda: self.discovery.num_joined)
         metrics.stalled.set_function(lambda: core.state.fleet.num_stalled)
         metrics.loop_lag.set_function(lambda: self.ticker.lag_s)
+        self.demand = DemandRecorder(store, core.state)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}
         self._quotes: dict[int, asyncio.Future[TellQuoted]] = {}
@@ -189,6 +192,8 @@ class Shell:
         now = self.now()
         if isinstance(event, WorkerLost):
             self.metrics.lost_workers.inc()
+        elif isinstance(event, Arrived):
+            self.demand.arrived(event, now)
         actions = self.core.on(event, now)
         if self._recorder is not None:
             self._recorder.record(event, now, actions)
@@ -295,6 +300,7 @@ class Shell:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.ticker.run())
             tasks.create_task(self.discovery.run())
+            tasks.create_task(self.demand.run())
             tasks.create_task(self._receive_notices())
             tasks.create_task(self._watch_clients())
 

@@ -36,7 +36,7 @@ def edge_s(bucket: int) -> float:
 
 @value
 class Slot:
-    """The requests of one slot: those that came, refused ones included, and those that ended."""
+    """The requests that came in one slot, refused ones included."""
 
     prompts: float = 0.0
     prompt_tokens: float = 0.0
@@ -51,10 +51,8 @@ class Slot:
     """Choices to decode."""
     context_tokens: float = 0.0
     """The prompts of these, cached tokens included."""
-    ended: float = 0.0
-    """Sequences that ended in this slot."""
     output_tokens: float = 0.0
-    """What these had generated."""
+    """What these are expected to generate."""
     slacks: tuple[float, ...] = _ZEROS
     """Promised requests by the time that they could wait and still be in time, in buckets."""
     paces: tuple[float, ...] = _ZEROS
@@ -66,7 +64,7 @@ class Slot:
         return (*(getattr(self, name) for name in _SUMS), *self.slacks, *self.paces)
 
 
-_SUMS = tuple(field.name for field in fields(Slot) if field.name not in ("slacks", "paces"))  # type: ignore[arg-type]
+_SUMS = tuple(field.name for field in fields(Slot) if field.name not in ("slacks", "paces"))
 ROW = len(_SUMS) + 2 * BUCKETS
 """Numbers in a row."""
 EMPTY = Slot()
@@ -77,7 +75,22 @@ def of_row(row: Sequence[float]) -> Slot:
     if len(row) != ROW:
         raise ValueError(f"a slot has {len(row)} numbers; accepted: {ROW}")
     first = len(_SUMS)
-    return Slot(*row[:first], tuple(row[first : first + BUCKETS]), tuple(row[first + BUCKETS :]))
+    sums = dict(zip(_SUMS, row, strict=False))
+    return Slot(**sums, slacks=tuple(row[first : first + BUCKETS]), paces=tuple(row[first + BUCKETS :]))
+
+
+def last_slots(present: int, rows: Iterable[str]) -> list[Slot]:
+    """Return the slots before `present` of a ring's rows, oldest first, from the first that has requests.
+
+    A row is the number of its slot and the slot's own; rows of other versions of this module are left out.
+    """
+    found: dict[int, Slot] = {}
+    for row in rows:
+        number, *numbers = row.split()
+        if len(numbers) == ROW:
+            found[int(number)] = of_row([float(number) for number in numbers])
+    begun = [number for number in found if present - NUM_SLOTS < number < present]
+    return [found.get(number, EMPTY) for number in range(min(begun, default=present), present)]
 
 
 def total(slots: Iterable[Slot]) -> Slot:
@@ -91,10 +104,14 @@ def came(
     prompt_tokens: int,
     cached_tokens: float,
     num_seqs: int,
+    output_tokens: float,
     slack_s: float | None,
     pace_s: float | None,
 ) -> Slot:
-    """Return what one request adds to its slot; None is a limit that it does not state."""
+    """Return what one request adds to its slot; None is a limit that it does not state.
+
+    `output_tokens` is expected of all its sequences together.
+    """
     tokens = max(1.0, prompt_tokens - cached_tokens)
     stated = slack_s is not None
     return Slot(
@@ -106,14 +123,10 @@ def came(
         promised_squares=tokens * tokens * stated,
         sequences=float(num_seqs),
         context_tokens=float(prompt_tokens * num_seqs),
+        output_tokens=output_tokens,
         slacks=_ZEROS if slack_s is None else _one(bucket_of(slack_s), 1.0),
         paces=_ZEROS if pace_s is None else _one(bucket_of(pace_s), float(num_seqs)),
     )
-
-
-def ended(num_seqs: int, output_tokens: int) -> Slot:
-    """Return what the end of a request adds to its slot."""
-    return Slot(ended=float(num_seqs), output_tokens=float(output_tokens))
 
 
 def _one(bucket: int, count: float) -> tuple[float, ...]:

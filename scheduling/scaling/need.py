@@ -4,7 +4,7 @@ The recorded slots are replayed against more and fewer workers until the fewest 
 wanted share. A worker that is wanted now serves only once it has started, so the last minute is replayed a
 second time, grown by what the load has grown lately: whatever needs more workers counts.
 
-`needed` is a pure function. What it costs depends on the number of slots and on the logarithm of its answer,
+Both are pure functions. What they cost depends on the number of slots and on the logarithm of the answer,
 not on how many requests, waiting or served, or workers there are.
 """
 
@@ -78,33 +78,38 @@ class Need:
     why: Why
 
 
-@value
-class Needs:
-    prefill: Need
-    decode: Need
-
-
 NONE = Need(0, Why.IDLE)
 
 
-def needed(
-    slots: Sequence[Slot], prefill: WorkerModel, decode: WorkerModel, placement: Placement, goal: Goal
-) -> Needs:
-    """Return the fewest workers of each role that would have been enough; `slots` are the whole ones, oldest
-    first.
+def prefill_needed(slots: Sequence[Slot], worker: WorkerModel, placement: Placement, goal: Goal) -> Need:
+    """Return the fewest prefill workers that would have been enough; none where decode workers compute all
+    prompts.
 
-    Where decode workers compute all prompts, no prefill workers are wanted. Where they take some, prefill
-    workers are still counted for all of them, since decode workers have no time for prompts when it matters.
+    `slots` are whole ones, oldest first. Where decode workers compute some prompts, prefill workers are still
+    counted for all of them, since decode workers have no time for prompts when it matters.
     """
-    recent = slots[-max(1, round(goal.window_s / SLOT_S)) :]
-    if not any(slot.prompts for slot in recent):
-        return Needs(NONE, NONE)
+    recent = _recent(slots, goal)
+    if not recent or placement is Placement.AGGREGATED:
+        return NONE
+    return _fewest(recent, goal, _prompts_of, lambda part: _prompts(part, worker, goal))
+
+
+def decode_needed(slots: Sequence[Slot], worker: WorkerModel, placement: Placement, goal: Goal) -> Need:
+    """Return the fewest decode workers that would have been enough; where prompts are computed by decode
+    workers alone, for these as well.
+    """
+    recent = _recent(slots, goal)
+    if not recent:
+        return NONE
     if placement is Placement.AGGREGATED:
-        return Needs(NONE, _fewest(recent, goal, _prompts_of, lambda part: _mixed(part, decode, goal)))
-    return Needs(
-        _fewest(recent, goal, _prompts_of, lambda part: _prompts(part, prefill, goal)),
-        _fewest(recent, goal, _sequences_of, lambda part: _sequences(part, recent, decode, goal)),
-    )
+        return _fewest(recent, goal, _prompts_of, lambda part: _mixed(part, worker, goal))
+    return _fewest(recent, goal, _sequences_of, lambda part: _sequences(part, recent, worker, goal))
+
+
+def _recent(slots: Sequence[Slot], goal: Goal) -> Sequence[Slot]:
+    """Return the slots of the window; none if nothing was asked in it."""
+    recent = slots[-max(1, round(goal.window_s / SLOT_S)) :]
+    return recent if any(slot.prompts for slot in recent) else ()
 
 
 Judge = tuple[int, Callable[[int], bool]]

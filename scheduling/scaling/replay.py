@@ -125,8 +125,8 @@ def mean_sequence(whole: Slot, worker: WorkerModel, pace_s: float, share: float 
 
     `share` is the part of its time that the worker has for decodes.
     """
-    output = whole.output_tokens / whole.ended if whole.ended else 1.0
-    prompt = whole.context_tokens / whole.sequences if whole.sequences else 0.0
+    count = whole.sequences or 1.0
+    prompt, output = whole.context_tokens / count, max(1.0, whole.output_tokens / count)
     context = prompt + output / 2
     view = _decoding(worker, context)
     seats = worker.max_num_seqs

@@ -10,7 +10,7 @@ import grpc.aio
 
 from services.rpc.handlers import Context, Continuation, Handler, wrapped_handler
 
-OUR_PACKAGES = "/baton."
+OUR_PACKAGES = ("/baton.", "/externalscaler.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class CertificateRole(enum.Enum):
     ROUTER = "router"
     WORKER = "worker"
     CLIENT = "client"
+    OPERATOR = "operator"
 
     @property
     def dns_name(self) -> str:

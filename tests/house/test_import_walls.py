@@ -25,7 +25,7 @@ from tools.house.source_tree import ROOT, Import, imports, imports_of, module_na
 BUILT = sorted(set(MAY_IMPORT) - PLANNED)
 WITHOUT_TORCH = sorted({"baton", "router", "scheduling", "state", "sim"} - PLANNED)
 # Packages of generated stubs: all that a service may take of `baton`.
-STUBS = ("baton.v1.", "baton.worker.v1.", "baton.operators.v1.")
+STUBS = ("baton.v1.", "baton.worker.v1.", "baton.operators.v1.", "baton.keda.v1.")
 TORCH_SIDE = ("torch", "transformers", "triton", "numpy")
 
 

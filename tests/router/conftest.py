@@ -16,6 +16,7 @@ from baton.operators.v1 import fleet_pb2_grpc
 from baton.v1 import inference_pb2_grpc
 from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
 from router.api.fleet_service import FleetService
+from router.api.scaler_service import ScalerService
 from router.api.service import InferenceService
 from router.core.core import RouterCore
 from router.core.state import CoreConfig
@@ -123,6 +124,7 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
     server = grpc.aio.server(interceptors=(ErrorInterceptor(lambda error: None),))
     InferenceService(shell, Preprocessor(shell, facts, pool), facts).add_to(server)
     FleetService(shell, facts).add_to(server)
+    ScalerService(shell).add_to(server)
     server.add_generic_rpc_handlers((UnknownMethods(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

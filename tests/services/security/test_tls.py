@@ -23,7 +23,7 @@ def files(made: Certificates, part: str) -> TlsFiles:
     return TlsFiles(made.ca, made.cert(part), made.key(part))
 
 
-@pytest.mark.parametrize("role", [CertificateRole.ROUTER, CertificateRole.WORKER, CertificateRole.CLIENT])
+@pytest.mark.parametrize("role", CertificateRole)
 def test_each_part_gets_a_certificate_of_its_own_role_only(made: Certificates, role: CertificateRole) -> None:
     assert role.value in PARTS
     load_tls(files(made, role.value), role, NOW)
