@@ -1,4 +1,4 @@
-"""Record what is asked of this router, and what a typical worker can do: all that scaling is decided on.
+"""Record the requests to this router, and find a typical worker: scaling is decided on these.
 
 Once a second, what came since is added to the slots in Redis that all routers share, so either of them knows
 the demand on the whole fleet.

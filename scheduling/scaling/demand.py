@@ -1,4 +1,4 @@
-"""What was asked of a fleet lately: sums over slots of time.
+"""The requests that came to a fleet lately, in sums over slots of time.
 
 A slot has the same size however many requests came in it, and the slots of several routers add up. Limits of
 time are counted in buckets, each √2 times as long as the one before. A request counts with the lower edge of
@@ -52,7 +52,7 @@ class Slot:
     context_tokens: float = 0.0
     """The prompts of these, cached tokens included."""
     output_tokens: float = 0.0
-    """What these are expected to generate."""
+    """The output expected of these."""
     slacks: tuple[float, ...] = _ZEROS
     """Promised requests by the time that they could wait and still be in time, in buckets."""
     paces: tuple[float, ...] = _ZEROS

@@ -40,7 +40,7 @@ CLEAR = 2.0
 
 
 class Why(enum.Enum):
-    """What decided a number of workers."""
+    """The reason for a number of workers."""
 
     IDLE = "idle"
     """Nothing was asked for."""
@@ -52,7 +52,7 @@ class Why(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a fleet has to keep. Raises ValueError naming the field."""
+    """The promises that a fleet has to keep. Raises ValueError naming the field."""
 
     goodput: float = 0.99
     """The share of promises."""

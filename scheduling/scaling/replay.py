@@ -154,7 +154,7 @@ def kept_seats(
     for place, slot in enumerate(slots):
         lifetime_s = sequences.output_tokens * step_s(worker, sequences, alive / num_workers) / share
         if place == 0:
-            alive = min(seats, sum(one.sequences for one in first) / (len(first) * SLOT_S) * lifetime_s)
+            alive = min(seats, sum(begin.sequences for begin in first) / (len(first) * SLOT_S) * lifetime_s)
         stays = math.exp(-SLOT_S / lifetime_s)
         steady = slot.sequences / SLOT_S * lifetime_s
         alive = alive * stays + steady * (1 - stays)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduling.placement import Placement
+from scheduling.scaling.search import fewest
 from sim.commands.arms import Arm
 from sim.result import End, SimResult
 from sim.spec import FleetShape
@@ -94,24 +95,18 @@ class Search:
     attempt: Try
 
     def cheapest(self, rate: float) -> Found | None:
-        """Raise the size until a fleet is enough, or lower it while one is; return None if `most_workers` are
-        too few.
-        """
-        size = self._first_size(rate)
-        best = self._best(size, rate)
-        cheaper: Tried | None = None
-        while best.good < self.goodput:
-            if size == self.most_workers:
-                return None
-            size, cheaper = size + 1, best
-            best = self._best(size, rate)
-        while cheaper is None and size > 1:
-            smaller = self._best(size - 1, rate)
-            if smaller.good < self.goodput:
-                cheaper = smaller
-            else:
-                size, best = size - 1, smaller
-        return Found(best, self._most_rate(best.candidate, rate), cheaper)
+        """Return the fleet with the fewest workers that is enough; None if `most_workers` are too few."""
+        tried: dict[int, Tried] = {}
+
+        def holds(size: int) -> bool:
+            tried[size] = self._best(size, rate)
+            return tried[size].good >= self.goodput
+
+        size = fewest(self._first_size(rate), self.most_workers, holds)
+        if size is None:
+            return None
+        best = tried[size]
+        return Found(best, self._most_rate(best.candidate, rate), tried.get(size - 1))
 
     def _first_size(self, rate: float) -> int:
         for size in range(1, self.most_workers):

@@ -1,4 +1,4 @@
-"""What is asked of several routers adds up in Redis, slot by slot."""
+"""Requests to several routers add up in Redis, slot by slot."""
 
 from __future__ import annotations
 

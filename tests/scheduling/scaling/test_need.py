@@ -106,7 +106,7 @@ def test_prompts_without_a_promise_are_computed_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("placement", APART)
-def test_prefill_scales_with_prompts_while_decode_has_nothing_to_do(placement: Placement) -> None:
+def test_prefill_scales_with_prompts_and_decode_does_not(placement: Placement) -> None:
     # A prompt-heavy load that a scaler watching decode workers does not see.
     counts = []
     for rate in (2, 10, 20, 40):
@@ -117,13 +117,13 @@ def test_prefill_scales_with_prompts_while_decode_has_nothing_to_do(placement: P
     assert counts[-1] >= 6
 
 
-def test_decode_scales_with_long_outputs_while_prefill_has_nothing_to_do() -> None:
+def test_decode_scales_with_long_outputs_and_prefill_does_not() -> None:
     slots = poisson(10, request(16, 3000, 2.0))
     assert prefill(slots) == 1
     assert decode(slots) >= 3
 
 
-def test_where_decode_workers_compute_prompts_they_are_counted_for_both() -> None:
+def test_decode_workers_that_compute_prompts_count_for_both() -> None:
     slots = poisson(30, request(1700, 415))
     assert prefill_needed(slots, WORKER, Placement.AGGREGATED, STEADY) == Need(0, Why.IDLE)
     assert mixed(slots) >= max(prefill(slots), decode(slots))
@@ -166,7 +166,7 @@ def test_the_answer_costs_the_same_for_a_hundred_times_the_requests() -> None:
     assert SMALL < LARGE
 
 
-def test_the_typical_worker_is_the_one_in_the_middle_that_has_measured_its_steps() -> None:
+def test_the_typical_worker_is_the_middle_one_with_measured_steps() -> None:
     def costing(factor: float) -> WorkerModel:
         costs = WORKER.cost.coefficients
         cost = type(WORKER.cost)(tuple(factor * cost for cost in costs), WORKER.cost.knee_tokens)

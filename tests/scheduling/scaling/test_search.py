@@ -11,9 +11,7 @@ from scheduling.scaling.search import fewest
 
 
 @given(st.integers(1, 500), st.integers(-3, 600), st.integers(1, 500))
-def test_the_answer_is_the_fewest_and_costs_its_distance_in_logarithms(
-    least: int, first: int, most: int
-) -> None:
+def test_the_fewest_are_found_in_few_judgements(least: int, first: int, most: int) -> None:
     judged: list[int] = []
 
     def holds(num: int) -> bool:
