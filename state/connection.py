@@ -26,7 +26,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess, connection_settings
-from state.errors import StoreUnavailable
+from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
 
 CALL_TIMEOUT_S = 1.0
@@ -92,14 +92,20 @@ class Connection:
         """Called in each epoch but the first: this process must enter again what it holds."""
 
     async def wait_until_ready(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for Redis to respond; raises `StoreUnavailable`."""
+        """Wait at most `timeout_s` for Redis to respond; raises `StoreUnavailable`.
+
+        `StoreEvicts`, one of these, means that Redis could forget what it is told.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wait_until_ready()
+                policy = (await self._redis.info("memory"))["maxmemory_policy"]
         except TimeoutError as error:
             raise StoreUnavailable(self._url, f"waited {timeout_s:g} s") from error
         except RedisError as error:
             raise StoreUnavailable(self._url, f"refused us: {error}") from error
+        if policy != NO_EVICTION:
+            raise StoreEvicts(self._url, policy)
 
     async def _wait_until_ready(self) -> None:
         while True:

@@ -2,10 +2,14 @@
 
 StoreError
 ├── StoreUnavailable   Redis does not respond: url, reason
+│   └── StoreEvicts    Redis may forget keys when its memory is full: url, policy
 └── QueueFull          the bounded queue has no place left: capacity
 """
 
 from __future__ import annotations
+
+NO_EVICTION = "noeviction"
+"""The only `maxmemory-policy` that never drops a key."""
 
 
 class StoreError(Exception):
@@ -18,6 +22,16 @@ class StoreUnavailable(StoreError):
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"Redis at {url} does not answer ({reason}); start one or point --redis at it")
         self.reason = reason
+
+
+class StoreEvicts(StoreUnavailable):
+    """Redis would drop keys when its memory is full, and with them what the fleet has agreed on."""
+
+    def __init__(self, url: str, policy: str) -> None:
+        StoreError.__init__(
+            self, f"Redis at {url} may evict keys: its maxmemory-policy is {policy}; accepted: {NO_EVICTION}"
+        )
+        self.reason = f"maxmemory-policy {policy}"
 
 
 class QueueFull(StoreError):

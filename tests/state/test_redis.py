@@ -12,10 +12,11 @@ import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from state import keys
-from state.errors import StoreUnavailable
+from state.errors import StoreEvicts, StoreUnavailable
 from state.records import START_TTL_MS, DecodeRoom, PrefillRoom, StartingRecord
 from state.store import PREFIX_LOOKUPS, Store
 from tests.patience import PATIENCE_S
+from tests.redis_server import redis_server
 from tests.state.common import entry, subscribed
 
 
@@ -181,3 +182,11 @@ async def test_a_call_in_a_cancelled_task_s_cleanup_is_answered(store: Store) ->
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(answers) == 2
+
+
+async def test_a_redis_that_may_evict_is_refused() -> None:
+    with (
+        redis_server("--maxmemory-policy", "allkeys-lru") as server,
+        pytest.raises(StoreEvicts, match="maxmemory-policy is allkeys-lru; accepted: noeviction"),
+    ):
+        await Store.connect(server.url)
