@@ -48,7 +48,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 
 .PHONY: test
 test: $(READY) $(NODE_READY) $(HELM_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose" $(IN_PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not kubernetes" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := chat_formats engine/core house output_text router/core router/replay scheduling sim workloads
@@ -119,6 +119,10 @@ npm-package: $(NODE_READY) ## build the npm package of the TypeScript SDK into b
 .PHONY: test-compose
 test-compose: $(READY) ## build the images, run the composed fleet and strike its containers; needs Docker and Compose 2
 	$(BIN)/python -m pytest -m compose -s tests/compose $(PYTEST_ARGS)
+
+.PHONY: test-kubernetes
+test-kubernetes: $(READY) $(HELM_READY) ## install the chart on a Kubernetes of its own and strike its pods; needs root on Debian 12, builds Kubernetes once
+	$(BIN)/python -m pytest -m kubernetes -s tests/kubernetes $(PYTEST_ARGS)
 
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 

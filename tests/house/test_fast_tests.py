@@ -24,6 +24,7 @@ LEFT_OUT = {
     "gateway": "starts processes and fleets",
     "golden": "replays long recordings",
     "kernels": "compiles kernels",
+    "kubernetes": "runs a Kubernetes node",
     "kvtransfer": "starts processes",
     "mutations": "starts processes",
     "reporting": "draws pages",

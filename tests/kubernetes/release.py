@@ -1,0 +1,183 @@
+"""One release of the chart: what helm does to it, and what its pods do."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from tests.kubernetes.build import ROOT
+from tests.kubernetes.images import FIRST, IMAGES
+from tests.kubernetes.load import Doors
+from tests.kubernetes.node import KUBECONFIG, kubectl, run
+from tests.kubernetes.programs import wait_until
+
+CHART = ROOT / "deploy/helm/baton"
+HELM = ROOT / ".venv-helm/bin/helm"
+READY_S = 300.0
+TOKENS = {
+    "router": "baton_relayed_tokens_total",
+    "gateway": "baton_http_relayed_tokens_total",
+    "worker": "baton_output_tokens_total",
+}
+"""The tokens that a pod has sent on, by its component."""
+
+Values = Mapping[str, Any]
+
+
+def images(tag: str) -> Values:
+    """Return the values that name one version of every image."""
+    parts = {dockerfile: {"tag": tag} for dockerfile in IMAGES.values()}
+    return {"images": {"pullPolicy": "Never", **parts}}
+
+
+def merged(*values: Values) -> dict[str, Any]:
+    """Return values as helm merges them: later ones win, maps are merged."""
+    result: dict[str, Any] = {}
+    for layer in values:
+        for key, value in layer.items():
+            inner = result.get(key)
+            if isinstance(value, Mapping) and isinstance(inner, Mapping):
+                result[key] = merged(inner, value)
+            else:
+                result[key] = value
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod as the API server knows it."""
+
+    name: str
+    component: str
+    pool: str
+    address: str
+    is_ready: bool
+    is_leaving: bool
+    image: str
+    containers: Sequence[str]
+    """Ids of the running ones."""
+
+    @property
+    def tokens(self) -> float:
+        """The tokens that it has sent on since its start."""
+        with urllib.request.urlopen(f"http://{self.address}:9100/metrics", timeout=10) as response:
+            text = response.read().decode()
+        values = re.findall(rf"^{TOKENS[self.component]}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+        return sum(map(float, values))
+
+
+class Release:
+    """A release called `baton` in a namespace of its own."""
+
+    def __init__(self, namespace: str, values: Values) -> None:
+        self.namespace, self._values = namespace, values
+
+    def upgrade(self, *changes: Values, wait: bool = True) -> None:
+        """Install or upgrade to the release's values with changes; wait until all is rolled out."""
+        text = yaml.safe_dump(merged(self._values, *changes))
+        self.helm("upgrade", "--install", "baton", str(CHART), "--values", "-", stdin=text)
+        if wait:
+            self.wait_until_rolled_out()
+
+    def rollback(self) -> None:
+        """Go back to the revision before, and wait until that is rolled out."""
+        self.helm("rollback", "baton")
+        self.wait_until_rolled_out()
+
+    def helm(self, *arguments: str, stdin: str | None = None) -> str:
+        """Return what a helm command prints; raise with its errors if it fails."""
+        where = f"--kubeconfig={KUBECONFIG}", f"--namespace={self.namespace}"
+        return run(str(HELM), *where, *arguments, stdin=stdin, timeout_s=READY_S)
+
+    def kubectl(self, *arguments: str, timeout_s: float = 120.0) -> str:
+        """Return what a kubectl command prints in the namespace."""
+        return kubectl(f"--namespace={self.namespace}", *arguments, timeout_s=timeout_s)
+
+    def wait_until_rolled_out(self) -> None:
+        """Wait until every pod is of the newest kind and ready, and no older one is left."""
+        for kind in self.kubectl("get", "deployments,statefulsets", "--output=name").split():
+            self.kubectl("rollout", "status", kind, f"--timeout={READY_S:.0f}s", timeout_s=READY_S + 10)
+        wait_until("no pod is leaving", lambda: not any(pod.is_leaving for pod in self.pods()), READY_S)
+
+    def pods(self, component: str = "", pool: str = "") -> list[Pod]:
+        """Return the pods that exist, of one component or pool."""
+        listed = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
+        pods = [_pod(item) for item in listed]
+        return [pod for pod in pods if component in ("", pod.component) and pool in ("", pod.pool)]
+
+    def streaming(self, component: str, pool: str = "") -> Pod:
+        """Return a pod that streams now: it sends tokens on while it is watched."""
+        found: list[Pod] = []
+
+        def look() -> bool:
+            pods = [pod for pod in self.pods(component, pool) if pod.is_ready and not pod.is_leaving]
+            before = {pod.name: pod.tokens for pod in pods}
+            found.extend(pod for pod in pods if before[pod.name] > 0 and pod.tokens > before[pod.name])
+            return bool(found)
+
+        wait_until(f"a {pool or component} pod streams", look, 60.0)
+        return found[0]
+
+    def doors(self) -> Doors:
+        """Return the release's doors, which are NodePorts."""
+        return Doors(self._port("router"), self._port("gateway"), "demo_model")
+
+    def _port(self, name: str) -> int:
+        return int(
+            self.kubectl("get", "service", f"baton-{name}", "--output=jsonpath={.spec.ports[0].nodePort}")
+        )
+
+    def status(self) -> str:
+        """Return what a person would look at: pods, their events, and the last words of what failed."""
+        pods = self.kubectl("get", "pods")
+        events = self.kubectl(
+            "get", "events", "--sort-by=.lastTimestamp", "--output=custom-columns=:.message"
+        )
+        return "\n".join([pods, events, *self._last_words()])
+
+    def _last_words(self) -> Iterator[str]:
+        for pod in self.pods():
+            if not pod.is_ready and not pod.is_leaving:
+                # Refused while the container is yet to be made.
+                with suppress(RuntimeError):
+                    yield self.kubectl("logs", pod.name, "--tail=10")
+
+
+def _pod(item: Mapping[str, Any]) -> Pod:
+    labels = item["metadata"]["labels"]
+    status = item["status"]
+    conditions = {entry["type"]: entry["status"] for entry in status.get("conditions", ())}
+    containers = status.get("containerStatuses", ())
+    return Pod(
+        name=item["metadata"]["name"],
+        component=labels.get("app.kubernetes.io/component", ""),
+        pool=labels.get("baton/pool", ""),
+        address=status.get("podIP", ""),
+        is_ready=conditions.get("Ready") == "True",
+        is_leaving="deletionTimestamp" in item["metadata"],
+        image=item["spec"]["containers"][0]["image"],
+        containers=[
+            found["containerID"].removeprefix("docker://")
+            for found in containers
+            if "running" in found["state"]
+        ],
+    )
+
+
+@contextmanager
+def release(namespace: str, values: Values) -> Iterator[Release]:
+    """Yield an installed release that serves; remove it afterwards."""
+    kubectl("create", "namespace", namespace)
+    made = Release(namespace, values)
+    try:
+        made.upgrade(images(FIRST))
+        yield made
+    finally:
+        kubectl("delete", "namespace", namespace, "--timeout=120s", timeout_s=130.0)
