@@ -112,6 +112,12 @@ def _add_certs(command: argparse.ArgumentParser) -> None:
         help="where a router or Redis is reached; repeatable",
     )
     add("--days", type=count, default=365, metavar="N", help="days that the certificates are valid (365)")
+    add(
+        "--secrets",
+        metavar="PREFIX",
+        help="in a pod: keep them in Secrets of its namespace, such as PREFIX-router, and renew them once "
+        "two thirds of their days have passed",
+    )
 
 
 def _add_key(command: argparse.ArgumentParser) -> None:

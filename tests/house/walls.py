@@ -161,6 +161,7 @@ CONTRACT_EDGES: dict[str, str] = {
 
 # Besides every __main__.py and config.py, and besides tools/, which are programs.
 ENVIRONMENT_READERS: dict[str, str] = {
+    "baton/security/kubernetes_secrets.py": "finds the API server where the kubelet says that it is",
     "baton/fleet/processes/process.py": "hands its own environment on to the processes that it starts",
     "benchmarks/peers/dynamo_arm.py": "hands its own environment on to the peer that it starts",
 }

@@ -1,5 +1,10 @@
 {{/* How processes reach each other: certificates and Redis. */}}
 
+{{/* The parts that `baton certs` knows, and whether they serve. JSON. */}}
+{{- define "baton.tls.parts" -}}
+{{- dict "router" true "worker" true "gateway" true "redis" true "client" false "operator" false | toJson -}}
+{{- end }}
+
 {{/* The Secret with a part's certificate: (dict "root" $ "part" NAME). */}}
 {{- define "baton.tls.secret" -}}
 {{- if eq .root.Values.tls.mode "secrets" -}}

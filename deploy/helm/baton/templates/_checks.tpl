@@ -10,6 +10,7 @@
 {{- end -}}
 {{- include "baton.checks.tls" . -}}
 {{- include "baton.checks.secrets" (dict "value" .Values "field" "values") -}}
+{{- include "baton.checks.present" . -}}
 {{- end }}
 
 {{- define "baton.checks.model" -}}
@@ -115,7 +116,7 @@
 {{- fail (printf "tls.certManager.issuer.name is set, but tls.mode is %s; accepted: certManager" $tls.mode) -}}
 {{- end -}}
 {{- if and $tls.requireClientCertificates (eq $tls.mode "none") -}}
-{{- fail "tls.requireClientCertificates is set, but tls.mode is none; accepted: certManager or secrets" -}}
+{{- fail "tls.requireClientCertificates is set, but tls.mode is none; accepted: certManager, hook or secrets" -}}
 {{- end -}}
 {{- $needed := list "router" "worker" -}}
 {{- if .Values.gateway.enabled }}{{ $needed = append $needed "gateway" }}{{ end -}}
@@ -130,7 +131,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and .Values.router.door.secret (eq $tls.mode "none") -}}
-{{- fail "router.door.secret is set, but tls.mode is none, so others could read the keys; accepted: certManager or secrets" -}}
+{{- fail "router.door.secret is set, but tls.mode is none, so others could read the keys; accepted: certManager, hook or secrets" -}}
 {{- end -}}
 {{- end }}
 
@@ -156,6 +157,39 @@
 {{- end -}}
 {{- if regexMatch "-----BEGIN [A-Z ]*PRIVATE KEY" .value -}}
 {{- fail (printf "%s holds a private key; accepted: the name of a Secret" $field) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Secrets that the release needs exist, with their keys. `helm template` has no cluster to ask, and finds none missing. */}}
+{{- define "baton.checks.present" -}}
+{{- $needed := list -}}
+{{- range $field, $redis := dict "redis" .Values.redis "gateway.redis" .Values.gateway.redis -}}
+{{- if or (eq $field "redis") $.Values.gateway.enabled -}}
+{{- range list "urlSecret" "passwordSecret" "caSecret" -}}
+{{- $secret := get $redis . -}}
+{{- $needed = append $needed (dict "field" (printf "%s.%s.name" $field .) "name" $secret.name "keys" (list $secret.key)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $needed = append $needed (dict "field" "router.door.secret" "name" .Values.router.door.secret "keys" (list .Values.router.door.key)) -}}
+{{- $needed = append $needed (dict "field" "gateway.apiKey.secret" "name" .Values.gateway.apiKey.secret "keys" (list .Values.gateway.apiKey.key)) -}}
+{{- range $part, $name := .Values.tls.secrets -}}
+{{- $needed = append $needed (dict "field" (printf "tls.secrets.%s" $part) "name" $name "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}
+{{- end -}}
+{{- if lookup "v1" "ServiceAccount" .Release.Namespace "default" -}}
+{{- range $secret := $needed -}}
+{{- if .name -}}
+{{- $found := lookup "v1" "Secret" $.Release.Namespace .name -}}
+{{- if not $found -}}
+{{- fail (printf "%s is %q, but the namespace %s has no such Secret; accepted: one with %s" .field .name $.Release.Namespace (join ", " .keys)) -}}
+{{- end -}}
+{{- range $key := .keys -}}
+{{- if not (hasKey ($found.data | default dict) $key) -}}
+{{- fail (printf "%s is %q, but that Secret has no key %s; accepted: one with %s" $secret.field $secret.name $key $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -1,16 +1,19 @@
 {{/* What the pods of all parts have in common. */}}
 
-{{/* Scheduling and identity of a pod: (dict "root" $ "component" NAME "part" VALUES "pool" LABELS). */}}
+{{/*
+Scheduling and identity of a pod: (dict "root" $ "component" NAME "part" VALUES "pool" LABELS). Only a pod with an
+`account` of its own may use the API.
+*/}}
 {{- define "baton.pod" -}}
-{{- $spread := .part.spread | default .root.Values.spread -}}
+{{- $spread := ternary .part.spread .root.Values.spread (hasKey .part "spread") -}}
 {{- with .root.Values.images.pullSecrets }}
 imagePullSecrets:
 {{- range . }}
   - name: {{ . }}
 {{- end }}
 {{- end }}
-serviceAccountName: {{ include "baton.serviceAccount" .root }}
-automountServiceAccountToken: false
+serviceAccountName: {{ .account | default (include "baton.serviceAccount" .root) }}
+automountServiceAccountToken: {{ not (empty .account) }}
 # Otherwise the kubelet sets REDIS_PORT=tcp://... and the like for every Service of the namespace.
 enableServiceLinks: false
 securityContext:

@@ -1,0 +1,88 @@
+"""Every flag that the chart writes or takes is one that the program has."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import gateway.config
+import router.config
+import worker.config
+from baton.cli.arguments import parser as cli_parser
+from tests.chart.parts import LAPTOP, arguments, chart, workloads
+from tools.lint_chart import CHART, OVERLAYS
+
+pytestmark = pytest.mark.helm
+
+PARSERS = {
+    "router": lambda: router.config.flags(1),
+    "gateway": gateway.config.flags,
+    "prefill_worker": lambda: worker.config.flags("prefill", 1),
+    "decode_worker": lambda: worker.config.flags("decode", 1),
+    "baton.cli": cli_parser,
+}
+WRITTEN = {"--help", "--listen", "--advertise", "--redis", "--model", "--metrics-port", "--drain-s"}
+WRITTEN |= {"--tls-ca", "--tls-cert", "--tls-key", "--redis-ca", "--redis-password-file", "--insecure-listen"}
+OF_PART = {
+    "router": {"--router-id", "--door", "--client-ca"},
+    "gateway": {"--router", "--ca", "--cert", "--key", "--api-key-file", "--https-cert", "--https-key"},
+    "worker": {"--worker-id", "--shm-dir"},
+}
+"""Flags that the chart writes itself."""
+LEFT_OUT = {"router": {"--record"}}
+"""Flags that make no sense in a pod: what they write ends with it."""
+
+
+def _commands() -> Iterator[tuple[str, list[str]]]:
+    for overlay in (*OVERLAYS, LAPTOP):
+        for name, workload in workloads(
+            chart(overlay, "tls.mode=certManager", "tls.certManager.issuer.name=ca")
+        ).items():
+            if "redis" not in name:
+                yield f"{overlay} {name}", arguments(workload)
+    for name, workload in workloads(chart(LAPTOP, "tls.mode=hook")).items():
+        if "redis" not in name:
+            yield f"hook {name}", arguments(workload)
+
+
+def test_the_programs_take_what_the_chart_gives_them() -> None:
+    for _, (module, *given) in _commands():
+        PARSERS[module]().parse_args(given)  # exits if it does not know a flag or a value
+
+
+@pytest.mark.parametrize("part", ["router", "gateway", "worker"])
+def test_the_schema_takes_every_flag_that_the_chart_does_not_write(part: str) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    properties = schema["properties"]
+    pool = properties["pools"]["additionalProperties"]
+    taken = (pool if part == "worker" else properties[part])["properties"]["flags"]["properties"]
+    shared = properties["fleet"]["properties"]["flags"]["properties"]
+    known = _flags(PARSERS["decode_worker" if part == "worker" else part]())
+    from_fleet = set(shared) if part == "worker" else {"policy", "timed"} if part == "router" else set()
+    accepted = {f"--{flag}" for flag in {*taken, *from_fleet}}
+    assert accepted == known - WRITTEN - OF_PART[part] - LEFT_OUT.get(part, set())
+
+
+def test_the_schema_takes_the_choices_that_the_programs_take() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["properties"]
+    taken = {
+        "router": schema["router"]["properties"]["flags"]["properties"],
+        "gateway": schema["gateway"]["properties"]["flags"]["properties"],
+        "decode_worker": {
+            **schema["pools"]["additionalProperties"]["properties"]["flags"]["properties"],
+            **schema["fleet"]["properties"]["flags"]["properties"],
+        },
+    }
+    for part, flags in taken.items():
+        for action in PARSERS[part]()._actions:
+            for flag in action.option_strings:
+                chosen = flags.get(flag.removeprefix("--"), {})
+                if action.choices is not None and flag.removeprefix("--") in flags:
+                    assert set(chosen.get("enum", action.choices)) == set(action.choices), flag
+
+
+def _flags(parser: argparse.ArgumentParser) -> set[str]:
+    return {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")}

@@ -1,0 +1,101 @@
+"""Values that contradict each other are refused, by the field's name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.chart.parts import LAPTOP
+from tools.lint_chart import Refused, rendered
+
+pytestmark = pytest.mark.helm
+
+OFF = "redis.builtIn.enabled=false"
+CASES = {
+    "model.name is missing": ["model.name="],
+    "model has no source; accepted: exactly one of inImage, pvc": ["model.inImage="],
+    "model has inImage and hostPath; accepted: exactly one": ["model.hostPath=/srv/demo_model"],
+    'model.inImage is "/app/other", but model.name is "demo_model"': ["model.inImage=/app/other"],
+    'pools.decode.model.name is "llama", but model.name is "demo_model"; accepted: one model in a release': [
+        "pools.decode.model.name=llama"
+    ],
+    "pools.decode.model has pvc and hostPath": [
+        "pools.decode.model.pvc.claim=models",
+        "pools.decode.model.hostPath=/srv",
+    ],
+    "router.model has hostPath and image": ["router.model.hostPath=/srv", "router.model.image=models/demo"],
+    "pools has no pool with role decode": ["pools.decode=null"],
+    "pools.gateway has the name of another part": ["pools.gateway.role=decode", "pools.gateway.replicas=1"],
+    "pools.decode.flags.quantisation is set, but all workers of a fleet must share it; accepted: fleet": [
+        "pools.decode.flags.quantisation=int8"
+    ],
+    "fleet.flags.dtype is auto, but pools with and without gpu": ["pools.decode.gpu.count=1"],
+    "pools.decode.rdma.resource is missing": ["pools.decode.rdma.count=1"],
+    "pools.decode.strategy has maxSurge 0 and maxUnavailable 0": [
+        "pools.decode.strategy.maxSurge=0",
+        "pools.decode.strategy.maxUnavailable=0",
+    ],
+    "drain.graceSeconds is 29 for gateway; accepted: at least 30": ["drain.graceSeconds=29"],
+    "pools.decode.drain.graceSeconds is 45 for pools.decode; accepted: at least 65": [
+        "pools.decode.drain.seconds=60"
+    ],
+    "redis.builtIn.enabled and redis.url are set": ["redis.url=redis://elsewhere:6379/0"],
+    "redis has no source; accepted: one of redis.builtIn.enabled, redis.url and redis.urlSecret.name": [OFF],
+    "redis.url and redis.urlSecret.name are set": [
+        OFF,
+        "redis.url=redis://elsewhere:6379/0",
+        "redis.urlSecret.name=redis",
+    ],
+    "gateway.redis.builtIn.enabled and gateway.redis.url are set": [
+        "gateway.redis.url=redis://elsewhere:6379/0"
+    ],
+    "redis.url holds a password; accepted: a URL without one": [
+        OFF,
+        "redis.url=redis://user:hunter2@elsewhere/0",
+    ],
+    'redis.url is "redis://elsewhere/0", in the clear, but tls.mode is hook': [
+        OFF,
+        "redis.url=redis://elsewhere/0",
+        "tls.mode=hook",
+    ],
+    "redis.caSecret.name is missing, but redis.url asks for TLS": [OFF, "redis.url=rediss://elsewhere/0"],
+    "tls.certManager.issuer.name is missing, but tls.mode is certManager": ["tls.mode=certManager"],
+    "tls.certManager.issuer.name is set, but tls.mode is none": ["tls.certManager.issuer.name=ca"],
+    "tls.requireClientCertificates is set, but tls.mode is none": ["tls.requireClientCertificates=true"],
+    "tls.secrets.gateway is missing, but tls.mode is secrets": ["tls.mode=secrets"],
+    "tls.secrets.router is set, but tls.mode is none": ["tls.secrets.router=router"],
+    "router.door.secret is set, but tls.mode is none": ["router.door.secret=door"],
+    "pools.decode.env[0].value holds HF_TOKEN; accepted: valueFrom": [
+        "pools.decode.env[0].name=HF_TOKEN",
+        "pools.decode.env[0].value=hf_abc",
+    ],
+    "gateway.annotations.note holds a private key": ["gateway.annotations.note=-----BEGIN PRIVATE KEY-----"],
+    # What the schema says.
+    "additional properties 'threadz' not allowed": ["pools.decode.flags.threadz=1"],
+    "additional properties 'password' not allowed": ["redis.password=hunter2"],
+    "at '/pools/decode/role': value must be one of 'prefill', 'decode'": ["pools.decode.role=both"],
+    "at '/router/replicas': minimum: got -1, want 0": ["router.replicas=-1"],
+    "at '/tls/mode': value must be one of": ["tls.mode=mutual"],
+    "at '/images/worker/digest'": ["images.worker.digest=latest"],
+}
+
+
+@pytest.mark.parametrize("message", CASES)
+def test_a_contradiction_is_refused_by_its_name(message: str) -> None:
+    with pytest.raises(Refused, match=re.escape(message)):
+        rendered(LAPTOP, sets=CASES[message])
+
+
+def test_a_model_is_asked_for_first() -> None:
+    with pytest.raises(Refused, match=r"model\.name is missing"):
+        rendered()
+
+
+def test_image_volumes_are_refused_where_the_cluster_has_none() -> None:
+    model = {"name": "demo_model", "inImage": "", "image": "models/demo:1"}
+    values: dict[str, Any] = {"model": model}
+    with pytest.raises(Refused, match=r"model\.image is set, but Kubernetes v1\.32 has no image volumes"):
+        rendered(LAPTOP, values=values, kubernetes="1.32")
+    assert rendered(LAPTOP, values=values, kubernetes="1.35")
