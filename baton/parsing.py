@@ -9,15 +9,7 @@ from dataclasses import dataclass
 import chat_formats
 from baton.chat import ChatMessage, Tool, ToolCall
 from baton.types import Accepted, ChoiceFinished, Completion, Event, Finished, PromptLogprobs, Queued, Tokens
-from chat_formats import (
-    ChatFormats,
-    ContentDelta,
-    Delta,
-    OutputParser,
-    ReasoningDelta,
-    ToolCallArguments,
-    ToolCallBegun,
-)
+from chat_formats import ChatFormats, Delta, Message, OutputParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +37,13 @@ def parser_of(tools: Sequence[Tool], accepted: Accepted | Completion, choice: in
 def message_of(completion: Completion, tools: Sequence[Tool] = (), choice: int = 0) -> ChatMessage:
     """Return a choice as the assistant's message of the next request; `tools` are those of this one."""
     parser = parser_of(tools, completion, choice)
-    return message_from(parser.feed(completion.choices[choice].text) + parser.finish())
+    return said_by_assistant(parser.read(completion.choices[choice].text))
 
 
-def message_from(deltas: Sequence[Delta]) -> ChatMessage:
-    """Return the assistant's message that all deltas of a choice add up to."""
-    content = reasoning = ""
-    calls: list[ToolCallBegun] = []
-    arguments: list[str] = []
-    for delta in deltas:
-        match delta:
-            case ContentDelta(text):
-                content += text
-            case ReasoningDelta(text):
-                reasoning += text
-            case ToolCallBegun():
-                calls.append(delta)
-                arguments.append("")
-            case ToolCallArguments(index, text):
-                arguments[index] += text
-    tool_calls = [ToolCall(call.id, call.name, arguments[call.index]) for call in calls]
-    return ChatMessage("assistant", content, tuple(tool_calls), reasoning=reasoning)
+def said_by_assistant(message: Message) -> ChatMessage:
+    """Return a whole output as the assistant's message."""
+    calls = [ToolCall(call.id, call.name, call.arguments) for call in message.calls]
+    return ChatMessage("assistant", message.content, tuple(calls), reasoning=message.reasoning)
 
 
 class EventParser:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from chat_formats.schemas import referred, types_of
 from chat_formats.types import Tool
@@ -34,7 +35,7 @@ def keyword_arguments(tool: Tool, rule: AddRule) -> str:
 
     def item(name: str, schema: Mapping[str, Any]) -> str:
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise NotForcible(f"tool {tool.name!r} has a parameter {name!r}, which is no name in Python")
+            raise NotForcible(f"tool {tool.name!r} has a parameter {name!r}, which is not a name in Python")
         return rule("argument", f"{json.dumps(name + '=')} {_json(schema)}")
 
     return _in_order([(item(name, schema), must) for name, schema, must in _parameters(tool)], '", "', rule)
@@ -45,7 +46,7 @@ def tagged_arguments(tool: Tool, rule: AddRule) -> str:
 
     def item(name: str, schema: Mapping[str, Any]) -> str:
         if re.search(r"[<>\s]", name):
-            raise NotForcible(f"tool {tool.name!r} has a parameter {name!r}, which fits into no tag")
+            raise NotForcible(f"tool {tool.name!r} has a parameter {name!r}, which cannot stand in a tag")
         begin, end = json.dumps(f"<parameter={name}>\n"), '"</parameter>"'
         if types_of(schema, tool.parameters) != {"string"}:
             return rule("argument", f'{begin} {_json(schema)} "\\n" {end} "\\n"')
@@ -56,7 +57,7 @@ def tagged_arguments(tool: Tool, rule: AddRule) -> str:
         unkept = sorted(schema.keys() - _TEXT_KEYWORDS)
         if unkept:
             raise NotForcible(
-                f"tool {tool.name!r}: parameter {name!r} has {unkept[0]!r}, which tags cannot keep"
+                f"tool {tool.name!r}: parameter {name!r} has {unkept[0]!r}, which tags cannot guarantee"
             )
         text = rule("text", f"/(?s:.*)/ {end}", "[lazy]")
         return rule("argument", f'{begin} {text} "\\n"')
@@ -70,23 +71,48 @@ def _parameters(tool: Tool) -> Iterator[tuple[str, dict[str, Any], bool]]:
     unkept = sorted(schema.keys() - _SEPARABLE)
     if unkept:
         raise NotForcible(
-            f"tool {tool.name!r}: parameters have {unkept[0]!r}, which single arguments cannot keep"
+            f"tool {tool.name!r}: parameters have {unkept[0]!r}, which arguments one by one cannot guarantee"
         )
     properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not _is_schema(properties, required, [schema.get(word, {}) for word in _DEFINITIONS]):
+        raise NotForcible(f"tool {tool.name!r}: parameters are not a JSON Schema")
     unknown = [name for name in required if name not in properties]
     if unknown:
         raise NotForcible(f"tool {tool.name!r} requires {unknown[0]!r}, which has no schema")
-    definitions = {word: schema[word] for word in _DEFINITIONS if word in schema}
     for name, stated in properties.items():
         found = {"not": {}} if stated is False else {} if stated is True else stated
         target = referred(found["$ref"], schema) if set(found) == {"$ref"} else None
         if isinstance(target, dict):
             found = target
-        references = list(_references(found))
-        for reference in references:
-            if not reference.startswith(("#/$defs/", "#/definitions/")):
-                raise NotForcible(f"tool {tool.name!r}: parameter {name!r} refers to {reference!r}")
-        yield name, found | definitions if references else found, name in required
+        yield name, found | _needed(tool, name, found), name in required
+
+
+def _is_schema(properties: object, required: object, definitions: Sequence[object]) -> bool:
+    """Return whether these parts of a schema have the right types."""
+    return (
+        isinstance(properties, dict)
+        and all(isinstance(stated, dict | bool) for stated in properties.values())
+        and isinstance(required, list)
+        and all(isinstance(name, str) for name in required)
+        and all(isinstance(found, dict) for found in definitions)
+    )
+
+
+def _needed(tool: Tool, name: str, schema: object) -> dict[str, dict[str, Any]]:
+    """Return the definitions to which a parameter refers, directly or not. Raises `NotForcible`."""
+    needed: dict[str, dict[str, Any]] = {}
+    waiting = list(_references(schema))
+    while waiting:
+        reference = waiting.pop()
+        found = re.match(r"#/(\$defs|definitions)/([^/]+)", reference)
+        if found is None:
+            raise NotForcible(f"tool {tool.name!r}: parameter {name!r} refers to {reference!r}")
+        word, key = found[1], unquote(found[2]).replace("~1", "/").replace("~0", "~")
+        known, kept = tool.parameters.get(word, {}), needed.setdefault(word, {})
+        if key in known and key not in kept:
+            kept[key] = known[key]
+            waiting += _references(known[key])
+    return needed
 
 
 def _references(schema: object) -> Iterator[str]:
@@ -104,13 +130,14 @@ def _references(schema: object) -> Iterator[str]:
 def _in_order(items: list[tuple[str, bool]], separator: str, rule: AddRule) -> str:
     """Return items in their order, of which only the required ones need be there."""
     rest, firsts = "", []
+    first_must = next((place for place, (_, must) in enumerate(items) if must), len(items))
     for place in range(len(items) - 1, -1, -1):
         item, _ = items[place]
-        if not any(must for _, must in items[:place]):
+        if place <= first_must:
             firsts.append(f"{item} {rest}")
         more = f"{separator} {item}" if items[place][1] else f"({separator} {item})?"
         rest = rule("rest", f"{more} {rest}")
-    if not any(must for _, must in items):
+    if first_must == len(items):
         firsts.append('""')
     return "(" + " | ".join(firsts) + ")"
 

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from chat_formats.calls import FUNCTION, read_calls, read_function
 from chat_formats.families import HARMONY, REASONING_FORMATS, TOOL_FORMATS, ToolFormat
 from chat_formats.harmony import read_harmony
 from chat_formats.output import Output
 from chat_formats.source import Markers, Reader, Source
-from chat_formats.types import (
-    Call,
-    ChatFormats,
-    ContentDelta,
-    Delta,
-    Message,
-    ReasoningDelta,
-    Tool,
-    ToolCallArguments,
-    ToolCallBegun,
-)
+from chat_formats.types import ChatFormats, Delta, Message, Tool
 
 _NO_TOOLS = ToolFormat(())
 
@@ -61,17 +50,7 @@ class OutputParser:
 
     def read(self, text: str) -> Message:
         """Return what a whole text says."""
-        texts = {ContentDelta: "", ReasoningDelta: ""}
-        calls: list[Call] = []
-        for delta in [*self.feed(text), *self.finish()]:
-            match delta:
-                case ToolCallBegun(_, name, id):
-                    calls.append(Call(id, name, ""))
-                case ToolCallArguments(_, more):
-                    calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + more)
-                case _:
-                    texts[type(delta)] += delta.text
-        return Message(texts[ContentDelta], texts[ReasoningDelta], tuple(calls))
+        return Message.of([*self.feed(text), *self.finish()])
 
     def _read(self, reasoning_open: bool) -> Reader[None]:
         if HARMONY in {self._formats.tools, self._formats.reasoning}:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,27 @@ class Message:
     content: str = ""
     reasoning: str = ""
     calls: tuple[Call, ...] = ()
+
+    @classmethod
+    def of(cls, deltas: Iterable[Delta]) -> Message:
+        """Return what all deltas of an output add up to."""
+        content, reasoning = list[str](), list[str]()
+        begun, arguments = list[ToolCallBegun](), list[list[str]]()
+        for delta in deltas:
+            match delta:
+                case ContentDelta(text):
+                    content.append(text)
+                case ReasoningDelta(text):
+                    reasoning.append(text)
+                case ToolCallBegun():
+                    begun.append(delta)
+                    arguments.append([])
+                case ToolCallArguments(index, text):
+                    arguments[index].append(text)
+        calls = (
+            Call(call.id, call.name, "".join(texts)) for call, texts in zip(begun, arguments, strict=True)
+        )
+        return cls("".join(content), "".join(reasoning), tuple(calls))
 
 
 Delta = ContentDelta | ReasoningDelta | ToolCallBegun | ToolCallArguments

@@ -31,9 +31,9 @@ from baton import (
     ToolCallBegun,
     message_of,
 )
-from baton.parsing import EventParser, ParsedEvent, message_from
+from baton.parsing import EventParser, ParsedEvent, said_by_assistant
 from baton.types import Promise
-from chat_formats import Delta
+from chat_formats import Delta, Message
 from tests.baton.scripted_service import (
     BREAK,
     ScriptedRouter,
@@ -57,7 +57,9 @@ QUICK = Timeout(connect_s=0.3)
 
 
 def said(events: list[ParsedEvent], choice: int = 0) -> ChatMessage:
-    return message_from([e.delta for e in events if isinstance(e, ChoiceDelta) and e.choice == choice])
+    return said_by_assistant(
+        Message.of(e.delta for e in events if isinstance(e, ChoiceDelta) and e.choice == choice)
+    )
 
 
 def check(message: ChatMessage) -> None:
@@ -154,4 +156,6 @@ def test_deltas_add_up_to_a_message() -> None:
         ToolCallArguments(0, "}"),
         ContentDelta("c"),
     ]
-    assert message_from(deltas) == ChatMessage("assistant", "bc", (ToolCall("x", "f", "{}"),), reasoning="a")
+    assert said_by_assistant(Message.of(deltas)) == ChatMessage(
+        "assistant", "bc", (ToolCall("x", "f", "{}"),), reasoning="a"
+    )

@@ -221,3 +221,32 @@ def test_a_grammar_that_becomes_too_long_is_refused(name: str) -> None:
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert most < 4 << 20
+
+
+@pytest.mark.parametrize("name", ["pythonic", "qwen3_coder"])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"properties": 5},
+        {"properties": {"a": 5}},
+        {"properties": {}, "required": 5},
+        {"required": [[1]]},
+        {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": 5},
+    ],
+)
+def test_parameters_that_are_no_schema_are_refused(name: str, parameters: dict[str, Any]) -> None:
+    with pytest.raises(NotForcible, match="not a JSON Schema"):
+        forced_calls(ChatFormats(name), [Tool("f", parameters=parameters)])
+
+
+@pytest.mark.parametrize("name", ["pythonic", "qwen3_coder"])
+def test_a_parameter_repeats_only_the_definitions_that_it_needs(name: str) -> None:
+    """Else a few hundred parameters with a definition each would make a grammar that is too long."""
+    places = range(300)
+    definitions: dict[str, Any] = {f"d{place}": {"enum": [f"{place}" * 20]} for place in places}
+    definitions["d0"] = {"items": {"$ref": "#/$defs/d1"}}
+    properties = {f"p{place}": {"items": {"$ref": f"#/$defs/d{place}"}} for place in places}
+    tools = [Tool("f", parameters={"properties": properties, "required": ["p0"], "$defs": definitions})]
+    grammar = forced_calls(ChatFormats(name), tools)
+    assert grammar.count(json.dumps({"enum": ["1" * 20]})) == 2, "for p1, and for p0 by way of d0"
+    assert grammar.count(json.dumps({"enum": ["2" * 20]})) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-import json
 import sys
 from collections.abc import Callable
 
@@ -13,13 +12,13 @@ from baton.chat import ChatMessage, ToolCall
 from baton.cli.exits import OK, explain
 from baton.cli.request_flags import chat_of, request_of
 from baton.cli.target import client_of
-from baton.cli.views.message_view import MessageView
+from baton.cli.views.message_view import MessageView, is_whole, shortened
 from baton.cli.views.summary import split_line
 from baton.client import BlockingStream, Client
 from baton.errors import BatonError
-from baton.parsing import ChoiceDelta, message_from
+from baton.parsing import ChoiceDelta, said_by_assistant
 from baton.types import ChoiceFinished, Finished, FinishReason
-from chat_formats import Delta
+from chat_formats import Delta, Message
 
 HELP = "/reset forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer"
 
@@ -73,7 +72,10 @@ class Conversation:
     @property
     def prompt(self) -> str:
         """The words that ask for the next line."""
-        return f"\n{self._called[0].name} returns> " if self._called else "\n> "
+        if not self._called:
+            return "\n> "
+        call = self._called[0]
+        return f"\n{call.name}({shortened(call.arguments)}) returns> "
 
     def handle(self, line: str) -> bool:
         """Handle one line. Return False if it ends the conversation."""
@@ -109,8 +111,8 @@ class Conversation:
             print(f"baton: {explain(error)}", file=sys.stderr)
         except KeyboardInterrupt:
             print(view.end() + " (ended)")
-        message = message_from(deltas)
-        self._called = [call for call in message.tool_calls if _is_whole(call)]
+        message = said_by_assistant(Message.of(deltas))
+        self._called = [call for call in message.tool_calls if is_whole(call.arguments)]
         if message.content or self._called:
             self.messages.append(dataclasses.replace(message, tool_calls=tuple(self._called)))
         else:
@@ -128,17 +130,9 @@ def _show(stream: BlockingStream, view: MessageView, deltas: list[Delta]) -> Non
             print(view.more(event.delta), end="", flush=True)
         elif isinstance(event, ChoiceFinished):
             reasons.append(event.reason)
-            print(view.end(), end="")
+            print(view.end(cut_off=event.reason is FinishReason.LENGTH), end="")
         elif isinstance(event, Finished):
             end = f"\n\033[2m{split_line(event, reasons, stream.resumes)}\033[0m"
             print(end if sys.stdout.isatty() else "")
             if event.error:
                 print(f"baton: {event.error}", file=sys.stderr)
-
-
-def _is_whole(call: ToolCall) -> bool:
-    """Return whether a call was written to its end."""
-    try:
-        return isinstance(json.loads(call.arguments), dict)
-    except ValueError:
-        return False

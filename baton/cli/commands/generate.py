@@ -20,6 +20,7 @@ from baton.cli.views.summary import split_line
 from baton.parsing import ChoiceDelta, ParsedEvent
 from baton.stream import GenerationStream
 from baton.types import ChoiceFinished, Event, Finished, FinishReason
+from baton.wire.shown import rounded
 
 E = TypeVar("E")
 
@@ -58,7 +59,7 @@ async def _show(stream: GenerationStream, events: AsyncGenerator[E, None], show:
 
 
 def print_json(event: Event) -> None:
-    print(json.dumps({"event": type(event).__name__, **dataclasses.asdict(event)}), flush=True)
+    print(json.dumps({"event": type(event).__name__, **rounded(dataclasses.asdict(event))}), flush=True)
 
 
 class TextPrinter:
@@ -72,7 +73,9 @@ class TextPrinter:
         if isinstance(event, ChoiceDelta):
             self._add(event.choice, self._views[event.choice].more(event.delta))
         elif isinstance(event, ChoiceFinished):
-            self._add(event.choice, self._views[event.choice].end())
+            self._add(
+                event.choice, self._views[event.choice].end(cut_off=event.reason is FinishReason.LENGTH)
+            )
             print(
                 "" if len(self._texts) == 1 else f"[{event.choice}] {self._texts[event.choice]}", flush=True
             )

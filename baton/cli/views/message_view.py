@@ -2,32 +2,72 @@
 
 from __future__ import annotations
 
-from chat_formats import Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun
+import json
+
+from chat_formats import TOOL_FORMATS, ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun
 
 _DIM, _PLAIN = "\033[2m", "\033[0m"
+_MARKERS = tuple(marker for form in TOOL_FORMATS.values() for marker in form.opens)
+_LONGEST = 100
 
 
 class MessageView:
     """Returns the text to print for each delta. Unless `styled`, reasoning stands in parentheses."""
 
     def __init__(self, *, styled: bool) -> None:
-        self._opens, closes = (_DIM, _PLAIN) if styled else ("(", ")")
-        self._ends = {ReasoningDelta: closes, ToolCallBegun: ")"}
+        self._opens, self._closes = (_DIM, _PLAIN) if styled else ("(", ")")
         self._shown: type[Delta] | None = None
         """The kind of part that was printed last."""
+        self._arguments = ""
+        self._held = ""
+        """Content that begins like a call. It is one that was cut off, if nothing follows."""
 
     def more(self, delta: Delta) -> str:
         """Return the text of one more delta."""
         if isinstance(delta, ToolCallArguments):
+            self._arguments += delta.text
             return delta.text
-        begins = ""
-        if type(delta) is not self._shown or isinstance(delta, ToolCallBegun):
-            begins = self.end() + ("\n" if self._shown else "")
-            self._shown = type(delta)
-            if isinstance(delta, ReasoningDelta):
-                begins += self._opens
-        return begins + (f"→ {delta.name}(" if isinstance(delta, ToolCallBegun) else delta.text)
+        before = self._part(ContentDelta, self._held) if self._held else ""
+        self._held = ""
+        if isinstance(delta, ContentDelta) and delta.text.lstrip().startswith(_MARKERS):
+            self._held = delta.text
+            return before
+        if isinstance(delta, ToolCallBegun):
+            begun = before + self._part(ToolCallBegun, f"→ {delta.name}(")
+            self._arguments = ""
+            return begun
+        return before + self._part(type(delta), delta.text)
 
-    def end(self) -> str:
-        """Return what completes the part that was printed last."""
-        return "" if self._shown is None else self._ends.get(self._shown, "")
+    def end(self, *, cut_off: bool = False) -> str:
+        """Return what completes the message, which a limit of tokens has `cut_off`."""
+        held, self._held = self._held, ""
+        if not held:
+            return self._end_of_part()
+        return self._part(ContentDelta, "(a call was cut off)" if cut_off else held)
+
+    def _part(self, kind: type[Delta], text: str) -> str:
+        if kind is self._shown and kind is not ToolCallBegun:
+            return text
+        begins = self._end_of_part() + ("\n" if self._shown else "")
+        self._shown = kind
+        return begins + (self._opens if kind is ReasoningDelta else "") + text
+
+    def _end_of_part(self) -> str:
+        if self._shown is ReasoningDelta:
+            return self._closes
+        if self._shown is ToolCallBegun:
+            return ")" if is_whole(self._arguments) else " … cut off)"
+        return ""
+
+
+def is_whole(arguments: str) -> bool:
+    """Return whether a call's arguments were written to their end."""
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except ValueError:
+        return False
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a long text."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -63,11 +63,11 @@ def test_an_answer_follows_its_events() -> None:
 def test_results_fit_80_columns_and_show_promised_and_delivered() -> None:
     done, failed = Answer("one"), Answer("two")
     done.take(finished())
-    failed.fail("no router in reach")
+    failed.fail("no router could be reached")
     text = shown(results([done, failed]))
     assert max(map(len, text.splitlines())) <= 80
     assert "–→12" in text
-    assert "2: no router in reach" in text
+    assert "2: no router could be reached" in text
     for heading in ("queue", "prefill", "handoff", "decode", "relay", "tokens", "kept"):
         assert heading in text
 
@@ -201,6 +201,24 @@ def test_a_message_shows_thoughts_apart_and_calls_on_lines(styled: bool, thought
     view = MessageView(styled=styled)
     text = "".join(view.more(delta) for delta in DELTAS) + view.end()
     assert text == f'{thought}\nI look.\n→ f({{"a": 1}})\n→ g({{}})'
+
+
+@pytest.mark.parametrize(
+    ("deltas", "cut_off", "text"),
+    [
+        ([ContentDelta("Hm. "), ContentDelta('<tool_call>\n{"na')], True, "Hm. (a call was cut off)"),
+        ([ContentDelta("<tool_call> is a tag"), ContentDelta("!")], False, "<tool_call> is a tag!"),
+        ([ToolCallBegun(0, "f", "a"), ToolCallArguments(0, '{"a')], True, '→ f({"a … cut off)'),
+        (
+            [ContentDelta("<tool_call>?"), ToolCallBegun(0, "f", "a"), ToolCallArguments(0, "{}")],
+            True,
+            "<tool_call>?\n→ f({})",
+        ),
+    ],
+)
+def test_a_call_that_is_cut_off_is_said_to_be(deltas: list[Delta], cut_off: bool, text: str) -> None:
+    view = MessageView(styled=False)
+    assert "".join(view.more(delta) for delta in deltas) + view.end(cut_off=cut_off) == text
 
 
 @given(st.lists(st.text()))
