@@ -43,7 +43,7 @@ EXIT_CODES_HELP = """exit codes:
   0    done
   1    the call failed, or the address is not healthy
   2    a wrong argument, or a request that would always be refused
-  3    no router in reach
+  3    no router could be reached
   4    not now: over capacity, no promise as asked for, or a router without Redis or workers
   5    a process of the fleet did not start, or kept dying
   130  interrupted (143: terminated)
@@ -82,9 +82,10 @@ def _out_of_reach(error: Unavailable) -> str:
     if isinstance(error, Blocked):
         return f"{error.address} {error.found}: {_ADVICE[error.found.obstacle]}"
     if "failed to connect" in str(error):
-        return f"no router in reach at {error.address}; is a fleet running? start one with: {program()} up"
+        start = f"is a fleet running? start one with: {program()} up"
+        return f"no router could be reached at {error.address}; {start}"
     if "errors resolving" in str(error):
-        return f"no router in reach at {error.address}: no machine of that name is known"
+        return f"no router could be reached at {error.address}: no machine of that name is known"
     return str(error)
 
 

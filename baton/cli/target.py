@@ -32,9 +32,6 @@ class Target:
     """URLs, if the fleet was looked up."""
 
 
-DEFAULT = Target((DEFAULT_ADDRESS,), UNENCRYPTED)
-
-
 def client_of(
     kind: type[C], args: argparse.Namespace, total_s: float | None = None, target: Target | None = None
 ) -> C:
@@ -50,7 +47,7 @@ def client_of(
 
 
 def target_of(args: argparse.Namespace) -> Target:
-    """Look for a running fleet if no flag names an address or credentials, and name it on stderr.
+    """Look for a running fleet if no flag names an address or credentials, and say on stderr what is called.
 
     Raises `NoFleetRunning` if there is none in the folder that `--run-dir` names.
     """
@@ -61,11 +58,18 @@ def target_of(args: argparse.Namespace) -> Target:
             raise ValueError(
                 "--run-dir finds a fleet's address and credentials; leave it out, or the flags that name them"
             )
-        return Target(tuple(addresses or DEFAULT.addresses), named)
+        return Target(tuple(addresses), named) if addresses else _default(named)
     if args.run_dir is not None:
         return choose(found_in(args.run_dir))
     fleets = _of_the_checkout()
-    return choose(fleets) if fleets else DEFAULT
+    if fleets:
+        return choose(fleets)
+    return _default(UNENCRYPTED)
+
+
+def _default(credentials: Credentials) -> Target:
+    print(f"baton: calling {DEFAULT_ADDRESS}, the default; --address names another", file=sys.stderr)
+    return Target((DEFAULT_ADDRESS,), credentials)
 
 
 def found_in(run_dirs: Path) -> list[RunningFleet]:

@@ -9,14 +9,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from baton.errors import FieldViolation, InvalidRequest
+from baton.wire.shown import shown
 
 # The values that a field can carry, by its protobuf type.
 _ACCEPTED = {
-    FieldDescriptor.CPPTYPE_UINT32: f"it must be a whole number from 0 to {2**32 - 1}",
-    FieldDescriptor.CPPTYPE_UINT64: f"it must be a whole number from 0 to {2**64 - 1}",
-    FieldDescriptor.CPPTYPE_DOUBLE: "it must be a number",
-    FieldDescriptor.CPPTYPE_BOOL: "it must be True or False",
-    FieldDescriptor.CPPTYPE_STRING: "it must be text",
+    FieldDescriptor.CPPTYPE_UINT32: f"a whole number from 0 to {2**32 - 1}",
+    FieldDescriptor.CPPTYPE_UINT64: f"a whole number from 0 to {2**64 - 1}",
+    FieldDescriptor.CPPTYPE_DOUBLE: "a number",
+    FieldDescriptor.CPPTYPE_BOOL: "true or false",
+    FieldDescriptor.CPPTYPE_STRING: "text",
     FieldDescriptor.CPPTYPE_MESSAGE: "token ids with a number for each",  # the only map
 }
 
@@ -43,8 +44,8 @@ def put(message: Message, prefix: str, **values: Any) -> None:
                 setattr(message, name, value)
         except (TypeError, ValueError) as error:
             kind = message.DESCRIPTOR.fields_by_name[name].cpp_type
-            accepted = str(error) if is_list else _ACCEPTED.get(kind, str(error))
-            raise invalid(prefix + name, value, accepted) from None
+            accepted = f"{'a list; each entry ' if is_list else ''}{_ACCEPTED.get(kind, str(error))}"
+            raise invalid(prefix + name, value, f"it must be {accepted}") from None
 
 
 def _parts(values: Any) -> Any:
@@ -55,6 +56,4 @@ def _parts(values: Any) -> Any:
 
 
 def invalid(field: str, value: object, accepted: str) -> InvalidRequest:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return InvalidRequest(f"{field} is {shown}: {accepted}", [FieldViolation(field, accepted)])
+    return InvalidRequest(f"{field} is {shown(value)}: {accepted}", [FieldViolation(field, accepted)])

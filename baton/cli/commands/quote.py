@@ -12,6 +12,7 @@ from baton.cli.exits import OK, TRY_LATER, in_flags
 from baton.cli.request_flags import request_of
 from baton.cli.target import client_of
 from baton.types import Quote, Verdict
+from baton.wire.shown import rounded
 
 
 async def run(args: argparse.Namespace) -> int:
@@ -19,7 +20,7 @@ async def run(args: argparse.Namespace) -> int:
         quote = await client.quote(
             prompt_of(args), truncate_prompt_tokens=args.truncate_prompt_tokens, **request_of(args)
         )
-    print(json.dumps(dataclasses.asdict(quote)) if args.json else in_words(quote), flush=True)
+    print(json.dumps(rounded(dataclasses.asdict(quote))) if args.json else in_words(quote), flush=True)
     return TRY_LATER if quote.verdict is Verdict.REFUSED else OK
 
 

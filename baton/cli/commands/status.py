@@ -16,6 +16,7 @@ from baton.cli.exits import OK
 from baton.cli.target import client_of, target_of
 from baton.cli.views.status_view import render
 from baton.snapshots import FleetFacts, FleetSnapshot
+from baton.wire.shown import rounded
 
 
 async def run(args: argparse.Namespace) -> int:
@@ -26,7 +27,7 @@ async def run(args: argparse.Namespace) -> int:
     ):
         if args.json:
             async for snapshot in snapshots:
-                print(json.dumps(dataclasses.asdict(snapshot)), flush=True)
+                print(json.dumps(rounded(dataclasses.asdict(snapshot))), flush=True)
                 if args.once:
                     break
         elif args.once or not console.is_terminal:

@@ -325,7 +325,7 @@ def test_a_refusing_quote_says_what_is_possible_and_is_exit_code_4(
 
 def test_no_fleet_is_exit_code_3_and_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--address", "127.0.0.1:1", "--connect-s", "0.1"]) == 3
-    expected = "no router in reach at 127.0.0.1:1; is a fleet running? start one with: baton up"
+    expected = "no router could be reached at 127.0.0.1:1; is a fleet running? start one with: baton up"
     assert expected in capsys.readouterr().err
 
 
@@ -432,17 +432,19 @@ def test_chat_lets_the_user_answer_calls(
     router.answers["ListModels"] = inference_pb2.ListModelsResponse(models=[inference_pb2.Model(name="demo")])
     file = tmp_path / "tools.json"
     file.write_text(json.dumps([FUNCTION]))
-    call = '<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>'
+    call = '<tool_call>\n{"name": "get_weather", "arguments": %s}\n</tool_call>'
+    both = call % '{"city": "Rome"}' + "\n" + call % "{}"
     cut = '\n<tool_call>\n{"name": "get_weather", "arguments": {"a'
     calls = (
-        accepted(tool_format="hermes"), tokens(0, 1, text=f"{call}\n{call}{cut}"), ended(1), finished()
+        accepted(tool_format="hermes"), tokens(0, 1, text=both + cut), ended(1), finished()
     )  # fmt: skip
     router.scripts = [calls, WHOLE]
     monkeypatch.setattr(sys, "stdin", io.StringIO("warm?\n31\n32\n/quit\n"))
     line = ["chat", "--tools", str(file), "--tool-choice", "required", "--address", router.address]
     assert main(line) == 0
     out = capsys.readouterr().out
-    assert out.count("get_weather returns> ") == 2
+    assert out.count('get_weather({"city": "Rome"}) returns> ') == 1
+    assert out.count("get_weather({}) returns> ") == 1
     assert "→ get_weather({})" in out
     first, second = (request.chat for request in router.calls("Generate"))
     assert first.tool_choice.mode == inference_pb2.TOOL_MODE_REQUIRED

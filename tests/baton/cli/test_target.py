@@ -11,13 +11,14 @@ import pytest
 from baton.cli import target
 from baton.cli.__main__ import main
 from baton.cli.arguments import parser
-from baton.cli.target import DEFAULT, Target, in_words, target_of
+from baton.cli.target import Target, in_words, target_of
 from baton.fleet.errors import CheckoutNotFound, NoFleetRunning
 from baton.fleet.running import RunningFleet
 from baton.security.credentials import UNENCRYPTED, Credentials
 
 PLAIN = RunningFleet(Path("runs/1"), 11, ("127.0.0.1:1", "127.0.0.1:2"), UNENCRYPTED)
 
+DEFAULT = Target(("127.0.0.1:50051",), UNENCRYPTED)
 COMMANDS = (["generate", "hi"], ["chat"], ["quote", "hi"], ["status"], ["health"])
 
 
@@ -78,12 +79,16 @@ def test_with_flags_of_its_own_nothing_is_looked_up(
     assert target_of(parsed("health", "a:1", "--ca", str(ca))) == Target(("a:1",), named)
     with pytest.raises(ValueError, match="--run-dir finds"):
         target_of(parsed("status", "--address", "a:1", "--run-dir", str(tmp_path)))
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err.count("127.0.0.1:50051, the default") == 1, "where no flag names one"
 
 
-def test_without_a_running_fleet_the_default_address_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_running_fleet_a_line_names_the_default_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     finds(monkeypatch, lambda runs: [])
     assert target_of(parsed("status")) == DEFAULT
+    line = "baton: calling 127.0.0.1:50051, the default; --address names another\n"
+    assert capsys.readouterr() == ("", line)
 
     def nowhere() -> Path:
         raise CheckoutNotFound([])

@@ -51,7 +51,7 @@ export function errorOf(thrown: unknown, address: string): unknown {
   // What has no status was not said by a router: the connection broke, or something else is at the other end.
   const isFromRouter = thrown.metadata.has("grpc-status") || thrown.metadata.has("grpc-status-details-bin");
   if (!isFromRouter && thrown.code !== Code.DeadlineExceeded) {
-    return new Unavailable(thrown.rawMessage, address, { cause: thrown });
+    return new Unavailable(`no router could be reached: ${thrown.rawMessage}`, address, { cause: thrown });
   }
   const [info] = thrown.findDetails(ErrorInfoSchema);
   const reason = info?.domain === DOMAIN ? info.reason : "";
