@@ -28,10 +28,10 @@ ROWS: tuple[tuple[str, str, float, str], ...] = (
     ),
     ("end to end p50 (ms)", "e2e.p50", 1000, ".1f"),
     ("refusal p50 (ms)", "refusal.p50", 1000, ".1f"),
-    ("KV utilisation (%)", "kv_utilisation", 100, ".1f"),
-    ("KV allocated (%)", "kv_allocated", 100, ".1f"),
+    ("allocated KV in use (%)", "kv_utilisation", 100, ".1f"),
+    ("KV pool allocated (%)", "kv_allocated", 100, ".1f"),
     ("workers busy (%)", "busy_share", 100, ".1f"),
-    ("router CPU per token (us)", "router_cpu_us_per_token", 1, ".1f"),
+    ("router CPU per token (µs)", "router_cpu_us_per_token", 1, ".1f"),
 )
 """Label, figure, factor, format."""
 
@@ -78,18 +78,20 @@ def rate_label(rate: float) -> str:
 def print_results(console: Console, results: Results) -> None:
     """Print tables with the median over seeds and the range in brackets, and the facts to read them with."""
     for rate in results.rates:
-        console.print(
-            _table(f"{results.title} at {rate_label(rate)}", results.arms, table_rows(results, rate))
-        )
+        _print(console, f"{results.title} at {rate_label(rate)}", results.arms, table_rows(results, rate))
         if len(results.arms) > 1:
             title = f"ratio to {results.arms[0]}, seed by seed"
-            console.print(_table(title, results.arms[1:], ratio_rows(results, rate)))
+            _print(console, title, results.arms[1:], ratio_rows(results, rate))
     for name, said in results.facts.items():
         console.print(f"{name}: {said}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> Table:
-    table = Table("", *(Column(name, justify="right") for name in columns), title=title)
+def _print(
+    console: Console, title: str, columns: Sequence[str], rows: Iterable[tuple[str, list[str]]]
+) -> None:
+    """Print a title and its table. A title of the table itself would wrap at the table's width."""
+    table = Table("", *(Column(name, justify="right") for name in columns))
     for label, cells in rows:
         table.add_row(label, *cells)
-    return table
+    console.print(title, style="italic", soft_wrap=True, markup=False, highlight=False)
+    console.print(table)

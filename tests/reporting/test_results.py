@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from baton import Slo
 from benchmarks.fleets.metrics import RequestRecord, summarise
 from reporting.results import Results, Run, StepSample, Summary, capacity, paired_ratios, read, write
-from reporting.tables import cell, ratio_rows, table_rows
+from reporting.tables import cell, print_results, ratio_rows, table_rows
 
 
 def summary(good: int, total: int = 10) -> Summary:
@@ -65,3 +67,11 @@ def test_tables_show_the_median_and_the_range() -> None:
     rows = dict(table_rows(results(), 1.0))
     assert rows["good, of those sent (%)"] == ["90.0 (80.0 – 100.0)", "70.0 (40.0 – 100.0)"]
     assert dict(ratio_rows(results(), 1.0))["good"] == ["0.75 (0.50 – 1.00)"]
+
+
+def test_a_title_stays_on_one_line_however_narrow_its_table() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    found = dataclasses.replace(results(), title="chat on h200-llama-3.1-8b, policies side by side")
+    print_results(console, found)
+    assert isinstance(console.file, io.StringIO)
+    assert f"{found.title} at 1 requests/s\n" in console.file.getvalue()
