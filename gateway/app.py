@@ -13,10 +13,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.errors import BatonError, NotAllowed
+from baton.wire.shown import shown
 from gateway.anthropic import convert as anthropic_names
 from gateway.anthropic import endpoints as anthropic
 from gateway.anthropic.responses import error_json as anthropic_error
 from gateway.batches import endpoints as batches
+from gateway.bodies import accepted_by
 from gateway.errors import ApiError, Problem, invalid, problem_of
 from gateway.fleet import FleetClient, caller_key
 from gateway.openai import convert as openai_names
@@ -103,7 +105,7 @@ async def _on_error(request: Request, error: ApiError | BatonError) -> Response:
     for api, names in ((anthropic, anthropic_names), (responses, responses_names)):
         if request.url.path.startswith(api.PREFIX):
             param_of = names.param_of
-    return _respond(request, problem_of(error, param_of))
+    return _respond(request, problem_of(error, getattr(request.state, "param_of", param_of)))
 
 
 async def _on_store_error(request: Request, error: StoreUnavailable) -> Response:
@@ -120,7 +122,8 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 async def _on_wrong_parameter(request: Request, error: RequestValidationError) -> Response:
     first = error.errors()[0]
     name = str(first["loc"][-1])
-    return await _on_error(request, invalid(name, f"{name} is {first['input']!r}; {first['msg']}"))
+    message = f"{name} is {shown(first['input'])}; accepted: {accepted_by(first)}"
+    return await _on_error(request, invalid(name, message))
 
 
 async def _on_disconnect(_: Request, __: ClientDisconnect) -> Response:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
+from baton.wire.shown import shown
 from gateway.errors import ApiError, invalid
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -24,7 +26,7 @@ async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
 async def _read(request: Request, max_bytes: int) -> bytes:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
-        message = f"content-encoding is {encoding!r}; accepted: unset, a body that is not compressed"
+        message = f"content-encoding is {shown(encoding)}; accepted: unset, a body that is not compressed"
         raise invalid("content-encoding", message, status=415, code="unsupported_encoding")
     declared = request.headers.get("content-length", "0")
     pieces, size = [], int(declared) if declared.isdigit() else 0
@@ -51,15 +53,43 @@ def explained(error: ValidationError, *where: str | int) -> ApiError:
     field = errors[0][0]["loc"][:1]
     first, names = max((found for found in errors if found[0]["loc"][:1] == field), key=lambda e: len(e[1]))
     if first["type"] == "json_invalid":
-        return invalid("", f"the body is not JSON: {first['msg']}", code="malformed_message")
+        reason = first["ctx"]["error"]
+        return invalid("", f"the body is not JSON: {reason}", code="malformed_message")
     param = path((*where, *names))
     if first["type"] == "extra_forbidden":
         return invalid(param, f"{param} is not a field of this request", code="unknown_field")
     if first["type"] == "missing":
         return invalid(param, f"{param} is missing")
-    named = param or "the body"
-    reason = str(first["ctx"]["error"]) if "error" in first.get("ctx", {}) else first["msg"]
-    return invalid(param, f"{named} is {_short(first['input'])}; {reason[:1].lower()}{reason[1:]}")
+    accepted = " or ".join(dict.fromkeys(accepted_by(found) for found, parts in errors if parts == names))
+    return invalid(param, f"{param or 'the body'} is {shown(first['input'], 80)}; accepted: {accepted}")
+
+
+_ACCEPTED = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "none_required": "null",
+    "literal_error": "{expected}",
+    "too_short": "{min_length} or more entries",
+    "too_long": "at most {max_length} entries",
+    "string_too_short": "{min_length} or more characters",
+    "string_too_long": "at most {max_length} characters",
+}
+"""The values that a field accepts, by the type of pydantic's error."""
+
+
+def accepted_by(error: ErrorDetails) -> str:
+    """Return what a field with this error would accept."""
+    return _ACCEPTED.get(error["type"], "another value").format(**error.get("ctx", {}))
 
 
 TEXTS: Mapping[str, str] = {"text": "text"}
@@ -79,8 +109,8 @@ def text_of(content: str | Sequence[Mapping[str, Any]], where: str, texts: Mappi
         name = texts.get(str(kind))
         text = None if name is None else part.get(name)
         if not isinstance(text, str):
-            param, accepted = f"{where}[{index}].type", " or ".join(map(repr, texts))
-            raise invalid(param, f"{param} is {kind!r}; accepted: {accepted}, with a text")
+            param, accepted = f"{where}[{index}].type", " or ".join(map(shown, texts))
+            raise invalid(param, f"{param} is {shown(kind)}; accepted: {accepted}, with a text")
         found.append(text)
     return "\n".join(found)
 
@@ -98,8 +128,3 @@ def _is_variant(part: str | int) -> bool:
     return isinstance(part, str) and (
         part in {"str", "int", "float", "bool"} or "[" in part or part[:1].isupper()
     )
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -18,10 +18,12 @@ from baton.errors import (
     NotFound,
     Overloaded,
     Refused,
+    Superseded,
     TooLarge,
     Unavailable,
     Unsupported,
 )
+from baton.wire.shown import shown
 
 _INVALID = "invalid_request_error"
 _NO_CREDENTIAL = frozenset({"CREDENTIAL_MISSING", "CREDENTIAL_INVALID"})
@@ -32,6 +34,7 @@ _KINDS: dict[type[BatonError], tuple[int, str, str, str]] = {
     InvalidRequest: (400, _INVALID, "invalid_field", ""),
     NotAllowed: (403, "permission_error", "not_allowed", ""),
     NotFound: (404, "not_found_error", "model_not_found", "model"),
+    Superseded: (409, _INVALID, "superseded", ""),
     Conflict: (409, _INVALID, "conflict", ""),
     Refused: (429, "rate_limit_error", "slo_refused", "slo"),
     Overloaded: (429, "rate_limit_error", "overloaded", ""),
@@ -41,6 +44,13 @@ _KINDS: dict[type[BatonError], tuple[int, str, str, str]] = {
     Unavailable: (503, "overloaded_error", "unavailable", ""),
 }
 """Status, type, code unless the fleet gives a reason, and the field; subclasses before their bases."""
+_UNTOLD: dict[type[BatonError], str] = {
+    TooLarge: "the request is larger than what the fleet's routers take",
+    Superseded: "the same request came again, and the later one receives the tokens",
+    BatonError: "the fleet failed unexpectedly; a router's log has the reason",
+}
+"""Messages in place of the fleet's own, which are about its calls and addresses."""
+_REQUEST_ID = "request_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +98,38 @@ def invalid(param: str, message: str, *, status: int = 400, code: str = "invalid
     return ApiError(Problem(status, _INVALID, message, param=param, code=code))
 
 
+def no_such(kind: str, name: str) -> ApiError:
+    """Return the error for an id that the caller's tenant does not have."""
+    message = f"there is no {kind} {shown(name)}; it may have expired or been deleted"
+    return ApiError(Problem(404, "not_found_error", message, param=f"{kind}_id", code=f"{kind}_not_found"))
+
+
 def renamed(field: str, names: Mapping[str, str]) -> str:
     """Return the name in an HTTP body of a field of the contract: `sampling.top_p` is `top_p`.
 
-    `names` has the fields, and the messages, that have another name there.
+    `names` has the fields, and the messages, that have another name there; `[]` stands for any place.
     """
+    places = iter(_PLACE.findall(field))
+    found = _PLACE.sub("[]", field)
     for ours, theirs in names.items():
-        if field == ours or field.startswith((f"{ours}[", f"{ours}.")):
-            return theirs + field[len(ours) :]
-    return re.sub(r"^(sampling|stop|chat)\.", "", field)
+        if found == ours or found.startswith((f"{ours}[", f"{ours}.")):
+            found = theirs + found[len(ours) :]
+            break
+    else:
+        found = re.sub(r"^(sampling|stop|chat)\.", "", found)
+    return re.sub(r"\[\]", lambda _: next(places), found)
+
+
+def _in_names_of(message: str, param_of: Callable[[str], str]) -> str:
+    """Return a sentence of the fleet's with the names of fields that the HTTP body has; values stay."""
+    value, separator, accepted = message.partition("; accepted: ")
+    return value + separator + _CONTRACT_FIELD.sub(lambda field: param_of(field[0]), accepted)
+
+
+_PLACE = re.compile(r"\[[^\]]*\]")
+_CONTRACT_FIELD = re.compile(
+    r"\b(?:(?:sampling|stop|chat|tokens)\.[a-z_]+|output_format)(?:\.[a-z_]+|\[\d+\])*"
+)
 
 
 def problem_of(error: BatonError | ApiError, param_of: Callable[[str], str]) -> Problem:
@@ -105,10 +138,11 @@ def problem_of(error: BatonError | ApiError, param_of: Callable[[str], str]) -> 
         return error.problem
     kind = next((kind for kind in _KINDS if isinstance(error, kind)), BatonError)
     status, name, code, param = _KINDS.get(kind, (500, "api_error", "internal_error", ""))
-    message = str(error)
-    if isinstance(error, InvalidRequest) and error.field:
-        param = param_of(error.field)
-        message = message.replace(error.field, param, 1)
+    message = _UNTOLD.get(kind) or str(error)
+    wrong = _REQUEST_ID if error.reason == "REQUEST_ID_IN_USE" else getattr(error, "field", "")
+    if wrong:
+        param = param_of(wrong)
+        message = _in_names_of(message.replace(wrong, param, 1), param_of)
     if error.reason in _NO_CREDENTIAL:
         return Problem(401, "authentication_error", message, code="invalid_api_key")
     return Problem(

@@ -10,6 +10,7 @@ from typing import Self
 from baton import AsyncClient, Credentials, Timeout
 from baton.errors import NotFound
 from baton.types import Model
+from baton.wire.shown import shown
 
 RESUME_GRACE_S = 10.0
 """How long the fleet keeps working for a generation while the gateway looks for another router."""
@@ -101,5 +102,5 @@ class FleetClient:
         (model,) = await self.sdk.models()
         self._model = model
         if name not in {"", model.name}:
-            raise NotFound(f"model is {name!r}; accepted: {model.name!r}, which this fleet serves")
+            raise NotFound(f"model is {shown(name)}; accepted: {model.name!r}, which this fleet serves")
         return model

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from baton.types import Accepted, Finished, FinishReason
+from baton.wire.shown import rounded
 from gateway.errors import Problem
 
 
@@ -25,9 +26,9 @@ def outcome_json(request_id: str, end: Finished, resumes: int) -> dict[str, Any]
     """Return what was promised and delivered, and where the time went, in milliseconds."""
     return {
         "request_id": request_id,
-        "promise": asdict(end.promise),
-        "delivery": asdict(end.delivery),
-        "time_split": asdict(end.split),
+        "promise": rounded(asdict(end.promise)),
+        "delivery": rounded(asdict(end.delivery)),
+        "time_split": rounded(asdict(end.split)),
         "attempts": end.usage.attempts,
         "resumes": resumes,
         "path": end.path,

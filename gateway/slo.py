@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from baton.types import Slo, SloClass
+from baton.wire.shown import shown
 from gateway.errors import invalid
 
 HEADERS = {
@@ -46,7 +47,7 @@ def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:
         if text is None:
             continue
         if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-            raise invalid(header, f"{header} is {text!r}; accepted: milliseconds, a whole number")
+            raise invalid(header, f"{header} is {shown(text)}; accepted: milliseconds, a whole number")
         _once(given, name, header)
         given[name] = int(text)
     classes = [slo_class.value for slo_class in SloClass]
@@ -58,7 +59,7 @@ def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:
         if text is None:
             continue
         if text not in accepted:
-            raise invalid(header, f"{header} is {text!r}; accepted: {', '.join(accepted)}")
+            raise invalid(header, f"{header} is {shown(text)}; accepted: {', '.join(accepted)}")
         _once(given, name, header)
         given[name] = text == "true" if name == "allow_at_risk" else text
     return Slo(**given | {"slo_class": SloClass(given.get("slo_class", SloClass.STANDARD))})

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from llguidance import JsonCompiler, LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from output_text.kept import Kept
-from output_text.refusal import GrammarRefused
+from output_text.refusal import GrammarRefused, in_words
 
 MAX_KEPT_CHARACTERS = 4 << 20
 """Grammars that are kept compiled, by their texts: some 200 MB at most, and thousands of usual schemas."""
@@ -46,12 +46,14 @@ def _or_refused(work: Callable[[], Result]) -> Result:
         return work()
     except RecursionError:
         raise GrammarRefused("it is nested too deeply") from None
+    except MemoryError:
+        raise GrammarRefused("its grammar takes too much memory to compile") from None
     except (ValueError, TypeError) as error:
-        raise GrammarRefused(str(error)) from None
+        raise GrammarRefused(in_words(str(error))) from None
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # a bug of llguidance, which only this name identifies
             raise
-        raise GrammarRefused(f"llguidance fails: {error}") from None
+        raise GrammarRefused("llguidance cannot compile it") from None
 
 
 def _grammar_of(kind: str, text: str) -> str:
@@ -129,7 +131,7 @@ class Grammars:
         first = Follower(matcher, self.vocab_size)  # copies keep what its first mask has found out
         if first.allowed_after(()) is None:
             is_endless = first.error.startswith("NoExtension")  # such as a schema that refers only to itself
-            raise GrammarRefused("it describes no text" if is_endless else first.error)
+            raise GrammarRefused("it describes no text" if is_endless else in_words(first.error))
         return CompiledGrammar(matcher, self.vocab_size)
 
 

@@ -22,6 +22,7 @@ so that two runs of the core can be compared. The SDK uses the same names.
 from __future__ import annotations
 
 import enum
+import json
 
 from scheduling.admission.admission import Decision
 
@@ -204,6 +205,19 @@ class InternalError(RouterError):
         super().__init__(Reason.INTERNAL_ERROR, f"the router failed because of a bug: {type(cause).__name__}")
 
 
+class Described(str):
+    """A description in place of a value that is too long, or says nothing; shown without quotes."""
+
+    __slots__ = ()
+
+
+SET = Described("set")
+
+
 def _short(value: object) -> str:
-    text = repr(value)
+    """Return a value as callers in any language write it: a text in quotes, anything else as JSON."""
+    if isinstance(value, Described):
+        text = str(value)
+    else:
+        text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 80 else text[:77] + "..."

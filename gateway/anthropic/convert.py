@@ -15,13 +15,15 @@ _RENAMED = {
     "stop.stop_strings": "stop_sequences",
     "stop.max_tokens": "max_tokens",
     "chat.parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "chat.tools[].parameters": "tools[].input_schema",
     "request_id": "Idempotency-Key",
 }
 
 
 def param_of(field: str) -> str:
     """Return the name in the HTTP body of a field of the contract."""
-    return renamed(field, _RENAMED)
+    # A message's results of tools are messages of their own, so its number says nothing.
+    return "messages" if field == "chat" or field.startswith("chat.messages") else renamed(field, _RENAMED)
 
 
 def generation_of(body: MessagesBody, chat: Chat, headers: Mapping[str, str]) -> Generation:

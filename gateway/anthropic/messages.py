@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
 from baton.chat import ToolChoice
+from baton.wire.shown import shown
 from gateway.anthropic.schema import (
     Block,
     Content,
@@ -102,8 +103,8 @@ def _blocks(content: Content, role: str, where: str) -> list[Block]:
     for index, given in enumerate(content):
         kind = _BLOCKS[role].get(str(given.get("type")))
         if kind is None:
-            name, accepted = f"{where}[{index}].type", ", ".join(map(repr, _BLOCKS[role]))
-            raise invalid(name, f"{name} is {given.get('type')!r}; accepted: {accepted}")
+            name, accepted = f"{where}[{index}].type", ", ".join(map(shown, _BLOCKS[role]))
+            raise invalid(name, f"{name} is {shown(given.get('type'))}; accepted: {accepted}")
         try:
             blocks.append(kind.model_validate(given))
         except ValidationError as error:

@@ -13,6 +13,7 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from baton.types import Slo, SloClass
+from baton.wire.shown import shown
 from gateway.batches.files import FileStore, StoredFile, StoreLimits
 from gateway.batches.lines import URLS, LineChecker
 from gateway.batches.records import Batch, BatchStore
@@ -93,7 +94,9 @@ def _add_files(
     ) -> dict[str, Any]:
         _check_limit(limit, 10_000)
         if purpose not in {"", "batch", "batch_output"}:
-            raise invalid("purpose", f"purpose is {purpose!r}; accepted: 'batch', 'batch_output', or unset")
+            raise invalid(
+                "purpose", f"purpose is {shown(purpose)}; accepted: 'batch', 'batch_output', or unset"
+            )
         tenant = await fleet.sdk.proven_tenant()
         return _page(*await api().files.page(tenant, purpose, after, limit, newest_first=order == "desc"))
 
@@ -170,14 +173,14 @@ def _window_s(text: str) -> int:
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < seconds <= MAX_WINDOW_S:
         accepted = "'24h', or another time in h, m or s, at most 168h"
-        raise invalid("completion_window", f"completion_window is {text!r}; accepted: {accepted}")
+        raise invalid("completion_window", f"completion_window is {shown(text)}; accepted: {accepted}")
     return seconds
 
 
 def _problems(body: BatchBody, file: StoredFile) -> list[dict[str, Any]]:
     """Return why the batch fails at once; raises `ApiError` for an endpoint that is not served."""
     if body.endpoint not in URLS:
-        raise invalid("endpoint", f"endpoint is {body.endpoint!r}; accepted: {', '.join(URLS)}")
+        raise invalid("endpoint", f"endpoint is {shown(body.endpoint)}; accepted: {', '.join(URLS)}")
     if file.purpose != "batch":
         message = f"input_file_id has the purpose {file.purpose!r}; accepted: 'batch'"
         raise invalid("input_file_id", message)
@@ -185,7 +188,7 @@ def _problems(body: BatchBody, file: StoredFile) -> list[dict[str, Any]]:
         {
             "code": "mismatched_url",
             "line": line,
-            "message": f"url is {url!r}; accepted: {body.endpoint!r}, the endpoint of the batch",
+            "message": f"url is {shown(url)}; accepted: {body.endpoint!r}, the endpoint of the batch",
             "param": "url",
         }
         for url, line in file.urls.items()

@@ -69,8 +69,8 @@ class Executor:
                     await self._take()
                 except StoreUnavailable as error:
                     log.warning("batches_wait_for_redis", reason=error.reason)
-                except Exception:
-                    log.exception("batches_look_failed")  # the next look may find other batches
+                except Exception:  # one bad batch keeps no others waiting: the next look may find them
+                    log.exception("batches_look_failed")
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
                         await self._wake.wait()
@@ -111,8 +111,8 @@ class Executor:
             with contextlib.suppress(StoreUnavailable):
                 await self._batches.give_back(lease)
             raise
-        except Exception:
-            log.exception("batch_failed", batch=name, fence=lease.fence)  # it is taken again
+        except Exception:  # a bug ends this run of the batch only: its lease expires, and it is taken again
+            log.exception("batch_failed", batch=name, fence=lease.fence)
         else:
             log.info("batch_ended", batch=name, fence=lease.fence, status=status.value)
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.errors import ApiError, Problem, invalid
+from gateway.errors import ApiError, Problem, invalid, no_such
 from state import keys
 from state.durable import DurableRedis
 
@@ -193,12 +193,6 @@ async def page_of(
             found = await client.zrangebylex(index, f"({after}" if after else "-", "+", 0, limit + 1)
     ids = [member.decode() for member in found]
     return ids[:limit], len(ids) > limit
-
-
-def no_such(kind: str, name: str) -> ApiError:
-    """Return the error for an id that the caller's tenant does not have."""
-    message = f"no such {kind}: {name!r}"
-    return ApiError(Problem(404, "invalid_request_error", message, param="id", code="not_found"))
 
 
 def _too_late() -> ApiError:

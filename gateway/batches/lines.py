@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from baton.types import Model
+from baton.wire.shown import shown
 from gateway.bodies import explained
 from gateway.errors import ApiError, Problem, invalid
 from gateway.openai.convert import chat_generation, completion_generations
@@ -88,7 +89,7 @@ class LineChecker:
             raise _without_union(error) from None
         digest = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
         if digest in self._custom_ids:
-            message = f"custom_id is {line.custom_id!r} again; accepted: another one on each line"
+            message = f"custom_id is {shown(line.custom_id)} again; accepted: another one on each line"
             raise invalid("custom_id", message, code="duplicate_custom_id")
         self._custom_ids.add(digest)
         self._check_body(line.body, line.url)
@@ -100,7 +101,7 @@ class LineChecker:
         if body.slo is not None:
             raise invalid("body.slo", "body.slo is set; accepted: unset, as batches run in the class batch")
         if body.model not in {"", self._model.name}:
-            message = f"body.model is {body.model!r}; accepted: {self._model.name!r}"
+            message = f"body.model is {shown(body.model)}; accepted: {self._model.name!r}"
             raise invalid("body.model", message, code="model_not_found")
         try:
             _CHECKS[url](body, self._model)
@@ -114,7 +115,7 @@ def _without_union(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False)[0]
     if first["type"] == "union_tag_invalid":
         url = first["ctx"]["tag"]
-        return invalid("url", f"url is {url!r}; accepted: {', '.join(URLS)}", code="invalid_url")
+        return invalid("url", f"url is {shown(url)}; accepted: {', '.join(URLS)}", code="invalid_url")
     if first["type"] == "union_tag_not_found":
         return invalid("url", "url is missing")
     problem = explained(error).problem

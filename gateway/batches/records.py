@@ -18,11 +18,10 @@ from gateway.batches.files import (
     file_key,
     lists_of,
     new_id,
-    no_such,
     page_of,
     pieces_key,
 )
-from gateway.errors import invalid
+from gateway.errors import invalid, no_such
 from state import keys
 from state.durable import DurableRedis
 

@@ -13,6 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from baton.wire.shown import shown
 from gateway.batches.files import FileStore, StoredFile, new_id
 from gateway.batches.lines import LineChecker
 from gateway.errors import invalid
@@ -29,7 +30,7 @@ async def received_form(request: Request, max_bytes: int) -> AsyncIterator[FormD
     """Yield the form that the caller sends, its file on disk if it is large. Raises `ApiError`."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         kind = request.headers.get("content-type")
-        raise invalid("", f"content-type is {kind!r}; accepted: multipart/form-data")
+        raise invalid("", f"content-type is {_told(kind)}; accepted: multipart/form-data")
     try:
         parser = MultiPartParser(request.headers, _limited(request, max_bytes), max_files=1, max_fields=8)
         form = await parser.parse()
@@ -62,19 +63,24 @@ def expiry_of(form: FormData, default_s: int) -> int:
 def checked_expiry(where: str, anchor: object, seconds: object) -> int:
     """Return OpenAI's `expires_after` in seconds. Raises `ApiError`."""
     if anchor != "created_at":
-        raise invalid(f"{where}.anchor", f"{where}.anchor is {anchor!r}; accepted: 'created_at'")
+        raise invalid(f"{where}.anchor", f"{where}.anchor is {_told(anchor)}; accepted: 'created_at'")
     if not str(seconds).isdecimal() or not MIN_TTL_S <= int(str(seconds)) <= MAX_TTL_S:
         raise invalid(
-            f"{where}.seconds", f"{where}.seconds is {seconds!r}; accepted: {MIN_TTL_S} to {MAX_TTL_S}"
+            f"{where}.seconds", f"{where}.seconds is {_told(seconds)}; accepted: {MIN_TTL_S} to {MAX_TTL_S}"
         )
     return int(str(seconds))
+
+
+def _told(part: object) -> str:
+    """Return a part of a form, or a header, as errors show it."""
+    return "missing" if part is None else shown(part) if isinstance(part, str) else "a file"
 
 
 async def store_upload(form: FormData, tenant: str, files: FileStore, checker: LineChecker) -> StoredFile:
     """Check the form and its file, and keep the file. Raises `ApiError`; then nothing is kept."""
     purpose, upload = form.get("purpose"), form.get("file")
     if purpose != "batch":
-        raise invalid("purpose", f"purpose is {purpose!r}; accepted: 'batch'")
+        raise invalid("purpose", f"purpose is {_told(purpose)}; accepted: 'batch'")
     if not isinstance(upload, UploadFile) or not upload.size:
         raise invalid("file", "file is missing or empty; accepted: a file of JSON, one request on a line")
     if upload.size > files.limits.max_file_bytes:

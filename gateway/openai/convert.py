@@ -16,6 +16,7 @@ from baton.types import (
     Sampling,
     Stop,
 )
+from baton.wire.shown import shown
 from gateway.errors import invalid, renamed
 from gateway.generations import ID_HEADER, Generation, seed_of
 from gateway.openai.messages import chat_of
@@ -37,14 +38,30 @@ _RENAMED = {
     "token_ids": "tokens",
     "text": "prompt",
     "chat.template_arguments": "chat_template_kwargs",
+    "chat.tools[].name": "tools[].function.name",
+    "chat.tools[].parameters": "tools[].function.parameters",
+    "chat.tools[].strict": "tools[].function.strict",
+    "chat.tool_choice.name": "tool_choice.function.name",
+    "chat.messages[].tool_calls[].name": "messages[].tool_calls[].function.name",
+    "chat.messages[].tool_calls[].arguments": "messages[].tool_calls[].function.arguments",
+    "output_format.json_schema": "response_format.json_schema.schema",
     "output_format": "response_format",
     "request_id": "Idempotency-Key",
+}
+_STRUCTURED_NAMES = _RENAMED | {
+    "output_format.json_schema": "structured_outputs.json",
+    "output_format": "structured_outputs",
 }
 
 
 def param_of(field: str) -> str:
     """Return the name in the HTTP body of a field of the contract: `sampling.top_p` is `top_p`."""
-    return renamed(field, _RENAMED)
+    return "messages" if field == "chat" else renamed(field, _RENAMED)
+
+
+def structured_param_of(field: str) -> str:
+    """Do what `param_of` does, for a body whose format is in vLLM's `structured_outputs`."""
+    return renamed(field, _STRUCTURED_NAMES)
 
 
 def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: int) -> Generation:
@@ -185,7 +202,7 @@ def _logit_bias(body: SamplingFields) -> dict[int, float]:
     for key in biases:
         if not key.isdecimal():
             raise invalid(
-                "logit_bias", f"logit_bias has the key {key!r}; accepted: token ids, such as '50256'"
+                "logit_bias", f"logit_bias has the key {shown(key)}; accepted: token ids, such as '50256'"
             )
     return {int(key): bias for key, bias in biases.items()}
 

@@ -13,7 +13,7 @@ from gateway.bodies import read_body
 from gateway.errors import invalid
 from gateway.fleet import FleetClient, Vocabulary
 from gateway.generations import Generation, begin_all, complete_all
-from gateway.openai.convert import chat_generation, completion_generations
+from gateway.openai.convert import chat_generation, completion_generations, structured_param_of
 from gateway.openai.models import detokenize, model_json, tokenize
 from gateway.openai.responses import Echo, Writer
 from gateway.openai.schema import (
@@ -91,6 +91,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         logprobs: bool,
         echo: bool = False,
     ) -> Response:
+        if body.structured_outputs is not None:
+            request.state.param_of = structured_param_of
         vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
         writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs)
         echoes = [await _echo(fleet, generation, body) for generation in generations] if echo else ()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
 from baton.chat import ToolChoice
+from baton.wire.shown import shown
 from gateway.bodies import text_of
 from gateway.errors import invalid
 from gateway.openai.schema import ChatBody, FunctionTool, Message, TokenizeBody
@@ -60,10 +61,9 @@ def _tool_choice(body: ChatBody | TokenizeBody, *, has_tools: bool) -> ToolChoic
             return ToolMode(mode)
         case {"type": "function", "function": {"name": str(name)}} if has_tools:
             return NamedTool(name)
-    accepted = (
-        "'none', 'auto', 'required', or {'type': 'function', 'function': {'name': ...}} of one of the tools"
-    )
-    raise invalid("tool_choice", f"tool_choice is {str(body.tool_choice)[:80]!r}; accepted: {accepted}")
+    named = '{"type": "function", "function": {"name": ...}}'
+    accepted = f"'none', 'auto', 'required', or {named} of one of the tools"
+    raise invalid("tool_choice", f"tool_choice is {shown(body.tool_choice)}; accepted: {accepted}")
 
 
 def _message(message: Message, where: str, names: dict[str, str]) -> ChatMessage:

@@ -6,12 +6,15 @@ from typing import Any
 
 from gateway.errors import Problem
 
+_TYPES = {404: "invalid_request_error"}
+"""OpenAI has no type for what does not exist; its clients look at the status."""
+
 
 def error_json(problem: Problem) -> dict[str, Any]:
     """Return OpenAI's error object, with the SLO that could have been promised."""
     error: dict[str, Any] = {
         "message": problem.message,
-        "type": problem.type,
+        "type": _TYPES.get(problem.status, problem.type),
         "param": problem.param or None,
         "code": problem.code or None,
     }

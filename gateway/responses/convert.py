@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from baton.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
 from baton.types import JsonObject, JsonSchema, OutputFormat
+from baton.wire.shown import shown
 from gateway.bodies import explained
 from gateway.errors import invalid, renamed
 from gateway.generations import ID_HEADER, Generation
@@ -93,7 +94,7 @@ def check_included(names: Sequence[str]) -> None:
     for index, name in enumerate(names):
         if name not in _INCLUDED:
             where = f"include[{index}]"
-            raise invalid(where, f"{where} is {name!r}; accepted: {', '.join(_INCLUDED)}")
+            raise invalid(where, f"{where} is {shown(name)}; accepted: {', '.join(_INCLUDED)}")
 
 
 def generation_of(
@@ -172,7 +173,7 @@ def _tools(body: ResponsesBody) -> list[Tool]:
     for index, given in enumerate(body.tools or ()):
         if given.get("type") != "function":
             where = f"tools[{index}].type"
-            raise invalid(where, f"{where} is {given.get('type')!r}; accepted: 'function'")
+            raise invalid(where, f"{where} is {shown(given.get('type'))}; accepted: 'function'")
         try:
             tool = FunctionTool.model_validate(given)
         except ValidationError as error:
@@ -191,8 +192,8 @@ def _tool_choice(body: ResponsesBody, *, has_tools: bool) -> ToolChoice | None:
             return ToolMode(mode)
         case {"type": "function", "name": str(name)} if has_tools:
             return NamedTool(name)
-    accepted = "'none', 'auto', 'required', or {'type': 'function', 'name': ...} of one of the tools"
-    raise invalid("tool_choice", f"tool_choice is {str(body.tool_choice)[:80]!r}; accepted: {accepted}")
+    accepted = """'none', 'auto', 'required', or {"type": "function", "name": ...} of one of the tools"""
+    raise invalid("tool_choice", f"tool_choice is {shown(body.tool_choice)}; accepted: {accepted}")
 
 
 def _output_format(body: ResponsesBody) -> OutputFormat | None:

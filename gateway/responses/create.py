@@ -13,6 +13,7 @@ from typing import Any
 from baton.chat import Chat
 from baton.errors import BatonError
 from baton.types import Finished, Queued
+from baton.wire.shown import shown
 from gateway.errors import ApiError, Problem, invalid, needs_redis, problem_of
 from gateway.fleet import FleetClient
 from gateway.generations import ID_HEADER, Generation, Running
@@ -83,21 +84,23 @@ async def ask(
 async def _conversation(store: ResponseStore, tenant: str, response_id: str) -> list[Item]:
     previous, name = await store.find(tenant, response_id), "previous_response_id"
     if previous is None:
-        message = f"{name} is {response_id!r}; accepted: the id of a response that is still stored"
+        message = f"{name} is {shown(response_id)}; accepted: the id of a response that is still stored"
         raise invalid(name, message, code="previous_response_not_found")
     status = previous.response["status"]
     if previous.is_running:
         problem = Problem(
             409,
             "invalid_request_error",
-            f"{name} is {response_id!r}, which is still running; come back",
+            f"{name} is {shown(response_id)}, which is still running; come back",
             param=name,
             code="previous_response_in_progress",
             retry_after_s=1.0,
         )
         raise ApiError(problem)
     if status not in {"completed", "incomplete"}:
-        raise invalid(name, f"{name} is {response_id!r}, which is {status}; accepted: one that completed")
+        raise invalid(
+            name, f"{name} is {shown(response_id)}, which is {status}; accepted: one that completed"
+        )
     return previous.conversation
 
 

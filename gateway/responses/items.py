@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from baton.chat import ChatMessage, ToolCall
+from baton.wire.shown import shown
 from gateway.bodies import explained, text_of
 from gateway.errors import invalid
 from gateway.responses.schema import CallItem, CallOutputItem, MessageItem, ReasoningItem
@@ -50,7 +51,7 @@ def _read(given: Mapping[str, Any], index: int, owner: str) -> Item:
     kind = given.get("type", "message")
     if not isinstance(kind, str) or kind not in _KINDS:
         where = f"input[{index}].type"
-        raise invalid(where, f"{where} is {kind!r}; accepted: {', '.join(_KINDS)}")
+        raise invalid(where, f"{where} is {shown(kind)}; accepted: {', '.join(_KINDS)}")
     try:
         item = _KINDS[kind][0].model_validate(given)
     except ValidationError as error:
@@ -58,6 +59,18 @@ def _read(given: Mapping[str, Any], index: int, owner: str) -> Item:
     # Nothing is ever encrypted here, so nobody can read it back.
     found = item.model_dump(exclude_none=True, exclude={"encrypted_content"})
     return {"id": item_id(kind, owner, f"i{index}"), **found}
+
+
+def as_listed(item: Item) -> Item:
+    """Return an item as `input_items` shows it: a message has parts, also where a plain text was sent."""
+    if item["type"] != "message":
+        return item
+    content = item["content"]
+    if isinstance(content, str):
+        is_output = item["role"] == "assistant"
+        kind = {"type": "output_text", "annotations": []} if is_output else {"type": "input_text"}
+        content = [kind | {"text": content}]
+    return {"status": "completed", **item, "content": content}
 
 
 def messages_of(items: Sequence[Item], num_earlier: int, instructions: str | None) -> list[ChatMessage]:
@@ -91,7 +104,9 @@ def _result(item: Item, where: str, names: Mapping[str, str]) -> ChatMessage:
     call_id = item["call_id"]
     if call_id not in names:
         param = f"{where}.call_id"
-        raise invalid(param, f"{param} is {call_id!r}; accepted: the call_id of an earlier function_call")
+        raise invalid(
+            param, f"{param} is {shown(call_id)}; accepted: the call_id of an earlier function_call"
+        )
     text = text_of(item["output"], f"{where}.output", _TEXTS)
     return ChatMessage("tool", text, tool_call_id=call_id, name=names[call_id])
 

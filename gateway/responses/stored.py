@@ -6,9 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from gateway.errors import ApiError, Problem, invalid, needs_redis
+from baton.wire.shown import shown
+from gateway.errors import ApiError, Problem, invalid, needs_redis, no_such
 from gateway.fleet import FleetClient
 from gateway.responses.convert import check_included
+from gateway.responses.items import as_listed
 from gateway.responses.store import Record, ResponseStore
 
 _ONE = "/{response_id}"
@@ -34,7 +36,7 @@ def stored_routes(fleet: FleetClient, store: ResponseStore | None) -> APIRouter:
     async def delete(response_id: str) -> dict[str, Any]:
         kept, tenant, record = await _find(response_id)
         if record.is_running:
-            message = f"{response_id!r} is still running; cancel it first"
+            message = f"{shown(response_id)} is still running; cancel it first"
             raise ApiError(Problem(409, "invalid_request_error", message, code="response_in_progress"))
         await kept.drop(tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
@@ -54,9 +56,7 @@ def stored_routes(fleet: FleetClient, store: ResponseStore | None) -> APIRouter:
         tenant = await fleet.tenant()
         record = await store.find(tenant, response_id)
         if record is None:
-            message = f"no response {response_id!r} is stored; it was never, is too old, or has been deleted"
-            problem = Problem(404, "not_found_error", message, param="response_id", code="response_not_found")
-            raise ApiError(problem)
+            raise no_such("response", response_id)
         return store, tenant, record
 
     return router
@@ -76,17 +76,17 @@ def _page(record: Record, request: Request) -> dict[str, Any]:
     query = request.query_params
     order, limit, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
     if order not in {"asc", "desc"}:
-        raise invalid("order", f"order is {order!r}; accepted: 'asc' or 'desc'")
+        raise invalid("order", f"order is {shown(order)}; accepted: 'asc' or 'desc'")
     if not limit.isdecimal() or len(limit) > 3 or not 1 <= int(limit) <= MAX_PAGE:
-        raise invalid("limit", f"limit is {limit!r}; accepted: 1 to {MAX_PAGE}")
+        raise invalid("limit", f"limit is {shown(limit)}; accepted: 1 to {MAX_PAGE}")
     items = [*record.earlier, *record.input]
     if order == "desc":
         items.reverse()
     ids = [item["id"] for item in items]
     if after is not None and after not in ids:
-        raise invalid("after", f"after is {after!r}; accepted: the id of an input item of this response")
+        raise invalid("after", f"after is {shown(after)}; accepted: the id of an input item of this response")
     begin = 0 if after is None else ids.index(after) + 1
-    data = items[begin : begin + int(limit)]
+    data = [as_listed(item) for item in items[begin : begin + int(limit)]]
     return {
         "object": "list",
         "data": data,

@@ -67,8 +67,7 @@ class Requests:
         metrics.open_requests.inc()
         try:
             await self._app(scope, receive, observed)
-        except Exception:
-            # The application has logged it and responded, if it still could.
+        except Exception:  # the application has logged it and responded, if it still could
             if not known.status:
                 raise
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from chat_formats import ChatFormats
-from router.errors import ValidationError
+from router.errors import SET, Described, ValidationError
 from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import ChatOptions, Conversation, Message, ToolMode
 
@@ -43,10 +43,10 @@ def _check_message(message: Message, where: str, template: ChatTemplate) -> None
     if message.role != "assistant":
         for name in ("tool_calls", "reasoning"):
             if getattr(message, name):
-                raise ValidationError(f"{where}.{name}", "set", "unset, unless the role is assistant")
+                raise ValidationError(f"{where}.{name}", SET, "unset, unless the role is assistant")
     if message.tool_calls and not template.shows_calls:
         raise ValidationError(
-            f"{where}.tool_calls", "set", "unset: the model's chat template does not show them"
+            f"{where}.tool_calls", SET, "unset: the model's chat template does not show them"
         )
     for place, call in enumerate(message.tool_calls):
         if not call.name:
@@ -55,7 +55,7 @@ def _check_message(message: Message, where: str, template: ChatTemplate) -> None
 
 def _check_tools(chat: Conversation, template: ChatTemplate) -> None:
     if not template.shows_tools:
-        raise ValidationError("chat.tools", "set", "unset: the model's chat template does not show them")
+        raise ValidationError("chat.tools", SET, "unset: the model's chat template does not show them")
     seen: set[str] = set()
     for place, tool in enumerate(chat.tools):
         where = f"chat.tools[{place}].name"
@@ -73,7 +73,7 @@ def _check_tool_choice(chat: Conversation, formats: ChatFormats) -> None:
         ("chat.parallel_tool_calls", chat.parallel_tool_calls is not None),
     ):
         if is_set and not chat.tools:
-            raise ValidationError(name, "set", "unset, without chat.tools")
+            raise ValidationError(name, SET, "unset, without chat.tools")
     if chat.tool_mode not in (0, *ToolMode):
         accepted = ", ".join(f"TOOL_MODE_{mode.name}" for mode in ToolMode)
         raise ValidationError("chat.tool_choice.mode", chat.tool_mode, accepted)
@@ -84,10 +84,10 @@ def _check_tool_choice(chat: Conversation, formats: ChatFormats) -> None:
         return
     unknown = "it is not known how this model writes calls"
     if chat.forces_a_call:
-        raise ValidationError("chat.tool_choice", "a call", f"TOOL_MODE_AUTO or TOOL_MODE_NONE: {unknown}")
+        raise ValidationError("chat.tool_choice", Described("a forced call"), f"auto or none: {unknown}")
     if chat.guides_calls:
         field = "chat.parallel_tool_calls"
         if chat.parallel_tool_calls is not False:
             place = next(place for place, tool in enumerate(chat.tools) if tool.strict)
             field = f"chat.tools[{place}].strict"
-        raise ValidationError(field, "set", f"the default: {unknown}")
+        raise ValidationError(field, SET, f"the default: {unknown}")

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf import struct_pb2
 
 from baton.v1 import inference_pb2
-from router.errors import ValidationError
+from router.errors import SET, ValidationError
 from router.preprocess.conversation import ChatOptions, Conversation, Message, Tool, ToolCall
 from services.rpc.convert import field_of, from_pb
 
@@ -31,7 +31,7 @@ def chat_from_pb(chat: inference_pb2.ChatInput) -> Conversation:
 def _message_from_pb(message: inference_pb2.ChatMessage, where: str) -> Message:
     """Return a message with its parts joined, a line each."""
     if message.parts and message.content:
-        raise ValidationError(f"{where}.parts", "set", f"unset, beside {where}.content")
+        raise ValidationError(f"{where}.parts", SET, f"unset, beside {where}.content")
     for place, part in enumerate(message.parts):
         if part.type not in {"", "text"}:
             raise ValidationError(

@@ -8,7 +8,7 @@ from google.protobuf import struct_pb2
 
 from baton.v1 import generation_pb2, inference_pb2
 from router.api.validation import MAX_N, check_prompt_tokens
-from router.errors import ValidationError
+from router.errors import Described, ValidationError
 from router.preprocess.model_facts import ModelFacts
 
 MAX_MESSAGES = 4096
@@ -62,15 +62,20 @@ def check_chat_size(chat: inference_pb2.ChatInput) -> None:
     schema_bytes = sum(len(tool.parameters.encode()) for tool in chat.tools)
     if schema_bytes > MAX_SCHEMA_BYTES:
         accepted = f"at most {MAX_SCHEMA_BYTES} bytes of parameters in all"
-        raise ValidationError("chat.tools", f"{schema_bytes} bytes", accepted, limit=MAX_SCHEMA_BYTES)
+        raise ValidationError(
+            "chat.tools", Described(f"{schema_bytes} bytes"), accepted, limit=MAX_SCHEMA_BYTES
+        )
     field, arguments = "chat.template_arguments", chat.template_arguments
     num_bytes = arguments.ByteSize()
     if num_bytes > MAX_TEMPLATE_BYTES:
         accepted = f"at most {MAX_TEMPLATE_BYTES} bytes"
-        raise ValidationError(field, f"{num_bytes} bytes", accepted, limit=MAX_TEMPLATE_BYTES)
+        raise ValidationError(field, Described(f"{num_bytes} bytes"), accepted, limit=MAX_TEMPLATE_BYTES)
     if not _is_within(arguments, MAX_TEMPLATE_DEPTH):
         raise ValidationError(
-            field, f"over {MAX_TEMPLATE_DEPTH} levels deep", "fewer levels", limit=MAX_TEMPLATE_DEPTH
+            field,
+            Described(f"over {MAX_TEMPLATE_DEPTH} levels deep"),
+            "fewer levels",
+            limit=MAX_TEMPLATE_DEPTH,
         )
 
 
@@ -96,11 +101,11 @@ def _check_stop_sizes(stop: generation_pb2.StopRules) -> None:
 
 def _check_count(field: str, entries: Sized, limit: int, unit: str) -> None:
     if len(entries) > limit:
-        raise ValidationError(field, f"{len(entries)} {unit}", f"at most {limit}", limit=limit)
+        raise ValidationError(field, Described(f"{len(entries)} {unit}"), f"at most {limit}", limit=limit)
 
 
 def _check_lengths(field: str, texts: Iterable[str], least: int, limit: int) -> None:
     for place, text in enumerate(texts):
         if not least <= len(text) <= limit:
-            found, accepted = f"{len(text)} characters", f"1 to {limit} characters"
+            found, accepted = Described(f"{len(text)} characters"), f"1 to {limit} characters"
             raise ValidationError(f"{field}[{place}]", found, accepted, limit=limit)

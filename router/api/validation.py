@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from router.api.check_chat import check_chat
 from router.core.events import Received
-from router.errors import DeadlineExpired, ModelNotFound, Reason, ValidationError
+from router.errors import SET, DeadlineExpired, Described, ModelNotFound, Reason, ValidationError
 from router.preprocess.conversation import Conversation
 from router.preprocess.model_facts import ModelFacts
 from scheduling.request import (
@@ -118,13 +118,12 @@ def check_before_tokenising(
 
 def _check_input(raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...]) -> None:
     if raw.text is None and raw.chat is None and raw.token_ids is None:
-        raise ValidationError("text", None, f"one of {' and '.join(inputs)}", also=inputs[1:])
+        raise ValidationError("text", Described("unset"), f"one of {' and '.join(inputs)}", also=inputs[1:])
     if raw.text == "":
         raise ValidationError("text", raw.text, "at least one character")
     if raw.chat is not None:
         if facts.chat_template is None:
-            others = " or ".join(name for name in inputs if name != "chat")
-            raise ValidationError("chat", "set", f"{others}: this model has no chat template")
+            raise ValidationError("chat", SET, "another kind of prompt: this model has no chat template")
         check_chat(raw.chat, facts.chat_template, facts.formats)
 
 
@@ -171,7 +170,7 @@ def check_bans(sampling: SamplingParams, stop: StopRules, facts: ModelFacts) -> 
     field = "sampling.allowed_token_ids" if sampling.allowed_token_ids else "sampling.bad_words"
     raise ValidationError(
         field,
-        "a set of rules that forbids every token",
+        Described("a set of rules that forbids every token"),
         "a token that no bad word ends with and that, with min_tokens, does not end the choice",
         also=("stop.min_tokens",) if stop.min_tokens else (),
     )
@@ -188,10 +187,11 @@ def check_output_format(raw: RawRequest) -> None:
         if not text or text == "[]":
             raise ValidationError(name, text, "at least one text, none empty")
         if len(text.encode()) > MAX_GRAMMAR_BYTES:
+            num_bytes = Described(f"{len(text.encode())} bytes")
             accepted = f"at most {MAX_GRAMMAR_BYTES} bytes"
-            raise ValidationError(name, f"{len(text.encode())} bytes", accepted, limit=MAX_GRAMMAR_BYTES)
+            raise ValidationError(name, num_bytes, accepted, limit=MAX_GRAMMAR_BYTES)
         if raw.chat is not None and raw.chat.shown_tools:
-            raise ValidationError("output_format", kind, "unset, beside chat.tools", also=("chat.tools",))
+            raise ValidationError("output_format", SET, "unset, beside chat.tools", also=("chat.tools",))
         _check_beside(raw, name)
     elif raw.chat is not None and raw.chat.forces_a_call:
         _check_beside(raw, "a chat.tool_choice that forces a call")
@@ -245,7 +245,7 @@ def check_prompt_tokens(field_name: str, num_tokens: int, facts: ModelFacts) -> 
     if num_tokens > most:
         raise ValidationError(
             field_name,
-            f"{num_tokens} tokens",
+            Described(f"{num_tokens} tokens"),
             f"at most {most} tokens, so that one more fits the model's context",
             Reason.PROMPT_TOO_LONG,
             limit=most,
@@ -257,7 +257,7 @@ def checked_stop(
 ) -> StopRules:
     """Check the prompt against the model's context, and return the stop rules that leave room for it."""
     if not token_ids:
-        raise ValidationError(prompt_field(raw), "empty", "a prompt of at least one token")
+        raise ValidationError(prompt_field(raw), Described("empty"), "a prompt of at least one token")
     check_prompt_tokens(prompt_field(raw), len(token_ids), facts)
     _check_token_ids("tokens.token_ids", token_ids, facts.vocab_size)
     max_tokens = min(_or(raw.max_tokens, DEFAULT_MAX_TOKENS), facts.max_context_tokens - len(token_ids))
@@ -292,7 +292,7 @@ def checked_received(
         name = f"received[{place}].token_ids"
         if len(token_ids) > stop.max_tokens:
             raise ValidationError(
-                name, f"{len(token_ids)} tokens", f"at most max_tokens, which is {stop.max_tokens}"
+                name, Described(f"{len(token_ids)} tokens"), f"at most max_tokens, which is {stop.max_tokens}"
             )
         _check_token_ids(name, token_ids, facts.vocab_size)
         finish = finish_of(token_ids, stop, facts.eos_token_ids)
@@ -304,7 +304,8 @@ def checked_received(
 def check_token_ids(token_ids: Sequence[int], facts: ModelFacts) -> None:
     """Check token ids to detokenize: known ones, and no more than a context holds."""
     if len(token_ids) > facts.max_context_tokens:
-        raise ValidationError("token_ids", f"{len(token_ids)} tokens", f"at most {facts.max_context_tokens}")
+        found = Described(f"{len(token_ids)} tokens")
+        raise ValidationError("token_ids", found, f"at most {facts.max_context_tokens}")
     _check_token_ids("token_ids", token_ids, facts.vocab_size)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from router.api.validation import RawRequest, prompt_field
-from router.errors import Reason, ValidationError
+from router.errors import Described, Reason, ValidationError
 from services.settings import check_least
 
 MAX_WAITING_BYTES = 64 << 20
@@ -59,7 +59,7 @@ class Limits:
         if num_bytes > self.max_prompt_bytes:
             raise ValidationError(
                 prompt_field(raw),
-                f"{num_bytes} bytes",
+                Described(f"{num_bytes} bytes"),
                 f"up to {self.max_prompt_bytes} bytes",
                 Reason.PROMPT_TOO_LONG,
                 limit=self.max_prompt_bytes,
@@ -70,7 +70,7 @@ class Limits:
         if self.max_prompt_tokens and num_tokens > self.max_prompt_tokens:
             raise ValidationError(
                 field,
-                f"{num_tokens} tokens",
+                Described(f"{num_tokens} tokens"),
                 f"up to {self.max_prompt_tokens} tokens",
                 Reason.PROMPT_TOO_LONG,
                 limit=self.max_prompt_tokens,

@@ -25,7 +25,7 @@ from router.api.validation import (
 from router.auth.limits import Limits, prompt_bytes
 from router.core.events import Arrived, Received
 from router.core.queue.queue import cache_salt
-from router.errors import ValidationError
+from router.errors import Described, ValidationError
 from router.links.shell import Shell
 from router.preprocess.chat_encoder import EncodedPrompt
 from router.preprocess.chat_template import TemplateRefused
@@ -180,8 +180,9 @@ class Preprocessor:
         except ChatRefused as refused:
             raise ValidationError(refused.field, refused.value, refused.accepted) from refused
         except TemplateRefused as refused:
+            found = Described(f"{len(raw.chat.messages)} messages")
             accepted = f"a conversation that the model's chat template takes ({refused})"
-            raise ValidationError("chat.messages", raw.chat.messages, accepted) from refused
+            raise ValidationError("chat.messages", found, accepted) from refused
 
     async def _compiled(self, tenant: str, where: str, kind: str, text: str) -> str:
         try:
@@ -199,7 +200,9 @@ class Preprocessor:
                 where = f"chat.tools[{place}].parameters"
                 await self._compiled(raw.tenant, where, "json_schema", tool.parameters or "{}")
             accepted = f"schemas that can be guaranteed ({refused})"
-            raise ValidationError("chat.tools", f"{len(raw.chat.tools)} tools", accepted) from refused
+            raise ValidationError(
+                "chat.tools", Described(f"{len(raw.chat.tools)} tools"), accepted
+            ) from refused
 
     async def _find_ends(
         self, received: tuple[Received, ...], stop: StopRules, num_prompt: int

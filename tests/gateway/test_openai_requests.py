@@ -274,11 +274,11 @@ def _bad(reason: str, field: str) -> tuple[Any, ...]:
 ERRORS = [
     ("INVALID_ARGUMENT", _bad("INVALID_FIELD", "sampling.top_p"), 400, "top_p", "invalid_field"),
     ("INVALID_ARGUMENT", _bad("INVALID_FIELD", "stop.stop_strings"), 400, "stop", "invalid_field"),
-    ("INVALID_ARGUMENT", _bad("PROMPT_TOO_LONG", "chat"), 400, "chat", "prompt_too_long"),
+    ("INVALID_ARGUMENT", _bad("PROMPT_TOO_LONG", "chat"), 400, "messages", "prompt_too_long"),
     ("INVALID_ARGUMENT", _bad("SLO_IMPOSSIBLE", "slo.ttft_ms"), 400, "slo.ttft_ms", "slo_impossible"),
     ("UNAUTHENTICATED", _info("CREDENTIAL_MISSING"), 401, None, "invalid_api_key"),
     ("PERMISSION_DENIED", _info("SLO_CLASS_NOT_ALLOWED"), 403, None, "slo_class_not_allowed"),
-    ("ALREADY_EXISTS", _info("REQUEST_ID_IN_USE"), 409, None, "request_id_in_use"),
+    ("ALREADY_EXISTS", _info("REQUEST_ID_IN_USE"), 409, "Idempotency-Key", "request_id_in_use"),
     ("DEADLINE_EXCEEDED", _info("DEADLINE_EXPIRED"), 408, "slo.deadline_ms", "deadline_expired"),
     ("UNAVAILABLE", _info("NO_WORKER"), 503, None, "no_worker"),
 ]

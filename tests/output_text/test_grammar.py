@@ -119,6 +119,41 @@ def test_keywords_that_cannot_be_guaranteed_are_refused_by_name(keyword: str) ->
         grammar_of("json_schema", json.dumps(schemas[keyword]))
 
 
+WORDS = [
+    ("json_schema", '{"if": {}, "then": true}', "'if' and 'then' cannot be guaranteed"),
+    ("json_schema", '{"oneOf": [{}, {}]}', "'oneOf' is guaranteed only where its schemas cannot overlap"),
+    (
+        "json_schema",
+        json.dumps({"type": "string", "pattern": "x" * 3000 + "(?=a)"}),
+        f"the pattern {'x' * 37}...: look-around, including look-ahead and look-behind, is not supported",
+    ),
+    (
+        "json_schema",
+        '{"type": "string", "pattern": "a", "const": "b"}',
+        "nothing satisfies it: its patterns and values exclude each other",
+    ),
+    ("json_schema", "false", "llguidance cannot compile it"),
+    ("regex", "(a", "the pattern (a: unclosed group"),
+    ("grammar", "start: a", 'line 1, column 8: unknown name: "a"'),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "words"), WORDS)
+def test_a_refusal_names_the_keyword_and_dumps_nothing(kind: str, text: str, words: str) -> None:
+    with pytest.raises(GrammarRefused) as refused:
+        grammars().compiled(grammar_of(kind, text))
+    assert str(refused.value) == words
+
+
+def test_a_format_that_needs_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_without_memory(_: object) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr(json, "loads", compile_without_memory)
+    with pytest.raises(GrammarRefused, match="too much memory"):
+        grammar_of("choice", '["a"]')
+
+
 def test_a_model_without_an_end_of_sequence_token_follows_no_grammar() -> None:
     endless = Grammars(TOKENIZER, VOCAB, [])
     with pytest.raises(GrammarRefused, match="end-of-sequence"):

@@ -45,7 +45,13 @@ async def test_a_conversation_goes_on_from_a_stored_response(served: Served) -> 
     ]
     assert asked.chat.messages[3].tool_calls[0].id == call["call_id"]
     listed = (await served.http.get(f"{URL}/{third['id']}/input_items?order=asc&limit=2")).json()
-    assert [item["content"] for item in listed["data"][:1]] == ["one"]
+    assert listed["data"][0] == {
+        "id": listed["first_id"],
+        "type": "message",
+        "role": "user",
+        "status": "completed",
+        "content": [{"type": "input_text", "text": "one"}],
+    }
     assert listed["has_more"]
     rest = (
         await served.http.get(f"{URL}/{third['id']}/input_items?order=asc&after={listed['last_id']}")
@@ -67,6 +73,17 @@ async def test_a_whole_conversation_has_a_limit(served: Served) -> None:
     assert error["message"] == (
         "input has 1 items, and the conversation 4096 before them; accepted: up to 4096 together"
     )
+
+
+async def test_a_plain_text_is_listed_as_parts_of_its_role(served: Served) -> None:
+    spoken = [{"role": role, "content": "a"} for role in ("system", "user", "assistant")]
+    response = await served.create(input=spoken)
+    listed = (await served.http.get(f"{URL}/{response['id']}/input_items?order=asc")).json()["data"]
+    assert [item["content"] for item in listed] == [
+        [{"type": "input_text", "text": "a"}],
+        [{"type": "input_text", "text": "a"}],
+        [{"type": "output_text", "text": "a", "annotations": []}],
+    ]
 
 
 async def test_encrypted_reasoning_is_not_kept(served: Served) -> None:

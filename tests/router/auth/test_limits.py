@@ -82,7 +82,7 @@ def test_a_message_that_is_too_large_is_refused(address: str) -> None:
 def test_a_prompt_of_too_many_bytes_is_refused_before_it_is_tokenised(address: str) -> None:
     code, why = refusal(address, "w7 w8 " * 200)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert why == "text is '1200 bytes'; accepted: up to 1000 bytes"
+    assert why == "text is 1200 bytes; accepted: up to 1000 bytes"
 
 
 def test_a_prompt_of_too_many_tokens_is_refused(address: str) -> None:
