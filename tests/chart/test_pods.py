@@ -82,9 +82,19 @@ def test_a_gateway_is_ready_while_a_router_serves() -> None:
     assert readiness("gateway", *SECURED)["httpGet"]["scheme"] == "HTTPS"
 
 
-def test_a_process_that_serves_is_never_killed_by_a_probe() -> None:
-    for workload in workloads(chart("values-many.yaml")).values():
-        assert not {"livenessProbe", "startupProbe"} & set(pod(workload)["containers"][0])
+def test_no_probe_kills_a_process_that_serves_or_starts_slowly() -> None:
+    for overlay in OVERLAYS:
+        for workload in workloads(chart(overlay, kubernetes=OLDEST)).values():
+            (container,) = pod(workload)["containers"]
+            assert "livenessProbe" not in container
+            start = container.get("startupProbe", {"periodSeconds": 2, "failureThreshold": 100_000})
+            assert start["periodSeconds"] * start["failureThreshold"] > 86_400
+
+
+def test_no_process_checks_what_does_not_listen_yet() -> None:
+    for workload in workloads(chart(kubernetes=OLDEST)).values():
+        (container,) = pod(workload)["containers"]
+        assert ("startupProbe" in container) == ("exec" in container["readinessProbe"])
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -108,10 +108,14 @@ readinessProbe:
       - --key
       - /tls/tls.key
 {{- end }}
-  # Each check starts a process.
   periodSeconds: 5
   timeoutSeconds: 10
   failureThreshold: 3
+# Each check starts a process, which would only slow the start of the one that it asks for. It ends no start, however slow.
+startupProbe:
+  tcpSocket: {port: {{ .port }}}
+  periodSeconds: 2
+  failureThreshold: 100000
 {{- end }}
 {{- end }}
 
