@@ -19,7 +19,7 @@ CHANGES = {
     "gateway.flags.max-body-bytes=4096": {"gateway"},
     "images.worker.tag=v2": {"prefill", "decode"},
     "fleet.flags.policy=chunked": {"router", "prefill", "decode"},
-    "gateway.redis.builtIn.maxmemory=1gb": {"redis-gateway"},
+    "gateway.redis.builtIn.maxmemory=256mb": {"redis-gateway"},
     # What pods do not see.
     "router.replicas=3": set(),
     "pools.decode.replicas=8": set(),

@@ -145,6 +145,16 @@ def test_a_pool_gets_the_devices_and_pages_that_it_names() -> None:
     assert volumes[mounted["/dev/shm"]]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
 
 
+def test_a_worker_computes_with_the_cores_that_it_asks_for() -> None:
+    made = of_kind(chart(LAPTOP, "pools.prefill.flags.threads=3"), "Deployment")
+    assert (value_of(made["decode"], "--threads"), value_of(made["prefill"], "--threads")) == (
+        "$(CORES)",
+        "3",
+    )
+    (cores,) = [given for given in pod(made["decode"])["containers"][0]["env"] if given["name"] == "CORES"]
+    assert cores["valueFrom"]["resourceFieldRef"]["resource"] == "requests.cpu"
+
+
 def test_workers_of_a_node_meet_in_a_folder_that_they_can_write_to() -> None:
     spec = pod(of_kind(chart(), "Deployment")["decode"])
     (prepares,) = spec["initContainers"]

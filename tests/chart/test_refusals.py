@@ -37,6 +37,18 @@ CASES = {
         "pools.decode.strategy.maxSurge=0",
         "pools.decode.strategy.maxUnavailable=0",
     ],
+    "pools.decode.flags.device is cuda, but pools.decode.gpu.count is 0": ["pools.decode.flags.device=cuda"],
+    "pools.decode.flags.transport is shm, but pods meet in no folder": [
+        "pools.decode.flags.transport=shm",
+        "sharedMemory.hostPath=",
+    ],
+    "pools.decode.flags.transport is cuda_ipc": ["pools.decode.flags.transport=cuda_ipc"],
+    "pools.decode.flags.kv-memory-mb is 2048, but pools.decode.resources.limits.memory is 2Gi": [
+        "pools.decode.flags.kv-memory-mb=2048"
+    ],
+    "gateway.redis.builtIn.maxmemory is 1gb, but gateway.redis.builtIn.resources.limits.memory is 768Mi": [
+        "gateway.redis.builtIn.maxmemory=1gb"
+    ],
     "drain.graceSeconds is 29 for gateway; accepted: at least 30": ["drain.graceSeconds=29"],
     "pools.decode.drain.graceSeconds is 45 for pools.decode; accepted: at least 65": [
         "pools.decode.drain.seconds=60"

@@ -57,6 +57,23 @@
 {{- if and ($pool.rdma | default dict).count (not $pool.rdma.resource) -}}
 {{- fail (printf "pools.%s.rdma.resource is missing; accepted: the name of the device plugin's resource, such as rdma/hca" $name) -}}
 {{- end -}}
+{{- $flags := $pool.flags | default dict -}}
+{{- $onGpu := gt (int (($pool.gpu | default dict).count | default 0)) 0 -}}
+{{- if and (eq ($flags.device | default "auto") "cuda") (not $onGpu) -}}
+{{- fail (printf "pools.%s.flags.device is cuda, but pools.%s.gpu.count is 0; accepted: a count of 1 or more" $name $name) -}}
+{{- end -}}
+{{- if and (eq ($flags.transport | default "auto") "shm") (not ($pool.sharedMemory | default $.Values.sharedMemory).hostPath) -}}
+{{- fail (printf "pools.%s.flags.transport is shm, but pods meet in no folder; accepted: sharedMemory.hostPath, or another transport" $name) -}}
+{{- end -}}
+{{- if eq ($flags.transport | default "auto") "cuda_ipc" -}}
+{{- fail (printf "pools.%s.flags.transport is cuda_ipc, but pods do not share the memory of a GPU; accepted: auto, shm, nixl or grpc" $name) -}}
+{{- end -}}
+{{- $limit := (($pool.resources).limits).memory -}}
+{{- $most := include "baton.megabytes" $limit | int64 -}}
+{{- $kv := int64 (index $flags "kv-memory-mb" | default 0) -}}
+{{- if and $limit (gt $most 0) (not $onGpu) (ge $kv $most) -}}
+{{- fail (printf "pools.%s.flags.kv-memory-mb is %d, but pools.%s.resources.limits.memory is %v; accepted: less than that, since weights need memory too" $name $kv $name $limit) -}}
+{{- end -}}
 {{- $strategy := $pool.strategy | default (dict "maxSurge" 1) -}}
 {{- if and (eq (toString $strategy.maxSurge) "0") (eq (toString $strategy.maxUnavailable) "0") -}}
 {{- fail (printf "pools.%s.strategy has maxSurge 0 and maxUnavailable 0; accepted: one of them above 0" $name) -}}
@@ -97,6 +114,12 @@
 {{- end -}}
 {{- if and .required (empty $set) -}}
 {{- fail (printf "%s has no source; accepted: one of %s.builtIn.enabled, %s.url and %s.urlSecret.name" .field .field .field .field) -}}
+{{- end -}}
+{{- $own := .redis.builtIn -}}
+{{- $limit := (($own.resources).limits).memory -}}
+{{- $most := include "baton.megabytes" $limit | int64 -}}
+{{- if and $own.enabled (gt $most 0) (ge (include "baton.megabytes" $own.maxmemory | int64) $most) -}}
+{{- fail (printf "%s.builtIn.maxmemory is %s, but %s.builtIn.resources.limits.memory is %v; accepted: less than that, or the kernel kills Redis first" .field $own.maxmemory .field $limit) -}}
 {{- end -}}
 {{- $secured := ne .root.Values.tls.mode "none" -}}
 {{- if and $secured (hasPrefix "redis://" .redis.url) -}}

@@ -62,6 +62,13 @@ labels: {{- include "baton.labels" . | nindent 2 }}
 {{- end }}
 {{- end }}
 
+{{/* The megabytes of a quantity such as 8Gi, 500M or 128mb, rounded down; 0 if it is written otherwise. */}}
+{{- define "baton.megabytes" -}}
+{{- $units := dict "Mi" 1 "M" 1 "mb" 1 "Gi" 1024 "G" 1000 "gb" 1024 "Ti" 1048576 "T" 1000000 -}}
+{{- $unit := regexFind "[A-Za-z]+$" (toString .) -}}
+{{- mul (get $units $unit | default 0) (regexFind "^[0-9]+" (toString .) | int64) -}}
+{{- end }}
+
 {{/* Numbers of values are floats; large ones must not be written with an exponent. */}}
 {{- define "baton.number" -}}
 {{- if and (kindIs "float64" .) (eq . (floor .)) -}}

@@ -21,6 +21,8 @@ securityContext:
   runAsUser: {{ .user | default 10001 }}
   runAsGroup: {{ .group | default 10001 }}
   fsGroup: {{ .group | default 10001 }}
+  # A volume with a large model is not walked through at each start.
+  fsGroupChangePolicy: OnRootMismatch
   seccompProfile: {type: RuntimeDefault}
 {{- with .part.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
