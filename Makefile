@@ -122,7 +122,7 @@ test-compose: $(READY) ## build the images, run the composed fleet and strike it
 
 .PHONY: test-kubernetes
 test-kubernetes: $(READY) $(HELM_READY) ## install the chart on a Kubernetes of its own and strike its pods; needs root on Debian 12, builds Kubernetes once
-	$(BIN)/python -m pytest -m kubernetes -s tests/kubernetes $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m kubernetes -s tests/kubernetes tests/deploy $(PYTEST_ARGS)
 
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
@@ -240,9 +240,10 @@ demo-model: $(READY) ## train the checkpoint in demo_model/ again
 
 .PHONY: lock
 lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV_ARGS=--upgrade for the newest
-	$(call compile,dev,pyproject.toml --extra router --extra gateway --extra worker --extra dev)
+	$(call compile,dev,pyproject.toml --extra router --extra gateway --extra controller --extra worker --extra dev)
 	$(call compile,router,pyproject.toml --extra router --constraint requirements/dev.lock --excludes requirements/router-excludes.txt)
 	$(call compile,gateway,pyproject.toml --extra gateway --constraint requirements/dev.lock)
+	$(call compile,controller,pyproject.toml --extra controller --constraint requirements/dev.lock)
 	$(call compile,worker,pyproject.toml --extra worker --constraint requirements/dev.lock)
 	$(call compile,proto,requirements/proto.in)
 	$(call compile,nixl,requirements/nixl.in --no-deps)

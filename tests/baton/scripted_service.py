@@ -138,6 +138,9 @@ class _Fleet(fleet_pb2_grpc.FleetServiceServicer):
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self._router.heard("Watch", request)
+        while self._router.live is not None:
+            yield self._router.live()
+            await asyncio.sleep(request.interval_ms / 1000)
         for snapshot in self._router.snapshots:
             yield snapshot
         if self._router.watch_hangs:
@@ -155,6 +158,7 @@ class ScriptedRouter:
     unary calls' answers by name, a `Fail` among them failing the call once.
 
     `heard_calls` are all calls in order; `running` the request (or worker) ids that Cancel and Drain know.
+    Watch yields what `live` returns, each interval, or else `snapshots` once.
     """
 
     def __init__(self, *scripts: Sequence[Step], **answers: Message | Fail) -> None:
@@ -163,6 +167,7 @@ class ScriptedRouter:
         self.running: set[str] = set()
         self.snapshots: list[fleet_pb2.WatchResponse] = []
         self.watch_hangs = True
+        self.live: Callable[[], fleet_pb2.WatchResponse] | None = None
         self.heard_calls: list[tuple[str, Any]] = []
         self.address = ""
         self._changed = asyncio.Condition()

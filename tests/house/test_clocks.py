@@ -16,6 +16,7 @@ DATES = {
     "gateway.responses.draft": "when a response was created and completed, as gateway.openai.endpoints",
     "gateway.openai.endpoints": "when a response was created, in Unix seconds, as the API has it",
     "gateway.batches.files": "ids that sort by when a file or batch was created",
+    "deploy.controller.writing": "when a condition of a pod changed",
     "baton.fleet.launcher": "as baton.cli.commands.certs",
 }
 SERVED = sorted(set(MAY_IMPORT) - {"benchmarks", "reporting", "tools", "workloads"})

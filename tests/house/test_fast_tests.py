@@ -13,6 +13,7 @@ LEFT_OUT = {
     "clients": "starts fleets and Node.js",
     "compose": "runs containers",
     "demo_model": "trains and runs a model",
+    "deploy": "explores many orders of events, and starts Kubernetes' API server",
     "docs": "copies the checkout",
     "engine/calibration": "runs models",
     "engine/device": "copies between memories",

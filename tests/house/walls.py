@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "router": {"baton", "chat_formats", "output_text", "scheduling", "services", "state"},
     "workloads": {"scheduling"},
     "gateway": {"baton", "chat_formats", "services", "state"},
+    "deploy": {"baton", "services"},
     "reporting": set(),
     "sim": {"engine", "reporting", "router", "scheduling", "services", "state", "workloads"},
     # Measurements look at every part.
@@ -39,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools": {
         "baton",
         "benchmarks",
+        "deploy",
         "engine",
         "gateway",
         "router",
@@ -57,7 +59,7 @@ TORCH_FREE_PARTS = {"engine.core"}
 PLANNED: set[str] = set()
 
 # Those that use the whole SDK; everybody else takes no more of `baton` than its stubs.
-SDK_USERS = {"baton", "benchmarks", "gateway", "tools"}
+SDK_USERS = {"baton", "benchmarks", "deploy", "gateway", "tools"}
 
 _SERVICE = {
     "google", "grpc", "grpc_health", "grpc_reflection", "grpc_status", "prometheus_client", "structlog",
@@ -80,6 +82,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     },
     "chat_formats": set(),
     "decode_worker": set(),
+    "deploy": {"aiohttp", "grpc", "kopf", "kubernetes_asyncio", "structlog"},
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
     "gateway": {
         "fastapi",
