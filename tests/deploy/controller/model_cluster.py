@@ -166,13 +166,20 @@ class Model:
         }
 
     def run(self, rng: random.Random, rounds: int) -> Iterator[None]:
-        """Let every part move once in each round, in any order; yield after each move."""
+        """Let every part move once a round, in any order, until all is done; yield after each move."""
         for _ in range(rounds):
+            if self.is_done():
+                return
             moves = self.moves()
             rng.shuffle(moves)
             for move in moves:
                 move()
                 yield
+
+    def is_done(self) -> bool:
+        """Return whether the pool is as it was wanted, whatever the controller says."""
+        live = self.live(self.revision)
+        return len(live) == len(self.pods) == self.target and all(pod.ready for pod in live)
 
     # What the controller sees.
 

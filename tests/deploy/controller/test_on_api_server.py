@@ -137,7 +137,7 @@ async def test_prefill_scales_while_decode_is_stuck(plane: ControlPlane) -> None
         assert (await here.ready("decode"))["reason"] == "RollingOut"
 
 
-async def test_a_smaller_pool_loses_its_cheapest_worker_and_waits_for_the_drain(plane: ControlPlane) -> None:
+async def test_a_smaller_pool_waits_for_the_drain_of_its_cheapest_worker(plane: ControlPlane) -> None:
     async with scene(plane) as here:
         await here.apply(deployment("decode", 3), pool("decode", 3))
         await here.start()

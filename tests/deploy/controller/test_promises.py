@@ -28,7 +28,7 @@ def test_a_rollout_never_has_fewer_workers_than_before_and_ends(replicas: int, s
 
 
 @given(SIZES, SEEDS)
-def test_a_rollout_without_spare_nodes_goes_without_one_worker_at_most(replicas: int, seed: int) -> None:
+def test_a_rollout_without_spare_nodes_misses_one_worker_at_most(replicas: int, seed: int) -> None:
     model = Model.settled(replicas, max_surge=0, max_unavailable=1)
     model.revision = "2"
     for _ in model.run(random.Random(seed), ROUNDS):
@@ -59,7 +59,7 @@ def test_whatever_is_wanted_meanwhile_the_last_wish_is_reached(
         for _ in model.run(rng, data.draw(st.integers(0, 20), label="rounds")):
             pass
     for _ in model.run(rng, 2 * ROUNDS):
-        pass
+        pass  # until nothing moves any more
     assert model.report().is_ready
     assert len(model.pods) == model.target
     assert {pod.revision for pod in model.pods.values()} <= {model.revision}
@@ -79,7 +79,7 @@ def test_a_revision_that_never_serves_replaces_nothing(replicas: int, seed: int)
 def test_ready_is_said_only_of_what_routers_list(replicas: int, seed: int, target: int) -> None:
     model = Model.settled(replicas, target=min(target, 12))
     model.revision = "2"
-    for _ in model.run(random.Random(seed), 60):
+    for _ in model.run(random.Random(seed), 30):
         if model.report().is_ready:
             listed = {name for view in model.views for name in view}
             assert listed == {pod.name for pod in model.live("2")}
