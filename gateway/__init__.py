@@ -12,6 +12,7 @@ In reading order:
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
 - `responses`: `/v1/responses`, and those that are stored.
 - `anthropic`: `/v1/messages` and `/v1/messages/count_tokens`.
+- `picker`: another program, which chooses a gateway for each request behind an inference gateway.
 - `batches`: `/v1/files` and `/v1/batches`, and what runs them.
 
 May import the SDK (`baton`), `services` and `state`; knows neither a router's nor a worker's code, and never

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -78,15 +79,15 @@ class CallerKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            caller_key.set(_key(dict(scope["headers"])))
+            headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]}
+            caller_key.set(key_of(headers))
         await self._app(scope, receive, send)
 
 
-def _key(headers: dict[bytes, bytes]) -> str:
-    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-    if scheme.lower() != b"bearer":
-        key = headers.get(b"x-api-key", b"")
-    text = key.strip().decode("latin-1")
+def key_of(headers: Mapping[str, str]) -> str:
+    """Return the caller's API key or JWT; empty if there is none."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    text = (key if scheme.lower() == "bearer" else headers.get("x-api-key", "")).strip()
     # gRPC metadata takes no other characters, and no key has them.
     return text if text.isascii() and text.isprintable() and " " not in text else ""
 

@@ -86,6 +86,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
     "gateway": {
         "fastapi",
+        "google",
+        "grpc",
         "httptools",
         "orjson",
         "prometheus_client",

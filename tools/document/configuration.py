@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import benchmarks.__main__
 import benchmarks.gpu.__main__
 import gateway.config
+import gateway.picker.config
 import router.config
 import router.replay.replay
 import sim.__main__
@@ -56,6 +57,7 @@ def text() -> str:
 def _services() -> Iterator[_Command]:
     yield _command("python -m router", router.config.flags(process_id=0))
     yield _command("python -m gateway", gateway.config.flags())
+    yield _command("python -m gateway.picker", gateway.picker.config.flags())
     yield _command("python -m prefill_worker|decode_worker", worker.config.flags("prefill", process_id=0))
 
 

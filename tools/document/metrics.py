@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from gateway.picker.metrics import PickerMetrics
 from gateway.serving.metrics import GatewayMetrics
 from router.metrics import RouterMetrics
 from services.process.event_loop import measure_loop
@@ -39,6 +40,7 @@ def text() -> str:
         "Routers": RouterMetrics().registry,
         "Workers": WorkerMetrics().registry,
         "Gateways": GatewayMetrics().registry,
+        "Endpoint pickers": PickerMetrics().registry,
         "All of them": asyncio.run(_shared()),
     }
     header = ("Metric", "Type", "Labels", "Unit", "Meaning")

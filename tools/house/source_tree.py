@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_FILE = 400
-GENERATED = {ROOT / "baton" / part for part in ("v1", "worker", "operators", "keda")}
+GENERATED = {ROOT / "baton" / part for part in ("v1", "worker", "operators", "picker", "keda")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,135 @@
+"""The picker's settings: read from flags, checked once, frozen."""
+
+from __future__ import annotations
+
+import argparse
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config import DEFAULT_MAX_BODY_BYTES
+from gateway.fleet import CallerCredentials
+from gateway.picker.pool import Target
+from services.security.settings import is_loopback
+from services.settings import MAX_PORT, add_log_flags, check_address, check_least
+
+_HTTPS, _HTTP = "https://", "http://"
+
+
+@dataclass(frozen=True, slots=True)
+class PickerConfig:
+    """Validated settings; raises `ValueError` naming the flag, its value and what it accepts."""
+
+    listen: str
+    gateways: tuple[Target, ...]
+    gateway_ca: Path | None
+    routers: tuple[str, ...]
+    credentials: CallerCredentials
+    tls_cert: Path | None
+    tls_key: Path | None
+    insecure_listen: bool
+    relay_responses: bool
+    max_body_bytes: int
+    metrics_port: int
+    drain_s: float
+    log_level: str
+    log_format: str
+
+    def __post_init__(self) -> None:
+        check_address("--listen", self.listen)
+        for gateway in self.gateways:
+            check_address("--gateway", gateway.address)
+        for router in self.routers:
+            check_address("--router", router)
+        check_least(self, 1, "max_body_bytes")
+        check_least(self, 0, "drain_s")
+        if not 0 <= self.metrics_port <= MAX_PORT:
+            raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("one of --tls-cert and --tls-key is missing; accepted: both or neither")
+        if self.tls_cert is None and not self.insecure_listen and not is_loopback(self.listen):
+            raise ValueError(
+                f"--listen is {self.listen!r}, which others can reach, without TLS; accepted: a loopback "
+                "address, --tls-cert and --tls-key, or --insecure-listen on a trusted network"
+            )
+
+    @property
+    def host(self) -> str:
+        """The address that the picker listens on, without the port."""
+        return self.listen.rpartition(":")[0]
+
+    def gateway_context(self) -> ssl.SSLContext:
+        """Return what gateways with HTTPS are known by; without a CA, what this machine trusts."""
+        return ssl.create_default_context(cafile=self.gateway_ca or self.credentials.ca)
+
+
+def parse_config(argv: Sequence[str]) -> PickerConfig:
+    """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
+    given = vars(flags().parse_args(argv))
+    return PickerConfig(
+        gateways=tuple(map(_target, given.pop("gateway") or ("127.0.0.1:8000",))),
+        routers=tuple(given.pop("router") or ("127.0.0.1:50051",)),
+        credentials=CallerCredentials(given.pop("ca"), given.pop("cert"), given.pop("key")),
+        **given,
+    )
+
+
+def _target(text: str) -> Target:
+    return Target(text.removeprefix(_HTTPS).removeprefix(_HTTP), is_https=text.startswith(_HTTPS))
+
+
+def flags() -> argparse.ArgumentParser:
+    """Return the parser of a picker's command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway.picker",
+        description="The endpoint picker: the fleet's gateways behind an inference gateway.",
+    )
+    add = parser.add_argument
+    add(
+        "--listen",
+        default="127.0.0.1:9002",
+        metavar="HOST:PORT",
+        help="where the proxy connects; 0: any free",
+    )
+    add(
+        "--gateway",
+        action="append",
+        metavar="[https://]HOST:PORT",
+        help="gateways of the fleet; a name may stand for many; may be repeated (127.0.0.1:8000)",
+    )
+    add("--gateway-ca", type=Path, metavar="FILE", help="the CA of gateways with HTTPS (--ca)")
+    add(
+        "--router",
+        action="append",
+        metavar="HOST:PORT",
+        help="routers of the fleet, which are asked for quotes; may be repeated (127.0.0.1:50051)",
+    )
+    add("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns on TLS to the routers")
+    add("--cert", type=Path, metavar="FILE", help="a gateway's certificate, for routers that require one")
+    add("--key", type=Path, metavar="FILE", help="the key of that certificate")
+    add("--tls-cert", type=Path, metavar="FILE", help="the certificate that the proxy sees; turns on TLS")
+    add("--tls-key", type=Path, metavar="FILE", help="the key of that certificate")
+    add(
+        "--insecure-listen",
+        action="store_true",
+        help="allow clear text beyond loopback, on a trusted network",
+    )
+    add(
+        "--relay-responses",
+        action="store_true",
+        help="stay until a response is complete, for proxies that take the picker's end for an error",
+    )
+    add(
+        "--max-body-bytes",
+        default=DEFAULT_MAX_BODY_BYTES,
+        type=int,
+        metavar="N",
+        help=f"a larger body is not quoted; the gateways' limit ({DEFAULT_MAX_BODY_BYTES})",
+    )
+    add(
+        "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
+    )
+    add("--drain-s", default=20.0, type=float, metavar="S", help="time to end streams after SIGTERM (20)")
+    add_log_flags(parser)
+    return parser

@@ -1,0 +1,111 @@
+"""Find out by a quote what the fleet would refuse, before a gateway is bothered with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+from pydantic import ValidationError
+
+from baton.errors import BatonError, Refused
+from baton.types import Quote, Slo, Verdict
+from gateway.anthropic.convert import generation_of as message_generation
+from gateway.anthropic.messages import chat_of as anthropic_chat
+from gateway.anthropic.schema import MessagesBody
+from gateway.app import key_of
+from gateway.errors import ApiError, Problem, problem_of
+from gateway.fleet import FleetClient, caller_key
+from gateway.generations import ID_HEADER, Generation
+from gateway.openai.convert import chat_generation, completion_generations
+from gateway.openai.schema import ChatBody, CompletionBody
+from gateway.picker.decision import Head
+from gateway.responses.convert import generation_of as response_generation
+from gateway.responses.items import read_items
+from gateway.responses.schema import ResponsesBody
+from gateway.slo import AT_RISK_HEADER, CLASS_HEADER, HEADERS
+
+QUOTE_S = 1.0
+"""A quote that takes longer is not waited for: the gateway finds out."""
+_STATED_IN = {*HEADERS, CLASS_HEADER, AT_RISK_HEADER}
+_Read = Callable[[bytes, Mapping[str, str], int], list[Generation]]
+
+
+async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None:
+    """Return the refusal that this request would get; None if it would get none, or nothing can be said.
+
+    Only a request that states an SLO is quoted, since no other one is refused for its latency. One with an
+    Idempotency-Key may attach to a generation that runs. All else that can be wrong is the gateway's to say.
+    """
+    read = _READERS.get(head.path)
+    if read is None or head.method != "POST" or ID_HEADER in head.headers:
+        return None
+    if b'"slo"' not in body and not _STATED_IN & head.headers.keys():
+        return None
+    caller_key.set(key_of(head.headers))
+    try:
+        async with asyncio.timeout(QUOTE_S):
+            model = await fleet.model()
+            read_all = read(body, head.headers, model.max_context_tokens)
+            asked = [generation for generation in read_all if _promises(generation.slo)]
+            quotes = await asyncio.gather(*(_quote(fleet, generation) for generation in asked))
+    except (ApiError, BatonError, ValidationError, TimeoutError) as error:
+        structlog.get_logger().debug("not_quoted", path=head.path, reason=str(error) or type(error).__name__)
+        return None
+    refused = [quote for quote in quotes if quote.verdict is Verdict.REFUSED]
+    return _problem(refused[0]) if refused else None
+
+
+def _promises(slo: Slo) -> bool:
+    return any(limit is not None for limit in (slo.ttft_ms, slo.tpot_ms, slo.itl_ms))
+
+
+async def _quote(fleet: FleetClient, asked: Generation) -> Quote:
+    return await fleet.sdk.quote(
+        asked.prompt,
+        sampling=asked.sampling,
+        stop=asked.stop,
+        slo=asked.slo,
+        truncate_prompt_tokens=asked.truncate_prompt_tokens,
+        output_format=asked.output_format,
+    )
+
+
+def _problem(quote: Quote) -> Problem:
+    attainable, retry_after_s = quote.attainable, quote.retry_after_s
+    assert attainable is not None
+    assert retry_after_s is not None
+    message = (
+        f"the SLO cannot be met now: ttft_ms of {attainable.ttft_ms}, tpot_ms of {attainable.tpot_ms} and "
+        f"itl_ms of {attainable.itl_ms} could be promised; come back in {retry_after_s:.1f} s"
+    )
+    return problem_of(Refused(message, retry_after_s, attainable), str)
+
+
+def _chat(body: bytes, headers: Mapping[str, str], context_tokens: int) -> list[Generation]:
+    return [chat_generation(ChatBody.model_validate_json(body), headers, context_tokens)]
+
+
+def _completion(body: bytes, headers: Mapping[str, str], _: int) -> list[Generation]:
+    return completion_generations(CompletionBody.model_validate_json(body), headers)
+
+
+def _message(body: bytes, headers: Mapping[str, str], _: int) -> list[Generation]:
+    parsed = MessagesBody.model_validate_json(body)
+    return [message_generation(parsed, anthropic_chat(parsed), headers)]
+
+
+def _response(body: bytes, headers: Mapping[str, str], context_tokens: int) -> list[Generation]:
+    parsed = ResponsesBody.model_validate_json(body)
+    if parsed.previous_response_id is not None:  # only a gateway has the conversation
+        return []
+    items = read_items(parsed.input, "")
+    return [response_generation(parsed, items, 0, headers, "", context_tokens)]
+
+
+_READERS: dict[str, _Read] = {
+    "/v1/chat/completions": _chat,
+    "/v1/completions": _completion,
+    "/v1/messages": _message,
+    "/v1/responses": _response,
+}

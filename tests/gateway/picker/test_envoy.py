@@ -1,0 +1,168 @@
+"""A fleet's gateways behind a real Envoy, which asks the endpoint picker for each request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from baton import AsyncClient
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, until
+from tests.forked import Zygote
+from tests.gateway.picker.running import Envoy, Picker, running_envoy, running_picker
+from tests.gateway.running import Gateway, running_gateway
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.envoy, pytest.mark.asyncio(loop_scope="module")]
+
+TEXT = "/v1/completions"
+LONG = {"prompt": "The list is", "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
+NUM_STREAMS = 8
+
+
+@dataclass
+class Behind:
+    """Gateways and a picker behind one Envoy."""
+
+    fleet: Fleet
+    gateways: list[Gateway]
+    picker: Picker
+    envoy: Envoy
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    spec = FleetSpec(model=DEMO_MODEL, prefill=0, run_dir=tmp_path_factory.mktemp("envoy"))
+    async with Fleet(spec, make_process=zygote.process) as fleet:
+        yield fleet
+
+
+@pytest_asyncio.fixture(loop_scope="module", params=["override_host", "original_dst"])
+async def behind(fleet: Fleet, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Behind]:
+    async with AsyncExitStack() as stack:
+        routers = fleet.router_addresses
+        gateways = [await stack.enter_async_context(running_gateway(routers)) for _ in range(2)]
+        addresses = [gateway.url.removeprefix("http://") for gateway in gateways]
+        listen = f"127.0.0.1:{free_port()}"
+        picker = await stack.enter_async_context(running_picker(addresses, routers, listen=listen))
+        envoy = await stack.enter_async_context(
+            running_envoy(request.param, tmp_path, picker.address, addresses)
+        )
+
+        async def serves() -> bool:
+            return (await envoy.http.get("/v1/models")).status_code == 200
+
+        await until(serves, "a gateway serves")
+        yield Behind(fleet, gateways, picker, envoy)
+
+
+async def streamed(
+    http: httpx.AsyncClient, headers: dict[str, str] | None = None, started: asyncio.Event | None = None
+) -> list[bytes]:
+    """Return the events of a stream but for comments; set `started` with the first of them."""
+    received = b""
+    async with http.stream("POST", TEXT, json=LONG, headers=headers) as response:
+        assert response.status_code == 200, await response.aread()
+        async for part in response.aiter_raw():
+            received += part
+            if started is not None and b"data: {" in received:
+                started.set()
+    return [event for event in received.split(b"\n\n") if not event.startswith(b":")]
+
+
+def text_of(events: list[bytes]) -> str:
+    assert events[-2:] == [b"data: [DONE]", b""]
+    chunks = [json.loads(event[6:]) for event in events if event.startswith(b"data: {")]
+    return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+
+
+async def test_streams_and_answers_are_those_of_a_gateway(behind: Behind) -> None:
+    direct = await streamed(behind.gateways[0].http)
+    through = await asyncio.gather(*(streamed(behind.envoy.http) for _ in range(NUM_STREAMS)))
+    assert {text_of(events) for events in through} == {text_of(direct)}
+    whole = LONG | {"stream": False}
+    answers = [await http.post(TEXT, json=whole) for http in (behind.envoy.http, behind.gateways[0].http)]
+    assert {answer.json()["choices"][0]["text"] for answer in answers} == {text_of(direct)}
+    wrong, directly = [
+        await http.post(TEXT, content=b"{") for http in (behind.envoy.http, behind.gateways[0].http)
+    ]
+    assert (wrong.status_code, wrong.json()) == (400, directly.json())
+    refused = await behind.envoy.http.post(TEXT, json=LONG | {"prompt": [1] * 100_000})
+    assert refused.json()["error"]["code"] == "prompt_too_long"
+
+
+async def test_what_the_fleet_would_refuse_is_refused_at_once(behind: Behind) -> None:
+    endless = LONG | {"max_tokens": 3000, "stream": False}
+    busy = [asyncio.create_task(behind.envoy.http.post(TEXT, json=endless)) for _ in range(5 * NUM_STREAMS)]
+    limits = [60]
+    refused: list[httpx.Response] = []
+
+    async def is_refused() -> bool:
+        asked = {"prompt": "word " * 200, "max_tokens": 8, "slo": {"ttft_ms": limits[-1]}}
+        answer = await behind.envoy.http.post(TEXT, json=asked)
+        if answer.status_code == 429:
+            refused.append(answer)
+        limits.append(2 * limits[-1] if answer.status_code == 400 else max(1, limits[-1] // 2))
+        return bool(refused)
+
+    await until(is_refused, "the fleet is too busy for the SLO")
+    for call in busy:
+        call.cancel()
+    await asyncio.gather(*busy, return_exceptions=True)
+    error = refused[0].json()["error"]
+    assert error["code"] == "slo_refused"
+    assert error["attainable"]["ttft_ms"] > limits[-2]
+    assert int(refused[0].headers["retry-after-ms"]) == error["retry_after_ms"]
+    # Envoy adds this to what a gateway sends, and not to what the picker does.
+    assert "x-envoy-upstream-service-time" not in refused[0].headers
+
+
+async def test_streams_of_a_killed_gateway_can_be_sent_again(behind: Behind) -> None:
+    [expected] = {text_of(await streamed(behind.envoy.http))}
+    calls = []
+    for number in range(NUM_STREAMS):
+        started = asyncio.Event()
+        keyed = {"idempotency-key": f"{behind.envoy.url}-{number}"}
+        calls.append((keyed, asyncio.create_task(streamed(behind.envoy.http, keyed, started)), started))
+    await asyncio.gather(*(started.wait() for _, _, started in calls))
+    behind.gateways[0].process.send_signal(signal.SIGKILL)
+    broken = 0
+    for keyed, call, _ in calls:
+        try:
+            events = await call
+        except httpx.RemoteProtocolError:
+            broken += 1
+            events = await streamed(behind.envoy.http, keyed)
+        assert text_of(events) == expected
+    assert 0 < broken < NUM_STREAMS
+    later = await asyncio.gather(*(streamed(behind.envoy.http) for _ in range(NUM_STREAMS)))
+    assert {text_of(events) for events in later} == {expected}
+
+
+async def test_streams_do_not_notice_that_the_picker_dies(behind: Behind) -> None:
+    started = [asyncio.Event() for _ in range(NUM_STREAMS)]
+    calls = [asyncio.create_task(streamed(behind.envoy.http, started=event)) for event in started]
+    await asyncio.gather(*(event.wait() for event in started))
+    behind.picker.process.send_signal(signal.SIGKILL)
+    await behind.picker.process.wait()
+    assert len({text_of(events) for events in await asyncio.gather(*calls)}) == 1
+    assert (await behind.envoy.http.get("/v1/models")).status_code >= 500
+    routers = behind.fleet.router_addresses
+    addresses = [gateway.url.removeprefix("http://") for gateway in behind.gateways]
+    async with running_picker(addresses, routers, listen=behind.picker.address):
+
+        async def serves() -> bool:
+            return (await behind.envoy.http.get("/v1/models")).status_code == 200
+
+        await until(serves, "another picker takes over")
+    async with AsyncClient(routers) as client:
+        await assert_all_is_freed(behind.fleet, client)
