@@ -168,3 +168,13 @@ def test_prometheus_finds_every_part_and_shows_its_certificate() -> None:
         assert endpoint["tlsConfig"]["serverName"] == f"{name}.baton.internal"
     (rules,) = of_kind(objects, "PrometheusRule").values()
     assert rules["spec"]["groups"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_port_names_its_protocol(overlay: str) -> None:
+    """Server-side apply on Kubernetes 1.20, which is Helm's way, knows no default."""
+    objects = chart(overlay)
+    ports = [port for service in of_kind(objects, "Service").values() for port in service["spec"]["ports"]]
+    for workload in workloads(objects).values():
+        ports += pod(workload)["containers"][0]["ports"]
+    assert all(port["protocol"] in ("TCP", "UDP") for port in ports)
