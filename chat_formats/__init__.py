@@ -3,7 +3,7 @@
 In reading order:
 
 - `types`: tools, formats and deltas; `families`: the formats by name, and which one a model has.
-- `parser`: takes a choice's text apart as it comes; `output`: what it tells; `source`: text in pieces.
+- `parser`: takes a choice's text apart as it comes; `output`: gathers its deltas; `source`: text in pieces.
 - `grammar`, `argument_grammar`: outputs that are forced to call, or whose calls keep to their schemas.
 - `calls`: the notations of calls; `values`: their values as JSON; `schemas`: their types;
   `harmony`: the channels of gpt-oss.

@@ -66,11 +66,11 @@ def _read_objects(source: Source, output: Output, closer: str) -> Reader[bool]:
 
 @dataclass(slots=True)
 class _Call:
-    """The parts of a call that its object has told so far."""
+    """The parts of a call that have been read so far."""
 
     name: str = ""
     held: str | None = None
-    """Arguments that came before the name; empty if they are no object."""
+    """Arguments that came before the name; empty if they are not an object."""
     is_begun: bool = False
 
 
@@ -143,7 +143,7 @@ def _whole(output: Output, source: Source, name: str, arguments: str) -> bool:
 
 
 def _object(arguments: str) -> str:
-    """Return arguments as a JSON object; nothing if they are none."""
+    """Return arguments as a JSON object; empty if they are not one."""
     try:
         value = json.loads(arguments)
         if isinstance(value, str):
@@ -154,7 +154,7 @@ def _object(arguments: str) -> str:
 
 
 def _read_text(source: Source) -> Reader[str | None]:
-    """Return the string that comes next; None if none does."""
+    """Return the string that comes next; None if something else does."""
     pieces: list[str] = []
     return decoded(pieces) if (yield from read_string(source, pieces.append)) else None
 

@@ -43,7 +43,7 @@ def read_harmony(source: Source, output: Output, *, reasoning_open: bool) -> Rea
 
 
 def _read_header(source: Source, output: Output, first: str = "") -> Reader[str | None]:
-    """Return a header up to its `<|message|>`. What turns out to be none is content, and None is returned."""
+    """Return a header up to its `<|message|>`; None if it turns out to be content."""
     source.keep(first)
     parts = [first]
     while sum(map(len, parts)) < _MAX_HEADER:

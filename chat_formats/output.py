@@ -1,4 +1,4 @@
-"""The output as it is told: contents, reasoning and calls, without the white space between them."""
+"""The deltas of an output: content, reasoning and calls, without the white space between them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Output:
         self._is_fresh = True
 
     def begin(self, name: str) -> None:
-        """Begin a call; the arguments that follow are its."""
+        """Begin a call, to which the arguments that follow belong."""
         self._flush()
         self.pause()
         found = call_id(self._seed, self._num_calls, is_short=self._has_short_ids)
@@ -67,7 +67,7 @@ class Output:
         return deltas
 
     def end(self) -> None:
-        """Take in the white space that waited for more."""
+        """Keep the white space that was held back."""
         if self._space:
             self._pieces.extend(self._space)
             self._space.clear()

@@ -38,7 +38,7 @@ class Source:
         self._ended = True
 
     def keep(self, before: str = "") -> None:
-        """From here on, keep what is read, after `before`, in case that it is not what it seems."""
+        """From here on, keep what is read, after `before`, since it may turn out to be content."""
         self._kept = [before]
         self._kept_from = self._at
 

@@ -1,4 +1,4 @@
-"""The words of this package: tools to call, the names of formats, and what an output says."""
+"""The types of this package: tools to call, the names of formats, and the parts of an output."""
 
 from __future__ import annotations
 

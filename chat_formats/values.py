@@ -1,4 +1,4 @@
-"""Values in a model's words to JSON, piece by piece.
+"""Conversion of values as models write them to JSON, piece by piece.
 
 Models write JSON, Python's literals, or a mixture. One reader takes both: either kind of quotes, `True` and
 `true`, commas at the end, line breaks in strings. It emits only JSON, so whatever it has emitted so far is
@@ -140,7 +140,7 @@ def read_string(source: Source, emit: Emit) -> Reader[bool]:
 
 
 def _read_escape(source: Source) -> Reader[str]:
-    """Return an escape in JSON's words. A backslash before anything else stands for itself, as in Python."""
+    """Return an escape as JSON has it. A backslash before anything else stands for itself, as in Python."""
     char = yield from source.peek()
     if char in _SAME_ESCAPES and char:
         source.skip()
@@ -173,7 +173,7 @@ def decoded(pieces: list[str]) -> str:
 
 
 def as_json(text: str) -> str:
-    """Return the JSON of a whole value in a model's words; nothing if it is not one."""
+    """Return the JSON of a whole value as a model writes it; empty if it is not one."""
     source, pieces = Source(), list[str]()
     source.feed(text)
     source.end()

@@ -54,7 +54,7 @@ def make_app(
         """Return the model if any router serves, unless callers must show a key; 503 if none does."""
         try:
             return {"status": "ok", "model": (await fleet.sdk.models())[0].name}
-        except NotAllowed:  # a router's answer: probes have no key
+        except NotAllowed:  # a router serves; probes have no key
             return {"status": "ok"}
 
     handlers: dict[Any, Any] = {
@@ -110,7 +110,7 @@ async def _on_error(request: Request, error: ApiError | BatonError) -> Response:
 
 
 async def _on_store_error(request: Request, error: StoreUnavailable) -> Response:
-    message = f"Redis, which keeps what was stored, does not answer: {error.reason}"
+    message = f"Redis, which keeps files, batches and stored responses, does not respond: {error.reason}"
     return _respond(request, Problem(503, "overloaded_error", message, code="redis_away", retry_after_s=1.0))
 
 

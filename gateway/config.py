@@ -31,7 +31,7 @@ class GatewayConfig:
     https_key: Path | None
     insecure_listen: bool
     redis: str | None
-    """None: what needs state that outlives a request is not served."""
+    """If None, calls that keep state after a request are not served."""
     redis_ca: Path | None
     redis_password_file: Path | None
     metrics_port: int

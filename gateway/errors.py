@@ -89,7 +89,7 @@ class ApiError(Exception):
 
 def needs_redis(what: str) -> ApiError:
     """Return the error of a call that stores something, to a gateway without Redis."""
-    message = f"{what} need state that is kept in Redis; this gateway was started without --redis"
+    message = f"{what} are kept in Redis, and this gateway was started without --redis"
     return ApiError(Problem(501, "api_error", message, code="unsupported"))
 
 
@@ -139,6 +139,9 @@ def problem_of(error: BatonError | ApiError, param_of: Callable[[str], str]) -> 
     kind = next((kind for kind in _KINDS if isinstance(error, kind)), BatonError)
     status, name, code, param = _KINDS.get(kind, (500, "api_error", "internal_error", ""))
     message = _UNTOLD.get(kind) or str(error)
+    if isinstance(error, Unavailable):
+        said = message.removeprefix(f"{error.address}: ")
+        message = said if error.reason else "no router of the fleet could be reached; come back"
     wrong = _REQUEST_ID if error.reason == "REQUEST_ID_IN_USE" else getattr(error, "field", "")
     if wrong:
         param = param_of(wrong)

@@ -88,7 +88,7 @@ class FleetClient:
         return await self.sdk.proven_tenant() if self._sends_keys else ""
 
     async def model(self, name: str = "") -> Model:
-        """Return the fleet's model, known from an earlier request perhaps.
+        """Return the fleet's model, as an earlier request may have learnt it.
 
         Raises `NotFound` if it has another name than the one given.
         """
@@ -98,7 +98,7 @@ class FleetClient:
         return model
 
     async def told_model(self, name: str = "") -> Model:
-        """Return what `model` does, as the fleet tells this caller. Raises `NotAllowed` as well."""
+        """Return what `model` does, asking the fleet as this caller. Raises `NotAllowed` as well."""
         (model,) = await self.sdk.models()
         self._model = model
         if name not in {"", model.name}:

@@ -16,7 +16,7 @@ from gateway.fleet import FleetClient
 from gateway.serving.requests import record
 
 ID_HEADER = "idempotency-key"
-"""The request's id. A caller who chose one may send the same request again, and receives the same tokens."""
+"""The header with the request's id. A caller who sends the same request again receives the same tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Generation:
     truncate_prompt_tokens: int | None = None
     output_format: OutputFormat | None = None
     cancel_when_closed: bool = True
-    """If false, the fleet goes on for a while when the caller's connection breaks, who may ask again."""
+    """If false, the fleet goes on for a while when the connection breaks, since the caller may ask again."""
 
     def send(self, fleet: FleetClient) -> GenerationStream:
         return fleet.sdk.generate(

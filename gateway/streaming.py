@@ -50,7 +50,7 @@ async def merged(sources: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerat
                 async for data in items:
                     await ready.put(data)
             await ready.put(None)
-        except Exception as error:  # noqa: BLE001 -- raised by whoever reads
+        except Exception as error:  # noqa: BLE001 -- the reader raises it
             await ready.put(error)
 
     tasks = [asyncio.ensure_future(pump(source)) for source in sources]

@@ -73,7 +73,7 @@ def _tool_choice(body: PromptFields) -> ToolChoice | None:
 
 
 def _messages(message: MessageParam, where: str, names: Mapping[str, str]) -> Iterator[ChatMessage]:
-    """Yield the results of calls that a message has, then the rest; `names` has the tools of the calls."""
+    """Yield a message's results of calls, then the rest; `names` has the tool of each call."""
     blocks = _blocks(message.content, message.role, where)
     for index, block in enumerate(blocks):
         if isinstance(block, ToolResultBlock):

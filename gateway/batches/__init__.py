@@ -7,6 +7,6 @@ In reading order:
 - `executor`: takes batches under a lease and runs them; `results`: a line's reply as OpenAI writes it;
   `window`: how many lines run at once; `calls`: requests to this gateway's own application.
 
-Any gateway of the fleet runs any batch. A batch's lease has a fence: who has lost the lease can record
-nothing. The result of a line is recorded once, by the script that marks the line as done.
+Any gateway of the fleet runs any batch. A batch's lease has a fence: a gateway that has lost
+the lease records nothing. The result of a line is recorded once, by the script that marks the line as done.
 """

@@ -40,7 +40,7 @@ async def call(
     acting_tenant.set(tenant)
     try:
         return await _exchange(app, _scope(url, headers), _encoded(body))
-    except Exception:  # the application raises again what it has answered with 500
+    except Exception:  # the application responds with 500 and raises the error again
         log.exception("batch_line_raised", url=url)
         error = {"type": "api_error", "message": "internal error", "param": None, "code": "internal"}
         return Reply(500, {}, {"error": error})

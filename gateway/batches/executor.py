@@ -31,7 +31,7 @@ AWAY_S = 0.5
 ROOM_S = 5.0
 """How soon a result that found no room is tried again, or a line that the gateway may not run."""
 MAX_ATTEMPTS = 3
-"""A line whose generation fails is run again under another id, so often in all."""
+"""How often a line runs in all if its generation fails, each time under another id."""
 UNRUN_LINES = 256
 """Lines recorded in one step when a batch is cancelled or expires."""
 _COME_BACK = frozenset({401, 403, 429, 503})
@@ -249,7 +249,7 @@ def _outcome(reply: Reply) -> Outcome | None:
 
 
 async def patiently(use: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of a use of Redis, however long Redis is away."""
+    """Return the result of a use of Redis, after waiting for as long as Redis is away."""
     while True:
         try:
             return await use()

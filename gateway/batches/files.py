@@ -92,7 +92,7 @@ class FileStore:
         self.limits = limits
 
     async def reserve(self, file_id: str, tenant: str, size: int, fields: Mapping[str, str]) -> None:
-        """Enter a file of this size. Raises `ApiError` if tenant or gateway may not store as much."""
+        """Reserve room for a file of this size. Raises `ApiError` if the stored files leave too little."""
         limits, ttl_ms = self.limits, UPLOAD_TTL_S * 1000
         flat = [part for pair in fields.items() for part in pair]
         stored = await self.redis.run(
@@ -102,9 +102,9 @@ class FileStore:
         )
         if stored:
             message = (
-                f"file has {size} bytes, beside {stored[0]} that this tenant has and {stored[1]} of all; "
-                f"accepted: at most {limits.max_tenant_bytes} of a tenant and {limits.max_stored_bytes} of "
-                "all. Delete files, or wait until some expire"
+                f"file has {size} bytes, and {stored[0]} of this tenant and {stored[1]} of all tenants are "
+                f"stored; accepted: at most {limits.max_tenant_bytes} for a tenant and "
+                f"{limits.max_stored_bytes} for all. Delete files, or wait until some expire"
             )
             raise invalid("file", message, status=413, code="too_large")
 

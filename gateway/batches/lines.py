@@ -89,7 +89,7 @@ class LineChecker:
             raise _without_union(error) from None
         digest = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
         if digest in self._custom_ids:
-            message = f"custom_id is {shown(line.custom_id)} again; accepted: another one on each line"
+            message = f"custom_id is {shown(line.custom_id)} again; accepted: a different one on each line"
             raise invalid("custom_id", message, code="duplicate_custom_id")
         self._custom_ids.add(digest)
         self._check_body(line.body, line.url)

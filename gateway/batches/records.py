@@ -26,7 +26,7 @@ from state import keys
 from state.durable import DurableRedis
 
 LEASE_MS = 6000
-"""A batch whose gateway is silent for this long is taken over: less than generations outlive their caller."""
+"""A batch whose gateway is silent for this long is taken over, while its generations still run."""
 KEPT_S = 30 * 86400
 """How long a batch that has ended can be looked up."""
 MAX_KEPT = 1000
@@ -113,7 +113,7 @@ RUNNABLE = keys.durable("runnable")
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to run a batch, until it is not renewed."""
+    """The right to run a batch, as long as it is renewed."""
 
     batch: Batch
     fence: int

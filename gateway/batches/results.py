@@ -27,13 +27,13 @@ def reply_line(batch_id: str, line: Line, request_id: str, reply: Reply) -> byte
 
 
 def unrun_line(batch_id: str, line: Line, status: Status) -> bytes:
-    """Return the result of a line that the batch's end comes before."""
+    """Return the result of a line that was not run before the batch ended."""
     code, message = _UNRUN[status]
     return _result(batch_id, line, response=None, error={"code": code, "message": message})
 
 
 def unreadable_line(batch_id: str, line: Line) -> bytes:
-    """Return the result of a line that is no request."""
+    """Return the result of a line that is not a request."""
     return _result(batch_id, line, response=None, error={"code": "invalid_request", "message": line.problem})
 
 

@@ -20,7 +20,7 @@ from gateway.errors import invalid
 from state.errors import StoreUnavailable
 
 PIECE_BYTES = 16_384
-"""About as much is checked and compressed at a time: a millisecond or two for other callers."""
+"""About how much is checked and compressed at a time: other callers wait a millisecond or two."""
 MIN_TTL_S, MAX_TTL_S = 3600, 30 * 86400
 """OpenAI's limits."""
 
@@ -53,7 +53,7 @@ async def _limited(request: Request, max_bytes: int) -> AsyncGenerator[bytes, No
 
 
 def expiry_of(form: FormData, default_s: int) -> int:
-    """Return the seconds that the form asks a file to be kept. Raises `ApiError`."""
+    """Return for how many seconds the form asks to keep the file. Raises `ApiError`."""
     anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return default_s

@@ -59,7 +59,7 @@ class Window:
         return self.size.shrinks
 
     def leave(self, entered: int, outcome: Outcome | None) -> None:
-        """Make room; None if the line found nothing out."""
+        """Make room; `outcome` is None if the reply says nothing about room."""
         self.running -= 1
         if outcome is not None:
             self.size = after(self.size, outcome, entered)

@@ -75,7 +75,7 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs is set; accepted: with logprobs = true")
     if body.store:
-        raise invalid("store", "store is true; accepted: false, as this fleet keeps no chats")
+        raise invalid("store", "store is true; accepted: false, as this fleet does not store chats")
     limit = next(
         (given for given in (body.max_completion_tokens, body.max_tokens) if given is not None), None
     )
@@ -98,7 +98,9 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
     if body.best_of not in {None, body.n or 1}:
         raise invalid("best_of", f"best_of is {body.best_of}; accepted: n ({body.n or 1}), or unset")
     if not body.add_special_tokens:
-        raise invalid("add_special_tokens", "add_special_tokens is false; accepted: true, or token ids")
+        raise invalid(
+            "add_special_tokens", "add_special_tokens is false; accepted: true, or a prompt of token ids"
+        )
     prompts = _prompts(body)
     max_tokens = 16 if body.max_tokens is None else body.max_tokens
     if body.echo and max_tokens == 0:

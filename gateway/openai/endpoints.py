@@ -69,7 +69,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     async def embeddings(_: Request) -> Response:
         model = await fleet.told_model()
         message = (
-            f"{model.name!r} generates text and has no embeddings; accepted: an embedding model's server"
+            f"{model.name!r} generates text and has no embeddings; accepted: a server of an embedding model"
         )
         raise invalid("model", message, code="no_embeddings")
 

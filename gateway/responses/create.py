@@ -31,7 +31,7 @@ from state.errors import StoreUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A response to make, unless `known` is the one that the same request has had before."""
+    """A response to make, unless `known` is what the same request received before."""
 
     generation: Generation
     keeping: Keeping
@@ -105,7 +105,7 @@ async def _conversation(store: ResponseStore, tenant: str, response_id: str) -> 
 
 
 async def _known(keeping: Keeping) -> Record | None:
-    """Return the response that the same Idempotency-Key has had. Raises `ApiError` if it was for another."""
+    """Return the response to an earlier request with this key. Raises `ApiError` if it was different."""
     asked, store = keeping.record, keeping.store
     try:
         known = None if store is None else await store.find(keeping.tenant, asked.response["id"])

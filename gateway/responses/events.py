@@ -35,7 +35,7 @@ _LOGPROBS: dict[str, Any] = {"logprobs": []}
 
 @dataclass(slots=True)
 class Output:
-    """Gathers deltas to items. `owner` is what the ids of the items end in."""
+    """Gathers deltas into items, whose ids contain `owner`."""
 
     owner: str
     items: list[Item] = field(default_factory=list)

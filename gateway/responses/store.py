@@ -90,7 +90,7 @@ class ResponseStore:
         return time.monotonic() < self._away_until
 
     async def find(self, tenant: str, response_id: str) -> Record | None:
-        """Return a response; None if the tenant has no such one, or no longer."""
+        """Return a response; None if the tenant does not have it, or no longer has it."""
         content = await self._run("find_response", _keys(tenant)[:2], [response_id])
         return None if content is None else await asyncio.to_thread(_decoded, content)
 
@@ -118,7 +118,7 @@ class ResponseStore:
         return bool(is_kept)
 
     async def drop(self, tenant: str, response_id: str, holder: str = "") -> bool:
-        """Forget a response, if a holder is given only that holder's. Returns whether there was one."""
+        """Forget a response; with a holder, only if it is that holder's. Return whether there was one."""
         dropped, _ = await self._drop(tenant, response_id, holder)
         return dropped > 0
 

@@ -70,7 +70,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def _feed(self, data: bytes) -> None:
-        """Parse data. A request to upgrade is served as it is, as HTTP allows; the parser would end it there.
+        """Parse data. A request to upgrade is served without upgrading, as HTTP allows.
 
         Raises `HttpParserError`.
         """
@@ -146,7 +146,7 @@ class Connection(HttpToolsProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Say that nothing follows. Until the caller closes too, what it still sends is not kept.
+        """Say that nothing follows. What the caller still sends until it closes too is dropped.
 
         With unread data, closing would reset the connection, and the caller would lose the last response.
         """

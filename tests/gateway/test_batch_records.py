@@ -140,7 +140,7 @@ async def test_results_wait_for_room(stores: Stores) -> None:
 
 async def test_bytes_are_counted_until_the_file_is_gone(stores: Stores) -> None:
     await stores.file("a", 60)
-    with pytest.raises(ApiError, match="60 that this tenant has"):
+    with pytest.raises(ApiError, match="60 of this tenant"):
         await stores.file("b", 60)
     await stores.file("b", 90, "other")
     with pytest.raises(ApiError, match="150 of all"):
@@ -159,7 +159,7 @@ async def test_an_input_outlives_its_expiry_until_the_batch_has_ended(stores: St
     assert (await stores.files.find("in", "acme")).bytes == 10
     await stores.batches.end(lease, Status.CANCELLED)
     await stores.files.remove_expired("in")
-    with pytest.raises(ApiError, match="no such file"):
+    with pytest.raises(ApiError, match="there is no file"):
         await stores.files.find("in", "acme")
     await stores.batches.forget(lease.batch.id)
     with stores.redis.client() as redis:

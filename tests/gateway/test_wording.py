@@ -11,9 +11,11 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
+from baton.errors import Unavailable
 from baton.fleet import Fleet, FleetSpec
 from gateway.anthropic.schema import MessagesBody
 from gateway.batches.endpoints import BatchBody
+from gateway.errors import problem_of
 from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.responses.schema import ResponsesBody
 from tests.fleet.driving import DEMO_MODEL
@@ -185,6 +187,13 @@ async def test_a_key_that_another_request_has_is_named_as_the_header(http: httpx
         error = (await http.post(path, json=VALID[path] | other, headers=headers)).json()["error"]
         assert (error["param"], error["code"]) == ("Idempotency-Key", "request_id_in_use")
         assert error["message"].startswith(f"Idempotency-Key is 'used{path}', in use"), error
+
+
+async def test_the_addresses_of_routers_stay_in_the_fleet() -> None:
+    lost, leaving = Unavailable("failed to connect", "10.0.0.1:5"), Unavailable("it leaves", "10.0.0.1:5")
+    leaving.reason = "ROUTER_LEAVING"
+    assert problem_of(lost, str).message == "no router of the fleet could be reached; come back"
+    assert problem_of(leaving, str).message == "it leaves"
 
 
 async def test_what_does_not_exist_is_the_same_error_everywhere(http: httpx.AsyncClient) -> None:
