@@ -49,7 +49,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 
 .PHONY: test
 test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not kubernetes" $(IN_PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := chat_formats engine/core house output_text router/core router/replay scheduling sim workloads
@@ -128,9 +128,23 @@ npm-package: $(NODE_READY) ## build the npm package of the TypeScript SDK into b
 test-compose: $(READY) ## build the images, run the composed fleet and strike its containers; needs Docker and Compose 2
 	$(BIN)/python -m pytest -m compose -s tests/compose $(PYTEST_ARGS)
 
+.PHONY: test-podman
+test-podman: $(READY) ## run the same fleet under Podman and kill a worker; needs Podman 4.3 and what test-compose needs
+	$(BIN)/python -m pytest -m podman -s tests/compose $(PYTEST_ARGS)
+
 .PHONY: test-kubernetes
 test-kubernetes: $(READY) $(HELM_READY) ## install the chart on a Kubernetes of its own and strike its pods; needs root on Debian 12, builds Kubernetes once
 	$(BIN)/python -m pytest -m kubernetes -s tests/kubernetes tests/deploy $(PYTEST_ARGS)
+
+# Each default in the compose file, as NAME:-IMAGE.
+IMAGES_OF_OTHERS = $(shell sed -n 's/.*$${\([A-Z]*_IMAGE:-[^}]*\)}.*/\1/p' docker-compose.yml | sort -u)
+
+.PHONY: pin-images
+pin-images: ## write the digests of the images of others to .env, which Compose reads; needs Docker and a registry
+	@for image in $(IMAGES_OF_OTHERS); do docker pull --quiet "$${image#*:-}" >&2 && \
+		echo "$${image%%:-*}=$$(docker image inspect --format '{{index .RepoDigests 0}}' "$${image#*:-}")" \
+		|| exit 1; done > .env.new
+	@mv .env.new .env
 
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
@@ -159,9 +173,10 @@ lint-proto: $(READY)
 	$(BIN)/buf format --diff --exit-code
 
 .PHONY: lint-deploy
-lint-deploy: $(READY)
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
-	$(BIN)/hadolint $(wildcard docker/*.Dockerfile)
+lint-deploy: $(READY) $(ENVOY_READY)
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker/gpu.yml
+	$(BIN)/hadolint docker/Dockerfile
+	.venv-envoy/bin/envoy --mode validate --log-level error --config-path docker/envoy.yaml
 
 .PHONY: lint-chart
 lint-chart: $(READY) $(HELM_READY)

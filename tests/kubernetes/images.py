@@ -10,7 +10,7 @@ from tests.kubernetes.build import timed
 from tests.kubernetes.node import DOCKER_HOST
 
 IMAGES = {"baton-router": "router", "baton-gateway": "gateway", "baton-worker": "worker"}
-"""Each image with its Dockerfile."""
+"""Each image with its target in docker/Dockerfile."""
 FIRST, SECOND = "first", "second"
 
 
@@ -20,17 +20,16 @@ def build_images() -> None:
     timed("Make or find the base images", ensure_base_images)
     with torch_arguments() as environment:
         torch = environment.get("TORCH_PIP_ARGS", "")
-        for image, dockerfile in IMAGES.items():
-            timed(f"Build {image}", _build, image, dockerfile, torch)
+        for image, target in IMAGES.items():
+            timed(f"Build {image}", _build, image, target, torch)
 
 
-def _build(image: str, dockerfile: str, torch: str) -> None:
-    arguments = ["--target", "cpu"] if dockerfile == "worker" else []
-    if torch and dockerfile == "worker":
-        arguments += ["--build-arg", f"TORCH_PIP_ARGS={torch}"]
+def _build(image: str, target: str, torch: str) -> None:
+    arguments = ["--build-arg", f"TORCH_PIP_ARGS={torch}"] if torch and target == "worker" else []
     _docker_build(
-        f"{image}:{FIRST}", "--network", "host", "--file", f"docker/{dockerfile}.Dockerfile", *arguments, "."
-    )
+        f"{image}:{FIRST}", "--network", "host", "--file", "docker/Dockerfile", "--target", target,
+        *arguments, ".",
+    )  # fmt: skip
     _docker_build(f"{image}:{SECOND}", "-", stdin=f"FROM {image}:{FIRST}\nLABEL version={SECOND}\n")
 
 

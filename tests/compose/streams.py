@@ -1,0 +1,98 @@
+"""Streams through the doors of a composed fleet, and what each received."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+import openai
+
+from baton import AsyncClient, Sampling, Stop, Timeout
+
+NUM_STREAMS, NUM_TOKENS = 8, 600
+PROMPT = "Several things can be said about a list: "
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where a fleet is called: a router's address, and the URLs of gateways that serve the same requests."""
+
+    grpc: str
+    http: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The tokens of each gRPC stream and the text of each HTTP stream.
+
+    `num_resumed` counts what the SDK continued, and `num_sent_again` the HTTP requests that broke.
+    """
+
+    tokens: tuple[tuple[int, ...], ...]
+    texts: tuple[str, ...]
+    num_resumed: int
+    num_sent_again: int
+
+    def is_same(self, other: Received) -> bool:
+        return (self.tokens, self.texts) == (other.tokens, other.texts)
+
+
+async def under(doors: Doors, strike: Callable[[], None] | None) -> Received:
+    """Return what all streams receive, when `strike` comes once all have begun."""
+    begun = [asyncio.Event() for _ in range(2 * NUM_STREAMS)]
+    async with AsyncClient(doors.grpc, timeout=Timeout(connect_s=120.0), resume_grace_s=30.0) as client:
+        streams = asyncio.gather(*(_grpc_stream(client, seed, begun[seed]) for seed in range(NUM_STREAMS)))
+        texts = asyncio.gather(
+            *(_http_stream(doors.http, seed, begun[NUM_STREAMS + seed]) for seed in range(NUM_STREAMS))
+        )
+        await asyncio.gather(*(event.wait() for event in begun))
+        if strike is not None:
+            await asyncio.to_thread(strike)
+        tokens, resumed = zip(*await streams, strict=True)
+        said, sent_again = zip(*await texts, strict=True)
+    return Received(tokens, said, sum(resumed), sum(sent_again))
+
+
+async def _grpc_stream(client: AsyncClient, seed: int, begun: asyncio.Event) -> tuple[tuple[int, ...], int]:
+    sampling = Sampling(temperature=1.0, seed=seed)
+    stop = Stop(max_tokens=NUM_TOKENS, ignore_eos=True)
+    tokens: list[int] = []
+    stream = client.generate(PROMPT + str(seed), sampling=sampling, stop=stop)
+    async for event in stream:
+        tokens.extend(getattr(event, "token_ids", ()))
+        if len(tokens) > 20:
+            begun.set()
+    return tuple(tokens), stream.resumes
+
+
+async def _http_stream(urls: tuple[str, ...], seed: int, begun: asyncio.Event) -> tuple[str, int]:
+    """Return the text of a request, sent until a gateway completes it, and how often it was sent again."""
+    for num_sent_again in range(600):
+        async with openai.AsyncOpenAI(
+            base_url=urls[num_sent_again % len(urls)], api_key="none", max_retries=0
+        ) as client:
+            try:
+                return await _one_http_stream(client, seed, begun), num_sent_again
+            except (openai.APIConnectionError, openai.InternalServerError, httpx.TransportError, _Cut):
+                await asyncio.sleep(0.2)  # a gateway that starts refuses connections for a while
+    raise AssertionError("no gateway completes the request")
+
+
+async def _one_http_stream(client: openai.AsyncOpenAI, seed: int, begun: asyncio.Event) -> str:
+    texts: list[str] = []
+    async for chunk in await client.completions.create(
+        model="demo_model", prompt=PROMPT + str(seed), max_tokens=NUM_TOKENS, temperature=1.0, seed=seed,
+        stream=True, extra_body={"ignore_eos": True},
+    ):  # fmt: skip
+        texts.extend(choice.text for choice in chunk.choices)
+        if len(texts) > 20:
+            begun.set()
+        if any(choice.finish_reason for choice in chunk.choices):
+            return "".join(texts)
+    raise _Cut
+
+
+class _Cut(Exception):
+    """A stream that ended before its generation did."""

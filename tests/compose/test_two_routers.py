@@ -1,0 +1,66 @@
+"""Two routers behind Envoy: each serves streams, and a stream that loses one continues at the other."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from tests.compose.engine import compose, container, metrics_of, run
+from tests.compose.streams import NUM_STREAMS, NUM_TOKENS, Doors, under
+from tests.compose.test_compose import replace
+
+pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(2400)]
+
+DOORS = Doors("127.0.0.1:50050", ("http://127.0.0.1:8001/v1",))
+BOTH_GATEWAYS = Doors(DOORS.grpc, (*DOORS.http, "http://127.0.0.1:8000/v1"))
+ROUTERS = ("router", "router-2")
+
+
+def kill_a_router() -> None:
+    run("docker", "kill", container("router"))
+
+
+def pause_a_router() -> None:
+    """Long enough for Envoy to find out that it does not answer."""
+    run("docker", "pause", container("router-2"))
+    run("sleep", "20")
+    run("docker", "unpause", container("router-2"))
+
+
+def replace_both_routers() -> None:
+    for router in ROUTERS:
+        replace(router)
+
+
+def kill_a_gateway() -> None:
+    run("docker", "kill", container("gateway-2"))
+
+
+def mend() -> None:
+    compose("--profile", "two-routers", "up", "--detach", "--no-build", "--wait", timeout_s=600.0)
+
+
+def num_tokens_of(router: str) -> float:
+    metrics = metrics_of(router)
+    (relayed,) = re.findall(r"^baton_relayed_tokens_total (\S+)$", metrics, flags=re.MULTILINE)
+    return float(relayed)
+
+
+async def test_streams_are_spread_and_continue_at_the_other_router(two_routers: None) -> None:
+    before = [num_tokens_of(router) for router in ROUTERS]
+    undisturbed = await under(DOORS, None)
+    relayed = [num_tokens_of(router) - was for router, was in zip(ROUTERS, before, strict=True)]
+    assert sum(relayed) == 2 * NUM_STREAMS * NUM_TOKENS
+    assert min(relayed) >= sum(relayed) / 4, "streams of one connection go to both routers"
+    for strike in (kill_a_router, pause_a_router, replace_both_routers):
+        received = await under(DOORS, strike)
+        assert received.is_same(undisturbed), strike.__name__
+        assert received.num_sent_again == 0, strike.__name__
+        assert received.num_resumed > 0, strike.__name__
+        await asyncio.to_thread(mend)
+    received = await under(BOTH_GATEWAYS, kill_a_gateway)
+    assert received.is_same(undisturbed)
+    assert received.num_sent_again > 0
+    await asyncio.to_thread(mend)
