@@ -49,7 +49,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 
 .PHONY: test
 test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes" $(IN_PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := chat_formats engine/core house output_text router/core router/replay scheduling sim workloads
@@ -123,6 +123,10 @@ npm-package: $(NODE_READY) ## build the npm package of the TypeScript SDK into b
 	@$(NPM) run build --silent
 	@cp LICENSE $(SDK)
 	@cd $(SDK) && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm pack --loglevel=error --pack-destination $(CURDIR)/build
+
+.PHONY: test-names
+test-names: $(READY) ## let clients follow routers behind a name of a DNS server; needs root or user namespaces
+	$(BIN)/python -m pytest -m namespaces tests/baton/discovery $(PYTEST_ARGS)
 
 .PHONY: test-compose
 test-compose: $(READY) ## build the images, run the composed fleet and strike its containers; needs Docker and Compose 2

@@ -16,13 +16,14 @@ from typing import Self
 from baton.chat import Prompt
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.operators.v1 import fleet_pb2
-from baton.routers import Routers
+from baton.routers import Names, Routers
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.security.reachability import explained
 from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
 from baton.types import Completion, Model, OutputFormat, Quote, Sampling, Slo, Stop, Timeout
 from baton.v1 import inference_pb2
+from baton.wire.addresses import resolved
 from baton.wire.convert import (
     detokenize_to_pb,
     from_pb,
@@ -53,6 +54,10 @@ _LONGEST_UNARY_S = 30.0
 _LAST_CANCELS_S = 2.0
 
 
+def _connect_as(credentials: Credentials, address: str, name: str) -> Transport:
+    return GrpcTransport(address, credentials, server_name=name)
+
+
 class AsyncClient:
     r"""Calls a fleet through any of its routers.
 
@@ -60,6 +65,8 @@ class AsyncClient:
             async for event in client.generate("import asyncio\n"):
                 ...
 
+    A name of several addresses, such as that of a headless Kubernetes service, stands for several routers,
+    which are looked up again as they come and go.
     For `resume_grace_s` the fleet keeps working after a connection breaks. `credentials` are for a secured
     fleet. `connect` creates the `Transport` for an address. A client belongs to one event loop.
     """
@@ -79,6 +86,7 @@ class AsyncClient:
             [addresses] if isinstance(addresses, str) else addresses,
             connect or partial(GrpcTransport, credentials=credentials),
             partial(explained, credentials=credentials) if connect is None else None,
+            Names(resolved, partial(_connect_as, credentials)) if connect is None else None,
         )
         self._tenant = tenant
         self._model = model
@@ -241,7 +249,7 @@ class AsyncClient:
         request = fleet_pb2.WatchRequest(interval_ms=round(interval_s * 1000))
         backoff = self._routers.backoff(self._timeout.connect_s)
         while True:
-            router = self._routers.next()
+            router = await self._routers.next()
             try:
                 async with aclosing(router.stream(WATCH, request)) as snapshots:
                     async for snapshot in snapshots:
@@ -260,6 +268,7 @@ class AsyncClient:
 
     async def _call_all(self, method: Method[Request, Response], request: Request) -> list[Response]:
         """Return the responses of all reachable routers. Raises `Unavailable` if there are none."""
+        await self._routers.look()
         calls = (router.unary(method, request, self._unary_timeout_s) for router in self._routers.transports)
         results = await asyncio.gather(*calls, return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]

@@ -1,4 +1,8 @@
-"""The routers of a client: which one to call next, and how long to retry."""
+"""The routers of a client: which one to call next, and how long to retry.
+
+An address whose name stands for several routers, as that of a headless Kubernetes service does, is each of
+them, with a connection of its own. Names are looked up again, so routers that come and go are followed.
+"""
 
 from __future__ import annotations
 
@@ -6,65 +10,161 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from baton.errors import Unavailable
 from baton.wire.transport import Connect, Transport
 
 T = TypeVar("T")
-Explain = Callable[[Unavailable], Awaitable[Unavailable]]
-"""Find out why a router cannot be reached, and return the error to raise."""
+Explain = Callable[[Unavailable, str], Awaitable[Unavailable]]
+"""Find out why a router cannot be reached, and return the error to raise. The text is the name that it was
+looked up by, or empty.
+"""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 # For this long after a failure, a router is called only if all others have failed too.
 _SHUNNED_S = 1.0
+# Names are looked up again after this time, or after the second one if a router has failed since.
+_LOOK_S = 5.0
+_LOOK_AFTER_FAILURE_S = 1.0
+# A call waits this long for names, at a client's first call and where every router has failed.
+_LOOK_LIMIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How names of routers are looked up, and how the routers behind a name are connected to.
+
+    `resolve` returns the addresses behind one, or raises `OSError`. `connect` takes one of these, and the
+    name.
+    """
+
+    resolve: Callable[[str], Awaitable[Sequence[str]]]
+    connect: Callable[[str, str], Transport]
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    transport: Transport
+    failed_at: float = float("-inf")
+
+    def has_failed(self, now: float) -> bool:
+        return now - self.failed_at <= _SHUNNED_S
 
 
 class Routers:
-    """One transport per address. Calls go to them in turn."""
+    """One transport per router. Calls go to them in turn."""
 
-    def __init__(self, addresses: Sequence[str], connect: Connect, explain: Explain | None = None) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        connect: Connect,
+        explain: Explain | None = None,
+        names: Names | None = None,
+    ) -> None:
         if not addresses:
             raise ValueError("addresses is empty: name at least one router as host:port")
         if not all(addresses):
             raise ValueError(f"addresses is {list(addresses)}: each must be a router's host:port")
-        self._transports = [connect(address) for address in addresses]
-        self._failed_at = dict.fromkeys(range(len(addresses)), float("-inf"))
+        self._addresses = tuple(addresses)
+        self._connect = connect
+        self._slots = {(place, address): _Slot(connect(address)) for place, address in enumerate(addresses)}
+        """By place in `addresses`, and by router there."""
         self._turn = 0
         self._explain = explain
+        self._names = names
+        self._has_many: set[int] = set()
+        """Places whose name has stood for several routers."""
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = float("-inf")
+        self._failed_since = False
 
     def __len__(self) -> int:
-        return len(self._transports)
+        return len(self._slots)
 
     @property
     def transports(self) -> tuple[Transport, ...]:
-        return tuple(self._transports)
+        return tuple(slot.transport for slot in self._slots.values())
 
-    def next(self) -> Transport:
+    async def next(self) -> Transport:
         """Return the next one that has not failed within the last second, else the one that failed first."""
-        now = time.monotonic()
-        turn = [(self._turn + step) % len(self) for step in range(len(self))]
-        healthy = [index for index in turn if now - self._failed_at[index] > _SHUNNED_S]
-        index = healthy[0] if healthy else min(turn, key=self._failed_at.__getitem__)
+        await self.look()
+        now, slots = time.monotonic(), list(self._slots.values())
+        turn = [(self._turn + step) % len(slots) for step in range(len(slots))]
+        healthy = [index for index in turn if not slots[index].has_failed(now)]
+        index = healthy[0] if healthy else min(turn, key=lambda index: slots[index].failed_at)
         self._turn = index + 1
-        return self._transports[index]
+        return slots[index].transport
 
     def has_other(self, transport: Transport) -> bool:
         """Return whether another one has not failed within the last second."""
-        now, own = time.monotonic(), self._transports.index(transport)
-        return any(now - at > _SHUNNED_S for index, at in self._failed_at.items() if index != own)
+        now = time.monotonic()
+        return any(
+            not slot.has_failed(now) for slot in self._slots.values() if slot.transport is not transport
+        )
 
     def failed(self, transport: Transport) -> None:
-        self._failed_at[self._transports.index(transport)] = time.monotonic()
+        self._failed_since = True
+        for slot in self._slots.values():
+            if slot.transport is transport:
+                slot.failed_at = time.monotonic()
+
+    async def look(self) -> None:
+        """Look names up if it is time to, in the background where there are routers to call meanwhile."""
+        if self._names is None:
+            return
+        now = time.monotonic()
+        is_first = self._looked_at == float("-inf")
+        wait_s = _LOOK_AFTER_FAILURE_S if self._failed_since else _LOOK_S
+        if self._looking is None and now - self._looked_at > wait_s:
+            self._looked_at, self._failed_since = now, False
+            self._looking = asyncio.create_task(self._look(self._names), name="look up routers")
+        looking = self._looking
+        if looking is not None and (is_first or all(slot.has_failed(now) for slot in self._slots.values())):
+            await asyncio.wait((looking,), timeout=_LOOK_LIMIT_S)
+
+    async def _look(self, names: Names) -> None:
+        try:
+            found = [
+                key
+                for place, address in enumerate(self._addresses)
+                for key in await self._routers_at(place, address, names)
+            ]
+            # Transports that are left out end with their last call, which holds them.
+            self._slots = {key: self._slots.get(key) or _Slot(self._connected(key, names)) for key in found}
+        finally:
+            self._looking = None
+
+    def _connected(self, key: tuple[int, str], names: Names) -> Transport:
+        place, address = key
+        if address == self._addresses[place]:
+            return self._connect(address)
+        return names.connect(address, _host(self._addresses[place]))
+
+    async def _routers_at(self, place: int, address: str, names: Names) -> list[tuple[int, str]]:
+        """Return the routers at a place: the address itself unless its name stands for several routers."""
+        try:
+            found = await names.resolve(address)
+        except (OSError, ValueError, OverflowError):  # routers that are known may serve on
+            found = ()
+        if len(found) > 1:
+            self._has_many.add(place)
+        if place not in self._has_many:
+            return [(place, address)]
+        return [(place, each) for each in found] or [key for key in self._slots if key[0] == place]
 
     def backoff(self, limit_s: float) -> Backoff:
         """Return the backoff of one call, which gives up after `limit_s` of failures."""
-        return Backoff(limit_s, len(self), self.explained)
+        return Backoff(limit_s, lambda: len(self), self.explained)
 
     async def explained(self, error: Unavailable) -> Unavailable:
         """Return the error to raise when the call gives up because of `error`."""
-        return error if self._explain is None else await self._explain(error)
+        if self._explain is None:
+            return error
+        named = [_host(self._addresses[place]) for place, address in self._slots if address == error.address]
+        return await self._explain(error, "" if error.address in self._addresses else "".join(named[:1]))
 
     async def call_any(self, call: Callable[[Transport], Awaitable[T]], limit_s: float) -> T:
         """Return the result of `call` on any router; it may be repeated without harm.
@@ -73,7 +173,7 @@ class Routers:
         """
         backoff = self.backoff(limit_s)
         while True:
-            transport = self.next()
+            transport = await self.next()
             try:
                 return await call(transport)
             except Unavailable as error:
@@ -81,13 +181,24 @@ class Routers:
                 await backoff.wait_after(error)
 
     async def close(self) -> None:
-        await asyncio.gather(*(transport.close() for transport in self._transports))
+        if self._looking is not None:
+            self._looking.cancel()
+        await asyncio.gather(*(transport.close() for transport in self.transports))
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 class Backoff:
     """Pauses between attempts: none until every router has failed once, then longer and longer ones."""
 
-    def __init__(self, limit_s: float, num_routers: int, explain: Explain) -> None:
+    def __init__(
+        self,
+        limit_s: float,
+        num_routers: Callable[[], int],
+        explain: Callable[[Unavailable], Awaitable[Unavailable]],
+    ) -> None:
         self._limit_s = limit_s
         self._num_routers = num_routers
         self._explain = explain
@@ -106,7 +217,7 @@ class Backoff:
             self._failing_since = now
         left_s = self._failing_since + self._limit_s - now
         self._failures += 1
-        rounds, within = divmod(self._failures, self._num_routers)
+        rounds, within = divmod(self._failures, self._num_routers())
         if within:
             return
         if left_s <= 0:

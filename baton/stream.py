@@ -131,7 +131,7 @@ class GenerationStream:
         clock = _Clock(self._timeout)
         session = crashes = 0
         while True:
-            router = self._routers.next()
+            router = await self._routers.next()
             try:
                 async with aclosing(self._session(router, session, progress, clock)) as events:
                     async for event in events:

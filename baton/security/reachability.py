@@ -60,11 +60,14 @@ class Blocked(Unavailable):
         self.found = found
 
 
-async def explained(error: Unavailable, credentials: Credentials) -> Unavailable:
-    """Return `error`, or an error with the finding of a probe of its address, caused by `error`."""
+async def explained(error: Unavailable, server_name: str = "", *, credentials: Credentials) -> Unavailable:
+    """Return `error`, or an error with the finding of a probe of its address, caused by `error`.
+
+    `server_name` is the name that the certificate is for, if that is not the host of the address.
+    """
     if error.reason or "errors resolving" in str(error):  # a router sent it, or there is nothing to probe
         return error
-    found = await asyncio.to_thread(probe, error.address, credentials)
+    found = await asyncio.to_thread(probe, error.address, credentials, server_name)
     if found is None:
         return error
     blocked = Blocked(found, error.address)
@@ -72,12 +75,12 @@ async def explained(error: Unavailable, credentials: Credentials) -> Unavailable
     return blocked
 
 
-def probe(address: str, credentials: Credentials) -> Found | None:
+def probe(address: str, credentials: Credentials, server_name: str = "") -> Found | None:
     """Connect as a client with these credentials; return None if nothing is wrong, or nothing answers."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():  # another kind of gRPC target
         return None
-    server = _Server(host.strip("[]"), int(port))
+    server = _Server(host.strip("[]"), int(port), server_name or host.strip("[]"))
     try:
         return _probe_unencrypted(server) if credentials.ca is None else _probe_tls(server, credentials)
     except (OSError, UnicodeError, OverflowError):  # nothing listens there or responds in time
@@ -117,6 +120,7 @@ class _Server:
 
     host: str
     port: int
+    name: str
 
     def plain_response(self) -> bytes:
         """Return the first bytes after an HTTP/2 preface; none if the server hangs up."""
@@ -125,13 +129,13 @@ class _Server:
 
     def tls_response(self, context: ssl.SSLContext) -> bytes:
         """Return the same after a TLS handshake."""
-        with self._connected() as plain, context.wrap_socket(plain, server_hostname=self.host) as tls:
+        with self._connected() as plain, context.wrap_socket(plain, server_hostname=self.name) as tls:
             return _response(tls)
 
     def speaks_tls(self) -> bool:
         """Return whether the server takes part in a handshake, however that ends."""
         try:
-            with self._connected() as plain, _trusting().wrap_socket(plain, server_hostname=self.host):
+            with self._connected() as plain, _trusting().wrap_socket(plain, server_hostname=self.name):
                 return True
         except ssl.SSLError as error:
             return _is_alert(error)

@@ -22,6 +22,8 @@ _CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),  # clients do not share their back-off
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A name of one router is gRPC's to look up, again when the connection breaks.
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
     ("grpc.min_reconnect_backoff_ms", 5000),  # despite its name, the timeout of one attempt to connect
     # A half-open connection is noticed even while a request waits in silence.
     ("grpc.keepalive_time_ms", 20_000),
@@ -81,12 +83,18 @@ Connect = Callable[[str], Transport]
 
 
 class GrpcTransport:
-    """A transport over grpc.aio, which connects with the first call."""
+    """A transport over grpc.aio, which connects with the first call.
 
-    def __init__(self, address: str, credentials: Credentials = UNENCRYPTED) -> None:
+    `server_name` is the name that the router's certificate is for, if that is not the host of `address`.
+    """
+
+    def __init__(
+        self, address: str, credentials: Credentials = UNENCRYPTED, *, server_name: str = ""
+    ) -> None:
         self._address = address
         self._credentials = credentials
-        self._channel = credentials.channel(address, _CHANNEL_OPTIONS)
+        named = [("grpc.ssl_target_name_override", server_name)] if server_name else []
+        self._channel = credentials.channel(address, [*_CHANNEL_OPTIONS, *named])
 
     @property
     def address(self) -> str:

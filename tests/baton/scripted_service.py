@@ -164,6 +164,7 @@ class ScriptedRouter:
     def __init__(self, *scripts: Sequence[Step], **answers: Message | Fail) -> None:
         self.scripts = list(scripts) or [WHOLE]
         self.answers = answers
+        self.listen = "127.0.0.1:0"
         self.running: set[str] = set()
         self.snapshots: list[fleet_pb2.WatchResponse] = []
         self.watch_hangs = True
@@ -178,8 +179,8 @@ class ScriptedRouter:
         self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", 1 << 20)])
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(_Inference(self), self._server)
         fleet_pb2_grpc.add_FleetServiceServicer_to_server(_Fleet(self), self._server)
-        port = self._server.add_insecure_port("127.0.0.1:0")
-        self.address = f"127.0.0.1:{port}"
+        port = self._server.add_insecure_port(self.listen)
+        self.address = f"{self.listen.rpartition(':')[0]}:{port}"
         await self._server.start()
         return self
 

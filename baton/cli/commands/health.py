@@ -35,5 +35,5 @@ async def _failure(error: grpc.aio.AioRpcError, address: str, credentials: Crede
     message = f"{error.code().name}: {error.details()}"
     if error.code() is not grpc.StatusCode.UNAVAILABLE:
         return f"{address}: {message}"
-    found = await explained(Unavailable(message, address), credentials)
+    found = await explained(Unavailable(message, address), credentials=credentials)
     return explain(found) if isinstance(found, Blocked) else str(found)
