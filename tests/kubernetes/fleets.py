@@ -26,19 +26,19 @@ COMMON: Mapping[str, Any] = {
 
 
 def _pool(role: str, replicas: int) -> Mapping[str, Any]:
-    return {"role": role, "replicas": replicas, "resources": WORKER}
+    return {"role": role, "replicas": replicas, "resources": WORKER, "flags": {"threads": 1}}
 
 
 COMPUTING: Mapping[str, Any] = {
     **COMMON,
-    "fleet": {"flags": {"deterministic": True, "threads": 1}},
+    "fleet": {"flags": {"deterministic": True}},
     "pools": {"prefill": _pool("prefill", 1), "decode": _pool("decode", 2)},
 }
 """A fleet of the demo model, whose tokens do not depend on which requests share a step."""
 
 TIMED: Mapping[str, Any] = {
     **COMMON,
-    "fleet": {"flags": {"timed": "h200-llama-3.1-8b", "threads": 1}},
+    "fleet": {"flags": {"timed": "h200-llama-3.1-8b"}},
     "pools": {"prefill": _pool("prefill", 1), "decode": _pool("decode", 2)},
 }
 """A fleet at an accelerator's speed, whose tokens depend on the KV that they find."""

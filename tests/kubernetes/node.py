@@ -70,31 +70,34 @@ def run(*command: str, stdin: str | None = None, timeout_s: float = 120.0) -> st
 
 @contextlib.contextmanager
 def node() -> Iterator[None]:
-    """Yield while a node is ready; leave nothing of it but the cache."""
+    """Yield while a node is ready: one that runs already, or one that is stopped afterwards."""
     check_machine()
     ensure_binaries()
-    with _only_one():
-        # A plain kill is an end like Ctrl-C.
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        programs = Programs(RUN)
-        names = Names(RUN, programs, KUBECTL)
-        _stop(programs, names)
-        try:
-            timed("Start the node", _start, programs, names)
-            yield
-        finally:
-            timed("Stop the node", _stop, programs, names)
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _only_one() -> Iterator[None]:
     with Path("/run/baton-kubernetes.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Missing("another node runs on this machine already; its addresses are taken") from None
+            if not _api_is_ready():
+                raise Missing("another node is starting or stopping on this machine") from None
+            yield
+        else:
+            with _own_node():
+                yield
+
+
+@contextlib.contextmanager
+def _own_node() -> Iterator[None]:
+    # A plain kill is an end like Ctrl-C.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    programs = Programs(RUN)
+    names = Names(RUN, programs, KUBECTL)
+    _stop(programs, names)
+    try:
+        timed("Start the node", _start, programs, names)
         yield
+    finally:
+        timed("Stop the node", _stop, programs, names)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _start(programs: Programs, names: Names) -> None:

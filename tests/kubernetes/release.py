@@ -82,7 +82,10 @@ class Release:
     def upgrade(self, *changes: Values, wait: bool = True) -> None:
         """Install or upgrade to the release's values with changes; wait until all is rolled out."""
         text = yaml.safe_dump(merged(self._values, *changes))
-        self.helm("upgrade", "--install", "baton", str(CHART), "--values", "-", stdin=text)
+        # The server-side apply of Kubernetes 1.20 knows no default for the protocol of a port.
+        self.helm(
+            "upgrade", "--install", "--server-side=false", "baton", str(CHART), "--values=-", stdin=text
+        )
         if wait:
             self.wait_until_rolled_out()
 
@@ -172,11 +175,13 @@ def _pod(item: Mapping[str, Any]) -> Pod:
 
 
 @contextmanager
-def release(namespace: str, values: Values) -> Iterator[Release]:
-    """Yield an installed release that serves; remove it afterwards."""
+def release(namespace: str, values: Values, manifests: str = "") -> Iterator[Release]:
+    """Yield an installed release that serves, with other objects in its namespace; remove all afterwards."""
     kubectl("create", "namespace", namespace)
     made = Release(namespace, values)
     try:
+        if manifests:
+            kubectl("apply", f"--namespace={namespace}", "--filename=-", stdin=manifests)
         made.upgrade(images(FIRST))
         yield made
     finally:

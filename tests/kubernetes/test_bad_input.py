@@ -1,0 +1,111 @@
+"""What a release cannot work with is said where people look, and nothing that serves is taken down.
+
+`make test-kubernetes` runs these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kubernetes.fleets import COMPUTING, SMALL
+from tests.kubernetes.images import FIRST
+from tests.kubernetes.load import Expected, under, undisturbed
+from tests.kubernetes.programs import wait_until
+from tests.kubernetes.release import Release, images, merged, release
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800)]
+
+
+def redis(name: str, policy: str) -> str:
+    """Return the manifest of a Redis that does not belong to a release."""
+    labels = {"redis": name}
+    command = ["redis-server", "--protected-mode", "no", "--save", "", "--maxmemory", "64mb"]
+    container = {
+        "name": "redis",
+        "image": "redis:7.4.2-alpine",
+        "imagePullPolicy": "Never",
+        "command": [*command, "--maxmemory-policy", policy],
+        "resources": SMALL,
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [container], "enableServiceLinks": False},
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"selector": labels, "ports": [{"port": 6379}]},
+    }
+    return yaml.safe_dump_all([pod, service])
+
+
+KEEPING, EVICTING = "redis-that-keeps", "redis-that-evicts"
+
+
+def using(name: str) -> Mapping[str, Any]:
+    return {"redis": {"builtIn": {"enabled": False}, "url": f"redis://{name}:6379/0"}}
+
+
+@pytest.fixture(scope="module")
+def fleet(cluster: None) -> Iterator[Release]:
+    """A fleet that serves, with a Redis of the user's."""
+    own = redis(KEEPING, "noeviction") + "---\n" + redis(EVICTING, "allkeys-lru")
+    with release("bad-input", merged(COMPUTING, using(KEEPING)), own) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected(fleet: Release) -> Expected:
+    """The streams of the fleet while nothing happens to it."""
+    return asyncio.run(undisturbed(fleet.doors()))
+
+
+BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "a missing secret": (
+        {"router": {"door": {"secret": "who-may-call", "key": "door.json"}}},
+        'secret "who-may-call" not found',
+    ),
+    "a Redis with eviction on": (
+        using(EVICTING),
+        "its maxmemory-policy is allkeys-lru; accepted: noeviction",
+    ),
+    "a model that no node can hold": (
+        {"pools": {"decode": {"resources": {name: {"memory": "4000Gi"} for name in ("requests", "limits")}}}},
+        "Insufficient memory",
+    ),
+    "an image that is not there": ({"images": {"worker": {"tag": "missing"}}}, "baton-worker:missing"),
+}
+"""Values with what the status has to say about them."""
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_it_is_said_and_what_serves_goes_on(fleet: Release, expected: Expected, what: str) -> None:
+    values, said = BAD[what]
+    serving = {pod.name for pod in fleet.pods() if pod.is_ready}
+
+    def strike() -> None:
+        try:
+            fleet.upgrade(images(FIRST), values, wait=False)
+        except RuntimeError as refused:
+            found.append(str(refused))
+            return
+        try:
+            wait_until(f"the status says {said!r}", lambda: said in fleet.status(), 180.0)
+            found.append(fleet.status())
+            still = {pod.name for pod in fleet.pods() if pod.is_ready and not pod.is_leaving}
+            assert serving <= still
+        finally:
+            fleet.rollback()
+
+    found: list[str] = []
+    streams = await under(fleet.doors(), lambda: asyncio.to_thread(strike))
+    streams.check(expected)
+    assert said in found[0]
