@@ -15,7 +15,7 @@ from baton import AsyncClient, Sampling, Stop
 from tests.patience import PATIENCE_S
 
 PROMPT = "Several things can be said about a list: "
-NUM_TOKENS = 400
+NUM_TOKENS = 240
 STREAMS_A_DOOR = 4
 SEEDS = range(STREAMS_A_DOOR)
 """A door has a stream of each seed at all times."""
