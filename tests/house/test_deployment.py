@@ -21,7 +21,13 @@ from tests.redis_server import redis_binary
 from tools.house.source_tree import ROOT, imports, packages
 
 WORKERS = {"prefill_worker", "decode_worker"}
-IMAGES = {"router": {"router"}, "gateway": {"gateway"}, "worker": WORKERS, "worker-gpu": WORKERS}
+IMAGES = {
+    "router": {"router"},
+    "gateway": {"gateway"},
+    "controller": {"deploy"},
+    "worker": WORKERS,
+    "worker-gpu": WORKERS,
+}
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -74,7 +80,7 @@ def test_worker_image_pins_the_torch_that_the_checkout_pins() -> None:
     assert set(re.findall(r"torch==[\d.]+", DOCKERFILE)) == set(pinned)
 
 
-@pytest.mark.parametrize("image", ["router", "gateway"])
+@pytest.mark.parametrize("image", ["router", "gateway", "controller"])
 def test_image_without_workers_has_no_torch(image: str) -> None:
     lock = (ROOT / "requirements" / f"{image}.lock").read_text(encoding="utf-8")
     assert "grpcio==" in lock

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import benchmarks.__main__
 import benchmarks.gpu.__main__
+import deploy.controller.config
 import gateway.config
 import gateway.picker.config
 import router.config
@@ -59,6 +60,7 @@ def _services() -> Iterator[_Command]:
     yield _command("python -m gateway", gateway.config.flags())
     yield _command("python -m gateway.picker", gateway.picker.config.flags())
     yield _command("python -m prefill_worker|decode_worker", worker.config.flags("prefill", process_id=0))
+    yield _command("python -m deploy.controller", deploy.controller.config.flags())
 
 
 def _measurements() -> Iterator[_Command]:

@@ -114,6 +114,7 @@ def _write_files(plane: ControlPlane) -> None:
     ]
     policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
     (folder / "audit.yaml").write_text(yaml.safe_dump(policy))
+    (folder / "audit.log").touch()
 
 
 def _serves(plane: ControlPlane) -> bool:

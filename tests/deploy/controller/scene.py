@@ -87,7 +87,15 @@ class Scene:
         pods = json.loads(await answer.read())["items"]
         return {pod["metadata"]["name"]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
 
-    async def until_settled(self, name: str, replicas: int) -> None:
+    async def until_reason(self, name: str, reason: str) -> None:
+        """Wait until a pool's status gives this reason."""
+
+        async def given() -> bool:
+            return (await self.ready(name)).get("reason") == reason
+
+        await until(f"{name} is {reason}", given)
+
+    async def until_settled(self, name: str, replicas: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a pool is ready with so many workers."""
 
         async def settled() -> bool:
@@ -97,7 +105,9 @@ class Scene:
             is_current = ready.get("observedGeneration") == pool["metadata"]["generation"]
             return bool(is_current and ready["status"] == "True" and pool["status"]["routable"] == replicas)
 
-        await until(f"{name} is settled with {replicas} workers", settled, lambda: str(self.history[-1:]))
+        await until(
+            f"{name} is settled with {replicas} workers", settled, lambda: str(self.history[-1:]), timeout_s
+        )
 
 
 @contextlib.asynccontextmanager
