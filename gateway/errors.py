@@ -98,10 +98,11 @@ def invalid(param: str, message: str, *, status: int = 400, code: str = "invalid
     return ApiError(Problem(status, _INVALID, message, param=param, code=code))
 
 
-def no_such(kind: str, name: str) -> ApiError:
-    """Return the error for an id that the caller's tenant does not have."""
+def no_such(kind: str, name: str, field: str = "") -> ApiError:
+    """Return the error for an id, the value of `field`, that the caller's tenant does not have."""
     message = f"there is no {kind} {shown(name)}; it may have expired or been deleted"
-    return ApiError(Problem(404, "not_found_error", message, param=f"{kind}_id", code=f"{kind}_not_found"))
+    param = field or f"{kind}_id"
+    return ApiError(Problem(404, "not_found_error", message, param=param, code=f"{kind}_not_found"))
 
 
 def renamed(field: str, names: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ MAX_KEPT_CHARACTERS = 4 << 20
 _NEEDS_BOUNDS = re.compile(r'"(hostname|time|date-time)"')
 _VALUES = frozenset(("const", "enum", "default", "examples"))
 """Keywords of a schema that contain values and no schemas."""
+TOO_COMPLEX = "the format became too complex to follow, as ambiguous grammars and nested repetitions do"
 _LIMITS = LLParserLimits(verbose_errors=False)
 _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
 
@@ -182,8 +183,9 @@ class Follower:
         """Set `error` if none of these tokens, which were found to be allowed, may follow."""
         # A matcher that fails allows the end of the sequence: what is cut off there would look complete.
         if self.matcher.is_error():
-            message = self.matcher.get_error().partition("\n<")[0]
-            self.error = f"{message} ({self.matcher.stop_reason()})"
+            message, reason = self.matcher.get_error().partition("\n<")[0], self.matcher.stop_reason()
+            is_too_complex = reason.endswith("TooComplex") or "too many" in message
+            self.error = TOO_COMPLEX if is_too_complex else f"{message} ({reason})"
         elif not any(allowed):
             self.error = "no token may follow"
 

@@ -130,7 +130,7 @@ def _add_batches(
         if tenant and not fleet.has_own_key:
             message = "batches run by the gateway's own key; this one was started without --api-key-file"
             raise ApiError(Problem(501, "api_error", message, code="unsupported"))
-        file = await api().files.find(body.input_file_id, tenant)
+        file = await api().files.find(body.input_file_id, tenant, "input_file_id")
         window_s = _window_s(body.completion_window)
         problems = _problems(body, file)
         ttl_s = api().files.limits.file_ttl_s

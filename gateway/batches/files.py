@@ -126,12 +126,12 @@ class FileStore:
         ):
             raise _too_late()
 
-    async def find(self, file_id: str, tenant: str) -> StoredFile:
-        """Return a tenant's file. Raises `ApiError` if it has none of this id."""
+    async def find(self, file_id: str, tenant: str, field: str = "file_id") -> StoredFile:
+        """Return a tenant's file. Raises `ApiError`, which names `field`, if it has none of this id."""
         with self.redis.client() as redis:
             fields = await redis.hgetall(file_key(file_id))
         if not fields.get(b"is_ready") or fields[b"tenant"].decode() != tenant:
-            raise no_such("file", file_id)
+            raise no_such("file", file_id, field)
         return _file_of(file_id, fields)
 
     async def page(

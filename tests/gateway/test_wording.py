@@ -210,3 +210,6 @@ async def test_what_does_not_exist_is_the_same_error_everywhere(http: httpx.Asyn
         error = response.json()["error"]
         assert (response.status_code, error["type"]) == (404, "invalid_request_error"), path
         assert (error["param"], error["code"]) == (param, code)
+    batch = {"input_file_id": "file-x", "endpoint": "/v1/completions", "completion_window": "24h"}
+    error = (await http.post("/v1/batches", json=batch)).json()["error"]
+    assert (error["param"], error["code"]) == ("input_file_id", "file_not_found")
