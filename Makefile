@@ -147,7 +147,7 @@ IMAGES_OF_OTHERS = $(shell sed -n 's/.*$${\([A-Z]*_IMAGE:-[^}]*\)}.*/\1/p' docke
 pin-images: ## write the digests of the images of others to .env, which Compose reads; needs Docker and a registry
 	@for image in $(IMAGES_OF_OTHERS); do docker pull --quiet "$${image#*:-}" >&2 && \
 		echo "$${image%%:-*}=$$(docker image inspect --format '{{index .RepoDigests 0}}' "$${image#*:-}")" \
-		|| exit 1; done > .env.new
+		|| exit 1; done > .env.new || { rm .env.new; exit 1; }
 	@mv .env.new .env
 
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'

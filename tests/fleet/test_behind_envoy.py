@@ -1,0 +1,81 @@
+"""Two routers behind Envoy, configured as in containers: streams are spread, and outlive their router."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient, Sampling, Stop, Timeout, Tokens
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import DEMO_MODEL
+from tests.gateway.picker.running import ENVOY
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+from tools.house.source_tree import ROOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.envoy]
+
+NUM_STREAMS = 8
+PROMPT = [3 + i % 90 for i in range(70)]
+STOP = Stop(max_tokens=400, ignore_eos=True)
+
+
+@asynccontextmanager
+async def envoy_before(routers: Sequence[str], folder: Path) -> AsyncIterator[str]:
+    """Yield the address at which Envoy serves; only addresses differ from docker/envoy.yaml."""
+    door = f"127.0.0.1:{free_port()}"
+    config = (ROOT / "docker" / "envoy.yaml").read_text(encoding="utf-8")
+    wanted = {"0.0.0.0, port_value: 50050": door, "127.0.0.1, port_value: 9901": f"127.0.0.1:{free_port()}"}
+    wanted["router, port_value: 50051"], wanted["router-2, port_value: 50051"] = routers
+    for written, address in wanted.items():
+        assert config.count(f"address: {written}") == 1, written
+        host, _, port = address.rpartition(":")
+        config = config.replace(f"address: {written}", f"address: {host}, port_value: {port}")
+    path = folder / "envoy.yaml"
+    path.write_text(config, encoding="utf-8")
+    arguments = ("-c", str(path), "--concurrency", "1", "--disable-hot-restart", "--log-level", "error")
+    process = await asyncio.create_subprocess_exec(str(ENVOY), *arguments)
+    try:
+        yield door
+    finally:
+        process.terminate()
+        async with asyncio.timeout(PATIENCE_S):
+            await process.wait()
+
+
+async def tokens_of(client: AsyncClient, seed: int, begun: asyncio.Event) -> tuple[list[int], int]:
+    stream = client.generate(PROMPT, sampling=Sampling(temperature=1.0, seed=seed), stop=STOP)
+    received: list[int] = []
+    async for event in stream:
+        if isinstance(event, Tokens):
+            assert event.first_index == len(received), "a token was lost or repeated"
+            received += event.token_ids
+            begun.set()
+    return received, stream.resumes
+
+
+@pytest.mark.parametrize("blow", ["kill", "pause"])
+async def test_streams_of_one_client_are_spread_and_outlive_a_router(
+    run_dir: Path, tmp_path: Path, blow: str
+) -> None:
+    spec = FleetSpec(model=DEMO_MODEL, timed="demo-cpu", prefill=0, routers=2, run_dir=run_dir)
+    async with (
+        Fleet(spec) as fleet,
+        envoy_before(fleet.router_addresses, tmp_path) as door,
+        AsyncClient([door], timeout=Timeout(connect_s=PATIENCE_S)) as client,
+    ):
+        expected = await asyncio.gather(
+            *(tokens_of(client, seed, asyncio.Event()) for seed in range(NUM_STREAMS))
+        )
+        begun = [asyncio.Event() for _ in range(NUM_STREAMS)]
+        streams = [asyncio.create_task(tokens_of(client, seed, begun[seed])) for seed in range(NUM_STREAMS)]
+        await asyncio.gather(*(event.wait() for event in begun))
+        getattr(fleet.process("router-0"), blow)()
+        received = await asyncio.gather(*streams)
+    assert [tokens for tokens, _ in received] == [tokens for tokens, _ in expected]
+    assert not any(resumes for _, resumes in expected)
+    assert 0 < sum(resumes for _, resumes in received) < NUM_STREAMS, "one router served all"
