@@ -13,6 +13,7 @@ from typing import Any
 from baton.cli.arguments import parser
 from baton.cli.commands import checkout_command
 from baton.cli.exits import FAILED, INTERRUPTED, TERMINATED, exit_code_of, explain
+from baton.cli.forwarding import forwarded
 from baton.errors import BatonError
 from baton.fleet.errors import FleetError
 
@@ -43,8 +44,9 @@ def _run(typed: Sequence[str]) -> int:
         return checkout_command.run(typed[0], typed[1:])
     args = parser().parse_args(typed)
     outcome: int | Coroutine[Any, Any, int]
-    outcome = importlib.import_module(f"baton.cli.commands.{args.command}").run(args)
-    return outcome if isinstance(outcome, int) else asyncio.run(_watched(outcome))
+    with forwarded(args):
+        outcome = importlib.import_module(f"baton.cli.commands.{args.command}").run(args)
+        return outcome if isinstance(outcome, int) else asyncio.run(_watched(outcome))
 
 
 async def _watched(command: Coroutine[Any, Any, int]) -> int:

@@ -228,6 +228,8 @@ def _add_client_flags(command: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"a router; repeatable (the routers of the running fleet, else {DEFAULT_ADDRESS})",
     )
+    add("--context", metavar="NAME", help="the fleet in a cluster, by this context of kubectl's")
+    add("--namespace", metavar="NAME", help="the fleet's namespace in the cluster (the context's)")
     add("--tenant", default="", metavar="NAME", help="the tenant to act for (the credential's)")
     add("--model", default="", metavar="NAME", help="fail unless the fleet serves this model")
     add("--connect-s", type=seconds, default=2.0, metavar="S", help="time to wait for a connection (2)")
