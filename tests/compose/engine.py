@@ -80,6 +80,17 @@ def container(service: str) -> str:
     return compose(*EVERYTHING, "ps", "--all", "--quiet", service).strip()
 
 
+def bring_back(*options: str) -> None:
+    """Start what is missing and wait until all is healthy, which what did without it may not be at first."""
+    compose(*options, "up", "--detach", "--no-build", timeout_s=600.0)
+    of_fleet = "--filter", "label=com.docker.compose.project=baton"
+    while any(
+        run("docker", "ps", "--quiet", *of_fleet, "--filter", f"health={health}")
+        for health in ("starting", "unhealthy")
+    ):
+        time.sleep(0.5)
+
+
 def metrics_of(service: str) -> str:
     """Return what a service says of itself to Prometheus."""
     program = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9100/metrics').read().decode())"

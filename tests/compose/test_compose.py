@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from tests.compose.engine import compose, container, metrics_of, run
+from tests.compose.engine import bring_back, compose, container, metrics_of, run
 from tests.compose.streams import NUM_TOKENS, Doors, under
 
 pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(2400)]
@@ -78,7 +78,7 @@ def mend() -> None:
     """Bring the fleet back to what the file says."""
     # A container that was cut off does not rejoin its network by itself.
     compose("rm", "--stop", "--force", "prefill-1")
-    compose("up", "--detach", "--no-build", "--wait", timeout_s=600.0)
+    bring_back()
 
 
 STRIKES = (

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.compose.engine import compose, container, metrics_of, run
+from tests.compose.engine import bring_back, container, metrics_of, run
 from tests.compose.streams import NUM_STREAMS, NUM_TOKENS, Doors, under
 from tests.compose.test_compose import replace
 
@@ -39,7 +39,7 @@ def kill_a_gateway() -> None:
 
 
 def mend() -> None:
-    compose("--profile", "two-routers", "up", "--detach", "--no-build", "--wait", timeout_s=600.0)
+    bring_back("--profile", "two-routers")
 
 
 def num_tokens_of(router: str) -> float:
