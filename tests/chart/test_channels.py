@@ -59,7 +59,7 @@ def test_everyone_talks_to_the_services_of_the_release() -> None:
     for name in ("router", "prefill", "decode"):
         assert value_of(made[name], "--redis") == "redis://fleet-baton-redis:6379/0"
     assert value_of(made["gateway"], "--redis") == "redis://fleet-baton-redis-gateway:6379/0"
-    assert value_of(made["gateway"], "--router") == "fleet-baton-router:50051"
+    assert value_of(made["gateway"], "--router") == "fleet-baton-routers:50051"
     for name, port in (("router", 50051), ("decode", 50061)):
         assert value_of(made[name], "--advertise") == f"$(POD_IP):{port}"
 
