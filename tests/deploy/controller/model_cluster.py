@@ -179,6 +179,8 @@ class Model:
     def is_done(self) -> bool:
         """Return whether the pool is as it was wanted, whatever the controller says."""
         live = self.live(self.revision)
+        if self.revision not in self.wanted:
+            return False
         return len(live) == len(self.pods) == self.target and all(pod.ready for pod in live)
 
     # What the controller sees.
