@@ -22,7 +22,7 @@ OVERLAYS = sorted(path.name for path in CHART.glob("values-*.yaml"))
 OLDEST = "1.20"
 """The oldest Kubernetes on which the chart installs. There is no schema of it."""
 VALIDATED = ("1.34", "1.35", "1.36", "1.37")
-WITHOUT_SCHEMA = {"cert-manager.io", "monitoring.coreos.com"}
+WITHOUT_SCHEMA = {"cert-manager.io", "keda.sh", "monitoring.coreos.com"}
 """API groups of others, whose objects are not part of Kubernetes' schemas."""
 
 

@@ -48,13 +48,13 @@ class ScalerService(externalscaler_pb2_grpc.ExternalScalerServicer):
         return pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
-        _, goal = _asked(request.scalerMetadata)
+        _, goal = asked_of(request.scalerMetadata)
         return pb.IsActiveResponse(result=await self._is_active(goal))
 
     async def StreamIsActive(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
         self, request: pb.ScaledObjectRef, context: Context
     ) -> None:
-        _, goal = _asked(request.scalerMetadata)
+        _, goal = asked_of(request.scalerMetadata)
         demand, told = self._shell.demand, None
         while True:
             demand.came.clear()
@@ -67,12 +67,12 @@ class ScalerService(externalscaler_pb2_grpc.ExternalScalerServicer):
             await asyncio.wait([asyncio.ensure_future(wakes)], timeout=SLOT_S)
 
     async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
-        role, _ = _asked(request.scalerMetadata)
+        role, _ = asked_of(request.scalerMetadata)
         spec = pb.MetricSpec(metricName=_metric(role), targetSize=1, targetSizeFloat=1.0)
         return pb.GetMetricSpecResponse(metricSpecs=[spec])
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
-        role, goal = _asked(request.scaledObjectRef.scalerMetadata)
+        role, goal = asked_of(request.scaledObjectRef.scalerMetadata)
         workers = self._needed(role, goal, await self._slots())
         name = request.metricName or _metric(role)
         value = pb.MetricValue(metricName=name, metricValue=workers, metricValueFloat=workers)
@@ -108,7 +108,7 @@ def _metric(role: str) -> str:
     return f"baton-{role}-workers"
 
 
-def _asked(metadata: Mapping[str, str]) -> tuple[str, Goal]:
+def asked_of(metadata: Mapping[str, str]) -> tuple[str, Goal]:
     """Return the role and the goal of a trigger. Raises ValidationError."""
     unknown = sorted(set(metadata) - {*_ACCEPTED, *_OF_KEDA})
     if unknown:

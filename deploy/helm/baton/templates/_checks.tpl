@@ -78,6 +78,19 @@
 {{- if and (eq (toString $strategy.maxSurge) "0") (eq (toString $strategy.maxUnavailable) "0") -}}
 {{- fail (printf "pools.%s.strategy has maxSurge 0 and maxUnavailable 0; accepted: one of them above 0" $name) -}}
 {{- end -}}
+{{- with $pool.scaling -}}
+{{- if gt (int .minReplicas) (int .maxReplicas) -}}
+{{- fail (printf "pools.%s.scaling.minReplicas is %d, but maxReplicas is %d; accepted: at most that" $name (int .minReplicas) (int .maxReplicas)) -}}
+{{- end -}}
+{{- range $other, $another := $.Values.pools -}}
+{{- if and (ne $other $name) (eq $another.role $pool.role) -}}
+{{- fail (printf "pools.%s.scaling is set, but pools.%s has role %s too; accepted: one pool of a role that is scaled, since routers count the workers of a role" $name $other $pool.role) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $.Values.router.door.secret (not $.Values.tls.requireClientCertificates) -}}
+{{- fail (printf "tls.requireClientCertificates is false, but pools.%s.scaling and router.door.secret are set; accepted: true, since KEDA proves by its certificate that it may ask" $name) -}}
+{{- end -}}
+{{- end -}}
 {{- $roles = append $roles $pool.role -}}
 {{- $gpus = append $gpus (gt (int (($pool.gpu | default dict).count | default 0)) 0) -}}
 {{- end -}}
@@ -145,6 +158,7 @@
 {{- if .Values.gateway.enabled }}{{ $needed = append $needed "gateway" }}{{ end -}}
 {{- if or .Values.redis.builtIn.enabled (and .Values.gateway.enabled .Values.gateway.redis.builtIn.enabled) }}{{ $needed = append $needed "redis" }}{{ end -}}
 {{- if .Values.monitoring.serviceMonitor.enabled }}{{ $needed = append $needed "client" }}{{ end -}}
+{{- range $pool := .Values.pools }}{{ if $pool.scaling }}{{ $needed = append $needed "operator" }}{{ end }}{{ end -}}
 {{- range $part, $secret := $tls.secrets -}}
 {{- if and (eq $tls.mode "secrets") (not $secret) (has $part $needed) -}}
 {{- fail (printf "tls.secrets.%s is missing, but tls.mode is secrets; accepted: a Secret with tls.crt, tls.key and ca.crt" $part) -}}
