@@ -1,7 +1,8 @@
 """Measurements, one command each: `python -m benchmarks`. In reading order:
 
 - `__main__`: all commands; `flags`: what their command lines share; `report`: how they report
-- `claims`: what is claimed about scheduling, in simulation; `fairness`: tenants, in simulation
+- `claims`: what is claimed about scheduling, in simulation; `fairness`: tenants, in simulation;
+  `autoscaling`: a day of a fleet that grows and shrinks, in simulation
 - `fleets`: real fleets under load; `failures`: fleets whose processes die, leave or stall
 - `peers`: the frontends of others, in turns with Baton's
 - `costs`: single steps, decisions and checksums, timed in one process; `decodes`: requests for them

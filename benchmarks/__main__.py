@@ -54,6 +54,9 @@ COMMANDS: dict[str, Command] = {
         "fleets.doors.batches", "interactive promises with and without a batch under way", seeds=THREE_SEEDS
     ),
     "claims": Command("claims.command", "the claims about scheduling, in simulation", has_model=False),
+    "autoscaling": Command(
+        "autoscaling", "a day of a fleet that grows and shrinks, beside HPAs, in simulation", has_model=False
+    ),
     "fairness": Command(
         "fairness", "the share of a tenant beside one that asks for nine times as much", has_model=False
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 
 from scheduling.value import value
 
@@ -61,10 +62,11 @@ class Slot:
     @property
     def row(self) -> tuple[float, ...]:
         """All numbers in one row, in which several routers' slots are added."""
-        return (*(getattr(self, name) for name in _SUMS), *self.slacks, *self.paces)
+        return (*_sums_of(self), *self.slacks, *self.paces)
 
 
 _SUMS = tuple(field.name for field in fields(Slot) if field.name not in ("slacks", "paces"))
+_sums_of = attrgetter(*_SUMS)
 ROW = len(_SUMS) + 2 * BUCKETS
 """Numbers in a row."""
 EMPTY = Slot()

@@ -20,10 +20,10 @@ from scheduling.placement import Placement
 from scheduling.scaling.demand import SLOT_S, Slot, of_row, total
 from scheduling.scaling.replay import (
     WorkerModel,
-    kept_first_tokens,
-    kept_seats,
+    first_tokens,
     mean_sequence,
     prompt_speed,
+    seats_found,
     step_s,
     tightest_pace_s,
     work_s,
@@ -35,7 +35,7 @@ MOST_WORKERS = 4096
 LATEST = round(60 / SLOT_S)
 """The slots of the last minute."""
 MOST_GROWTH = 2.0
-CLEAR = 2.0
+CLEAR = 2.5
 """A trend counts if it is this many times its standard error."""
 
 
@@ -148,7 +148,8 @@ def _prompts(slots: Sequence[Slot], worker: WorkerModel, goal: Goal) -> Judge:
     whole = total(slots)
     work = work_s(whole.prompt_tokens, whole.prompt_squares, speed)
     first = math.ceil(work / (SLOT_S * len(slots)))
-    return first, lambda num: kept_first_tokens(slots, num, speed) >= goal.goodput
+    kept = first_tokens(slots, speed)
+    return first, lambda num: kept(num) >= goal.goodput
 
 
 def _sequences(slots: Sequence[Slot], recent: Sequence[Slot], worker: WorkerModel, goal: Goal) -> Judge:
@@ -157,7 +158,8 @@ def _sequences(slots: Sequence[Slot], recent: Sequence[Slot], worker: WorkerMode
     lifetime_s = mean.output_tokens * step_s(worker, mean, mean.seats)
     alive = sum(slot.sequences for slot in slots) / (SLOT_S * len(slots)) * lifetime_s
     first = math.ceil(alive / mean.seats)
-    return first, lambda num: kept_seats(slots, num, worker, mean) >= goal.goodput
+    kept = seats_found(slots, worker, mean)
+    return first, lambda num: kept(num) >= goal.goodput
 
 
 def _mixed(slots: Sequence[Slot], worker: WorkerModel, goal: Goal) -> Judge:
@@ -171,12 +173,12 @@ def _mixed(slots: Sequence[Slot], worker: WorkerModel, goal: Goal) -> Judge:
         if share <= 0:
             return False
         mean = mean_sequence(whole, worker, pace_s, share)
-        if kept_seats(slots, num, worker, mean, share) < goal.goodput:
+        if seats_found(slots, worker, mean, share)(num) < goal.goodput:
             return False
         lifetime_s = mean.output_tokens * step_s(worker, mean, mean.seats) / share
         alive = min(mean.seats, whole.sequences / (SLOT_S * len(slots)) * lifetime_s / num)
         speed = prompt_speed(limited, alive, mean.context_tokens)
-        return kept_first_tokens(slots, num, speed) >= goal.goodput
+        return first_tokens(slots, speed)(num) >= goal.goodput
 
     return math.ceil(2 * work), holds
 
@@ -185,7 +187,7 @@ def growth(loads: Sequence[float], ahead_s: float) -> float:
     """Return how many times the present load is expected after `ahead_s`, from 1 to `MOST_GROWTH`.
 
     It is a straight line through the load of as many slots as are ahead, and at least a minute's; 1 if the
-    line does not clearly rise.
+    line does not clearly rise. The slope counts less its standard error.
     """
     count = min(len(loads), max(LATEST, round(ahead_s / SLOT_S)))
     last = loads[-count:]
@@ -199,7 +201,7 @@ def growth(loads: Sequence[float], ahead_s: float) -> float:
     present = mean + slope * middle
     if slope <= CLEAR * error or present <= 0:
         return 1.0
-    return min(MOST_GROWTH, 1 + slope * ahead_s / SLOT_S / present)
+    return min(MOST_GROWTH, 1 + (slope - error) * ahead_s / SLOT_S / present)
 
 
 def _grown(slot: Slot, by: float) -> Slot:

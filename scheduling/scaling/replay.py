@@ -9,7 +9,7 @@ mean leaves one. Refused requests cost nothing: no backlog grows past the longes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from scheduling.admission.prediction import (
     DecodeView,
@@ -69,39 +69,44 @@ def work_s(tokens: float, squares: float, speed: PrefillSpeed) -> float:
     return tokens / speed.rate + c5 * before + c6 * before / speed.chunk
 
 
-def kept_first_tokens(slots: Sequence[Slot], num_workers: int, speed: PrefillSpeed) -> float:
-    """Return the share of promised first tokens that would have been in time; 1 if none was promised.
+def first_tokens(slots: Sequence[Slot], speed: PrefillSpeed) -> Callable[[int], float]:
+    """Return a function from a number of workers to the share of promised first tokens in time.
 
-    It is 0 if the workers could not have computed all prompts, those without a promise included.
+    The share is 1 if none was promised, and 0 if the workers could not have computed all prompts, those
+    without a promise included.
     """
-    works = [work_s(slot.promised_tokens, slot.promised_squares, speed) for slot in slots]
-    everything = sum(work_s(slot.prompt_tokens, slot.prompt_squares, speed) for slot in slots)
-    if everything > FULLEST * num_workers * SLOT_S * len(slots):
-        return 0.0
-    promised = sum(slot.promised for slot in slots)
-    if promised == 0:
-        return 1.0
     late = speed.view.cost.ratio_q95
+    works = [late * work_s(slot.promised_tokens, slot.promised_squares, speed) for slot in slots]
+    loads = [_recent_mean(works, place) / SLOT_S for place in range(len(works))]
+    slacks = [[(edge_s(place), num) for place, num in enumerate(slot.slacks) if num] for slot in slots]
     whole = total(slots)
-    service_s = late * sum(works) / promised
-    variation = _variation(whole)
-    backlog_s, kept = 0.0, 0.0
-    for place, slot in enumerate(slots):
-        recent = works[max(0, place + 1 - SMOOTH) : place + 1]
-        utilisation = late * sum(recent) / (len(recent) * num_workers * SLOT_S)
-        before_s = backlog_s
-        backlog_s = max(0.0, backlog_s + late * works[place] / num_workers - SLOT_S)
-        fluid_s = (before_s + backlog_s) / 2
-        longest_s = 0.0
-        for bucket, count in enumerate(slot.slacks):
-            if count:
-                longest_s = edge_s(bucket)
-                late_share = _waits_longer(
-                    longest_s - fluid_s, num_workers, utilisation, service_s * (1 + variation) / 2
+    everything_s = work_s(whole.prompt_tokens, whole.prompt_squares, speed)
+    promised = whole.promised
+    scale_s = sum(works) / promised * (1 + _variation(whole)) / 2 if promised else 0.0
+
+    def kept(num_workers: int) -> float:
+        if everything_s > FULLEST * num_workers * SLOT_S * len(slots):
+            return 0.0
+        if not promised:
+            return 1.0
+        backlog_s, in_time = 0.0, 0.0
+        for work, load, waits in zip(works, loads, slacks, strict=True):
+            before_s = backlog_s
+            backlog_s = max(0.0, backlog_s + work / num_workers - SLOT_S)
+            fluid_s = (before_s + backlog_s) / 2
+            for wait_s, num in waits:
+                in_time += num * (
+                    1 - _waits_longer(wait_s - fluid_s, num_workers, load / num_workers, scale_s)
                 )
-                kept += count * (1 - late_share)
-        backlog_s = min(backlog_s, max(longest_s, before_s))
-    return kept / promised
+            backlog_s = min(backlog_s, max(waits[-1][0] if waits else 0.0, before_s))
+        return in_time / promised
+
+    return kept
+
+
+def _recent_mean(works: Sequence[float], place: int) -> float:
+    recent = works[max(0, place + 1 - SMOOTH) : place + 1]
+    return sum(recent) / len(recent)
 
 
 def _variation(slot: Slot) -> float:
@@ -141,26 +146,34 @@ def step_s(worker: WorkerModel, sequences: Sequences, batch: float) -> float:
     return decode_step_s(_decoding(worker, sequences.context_tokens), round(batch))
 
 
-def kept_seats(
-    slots: Sequence[Slot], num_workers: int, worker: WorkerModel, sequences: Sequences, share: float = 1.0
-) -> float:
-    """Return the share of sequences that would have found a seat in which their pace is kept."""
-    everything = sum(slot.sequences for slot in slots)
-    if everything == 0:
-        return 1.0
-    seats = num_workers * sequences.seats
-    first = slots[:SMOOTH]
-    alive, kept = 0.0, 0.0
-    for place, slot in enumerate(slots):
-        lifetime_s = sequences.output_tokens * step_s(worker, sequences, alive / num_workers) / share
-        if place == 0:
-            alive = min(seats, sum(begin.sequences for begin in first) / (len(first) * SLOT_S) * lifetime_s)
-        stays = math.exp(-SLOT_S / lifetime_s)
-        steady = slot.sequences / SLOT_S * lifetime_s
-        alive = alive * stays + steady * (1 - stays)
-        kept += slot.sequences * _finds_seat(seats, alive)
-        alive = min(alive, seats)
-    return kept / everything
+def seats_found(
+    slots: Sequence[Slot], worker: WorkerModel, sequences: Sequences, share: float = 1.0
+) -> Callable[[int], float]:
+    """Return a function from a number of workers to the share of sequences that would have found a seat in
+    which their pace is kept.
+    """
+    counts = [slot.sequences for slot in slots]
+    everything, first = sum(counts), counts[:SMOOTH]
+    view, per_step = _decoding(worker, sequences.context_tokens), sequences.output_tokens / share
+
+    def kept(num_workers: int) -> float:
+        if not everything:
+            return 1.0
+        seats, found = num_workers * sequences.seats, 0.0
+        rate = sum(first) / (len(first) * SLOT_S)
+        alive = min(seats, rate * per_step * decode_step_s(view, 1))
+        # A few rounds are enough: the step grows far less than the batch does.
+        for _ in range(4):
+            alive = min(seats, rate * per_step * decode_step_s(view, math.ceil(alive / num_workers)))
+        for count in counts:
+            lifetime_s = per_step * decode_step_s(view, math.ceil(alive / num_workers))
+            stays = math.exp(-SLOT_S / lifetime_s)
+            alive = alive * stays + count / SLOT_S * lifetime_s * (1 - stays)
+            found += count * _finds_seat(seats, alive)
+            alive = min(alive, seats)
+        return found / everything
+
+    return kept
 
 
 def tightest_pace_s(whole: Slot, share: float) -> float:

@@ -24,10 +24,10 @@ from scheduling.scaling.need import (
 )
 from scheduling.scaling.replay import (
     WorkerModel,
-    kept_first_tokens,
-    kept_seats,
+    first_tokens,
     mean_sequence,
     prompt_speed,
+    seats_found,
     tightest_pace_s,
     work_s,
 )
@@ -64,13 +64,15 @@ def times(slots: Sequence[Slot], by: float) -> list[Slot]:
 def test_so_many_keep_the_promises_and_one_less_does_not(slots: list[Slot]) -> None:
     num, speed = prefill(slots), prompt_speed(WORKER)
     if any(slot.prompts for slot in slots):
-        assert kept_first_tokens(slots, num, speed) >= STEADY.goodput
-        assert num == 1 or kept_first_tokens(slots, num - 1, speed) < STEADY.goodput
+        kept = first_tokens(slots, speed)
+        assert kept(num) >= STEADY.goodput
+        assert num == 1 or kept(num - 1) < STEADY.goodput
         whole = total(slots)
         mean = mean_sequence(whole, WORKER, tightest_pace_s(whole, 1 - STEADY.goodput))
         num = decode(slots)
-        assert kept_seats(slots, num, WORKER, mean) >= STEADY.goodput
-        assert num == 1 or kept_seats(slots, num - 1, WORKER, mean) < STEADY.goodput
+        kept = seats_found(slots, WORKER, mean)
+        assert kept(num) >= STEADY.goodput
+        assert num == 1 or kept(num - 1) < STEADY.goodput
 
 
 @given(loads, st.floats(1, 4))

@@ -1,0 +1,143 @@
+"""Simulate a day of a fleet that grows and shrinks: by predicted promises, or by metrics as usual.
+
+Each day is played under the router's own decision, and under HorizontalPodAutoscalers on utilisation and on
+queue length with several targets. Of the targets of one arm, the cheapest counts that keeps at least as many
+promises on the same day: a choice in hindsight that nobody has who runs a fleet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from benchmarks.report import report
+from reporting.progress import tracked
+from reporting.section import Goal as Claim
+from reporting.section import Section, markdown, ratios
+from reporting.tables import cell
+from scheduling.cost.cost_model import CostModel
+from scheduling.policies.slack import ARRIVAL_S
+from scheduling.scaling.need import Goal
+from scheduling.scaling.replay import WorkerModel
+from services.profiles import load_profile
+from sim.scaling.arms import Arm, Queue, Slack, Utilisation
+from sim.scaling.day import HOUR_S, DaySpec, Promise, requests
+from sim.scaling.play import DayResult, Limits, play
+
+PROFILE = "h200-llama-3.1-8b"
+SLOWER = 20
+"""All costs, and all promises, are so many times those of the profile: fewer requests keep a fleet busy."""
+GOODPUT = 0.97
+CHAT, LOOSE, LOOSEST = Promise(0.4, 0.025), Promise(2.0, 0.05), Promise(5.0, 0.1)
+DAYS = {
+    "chat by day, some documents in office hours": DaySpec(CHAT, LOOSE, 0.5, 3.0, 0.25),
+    "chat by day, many documents at night": DaySpec(CHAT, LOOSEST, 0.3, 2.5, 0.6, (20 * HOUR_S, 30 * HOUR_S)),
+}
+TARGETS = {
+    "utilisation": ((0.7, 0.25), (0.8, 0.25), (0.8, 0.4)),
+    "queue": ((1.5, 70.0), (1.5, 90.0), (2.5, 70.0)),
+}
+"""For prefill and for decode. Utilisation is a share of time and a share of memory, the queue a number of
+requests at each worker."""
+MOST_SHARE = 0.85
+
+
+def worker() -> WorkerModel:
+    """Return the worker of all days."""
+    profile = load_profile(PROFILE)
+    cost = profile.cost
+    slower = CostModel(
+        tuple(SLOWER * cost_s for cost_s in cost.coefficients),
+        cost.knee_tokens,
+        cost.ratio_q10,
+        cost.ratio_q50,
+        cost.ratio_q95,
+    )
+    return WorkerModel(
+        slower,
+        profile.token_budget,
+        profile.num_blocks,
+        profile.block_size,
+        profile.max_num_seqs,
+        SLOWER * ARRIVAL_S,
+    )
+
+
+def arms(model: WorkerModel) -> Iterator[tuple[str, Arm]]:
+    """Yield all arms, those of one kind under the same name."""
+    yield "slack", Slack(model, Goal(goodput=GOODPUT))
+    for prefill, decode in TARGETS["utilisation"]:
+        yield "utilisation", Utilisation(prefill, decode, model)
+    for prefill, decode in TARGETS["queue"]:
+        yield "queue", Queue(prefill, decode)
+
+
+def slowed(spec: DaySpec) -> DaySpec:
+    """Return a day whose promises are as much longer as the worker is slower."""
+    chat, long = (
+        Promise(SLOWER * promise.ttft_s, SLOWER * promise.tpot_s) for promise in (spec.chat, spec.documents)
+    )
+    return replace(spec, chat=chat, documents=long)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--days", type=int, nargs="+", choices=range(1, len(DAYS) + 1), default=[1, 2], metavar="N",
+        help="which kinds of day (1 2)",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play every kind of day with all seeds under all arms."""
+    model, names = worker(), [list(DAYS)[number - 1] for number in args.days]
+    found: dict[str, dict[int, dict[str, list[DayResult]]]] = {name: {} for name in names}
+    cases = [(name, seed) for name in names for seed in args.seeds]
+    for name, seed in tracked(cases, "days"):
+        day = list(requests(slowed(DAYS[name]), seed))
+        results = found[name][seed] = {}
+        for kind, arm in arms(model):
+            results.setdefault(kind, []).append(play(day, model, arm, seed, Limits()))
+    return report(args, [_section(name, seeds) for name, seeds in found.items()])
+
+
+def cheapest(results: Sequence[DayResult], kept_share: float) -> DayResult | None:
+    """Return the result with the fewest worker-hours that keeps this share; None if none does."""
+    enough = [result for result in results if result.kept_share >= kept_share]
+    return min(enough, key=lambda result: result.worker_hours, default=None)
+
+
+def _section(name: str, seeds: dict[int, dict[str, list[DayResult]]]) -> Section:
+    ours = [results["slack"][0] for results in seeds.values()]
+    rows = [_row("slack", ours, None)]
+    best = [math.inf] * len(ours)
+    for kind, targets in TARGETS.items():
+        by_target = [[results[kind][place] for results in seeds.values()] for place in range(len(targets))]
+        for target, results in zip(targets, by_target, strict=True):
+            rows.append(_row(kind, results, target))
+        for place, (played, own) in enumerate(zip(seeds.values(), ours, strict=True)):
+            found = cheapest(played[kind], own.kept_share)
+            if found is not None:
+                best[place] = min(best[place], found.worker_hours)
+    shares = ratios([result.worker_hours for result in ours], best)
+    claim = Claim("worker-hours, by the better HPA's that keeps as much", shares, MOST_SHARE, at_least=False)
+    header = ("arm", "target, prefill and decode", "kept, %", "refused, %", "worker-hours", "flaps a day")
+    method = (
+        f"A day of {round(sum(result.requests for result in ours) / len(ours))} requests; seeds "
+        f"{', '.join(map(str, seeds))}. Workers as {PROFILE}, {SLOWER} times slower, with promises "
+        f"{SLOWER} times as long; they start in 90 to 150 s. `slack` aims at {GOODPUT:.0%}. An HPA syncs "
+        "each 15 s with a tolerance of 0.1; it scales down to the most of 300 s, and of 120 s for `slack`."
+    )
+    return Section(f"autoscaling: {name}", method, (claim,), (markdown(header, rows),))
+
+
+def _row(kind: str, results: list[DayResult], target: tuple[float, float] | None) -> tuple[str, ...]:
+    return (
+        kind,
+        "–" if target is None else f"{target[0]:g}, {target[1]:g}",
+        cell([result.kept_share for result in results], 100, ".2f"),
+        cell([result.refused_share for result in results], 100, ".2f"),
+        cell([result.worker_hours for result in results], spec=".0f"),
+        cell([float(result.flaps) for result in results], spec=".0f"),
+    )

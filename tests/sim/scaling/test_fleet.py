@@ -1,0 +1,70 @@
+"""The fleet in the large agrees with the fleet step by step, and loses nothing."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice, takewhile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling.placement import Placement
+from scheduling.scaling.need import Goal
+from scheduling.scaling.replay import WorkerModel
+from services.profiles import load_profile
+from sim import FleetShape, SimSpec, run
+from sim.commands.arms import Arm
+from sim.commands.search import judge
+from sim.scaling.arms import Arm as ScalingArm
+from sim.scaling.arms import Queue, Slack, Utilisation
+from sim.scaling.day import Asked, DaySpec, Promise, bursts, requests
+from sim.scaling.fleet import Fleet
+from sim.scaling.play import Limits, play
+from sim.workload import Promises, draw
+
+PROFILE = load_profile("h200-llama-3.1-8b")
+WORKER = WorkerModel(
+    PROFILE.cost, PROFILE.token_budget, PROFILE.num_blocks, PROFILE.block_size, PROFILE.max_num_seqs, 0.05
+)
+PROMISE = Promise(0.4, 0.025)
+DAY = DaySpec(PROMISE, Promise(2.0, 0.05), 1.0, 20.0, 1.0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_it_keeps_about_as_many_promises_as_the_fleet_step_by_step(size: int) -> None:
+    promises = Promises(ttft_ms=400, tpot_ms=25)
+    trace = draw("chat", "poisson", 24.0, 40.0, 1, promises)
+    spec = SimSpec(PROFILE, FleetShape(size, size), trace, placement=Placement.DISAGGREGATED)
+    exact = judge(Arm("slack", Placement.DISAGGREGATED, spec.fleet, None), run(spec)).good
+    fleet = Fleet(WORKER, 1)
+    for role in ("prefill", "decode"):
+        fleet.scale(role, size, at_once=True)
+    for request in trace:
+        fleet.arrive(Asked(request.at_s, request.prompt_tokens, request.output_tokens, PROMISE))
+    fleet.advance(fleet.now + 60)
+    tally = fleet.finish()
+    assert tally.kept / tally.requests == pytest.approx(exact, abs=0.1)
+
+
+@given(st.integers(0, 99), st.sampled_from(["slack", "utilisation", "queue"]))
+@settings(max_examples=6)
+def test_every_request_ends_and_every_worker_is_paid_for(seed: int, kind: str) -> None:
+    arms: dict[str, ScalingArm] = {
+        "slack": Slack(WORKER, Goal()),
+        "utilisation": Utilisation(0.6, 0.3, WORKER),
+        "queue": Queue(1.0, 60.0),
+    }
+    begin = list(takewhile(lambda asked: asked.at_s < 900, requests(DAY, seed)))
+    result = play(begin, WORKER, arms[kind], seed, Limits())
+    assert result.requests == len(begin)
+    assert result.kept_share + result.refused_share <= 1
+    assert result.worker_hours >= 2 * 900 / 3600
+
+
+def test_a_day_is_the_same_for_the_same_seed_and_has_bursts() -> None:
+    one, same, other = (list(islice(requests(DAY, seed), 2000)) for seed in (3, 3, 4))
+    assert one == same != other
+    times = [asked.at_s for asked in one]
+    assert times == sorted(times)
+    assert bursts(DAY, random.Random(1))
