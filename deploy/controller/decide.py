@@ -77,7 +77,8 @@ def _roll(seen: Seen, deployment: Deployment) -> Iterator[Step]:
     still_ready = sum(pod.standing is Standing.RETIRING and pod.ready and pod.gated for pod in old)
     yield from _join(newcomers[: max(0, free - still_ready)])
     yield from _join(list(_joinable(seen, old))[: max(0, free - len(newcomers))])
-    num_needed = min(_budget(seen, deployment), len(newcomers) - free)
+    retiring = sum(pod.standing is Standing.RETIRING for pod in old)  # a current one comes back
+    num_needed = min(_budget(seen, deployment) - retiring, len(newcomers) - free)
     yield from _retire(seen, (pod for pod in serving if pod.revision != deployment.revision), num_needed)
 
 
@@ -98,7 +99,7 @@ def _scale(seen: Seen, deployment: Deployment) -> Iterator[Step]:
     if leavers and len(leavers) == len(idle):  # else one that works, and was not chosen, could be taken
         yield SetReplicas(deployment.replicas - min(surplus, len(leavers)))
         return
-    num_needed = min(_budget(seen, deployment), surplus - len(retiring))
+    num_needed = min(_budget(seen, deployment), surplus) - len(retiring)
     yield from _retire(seen, (pod for pod in live if pod.standing is Standing.IN_SERVICE), num_needed)
 
 
@@ -111,10 +112,9 @@ def _joinable(seen: Seen, pods: Iterable[Pod]) -> Iterator[Pod]:
 
 
 def _budget(seen: Seen, deployment: Deployment) -> int:
-    """Return how many more may start to leave now."""
+    """Return how many may be retiring now, beside those that leave."""
     leaving = sum(not pod.overdue for pod in seen.leaving)
-    retiring = sum(pod.standing is Standing.RETIRING for pod in seen.live)
-    return max(1, deployment.replicas // AT_ONCE) - leaving - retiring
+    return max(1, deployment.replicas // AT_ONCE) - leaving
 
 
 def _cheapest_first(seen: Seen, pods: Iterable[Pod]) -> list[Pod]:

@@ -46,6 +46,13 @@ def test_a_rollout_replaces_the_cheapest_old_worker() -> None:
     assert steps == (SetStanding("b", Standing.RETIRING),)
 
 
+def test_a_revert_takes_back_a_worker_that_was_to_leave() -> None:
+    wanted_back = Pod("a", "new", Standing.RETIRING)
+    pods = (wanted_back, working("b", "old"), working("c", "old"))
+    steps = decide(seen(2, *pods, says=fleet(a=0, b=30, c=40), replicas=2))
+    assert steps == (SetStanding("b", Standing.RETIRING),)
+
+
 def test_a_new_worker_waits_until_every_router_routes_to_it() -> None:
     both = fleet(a=0).views
     knows_more = replace(both[1], workers={"a": Worker(), "b": Worker()})
