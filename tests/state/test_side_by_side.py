@@ -195,24 +195,37 @@ class SideBySide(RuleBasedStateMachine):
 
     @invariant()
     def sums_are_those_of_the_entries(self) -> None:
-        entries = {key: value.split() for key, value in self.admin.hgetall(keys.entries()).items()}
-        waiting: list[Any] = self.admin.zrange(keys.queue(), 0, -1)
-        assert set(waiting) | set(self.admin.zrange(keys.grants(), 0, -1)) == set(entries)
-        for name, width in zip(keys.queue_sums(), BUCKETS, strict=True):
+        found, waiting, granted, *kept = self._read(
+            lambda pipe: pipe.hgetall(keys.entries()),
+            lambda pipe: pipe.zrange(keys.queue(), 0, -1),
+            lambda pipe: pipe.zrange(keys.grants(), 0, -1),
+            *(lambda pipe, name=name: pipe.hgetall(name) for name in keys.queue_sums()),
+        )
+        entries = {key: value.split() for key, value in found.items()}
+        assert set(waiting) | set(granted) == set(entries)
+        for totals, width in zip(kept, BUCKETS, strict=True):
             sums: Counter[str] = Counter()
             for key in waiting:
                 sums[str(int(entries[key][0]) // width)] += int(entries[key][1])
-            kept = {field: int(total) for field, total in self.admin.hgetall(name).items()}
-            assert kept == {field: total for field, total in sums.items() if total}
+            numbers = {field: int(total) for field, total in totals.items()}
+            assert numbers == {field: total for field, total in sums.items() if total}
 
     @invariant()
     def ledgers_add_up(self) -> None:
         names = [keys.credits_of(key) for key in ("p1:a", "p2:a")]
-        for name in names + [keys.leases_of(key) for key in ("d1:a", "d2:a", "d3:a")]:
-            fields = {key: value.split() for key, value in self.admin.hgetall(name).items()}
+        names += [keys.leases_of(key) for key in ("d1:a", "d2:a", "d3:a")]
+        for ledger in self._read(*(lambda pipe, name=name: pipe.hgetall(name) for name in names)):
+            fields = {key: value.split() for key, value in ledger.items()}
             total, soonest = fields.pop("", ("0", "0"))
             assert int(total) == sum(int(amount) for amount, _ in fields.values())
             assert int(soonest) <= min((int(expiry) for _, expiry in fields.values()), default=0)
+
+    def _read(self, *calls: Callable[[Any], Any]) -> list[Any]:
+        """Return what Redis answers to all of these, in one round trip: there are thousands of steps."""
+        with self.admin.pipeline(transaction=False) as pipe:
+            for call in calls:
+                call(pipe)
+            return list(pipe.execute())
 
 
 async def _answer(operation: Operation, store: AnyStore) -> object:
