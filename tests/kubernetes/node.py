@@ -162,6 +162,8 @@ def _start_control_plane(programs: Programs) -> None:
         "--service-cluster-ip-range", network.SERVICE_ADDRESSES, "--endpoint-reconciler-type=lease",
         # Without it `kubectl logs` and `exec` look the node's name up, which no DNS knows.
         "--kubelet-preferred-address-types=InternalIP",
+        # A watch, such as that of the names, lasts as long as the node, not half an hour.
+        "--min-request-timeout=1000000",
     )  # fmt: skip
     wait_until("the API server's certificate", (pki / "apiserver.crt").exists, 90.0)
     _write_kubeconfig(pki / "apiserver.crt", token)
@@ -240,7 +242,8 @@ def _stop(programs: Programs, names: Names) -> None:
         "apiserver",
         "etcd",
     ):
-        programs.stop(name)
+        # The API server would wait for its watches to end. Nothing of its state is kept.
+        programs.stop(name, grace_s=3.0)
     if programs.pid("dockerd") is not None:
         with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
             containers = docker("ps", "--all", "--quiet").split()
@@ -269,6 +272,13 @@ def _unmount(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt), node():
-        sys.stderr.write(f"export KUBECONFIG={KUBECONFIG} DOCKER_HOST={DOCKER_HOST}; Ctrl-C ends the node\n")
-        threading.Event().wait()
+    try:
+        with node():
+            sys.stderr.write(
+                f"export KUBECONFIG={KUBECONFIG} DOCKER_HOST={DOCKER_HOST}; Ctrl-C ends the node\n"
+            )
+            threading.Event().wait()
+    except Missing as missing:
+        sys.exit(str(missing))
+    except KeyboardInterrupt:
+        pass
