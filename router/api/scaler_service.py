@@ -7,6 +7,7 @@ Redis. Without Redis nothing is answered, and KEDA leaves the number of replicas
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import grpc.aio
@@ -63,8 +64,10 @@ class ScalerService(externalscaler_pb2_grpc.ExternalScalerServicer):
                 await context.write(pb.IsActiveResponse(result=is_active))
                 told = is_active
             # Only the first request to an idle fleet is urgent; other routers' are seen within a slot.
-            wakes = demand.came.wait() if not is_active else asyncio.sleep(SLOT_S)
-            await asyncio.wait([asyncio.ensure_future(wakes)], timeout=SLOT_S)
+            wakes = asyncio.sleep(SLOT_S) if is_active else demand.came.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SLOT_S):
+                    await wakes
 
     async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
         role, _ = asked_of(request.scalerMetadata)

@@ -10,6 +10,7 @@ import pytest
 from baton.keda.v1 import externalscaler_pb2 as pb
 from baton.keda.v1 import externalscaler_pb2_grpc
 from baton.v1 import generation_pb2
+from router.api import scaler_service
 from router.api.error_interceptor import ErrorInterceptor
 from router.api.scaler_service import ScalerService
 from router.core.core import RouterCore
@@ -96,6 +97,28 @@ async def test_the_first_request_to_an_idle_fleet_is_pushed(fleet: RunningFleet)
         assert isinstance(then, pb.IsActiveResponse)
         assert then.result
         await sent
+        stream.cancel()
+
+
+async def test_a_stream_to_an_idle_fleet_leaves_nothing_behind(
+    fleet: RunningFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaler_service, "SLOT_S", 0.01)
+    await fleet.pair()
+    num_looks, demand_of = 0, fleet.store.demand
+
+    async def counted() -> list[demand.Slot]:
+        nonlocal num_looks
+        num_looks += 1
+        return await demand_of()
+
+    monkeypatch.setattr(fleet.store, "demand", counted)
+    async with grpc.aio.insecure_channel(fleet.address) as channel:
+        stream = externalscaler_pb2_grpc.ExternalScalerStub(channel).StreamIsActive(asked())
+        await until(lambda: num_looks > 2)
+        before = len(asyncio.all_tasks())
+        await until(lambda: num_looks > 30)
+        assert len(asyncio.all_tasks()) < before + 10
         stream.cancel()
 
 
