@@ -1,4 +1,4 @@
-"""What a release cannot work with is said where people look, and nothing that serves is taken down.
+"""A release that cannot work says so where people look, and takes nothing down that serves.
 
 `make test-kubernetes` runs these.
 """
