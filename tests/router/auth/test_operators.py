@@ -97,6 +97,16 @@ async def codes(made: Certificates, address: str, part: str, api_key: str | None
         ("operator", TENANT, grpc.StatusCode.PERMISSION_DENIED),
         ("operator", "baton_wrong", grpc.StatusCode.UNAUTHENTICATED),
     ],
+    # Keys are drawn anew in each process, and cases must have the same names in all.
+    ids=[
+        "operator",
+        "client, operator's key",
+        "client",
+        "worker",
+        "client, tenant's key",
+        "operator, tenant's key",
+        "operator, wrong key",
+    ],
 )
 async def test_only_operators_ask_how_many_workers_are_needed(
     made: Certificates, address: str, part: str, api_key: str | None, code: grpc.StatusCode
