@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +57,15 @@ def kubectl(*arguments: str, stdin: str | None = None, timeout_s: float = 120.0)
 def docker(*arguments: str, timeout_s: float = 120.0) -> str:
     """Return what a docker command prints, on the node's own engine."""
     return run("docker", "--host", DOCKER_HOST, *arguments, timeout_s=timeout_s)
+
+
+def exits(since_s: float) -> dict[str, tuple[int, float]]:
+    """Return the exit code and the time of each container that ended since a time of the clock."""
+    window = f"--since={since_s:.3f}", f"--until={time.time():.3f}"
+    shape = "{{.ID}} {{.Actor.Attributes.exitCode}} {{.TimeNano}}"
+    lines = docker("events", *window, "--filter=event=die", f"--format={shape}").splitlines()
+    ended = (line.split() for line in lines)
+    return {container: (int(code), int(nanoseconds) / 1e9) for container, code, nanoseconds in ended}
 
 
 def run(*command: str, stdin: str | None = None, timeout_s: float = 120.0) -> str:

@@ -125,7 +125,7 @@ class Release:
             found.extend(pod for pod in pods if before[pod.name] > 0 and pod.tokens > before[pod.name])
             return bool(found)
 
-        wait_until(f"a {pool or component} pod streams", look, 60.0)
+        wait_until(f"a {pool or component} pod streams", look, 180.0)
         return found[0]
 
     def doors(self) -> Doors:

@@ -1,4 +1,4 @@
-"""A release that cannot work says so where people look, and takes nothing down that serves.
+"""An upgrade that cannot work is explained where people look, and takes nothing down that serves.
 
 `make test-kubernetes` runs these.
 """
