@@ -216,7 +216,7 @@ def torch_arguments() -> Iterator[Mapping[str, str]]:
     handler = functools.partial(_Quiet, directory=str(wheels))
     with _serve(handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield {"TORCH_PIP_ARGS": f"--find-links http://127.0.0.1:{server.server_address[1]}/"}
+        yield {"TORCH_PIP_ARGS": f"--no-index --find-links http://127.0.0.1:{server.server_address[1]}/"}
         server.shutdown()
 
 
