@@ -29,7 +29,7 @@ STANDARD = {
 }
 INFERENCE, OPERATORS = "baton.v1.InferenceService", "baton.operators.v1.FleetService"
 SERVES = {
-    "router-0": {INFERENCE, OPERATORS},
+    "router-0": {INFERENCE, OPERATORS, "externalscaler.ExternalScaler"},
     "prefill-0": {"baton.worker.v1.WorkerService", "baton.worker.v1.KVTransferService"},
     "decode-0": {"baton.worker.v1.WorkerService", "baton.worker.v1.KVTransferService"},
 }

@@ -198,7 +198,7 @@ async def test_a_schema_is_kept_whole_and_streamed(served: Served) -> None:
     form["schema"] = {"not": {}}
     with pytest.raises(openai.BadRequestError, match="not") as refused:
         await served.client.chat.completions.create(**asked)
-    assert refused.value.param == "response_format.json_schema"
+    assert refused.value.param == "response_format.json_schema.schema"
 
 
 class Weather(BaseModel):

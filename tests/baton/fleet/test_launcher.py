@@ -139,9 +139,10 @@ async def test_missing_packages_of_the_gateway_are_named_with_a_remedy(
 
 
 async def test_a_gateway_starts_after_the_routers_and_stops_before_them(make_spec: MakeSpec) -> None:
-    """The gateway is deaf to SIGTERM, so it takes its whole grace."""
+    """Both are deaf to SIGTERM, so each takes its whole grace, and the router's end cannot be missed."""
     events: list[FleetEvent] = []
-    spec = make_spec(gateways=1, extra_args={"gateway": ("--act", "deaf")})
+    deaf = ("--act", "deaf")
+    spec = make_spec(gateways=1, extra_args={"gateway": deaf, "router": deaf})
     async with Fleet(spec, events.append) as fleet:
         gateway, router = fleet.process("gateway-0"), fleet.process("router-0")
         assert "--router 127.0.0.1:1 --act deaf" in " ".join(gateway.spec.command)
