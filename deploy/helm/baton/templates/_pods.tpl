@@ -110,9 +110,10 @@ readinessProbe:
       - --key
       - /tls/tls.key
 {{- end }}
-  periodSeconds: 5
-  timeoutSeconds: 10
-  failureThreshold: 3
+  # A process of its own, and slow where the node is short of CPU: that it is late says nothing about the service.
+  periodSeconds: 10
+  timeoutSeconds: 30
+  failureThreshold: 6
 # Each check starts a process, which would only slow the start of the one that it asks for. It ends no start, however slow.
 startupProbe:
   tcpSocket: {port: {{ .port }}}
