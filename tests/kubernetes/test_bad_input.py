@@ -70,8 +70,8 @@ def expected(fleet: Release) -> Expected:
 
 BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "a missing secret": (
-        {"router": {"door": {"secret": "who-may-call", "key": "door.json"}}},
-        'secret "who-may-call" not found',
+        {"redis": {"passwordSecret": {"name": "redis-password"}}},
+        'redis.passwordSecret.name is "redis-password", but the namespace bad-input has no such Secret',
     ),
     "a Redis with eviction on": (
         using(EVICTING),
