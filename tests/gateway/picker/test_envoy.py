@@ -41,7 +41,9 @@ class Behind:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    spec = FleetSpec(model=DEMO_MODEL, prefill=0, run_dir=tmp_path_factory.mktemp("envoy"))
+    # Streams are compared that ran in batches of other sizes, whose sums a processor may round otherwise.
+    run_dir = tmp_path_factory.mktemp("envoy")
+    spec = FleetSpec(model=DEMO_MODEL, prefill=0, deterministic=True, run_dir=run_dir)
     async with Fleet(spec, make_process=zygote.process) as fleet:
         yield fleet
 
@@ -109,12 +111,13 @@ async def test_what_the_fleet_would_refuse_is_refused_at_once(behind: Behind) ->
     async def is_refused() -> bool:
         asked = {"prompt": "word " * 200, "max_tokens": 8, "slo": {"ttft_ms": limits[-1]}}
         answer = await behind.envoy.http.post(TEXT, json=asked)
-        if answer.status_code == 429:
+        # Envoy adds this header to what a gateway sends. One refuses where the picker's quote was still kept.
+        if answer.status_code == 429 and "x-envoy-upstream-service-time" not in answer.headers:
             refused.append(answer)
         limits.append(2 * limits[-1] if answer.status_code == 400 else max(1, limits[-1] // 2))
         return bool(refused)
 
-    await until(is_refused, "the fleet is too busy for the SLO")
+    await until(is_refused, "the picker refuses, since the fleet is too busy for the SLO")
     for call in busy:
         call.cancel()
     await asyncio.gather(*busy, return_exceptions=True)
@@ -122,8 +125,6 @@ async def test_what_the_fleet_would_refuse_is_refused_at_once(behind: Behind) ->
     assert error["code"] == "slo_refused"
     assert error["attainable"]["ttft_ms"] > limits[-2]
     assert int(refused[0].headers["retry-after-ms"]) == error["retry_after_ms"]
-    # Envoy adds this to what a gateway sends, and not to what the picker does.
-    assert "x-envoy-upstream-service-time" not in refused[0].headers
 
 
 async def test_streams_of_a_killed_gateway_can_be_sent_again(behind: Behind) -> None:
