@@ -2,6 +2,9 @@
 
 uvicorn bounds none of these. A request has to arrive within `READ_S`, or at `LEAST_BYTES_PER_S` if it is a
 long one; a connection that is closed has `CLOSE_S` to take what was written to it.
+
+A gateway that leaves says so in its responses (`Connection: close`) and does not close a connection on which
+a request may be on its way: it waits until the connection has been idle for `LEAVE_S`.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ LEAST_BYTES_PER_S = 16 << 10
 KEEP_ALIVE_S = 75
 """How long a connection may be idle between requests: longer than clients keep theirs."""
 CLOSE_S = 10.0
+LEAVE_S = 1.0
+"""How long a connection has to be idle before a gateway that leaves closes it."""
 MAX_HEAD_BYTES = 64 << 10
 MAX_PIPELINED = 100
 """Requests that may wait behind another one of their connection."""
@@ -37,6 +42,7 @@ class Connection(HttpToolsProtocol):
         self._closing_since: float | None = None
         self._num_heads = self._num_head = self._num_body = 0
         self._in_head = True
+        self._is_leaving = False
         self._checking = self.loop.call_later(_CHECK_S, self._check)
         self.url = b""
 
@@ -97,6 +103,8 @@ class Connection(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             super().on_headers_complete()
             self._in_head = False
+            if self._is_leaving:
+                self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._num_body += len(body)
@@ -107,8 +115,35 @@ class Connection(HttpToolsProtocol):
             self._reading_since, self.url = None, b""
             super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_leaving and self._is_idle:
+            self._leave()
+
     def timeout_keep_alive_handler(self) -> None:
-        self._close()
+        if self._is_leaving:
+            self.transport.close()
+        else:
+            self._close()
+
+    def shutdown(self) -> None:
+        """Leave: respond to what has been sent, and to what is on its way."""
+        self._is_leaving = True
+        if not self._is_idle:
+            if not self.cycle.response_started:
+                self.cycle.keep_alive = False
+        elif self._num_heads == 0 or self._reading_since is None:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Close once nothing has come for `LEAVE_S`; at once where the caller only watches this gateway.
+
+        Those who send requests to gateways learn by the end of that connection that this one leaves.
+        """
+        self._unset_keepalive_if_required()
+        watches = self._num_heads > 0 and self.scope["path"] == "/health"
+        delay = 0 if watches else LEAVE_S
+        self.timeout_keep_alive_task = self.loop.call_later(delay, self.timeout_keep_alive_handler)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle

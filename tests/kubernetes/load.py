@@ -90,9 +90,7 @@ class Doors:
         """Yield streams over connections of their own."""
         async with (
             AsyncExitStack() as clients,
-            # With its own retries, which users have: it sends a request again of which nothing came back, as
-            # when a gateway that leaves closes an idle connection in the moment in which it is used.
-            AsyncOpenAI(base_url=self._gateway, api_key="none") as http,
+            AsyncOpenAI(base_url=self._gateway, api_key="none", max_retries=0) as http,
         ):
             # Two equal addresses are two connections: a stream whose router leaves has another one. A client
             # for each seed, so that the Service spreads the streams over the routers.

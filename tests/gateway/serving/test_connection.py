@@ -22,10 +22,14 @@ POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n"
 
 
 class App:
-    """Reads a request's body and returns its length; `/wait` responds once the caller has left."""
+    """Reads a request's body and returns its length.
+
+    `/wait` responds once the caller has left, `/held` sends its body once it may.
+    """
 
     def __init__(self) -> None:
         self.left: asyncio.Queue[str] = asyncio.Queue()
+        self.may_go_on = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -42,6 +46,8 @@ class App:
         data = b"x" * (64 << 20) if scope["path"] == "/long" else str(len(body)).encode()
         length = (b"content-length", str(len(data)).encode())
         await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        if scope["path"] == "/held":
+            await self.may_go_on.wait()
         await send({"type": "http.response.body", "body": data})
 
 
@@ -182,3 +188,84 @@ async def test_an_upgrade_is_not_taken_and_the_request_is_served(served: Served)
         assert (await reader.readuntil(b"\r\n\r\n3")).startswith(b"HTTP/1.1 200 OK")
         writer.write(POST + b"content-length: 4\r\n\r\nabcd")
         assert (await reader.readuntil(b"\r\n\r\n4")).startswith(b"HTTP/1.1 200 OK")
+
+
+async def until_leaving(server: uvicorn.Server, port: int) -> None:
+    """Tell the server to leave, and wait until it takes no new connection."""
+    server.should_exit = True
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                return
+            writer.transport.abort()
+
+
+async def response_of(reader: asyncio.StreamReader) -> tuple[bool, bytes]:
+    """Return whether a response announces the end of its connection, and its body of one byte."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    return b"connection: close" in head, await reader.readexactly(1)
+
+
+async def test_a_request_on_its_way_to_a_leaving_server_is_served(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LEAVE_S", 3600)
+    asked = POST + b"content-length: 1\r\n\r\n"
+    async with connected(served[2]) as (reader, writer):
+        writer.write(asked + b"a")
+        assert await response_of(reader) == (False, b"1")
+        await until_leaving(served[1], served[2])
+        writer.write(asked + b"a")
+        assert await response_of(reader) == (True, b"1")
+        assert await reader.read() == b""
+
+
+async def test_half_a_request_to_a_leaving_server_may_be_completed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LEAVE_S", 0)
+    monkeypatch.setattr(connection, "READ_S", PATIENCE_S)
+    asked = POST + b"content-length: 1\r\n\r\n"
+    async with connected(served[2]) as (reader, writer):
+        writer.write(asked + b"a" + asked[:9])
+        assert await response_of(reader) == (False, b"1")
+        await until_leaving(served[1], served[2])
+        writer.write(asked[9:] + b"a")
+        assert await response_of(reader) == (True, b"1")
+
+
+async def test_a_response_that_has_begun_does_not_end_the_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LEAVE_S", 3600)
+    app, server, port = served
+    async with connected(port) as (reader, writer):
+        writer.write(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        await until_leaving(server, port)
+        app.may_go_on.set()
+        assert (b"connection: close" in head, await reader.readexactly(1)) == (False, b"0")
+        writer.write(POST + b"content-length: 0\r\n\r\n")
+        assert await response_of(reader) == (True, b"0")
+
+
+async def test_a_leaving_server_closes_what_is_idle(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LEAVE_S", 0.1)
+    async with connected(served[2]) as (reader, writer), connected(served[2]) as (silent, _):
+        writer.write(POST + b"content-length: 0\r\n\r\n")
+        assert await response_of(reader) == (False, b"0")
+        await until_leaving(served[1], served[2])
+        assert (await reader.read(), await silent.read()) == (b"", b"")
+
+
+async def test_who_watches_a_server_learns_at_once_that_it_leaves(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LEAVE_S", 3600)
+    async with connected(served[2]) as (reader, writer):
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert await response_of(reader) == (False, b"0")
+        served[1].should_exit = True
+        assert await reader.read() == b""
