@@ -226,8 +226,9 @@ class AsyncClient:
         )
         return tuple((await self._call_any(DETOKENIZE, request)).token_bytes)
 
-    async def models(self) -> tuple[Model, ...]:
-        response = await self._call_any(LIST_MODELS, inference_pb2.ListModelsRequest())
+    async def models(self, *, connect_s: float | None = None) -> tuple[Model, ...]:
+        """Return the fleet's models. `connect_s` is used in place of `Timeout.connect_s`."""
+        response = await self._call_any(LIST_MODELS, inference_pb2.ListModelsRequest(), connect_s)
         return tuple(from_pb(Model, model) for model in response.models)
 
     async def proven_tenant(self) -> str:
@@ -260,11 +261,14 @@ class AsyncClient:
                 self._routers.failed(router)
                 await backoff.wait_after(error)
 
-    async def _call_any(self, method: Method[Request, Response], request: Request) -> Response:
+    async def _call_any(
+        self, method: Method[Request, Response], request: Request, connect_s: float | None = None
+    ) -> Response:
         def call(router: Transport) -> Awaitable[Response]:
             return router.unary(method, request, self._unary_timeout_s)
 
-        return await self._routers.call_any(call, self._timeout.connect_s)
+        limit_s = self._timeout.connect_s if connect_s is None else connect_s
+        return await self._routers.call_any(call, limit_s)
 
     async def _call_all(self, method: Method[Request, Response], request: Request) -> list[Response]:
         """Return the responses of all reachable routers. Raises `Unavailable` if there are none."""

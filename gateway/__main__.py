@@ -1,6 +1,6 @@
 """`python -m gateway`: parse, build, serve, drain.
 
-Exit codes: 0 after a drain, 2 a setting is wrong, 6 the event loop stood still.
+Exit codes: 0 after a drain, 2 a setting is wrong, 3 Redis may evict keys, 6 the event loop stood still.
 """
 
 from __future__ import annotations
@@ -32,15 +32,22 @@ from gateway.serving.requests import Requests
 from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from services.process.log import configure_logging
 from services.rpc.listening import AddressUnusable, MetricsServer
-from state.durable import open_durable
+from services.security.tls import check_in_date
+from state.durable import DurableRedis, open_durable
+from state.errors import StoreEvicts, StoreUnavailable
 
 EXIT_CONFIG = 2
+EXIT_REDIS = 3
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
 
 
 async def serve(config: GatewayConfig) -> None:
     """Serve until a signal arrives, then finish open responses within `drain_s`."""
+    own = config.credentials
+    for cert, key in {(own.cert, own.key), (config.https_cert, config.https_key)}:
+        if cert is not None and key is not None:
+            check_in_date(cert, key)
     start_threads()
     watchdog = watch_loop()
     listener, metrics = bound_socket(config), GatewayMetrics()
@@ -51,6 +58,8 @@ async def serve(config: GatewayConfig) -> None:
             FleetClient(config.routers, config.credentials, config.connect_s) as fleet,
             open_durable(config.redis, config.redis_access) as redis,
         ):
+            if redis is not None:
+                await refuse_evicting(redis)
             batch_api = None if redis is None else BatchApi.open(redis, config.file_limits)
             app = make_app(fleet, config.max_body_bytes, redis, batch_api, config.response_limits)
             async with running_batches(app, batch_api, config.batch_lines):
@@ -62,6 +71,17 @@ async def serve(config: GatewayConfig) -> None:
         watchdog.stop()
         standstills.stop()
         metrics_server.stop()
+
+
+async def refuse_evicting(redis: DurableRedis) -> None:
+    """Raise `StoreEvicts` if Redis may drop keys. One that is away may come back while the gateway serves."""
+    try:
+        with redis.client() as client:
+            await client.ping()
+    except StoreEvicts:
+        raise
+    except StoreUnavailable as error:
+        structlog.get_logger().warning("redis_away", reason=error.reason)
 
 
 @asynccontextmanager
@@ -148,6 +168,9 @@ def main() -> int:
     except (ValueError, ssl.SSLError, OSError) as error:
         print(error, file=sys.stderr)  # noqa: T201 -- one sentence for the person who started the gateway
         return EXIT_CONFIG
+    except StoreEvicts as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return EXIT_REDIS
     return 0
 
 

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from baton.errors import BatonError, NotAllowed
+from baton.errors import BatonError, NotAllowed, Unavailable
 from baton.wire.shown import shown
 from gateway.anthropic import convert as anthropic_names
 from gateway.anthropic import endpoints as anthropic
@@ -31,6 +31,9 @@ from gateway.responses.store import ResponseLimits, ResponseStore
 from gateway.serving.requests import CLIENT_CLOSED_REQUEST
 from state.durable import DurableRedis
 from state.errors import StoreUnavailable
+
+HEALTH_CONNECT_S = 1.0
+"""Probes wait no longer for a router to be reached."""
 
 
 def make_app(
@@ -53,9 +56,15 @@ def make_app(
     async def health() -> dict[str, Any]:
         """Return the model if any router serves, unless callers must show a key; 503 if none does."""
         try:
-            return {"status": "ok", "model": (await fleet.sdk.models())[0].name}
+            return {"status": "ok", "model": (await fleet.sdk.models(connect_s=HEALTH_CONNECT_S))[0].name}
         except NotAllowed:  # a router serves; probes have no key
             return {"status": "ok"}
+        except Unavailable as error:
+            structlog.get_logger().warning("no_router_serves", reason=str(error))
+            message = f"no router of the fleet serves: {error}"
+            raise ApiError(
+                Problem(503, "overloaded_error", message, code="unavailable", retry_after_s=1.0)
+            ) from error
 
     handlers: dict[Any, Any] = {
         ApiError: _on_error,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from importlib import resources
@@ -96,28 +97,30 @@ class Connection:
 
         `StoreEvicts`, one of these, means that Redis could forget what it is told.
         """
+        reason = "no response"
         try:
             async with asyncio.timeout(timeout_s):
-                await self._wait_until_ready()
+                while failure := await self._failure():
+                    reason = failure
+                    await asyncio.sleep(0.1)
                 policy = (await self._redis.info("memory"))["maxmemory_policy"]
         except TimeoutError as error:
-            raise StoreUnavailable(self._url, f"waited {timeout_s:g} s") from error
+            raise StoreUnavailable(self._url, f"waited {timeout_s:g} s: {reason}") from error
         except RedisError as error:
             raise StoreUnavailable(self._url, f"refused us: {error}") from error
         if policy != NO_EVICTION:
             raise StoreEvicts(self._url, policy)
 
-    async def _wait_until_ready(self) -> None:
-        while True:
-            try:
-                with _keeping_cancellation():
-                    await self._redis.ping()
-            except RedisError as error:
-                if _is_refusal(error):
-                    raise
-                await asyncio.sleep(0.1)
-            else:
-                return
+    async def _failure(self) -> str:
+        """Return why Redis does not respond, or "" if it does. Raises `RedisError` if it refuses us."""
+        try:
+            with _keeping_cancellation():
+                await self._redis.ping()
+        except RedisError as error:
+            if _is_refusal(error):
+                raise
+            return _reason(error)
+        return ""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -251,5 +254,10 @@ def _is_refusal(error: RedisError) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return the server's own words for an error response, else the error's type."""
-    return str(error) if isinstance(error, ResponseError) else type(error).__name__
+    """Return the server's own words for an error response, else what kept a connection from being made."""
+    if isinstance(error, ResponseError):
+        return str(error)
+    found = error.__cause__ or error.__context__  # redis-py wraps errors that occur while it connects
+    if isinstance(found, socket.gaierror):
+        return f"its name does not resolve: {found.strerror}"
+    return type(error).__name__

@@ -12,20 +12,24 @@ from typing import Any
 
 import redis.asyncio
 from redis.commands.core import AsyncScript
+from redis.exceptions import ResponseError
 
 from state.access import UNENCRYPTED, RedisAccess
 from state.connection import open_pool, reporting_failures, script_text
+from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 
 
 class DurableRedis:
     """Connections to one Redis, opened when needed; every use may raise `StoreUnavailable`.
 
-    Raises `SecretUnusable` when it is built.
+    `StoreEvicts`, one of these, means that Redis could forget what it is told. Raises `SecretUnusable` when
+    it is built.
     """
 
     def __init__(self, url: str, access: RedisAccess = UNENCRYPTED) -> None:
         self._url = url
-        self._redis = redis.asyncio.Redis.from_pool(open_pool(url, access, decode_responses=False))
+        pool = open_pool(url, access, decode_responses=False, redis_connect_func=_refuse_evicting)
+        self._redis = redis.asyncio.Redis.from_pool(pool)
         self._scripts: dict[str, AsyncScript] = {}
 
     async def close(self) -> None:
@@ -35,8 +39,13 @@ class DurableRedis:
     @contextlib.contextmanager
     def client(self) -> Iterator[Any]:  # redis-py's types allow texts where this client returns bytes
         """Yield the `redis.asyncio.Redis` for plain commands."""
-        with reporting_failures(self._url):
-            yield self._redis
+        try:
+            with reporting_failures(self._url):
+                yield self._redis
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, _Evicts):
+                raise StoreEvicts(self._url, str(error.__cause__)) from None
+            raise
 
     async def run(
         self, script: str, script_keys: Sequence[str], args: Sequence[str | bytes | int | float]
@@ -46,6 +55,20 @@ class DurableRedis:
             self._scripts[script] = self._redis.register_script(script_text(f"durable/{script}"))
         with self.client():
             return await self._scripts[script](keys=list(script_keys), args=list(args))
+
+
+class _Evicts(ResponseError):
+    """The policy by which Redis would drop keys."""
+
+
+async def _refuse_evicting(connection: redis.asyncio.Connection) -> None:
+    """Ask each server that a connection reaches whether it keeps what it is told. Raises `_Evicts`."""
+    await connection.on_connect()
+    await connection.send_command("INFO", "memory")
+    text = (await connection.read_response()).decode()
+    policy = dict(line.partition(":")[::2] for line in text.splitlines())["maxmemory_policy"]
+    if policy != NO_EVICTION:
+        raise _Evicts(policy)
 
 
 @contextlib.asynccontextmanager

@@ -28,10 +28,8 @@ class StoreEvicts(StoreUnavailable):
     """Redis would drop keys when its memory is full, and with them what the fleet has agreed on."""
 
     def __init__(self, url: str, policy: str) -> None:
-        StoreError.__init__(
-            self, f"Redis at {url} may evict keys: its maxmemory-policy is {policy}; accepted: {NO_EVICTION}"
-        )
-        self.reason = f"maxmemory-policy {policy}"
+        self.reason = f"its maxmemory-policy is {policy}; accepted: {NO_EVICTION}"
+        StoreError.__init__(self, f"Redis at {url} may evict keys: {self.reason}")
 
 
 class QueueFull(StoreError):

@@ -7,6 +7,7 @@ Redis cannot lead it to a process of another role. A server checks the caller's 
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import enum
 import os
@@ -18,6 +19,8 @@ from pathlib import Path
 import grpc.aio
 
 Options = Sequence[tuple[str, int | str]]
+_OUT_OF_DATE = (9, 10)
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 
 class CertificateRole(enum.Enum):
@@ -81,6 +84,27 @@ def load_tls(files: TlsFiles, role: CertificateRole, now: dt.datetime) -> FleetT
     _trying(files.key, match.format(files.cert), lambda: context.load_cert_chain(files.cert, files.key, ""))
     _check_certificate(files, tls, role, now)
     return tls
+
+
+def check_in_date(cert: Path, key: Path) -> None:
+    """Raise `TlsUnusable` unless a server's certificate is valid now.
+
+    For services whose images cannot read certificates: this process shows the certificate to itself.
+    """
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _trying(key, f"does not fit the certificate in {cert}", lambda: server.load_cert_chain(cert, key, ""))
+    client.load_verify_locations(cert)
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.check_hostname = False
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    caller, called = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+    try:
+        for side in (caller, called, caller):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in _OUT_OF_DATE:
+            raise TlsUnusable(cert, f"is not valid now: {error.verify_message}") from None
 
 
 def open_channel(

@@ -6,7 +6,7 @@ import pytest
 
 from state import keys
 from state.durable import DurableRedis
-from state.errors import StoreUnavailable
+from state.errors import StoreEvicts, StoreUnavailable
 from state.store import Store
 from tests.redis_server import redis_server
 
@@ -31,3 +31,15 @@ async def test_what_is_kept_survives_a_killed_server_and_a_new_epoch() -> None:
             assert await redis.get(key) == b"\xff"
         await durable.close()
         await store.close()
+
+
+async def test_no_call_reaches_a_redis_that_may_evict() -> None:
+    with redis_server("--maxmemory-policy", "allkeys-lru") as server:
+        with pytest.raises(StoreEvicts):
+            await Store.connect(server.url)  # waits until the server responds
+        durable = DurableRedis(server.url)
+        said = "its maxmemory-policy is allkeys-lru; accepted: noeviction"
+        for _ in range(2):
+            with pytest.raises(StoreEvicts, match=said), durable.client() as redis:
+                await redis.set(keys.durable("a"), b"1")
+        await durable.close()

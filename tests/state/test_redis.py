@@ -93,6 +93,12 @@ async def test_no_redis_is_said_in_time(tmp_path: Path) -> None:
         await Store.connect(f"unix://{tmp_path}/nothing.sock", timeout_s=0.3)
 
 
+async def test_a_name_that_does_not_resolve_is_said() -> None:
+    url = "redis://redis.invalid:6379/0"
+    with pytest.raises(StoreUnavailable, match=r"waited 0\.5 s: its name does not resolve: "):
+        await Store.connect(url, timeout_s=0.5)
+
+
 async def test_a_server_that_refuses_is_as_good_as_away(store: Store, redis_url: str) -> None:
     async with redis.asyncio.Redis.from_url(redis_url) as admin:
         for key in (keys.entries(), keys.prefixes_of("d:1")):

@@ -9,7 +9,14 @@ import pytest
 
 from baton.security.certificates import PARTS, make_certificates
 from baton.security.secret_files import Certificates
-from services.security.tls import CertificateRole, TlsFiles, TlsUnusable, load_tls, roles_of
+from services.security.tls import (
+    CertificateRole,
+    TlsFiles,
+    TlsUnusable,
+    check_in_date,
+    load_tls,
+    roles_of,
+)
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -52,6 +59,20 @@ def test_a_certificate_out_of_its_time_is_refused(made: Certificates, days: int)
     with pytest.raises(TlsUnusable, match="is not valid now") as caught:
         load_tls(files(made, "worker"), CertificateRole.WORKER, NOW + dt.timedelta(days=days))
     assert caught.value.path == made.cert("worker")
+
+
+@pytest.mark.parametrize(("made_days_ago", "wrong"), [(60, "expired"), (-1, "not yet valid"), (1, "")])
+def test_a_certificate_shows_its_time_to_its_own_process(
+    tmp_path: Path, made_days_ago: int, wrong: str
+) -> None:
+    own = make_certificates(tmp_path, (), 30, dt.datetime.now(dt.UTC) - dt.timedelta(days=made_days_ago))
+    cert, key = own.cert("gateway"), own.key("gateway")
+    if not wrong:
+        check_in_date(cert, key)
+        return
+    with pytest.raises(TlsUnusable, match=f"is not valid now: certificate .*{wrong}") as caught:
+        check_in_date(cert, key)
+    assert caught.value.path == cert
 
 
 def test_a_key_of_another_certificate_is_refused_without_being_shown(made: Certificates) -> None:
