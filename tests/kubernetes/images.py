@@ -9,7 +9,12 @@ from tests.compose.engine import ROOT, ensure_base_images, torch_arguments
 from tests.kubernetes.build import timed
 from tests.kubernetes.node import DOCKER_HOST
 
-IMAGES = {"baton-router": "router", "baton-gateway": "gateway", "baton-worker": "worker"}
+IMAGES = {
+    "baton-router": "router",
+    "baton-gateway": "gateway",
+    "baton-worker": "worker",
+    "baton-controller": "controller",
+}
 """Each image with its target in docker/Dockerfile."""
 FIRST, SECOND = "first", "second"
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from baton import AsyncClient, Sampling, Stop
+from baton import AsyncClient, Credentials, Sampling, Stop
+from baton.security.secret_files import Certificates
 from tests.patience import PATIENCE_S
 
 PROMPT = "Several things can be said about a list: "
@@ -79,24 +81,39 @@ def _described(outcome: Outcome, expected: Expected) -> str:
 
 
 class Doors:
-    """The two doors of a fleet, at ports of this machine."""
+    """The two doors of a fleet, at ports of this machine; a fleet with certificates demands a client's."""
 
-    def __init__(self, grpc_port: int, http_port: int, model: str) -> None:
-        self._router, self._gateway = f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}/v1"
-        self._model = model
+    def __init__(
+        self, grpc_port: int, http_port: int, model: str, certificates: Certificates | None = None
+    ) -> None:
+        self._router, self._model = f"127.0.0.1:{grpc_port}", model
+        self._credentials, self._ssl, scheme = Credentials(), ssl.create_default_context(), "http"
+        if certificates is not None:
+            own = certificates.cert("client"), certificates.key("client")
+            self._credentials = Credentials(certificates.ca, *own)
+            self._ssl, scheme = ssl.create_default_context(cafile=certificates.ca), "https"
+        self._gateway = f"{scheme}://127.0.0.1:{http_port}/v1"
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
         """Yield streams over connections of their own."""
         async with (
             AsyncExitStack() as clients,
-            AsyncOpenAI(base_url=self._gateway, api_key="none", max_retries=0) as http,
+            AsyncOpenAI(
+                base_url=self._gateway,
+                api_key="none",
+                max_retries=0,
+                http_client=DefaultAsyncHttpxClient(verify=self._ssl),
+            ) as http,
         ):
             # Two equal addresses are two connections: a stream whose router leaves has another one. A client
             # for each seed, so that the Service spreads the streams over the routers.
             routers = [self._router, self._router]
             grpc = [
-                await clients.enter_async_context(AsyncClient(routers, resume_grace_s=30.0)) for _ in SEEDS
+                await clients.enter_async_context(
+                    AsyncClient(routers, resume_grace_s=30.0, credentials=self._credentials)
+                )
+                for _ in SEEDS
             ]
             yield {
                 "grpc": lambda seed: self._grpc(grpc[seed], seed),

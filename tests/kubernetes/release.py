@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from baton.security.secret_files import Certificates
 from tests.kubernetes.build import ROOT
 from tests.kubernetes.images import FIRST, IMAGES
 from tests.kubernetes.load import Doors
@@ -63,21 +65,25 @@ class Pod:
     image: str
     containers: Sequence[str]
     """Ids of the running ones."""
+    tls: ssl.SSLContext | None = None
+    """With what its metrics are read, if the fleet has certificates."""
 
     @property
     def tokens(self) -> float:
         """The tokens that it has sent on since its start."""
-        with urllib.request.urlopen(f"http://{self.address}:9100/metrics", timeout=10) as response:
+        url = f"{'https' if self.tls else 'http'}://{self.address}:9100/metrics"
+        with urllib.request.urlopen(url, timeout=10, context=self.tls) as response:
             text = response.read().decode()
         values = re.findall(rf"^{TOKENS[self.component]}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
         return sum(map(float, values))
 
 
 class Release:
-    """A release called `baton` in a namespace of its own."""
+    """A release called `baton` in a namespace of its own; `certificates` are those of its fleet."""
 
-    def __init__(self, namespace: str, values: Values) -> None:
-        self.namespace, self._values = namespace, values
+    def __init__(self, namespace: str, values: Values, certificates: Certificates | None = None) -> None:
+        self.namespace, self._values, self._certificates = namespace, values, certificates
+        self._tls = None if certificates is None else _scraping(certificates)
 
     def upgrade(self, *changes: Values, wait: bool = True) -> None:
         """Install or upgrade to the release's values with changes; wait until all is rolled out."""
@@ -93,6 +99,24 @@ class Release:
         """Go back to the revision before, and wait until that is rolled out."""
         self.helm("rollback", "baton")
         self.wait_until_rolled_out()
+
+    def try_in_vain(self, values: Values, said: str) -> str:
+        """Upgrade to values that cannot work; return what helm or the status says, `said` included.
+
+        Raise unless every pod that serves still does. Afterwards the release is as before.
+        """
+        serving = {pod.name for pod in self.pods() if pod.is_ready}
+        try:
+            self.upgrade(images(FIRST), values, wait=False)
+        except RuntimeError as refused:
+            return str(refused)
+        try:
+            wait_until(f"the status says {said!r}", lambda: said in self.status(), 180.0)
+            still = {pod.name for pod in self.pods() if pod.is_ready and not pod.is_leaving}
+            assert serving <= still
+            return self.status()
+        finally:
+            self.rollback()
 
     def helm(self, *arguments: str, stdin: str | None = None) -> str:
         """Return what a helm command prints; raise with its errors if it fails."""
@@ -112,7 +136,7 @@ class Release:
     def pods(self, component: str = "", pool: str = "") -> list[Pod]:
         """Return the pods that exist, of one component or pool."""
         listed = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
-        pods = [_pod(item) for item in listed]
+        pods = [_pod(item, self._tls) for item in listed]
         return [pod for pod in pods if component in ("", pod.component) and pool in ("", pod.pool)]
 
     def streaming(self, component: str, pool: str = "") -> Pod:
@@ -130,7 +154,7 @@ class Release:
 
     def doors(self) -> Doors:
         """Return the release's doors, which are NodePorts."""
-        return Doors(self._port("router"), self._port("gateway"), "demo_model")
+        return Doors(self._port("router"), self._port("gateway"), "demo_model", self._certificates)
 
     def _port(self, name: str) -> int:
         return int(
@@ -153,7 +177,14 @@ class Release:
                     yield self.kubectl("logs", pod.name, "--tail=10")
 
 
-def _pod(item: Mapping[str, Any]) -> Pod:
+def _scraping(certificates: Certificates) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=certificates.ca)
+    context.check_hostname = False  # certificates do not name the addresses of pods
+    context.load_cert_chain(certificates.cert("client"), certificates.key("client"))
+    return context
+
+
+def _pod(item: Mapping[str, Any], tls: ssl.SSLContext | None) -> Pod:
     labels = item["metadata"]["labels"]
     status = item["status"]
     conditions = {entry["type"]: entry["status"] for entry in status.get("conditions", ())}
@@ -171,14 +202,17 @@ def _pod(item: Mapping[str, Any]) -> Pod:
             for found in containers
             if "running" in found["state"]
         ],
+        tls=tls,
     )
 
 
 @contextmanager
-def release(namespace: str, values: Values, manifests: str = "") -> Iterator[Release]:
+def release(
+    namespace: str, values: Values, manifests: str = "", certificates: Certificates | None = None
+) -> Iterator[Release]:
     """Yield an installed release that serves, with other objects in its namespace; remove all afterwards."""
     kubectl("create", "namespace", namespace)
-    made = Release(namespace, values)
+    made = Release(namespace, values, certificates)
     try:
         if manifests:
             kubectl("apply", f"--namespace={namespace}", "--filename=-", stdin=manifests)
