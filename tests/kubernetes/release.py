@@ -106,15 +106,22 @@ class Release:
         Raise unless every pod that serves still does. Afterwards the release is as before.
         """
         serving = {pod.name for pod in self.pods() if pod.is_ready}
+        seen: list[str] = []
+
+        def seen_status() -> str:
+            seen.append(self.status())
+            return seen[-1]
+
         try:
             self.upgrade(images(FIRST), values, wait=False)
         except RuntimeError as refused:
             return str(refused)
         try:
-            wait_until(f"the status says {said!r}", lambda: said in self.status(), 180.0)
+            # A container that is started again has other last words.
+            wait_until(f"the status says {said!r}", lambda: said in seen_status(), 180.0)
             still = {pod.name for pod in self.pods() if pod.is_ready and not pod.is_leaving}
             assert serving <= still
-            return self.status()
+            return seen[-1]
         finally:
             self.rollback()
 
