@@ -147,7 +147,7 @@ class Peer:
         """Return a reader by this transport; raise TransportUnavailableError if it does not work."""
         match mode:
             case TransportMode.GRPC:
-                return GrpcReader(transports.pool, self.stub, self.address)
+                return GrpcReader(transports.pool, self.stub, self.address, self.mark_lost)
             case TransportMode.NIXL if manifest.nixl is not None and transports.nixl is not None:
                 return NixlReader(transports.nixl, manifest.nixl, transports.executor, self.mark_lost)
             case TransportMode.SHM if manifest.shm_socket:

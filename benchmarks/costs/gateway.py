@@ -5,7 +5,8 @@
 One fleet of the demo model serves everything. TTFT: the same completion of 8 tokens over gRPC (the SDK) and
 over HTTP (a plain socket that is kept open), in turns, so that changes of the machine affect all alike.
 Processor time: that of the gateway's process, all threads, from before to after a number of streams at once,
-for each token they brought. With `--against`, the gateway of another checkout is measured in the same turns.
+for each token they brought. With `--timed`, workers take the time of a profile and not the cores that the
+gateway needs. With `--against`, the gateway of another checkout is measured in the same turns.
 """
 
 from __future__ import annotations
@@ -66,19 +67,21 @@ class Door:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--calls", type=count, default=CALLS, metavar="N", help=f"TTFTs of each kind, a seed ({CALLS})")
+    add("--timed", metavar="PROFILE", help="workers compute nothing: what they take of the cores is left out")
     add("--against", type=Path, metavar="PATH", help="another checkout, whose gateway takes turns")
 
 
 def run(args: argparse.Namespace) -> int:
     checkouts = {"this": HERE} | ({"other": args.against} if args.against else {})
-    return report(args, [section_of(asyncio.run(_measure(args.model, checkouts, args.calls, args.seeds)))])
+    spec = FleetSpec(model=args.model, timed=args.timed)
+    return report(args, [section_of(asyncio.run(_measure(spec, checkouts, args.calls, args.seeds)))])
 
 
 async def _measure(
-    model: Path, checkouts: dict[str, Path], num_calls: int, seeds: Sequence[int]
+    spec: FleetSpec, checkouts: dict[str, Path], num_calls: int, seeds: Sequence[int]
 ) -> list[Round]:
     async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(Fleet(FleetSpec(model=model)))
+        fleet = await stack.enter_async_context(Fleet(spec))
         sdk = await stack.enter_async_context(AsyncClient(fleet.router_addresses))
         doors = [
             await stack.enter_async_context(started(name, checkout, fleet.router_addresses))

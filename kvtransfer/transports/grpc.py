@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import grpc
 
@@ -23,10 +23,17 @@ class GrpcReader:
 
     transport = "grpc"
 
-    def __init__(self, pool: BlockPool, stub: pb_grpc.KVTransferServiceAsyncStub, address: str) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        stub: pb_grpc.KVTransferServiceAsyncStub,
+        address: str,
+        on_lost: Callable[[], None],
+    ) -> None:
         self._pool = pool
         self._stub = stub
         self._address = address
+        self._on_lost = on_lost
 
     async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
         writer = PieceWriter(self._pool, copies)
@@ -44,6 +51,7 @@ class GrpcReader:
     def _error_of(self, error: grpc.aio.AioRpcError) -> KVTransferError:
         details = error.details() or error.code().name
         if error.code() is grpc.StatusCode.UNAVAILABLE:
+            self._on_lost()
             return PeerLostError(self._address, details)
         return TransportUnavailableError("grpc", self._address, details)
 

@@ -20,6 +20,7 @@ from kvtransfer.transports.transport import TransportMode
 from scheduling.request import Fence
 from tests.forked import ForkedProcess, Zygote
 from tests.kvtransfer.blocks import block_hash, content
+from tests.patience import PATIENCE_S
 from tests.zygote import Order
 from tools.house.source_tree import ROOT
 
@@ -145,5 +146,6 @@ def wrong_blocks(receiver: Receiver, task: ReceiveTask) -> list[int]:
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Waits for a condition that another task brings about."""
-    while not is_so():
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():
+            await asyncio.sleep(0.005)

@@ -3,6 +3,8 @@
 import asyncio
 import signal
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
 import pytest
@@ -11,9 +13,13 @@ from baton.worker.v1 import kvtransfer_pb2 as pb
 from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer import receiver as receiver_module
 from kvtransfer.errors import HandoffTimeoutError, PeerLostError, SenderAbortedError, SequenceFinishedError
-from kvtransfer.manifest import FINISHED
+from kvtransfer.manifest import FINISHED, Offer
+from kvtransfer.pools.pool import BlockTarget
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiverLimits
+from kvtransfer.receiver_handoff import BlockCopy
+from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import TransportMode
+from scheduling.request import Fence
 from services.rpc.convert import fence_to_pb
 from tests.kvtransfer.conftest import (
     BOTH,
@@ -43,6 +49,29 @@ async def test_a_killed_sender_is_noticed_at_once(
         with pytest.raises(PeerLostError):
             await receiving
     await until(lambda: len(receiver.peers) == 0)
+
+
+async def test_a_sender_that_dies_while_it_is_read_from_is_forgotten(
+    start_sender: StartSender, make_receiver: MakeReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+    read = GrpcReader.read
+
+    async def lose_sender_first(self: GrpcReader, fence: Fence, copies: Sequence[BlockCopy]) -> None:
+        await sender.kill()
+        await read(self, fence, copies)
+
+    async def listen_once(self: receiver_module._Receive, stream: Any, target: BlockTarget) -> None:
+        event = await self._next_event(stream)
+        assert isinstance(event, Offer)
+        self._batches.put_nowait(self._handoff.take(event))
+        await asyncio.Event().wait()  # so that only the read finds out
+
+    monkeypatch.setattr(GrpcReader, "read", lose_sender_first)
+    monkeypatch.setattr(receiver_module._Receive, "_listen", listen_once)
+    with pytest.raises(PeerLostError):
+        await receiver.receive(offered(sender, 6))
+    assert len(receiver.peers) == 0
 
 
 async def test_a_stopped_sender_is_given_up(start_sender: StartSender, make_receiver: MakeReceiver) -> None:
