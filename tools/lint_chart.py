@@ -1,4 +1,4 @@
-"""Render the Helm chart with each of its overlays, and validate the objects strictly.
+"""Render the Helm chart with each of its overlays and all options, and validate the objects strictly.
 
 `python -m tools.lint_chart` is a part of `make lint`. `rendered` is for tests, too.
 """
@@ -22,8 +22,12 @@ OVERLAYS = sorted(path.name for path in CHART.glob("values-*.yaml"))
 OLDEST = "1.20"
 """The oldest Kubernetes on which the chart installs. There is no schema of it."""
 VALIDATED = ("1.34", "1.35", "1.36", "1.37")
-WITHOUT_SCHEMA = {"cert-manager.io", "keda.sh", "monitoring.coreos.com"}
-"""API groups of others, whose objects are not part of Kubernetes' schemas."""
+OPTIONS = "controller.enabled=true", "picker.enabled=true", "picker.inferencePool.enabled=true"
+"""Parts that no overlay turns on."""
+WITHOUT_SCHEMA = {
+    "baton.dev", "cert-manager.io", "inference.networking.k8s.io", "keda.sh", "monitoring.coreos.com",
+}  # fmt: skip
+"""API groups whose objects are not part of Kubernetes' schemas."""
 
 
 class Refused(Exception):
@@ -92,8 +96,9 @@ def main() -> int:
             found.append(f"{overlay}: {linted.stdout}{linted.stderr}")
         rendered(overlay, kubernetes=OLDEST)
         for version in VALIDATED:
-            objects = rendered(overlay, kubernetes=version)
-            found += [f"{overlay}: {problem}" for problem in problems(objects, version)]
+            for sets in ((), OPTIONS):
+                objects = rendered(overlay, sets=sets, kubernetes=version)
+                found += [f"{overlay}: {problem}" for problem in problems(objects, version)]
     for problem in found:
         print(problem, file=sys.stderr)
     return 1 if found else 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import gateway.config
+import gateway.picker.config
 import router.config
 import worker.config
 from baton.cli.arguments import parser as cli_parser
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.helm
 PARSERS = {
     "router": lambda: router.config.flags(1),
     "gateway": gateway.config.flags,
+    "gateway.picker": gateway.picker.config.flags,
     "prefill_worker": lambda: worker.config.flags("prefill", 1),
     "decode_worker": lambda: worker.config.flags("decode", 1),
     "baton.cli": cli_parser,
@@ -29,6 +31,7 @@ WRITTEN |= {"--tls-ca", "--tls-cert", "--tls-key", "--redis-ca", "--redis-passwo
 OF_PART = {
     "router": {"--router-id", "--door", "--client-ca"},
     "gateway": {"--router", "--ca", "--cert", "--key", "--api-key-file", "--https-cert", "--https-key"},
+    "picker": {"--gateway", "--gateway-ca", "--router", "--ca", "--cert", "--key"},
     "worker": {"--worker-id", "--shm-dir"},
 }
 """Flags that the chart writes itself."""
@@ -39,7 +42,7 @@ LEFT_OUT = {"router": {"--record"}}
 def _commands() -> Iterator[tuple[str, list[str]]]:
     for overlay in (*OVERLAYS, LAPTOP):
         for name, workload in workloads(
-            chart(overlay, "tls.mode=certManager", "tls.certManager.issuer.name=ca")
+            chart(overlay, "tls.mode=certManager", "tls.certManager.issuer.name=ca", "picker.enabled=true")
         ).items():
             if "redis" not in name:
                 yield f"{overlay} {name}", arguments(workload)
@@ -54,14 +57,14 @@ def test_the_programs_take_what_the_chart_gives_them() -> None:
         PARSERS[module]().parse_args(filled)  # exits if it does not know a flag or a value
 
 
-@pytest.mark.parametrize("part", ["router", "gateway", "worker"])
+@pytest.mark.parametrize("part", ["router", "gateway", "picker", "worker"])
 def test_the_schema_takes_every_flag_that_the_chart_does_not_write(part: str) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     properties = schema["properties"]
     pool = properties["pools"]["additionalProperties"]
     taken = (pool if part == "worker" else properties[part])["properties"]["flags"]["properties"]
     shared = properties["fleet"]["properties"]["flags"]["properties"]
-    known = _flags(PARSERS["decode_worker" if part == "worker" else part]())
+    known = _flags(PARSERS[{"worker": "decode_worker", "picker": "gateway.picker"}.get(part, part)]())
     from_fleet = set(shared) if part == "worker" else {"policy", "timed"} if part == "router" else set()
     accepted = {f"--{flag}" for flag in {*taken, *from_fleet}}
     assert accepted == known - WRITTEN - OF_PART[part] - LEFT_OUT.get(part, set())
@@ -72,6 +75,7 @@ def test_the_schema_takes_the_choices_that_the_programs_take() -> None:
     taken = {
         "router": schema["router"]["properties"]["flags"]["properties"],
         "gateway": schema["gateway"]["properties"]["flags"]["properties"],
+        "gateway.picker": schema["picker"]["properties"]["flags"]["properties"],
         "decode_worker": {
             **schema["pools"]["additionalProperties"]["properties"]["flags"]["properties"],
             **schema["fleet"]["properties"]["flags"]["properties"],

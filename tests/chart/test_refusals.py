@@ -31,6 +31,13 @@ CASES = {
     "pools.decode.flags.quantisation is set, but all workers of a fleet must share it; accepted: fleet": [
         "pools.decode.flags.quantisation=int8"
     ],
+    "pools.picker has the name of another part": ["pools.picker.role=decode", "pools.picker.replicas=1"],
+    "picker.enabled is set, but gateway.enabled is false": ["picker.enabled=true", "gateway.enabled=false"],
+    "picker.inferencePool.enabled is set, but picker.enabled is false": ["picker.inferencePool.enabled=true"],
+    "picker.drain.graceSeconds is 45 for picker; accepted: at least 70": [
+        "picker.enabled=true",
+        "picker.drain.seconds=60",
+    ],
     "fleet.flags.dtype is auto, but pools with and without gpu": ["pools.decode.gpu.count=1"],
     "pools.decode.rdma.resource is missing": ["pools.decode.rdma.count=1"],
     "pools.decode.strategy has maxSurge 0 and maxUnavailable 0": [

@@ -54,9 +54,9 @@ def using(name: str) -> Mapping[str, Any]:
 
 @pytest.fixture(scope="module")
 def fleet(cluster: None) -> Iterator[Release]:
-    """A fleet that serves, with a Redis of the user's."""
+    """A fleet that serves, with a Redis of the user's for all that it keeps."""
     own = redis(KEEPING, "noeviction") + "---\n" + redis(EVICTING, "allkeys-lru")
-    with release("bad-input", merged(COMPUTING, using(KEEPING)), own) as made:
+    with release("bad-input", merged(COMPUTING, using(KEEPING), {"gateway": using(KEEPING)}), own) as made:
         yield made
 
 

@@ -93,7 +93,7 @@
 
 {{/* The names and addresses in a part's certificate, beside its role's. A JSON list. */}}
 {{- define "baton.tls.names" -}}
-{{- $services := dict "router" (list "router" "routers") "gateway" (list "gateway") "redis" (list "redis" "redis-gateway") -}}
+{{- $services := dict "router" (list "router" "routers") "gateway" (list "gateway" "gateways") "redis" (list "redis" "redis-gateway") -}}
 {{- $names := list "localhost" "127.0.0.1" -}}
 {{- $root := .root -}}
 {{- range get $services .part | default list -}}

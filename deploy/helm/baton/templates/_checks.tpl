@@ -4,6 +4,7 @@
 {{- include "baton.checks.model" . -}}
 {{- include "baton.checks.pools" . -}}
 {{- include "baton.checks.drains" . -}}
+{{- include "baton.checks.picker" . -}}
 {{- include "baton.checks.redis" (dict "root" $ "redis" .Values.redis "field" "redis" "required" true) -}}
 {{- if .Values.gateway.enabled -}}
 {{- include "baton.checks.redis" (dict "root" $ "redis" .Values.gateway.redis "field" "gateway.redis" "required" false) -}}
@@ -46,7 +47,7 @@
 {{- $roles := list -}}
 {{- $gpus := list -}}
 {{- range $name, $pool := .Values.pools -}}
-{{- if has $name (list "router" "gateway" "redis" "redis-gateway" "controller") -}}
+{{- if has $name (list "router" "gateway" "redis" "redis-gateway" "controller" "picker") -}}
 {{- fail (printf "pools.%s has the name of another part; accepted: any other name" $name) -}}
 {{- end -}}
 {{- range $flag, $value := $pool.flags -}}
@@ -103,7 +104,7 @@
 {{- end }}
 
 {{- define "baton.checks.drains" -}}
-{{- $parts := dict "router" .Values.router "gateway" .Values.gateway -}}
+{{- $parts := dict "router" .Values.router "gateway" .Values.gateway "picker" .Values.picker -}}
 {{- range $name, $pool := .Values.pools -}}
 {{- $_ := set $parts (printf "pools.%s" $name) $pool -}}
 {{- end -}}
@@ -114,6 +115,15 @@
 {{- $where := ternary "drain" (printf "%s.drain" $field) (empty $part.drain) -}}
 {{- fail (printf "%s.graceSeconds is %v for %s; accepted: at least %d, 5 more than its drain takes, or the kubelet kills what still runs" $where $drain.graceSeconds $field (int $least)) -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "baton.checks.picker" -}}
+{{- if and .Values.picker.enabled (not .Values.gateway.enabled) -}}
+{{- fail "picker.enabled is set, but gateway.enabled is false; accepted: true, since the picker picks among gateways" -}}
+{{- end -}}
+{{- if and .Values.picker.inferencePool.enabled (not .Values.picker.enabled) -}}
+{{- fail "picker.inferencePool.enabled is set, but picker.enabled is false; accepted: true, since the pool names the picker" -}}
 {{- end -}}
 {{- end }}
 
