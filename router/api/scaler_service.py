@@ -18,13 +18,11 @@ from router.core.capacity.worker_facts import DECODE, PREFILL
 from router.errors import Reason, Unavailable, ValidationError
 from router.links.shell import Shell
 from scheduling.scaling.demand import SLOT_S, Slot
-from scheduling.scaling.need import Goal, decode_needed, prefill_needed
+from scheduling.scaling.need import Goal, decode_needed, is_idle, prefill_needed
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
 
 ROLES = (PREFILL, DECODE)
-_GOAL = {"goodput": "goodput", "windowSeconds": "window_s", "startupSeconds": "startup_s"}
-"""Fields of a trigger's metadata, and those of `Goal`."""
 _OF_KEDA = {
     "scalerAddress",
     "caCert",
@@ -34,7 +32,7 @@ _OF_KEDA = {
     "enableTLS",
     "unsafeSsl",
 }
-_ACCEPTED = ("role", *_GOAL)
+_ACCEPTED = ("role", "goodput")
 
 
 class ScalerService(externalscaler_pb2_grpc.ExternalScalerServicer):
@@ -49,17 +47,17 @@ class ScalerService(externalscaler_pb2_grpc.ExternalScalerServicer):
         return pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
-        _, goal = asked_of(request.scalerMetadata)
-        return pb.IsActiveResponse(result=await self._is_active(goal))
+        asked_of(request.scalerMetadata)
+        return pb.IsActiveResponse(result=await self._is_active())
 
     async def StreamIsActive(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
         self, request: pb.ScaledObjectRef, context: Context
     ) -> None:
-        _, goal = asked_of(request.scalerMetadata)
+        asked_of(request.scalerMetadata)
         demand, told = self._shell.demand, None
         while True:
             demand.came.clear()
-            is_active = await self._is_active(goal)
+            is_active = await self._is_active()
             if is_active is not told:
                 await context.write(pb.IsActiveResponse(result=is_active))
                 told = is_active
@@ -91,13 +89,12 @@ class ScalerService(externalscaler_pb2_grpc.ExternalScalerServicer):
         if fleet.workers:
             raise Unavailable(Reason.NO_WORKER, "no worker has measured what its steps cost yet")
         # One worker has to start before it is known how many are needed.
-        return int(bool(slots))
+        return int(not is_idle(slots))
 
-    async def _is_active(self, goal: Goal) -> bool:
+    async def _is_active(self) -> bool:
         if self._shell.demand.in_use:
             return True
-        recent = (await self._slots())[-round(goal.window_s / SLOT_S) :]
-        return any(slot.prompts for slot in recent)
+        return not is_idle(await self._slots())
 
     async def _slots(self) -> list[Slot]:
         try:
@@ -119,13 +116,10 @@ def asked_of(metadata: Mapping[str, str]) -> tuple[str, Goal]:
     role = metadata.get("role", "")
     if role not in ROLES:
         raise ValidationError("scalerMetadata.role", role, " or ".join(ROLES))
-    given: dict[str, float] = {}
-    for name, field in _GOAL.items():
-        if name in metadata:
-            try:
-                given[field] = float(metadata[name])
-                Goal(**given)
-            except ValueError as error:
-                accepted = str(error).partition("; accepted: ")[2] or "a number"
-                raise ValidationError(f"scalerMetadata.{name}", metadata[name], accepted) from None
-    return role, Goal(**given)
+    if "goodput" not in metadata:
+        return role, Goal()
+    try:
+        return role, Goal(float(metadata["goodput"]))
+    except ValueError as error:
+        accepted = str(error).partition("; accepted: ")[2] or "a number"
+        raise ValidationError("scalerMetadata.goodput", metadata["goodput"], accepted) from None

@@ -19,7 +19,7 @@ from scheduling.admission.prediction import PrefillSpeed
 from scheduling.policies.slack import ARRIVAL_S
 from scheduling.scaling.demand import Slot, came, total
 from scheduling.scaling.need import typical
-from scheduling.scaling.replay import WorkerModel, prompt_speed, work_s
+from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
 from scheduling.step import NO_LIMIT_S
 from state.errors import StoreUnavailable
 from state.store import Store

@@ -1,8 +1,9 @@
-"""How many workers would have kept the promises of the last minutes, and will while new ones start.
+"""How many workers a fleet needs: as many as the load fills now, and as keep the promises of its usual load.
 
-The recorded slots are replayed against more and fewer workers until the fewest are found that keep the
-wanted share. A worker that is wanted now serves only once it has started, so the last minute is replayed a
-second time, grown by what the load has grown lately: whatever needs more workers counts.
+The usual load is the mean of the middle half of the last 15 minutes, which a short burst or pause does not
+move. The fewest workers are found that keep the wanted share of promises under it, if it were steady. The
+time that they have to spare serves a burst until new workers have started. During a burst, the work of the
+last minute or two has to fit in, without time to spare for another burst.
 
 Both are pure functions. What they cost depends on the number of slots and on the logarithm of the answer,
 not on how many requests, waiting or served, or workers there are.
@@ -18,8 +19,10 @@ from dataclasses import dataclass, replace
 from scheduling.cost.cost_model import StepShape
 from scheduling.placement import Placement
 from scheduling.scaling.demand import SLOT_S, Slot, of_row, total
-from scheduling.scaling.replay import (
+from scheduling.scaling.search import fewest
+from scheduling.scaling.steady import (
     WorkerModel,
+    alive,
     first_tokens,
     mean_sequence,
     prompt_speed,
@@ -28,15 +31,13 @@ from scheduling.scaling.replay import (
     tightest_pace_s,
     work_s,
 )
-from scheduling.scaling.search import fewest
 from scheduling.value import value
 
 MOST_WORKERS = 4096
-LATEST = round(60 / SLOT_S)
-"""The slots of the last minute."""
-MOST_GROWTH = 2.0
-CLEAR = 2.5
-"""A trend counts if it is this many times its standard error."""
+MINUTE = round(60 / SLOT_S)
+"""The slots of a minute."""
+IDLE = round(300 / SLOT_S)
+"""The slots without a request after which a fleet is idle."""
 
 
 class Why(enum.Enum):
@@ -44,10 +45,10 @@ class Why(enum.Enum):
 
     IDLE = "idle"
     """Nothing was asked for."""
+    USUAL = "usual"
+    """The promises under the usual load."""
     RECENT = "recent"
-    """The promises of the last minutes."""
-    GROWTH = "growth"
-    """The load as it will be once a new worker has started."""
+    """The work of the last minute or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +56,11 @@ class Goal:
     """The promises that a fleet has to keep. Raises ValueError naming the field."""
 
     goodput: float = 0.99
-    """The share of promises."""
-    window_s: float = 300.0
-    """How far back promises count."""
-    startup_s: float = 120.0
-    """How long a new worker takes until it serves."""
+    """The share of promises, under the usual load."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.goodput < 1:
             raise ValueError(f"goodput is {self.goodput}; accepted: from 0.5, below 1")
-        for name, least in (("window_s", 60.0), ("startup_s", 0.0)):
-            seconds = getattr(self, name)
-            if not least <= seconds <= 900:
-                raise ValueError(f"{name} is {seconds}; accepted: {least:g} to 900")
 
 
 @value
@@ -82,57 +75,58 @@ NONE = Need(0, Why.IDLE)
 
 
 def prefill_needed(slots: Sequence[Slot], worker: WorkerModel, placement: Placement, goal: Goal) -> Need:
-    """Return the fewest prefill workers that would have been enough; none where decode workers compute all
-    prompts.
+    """Return the prefill workers that are enough; none where decode workers compute all prompts.
 
     `slots` are whole ones, oldest first. Where decode workers compute some prompts, prefill workers are still
     counted for all of them, since decode workers have no time for prompts when it matters.
     """
-    recent = _recent(slots, goal)
-    if not recent or placement is Placement.AGGREGATED:
+    if is_idle(slots) or placement is Placement.AGGREGATED:
         return NONE
-    return _fewest(recent, goal, _prompts_of, lambda part: _prompts(part, worker, goal))
+    return _needed(slots, MINUTE, _prompts_of, lambda mean: _prompts(mean, worker, goal))
 
 
 def decode_needed(slots: Sequence[Slot], worker: WorkerModel, placement: Placement, goal: Goal) -> Need:
-    """Return the fewest decode workers that would have been enough; where prompts are computed by decode
-    workers alone, for these as well.
+    """Return the decode workers that are enough; where prompts are computed by decode workers alone, for
+    these as well.
     """
-    recent = _recent(slots, goal)
-    if not recent:
+    if is_idle(slots):
         return NONE
     if placement is Placement.AGGREGATED:
-        return _fewest(recent, goal, _prompts_of, lambda part: _mixed(part, worker, goal))
-    return _fewest(recent, goal, _sequences_of, lambda part: _sequences(part, recent, worker, goal))
+        return _needed(slots, MINUTE, _prompts_of, lambda mean: _mixed(mean, worker, goal))
+    # Running sequences follow a change of the load by minutes, so a longer mean is soon enough, and steadier.
+    return _needed(slots, 2 * MINUTE, _sequences_of, lambda mean: _sequences(mean, worker, goal))
 
 
-def _recent(slots: Sequence[Slot], goal: Goal) -> Sequence[Slot]:
-    """Return the slots of the window; none if nothing was asked in it."""
-    recent = slots[-max(1, round(goal.window_s / SLOT_S)) :]
-    return recent if any(slot.prompts for slot in recent) else ()
+def is_idle(slots: Sequence[Slot]) -> bool:
+    """Return True if nothing has been asked for lately."""
+    return not any(slot.prompts for slot in slots[-IDLE:])
 
 
-Judge = tuple[int, Callable[[int], bool]]
-"""Where to begin, and whether a number of workers is enough."""
+Judge = tuple[float, Callable[[int], bool]]
+"""How many workers the load fills, and whether a number of workers keeps the promises."""
 
 
-def _fewest(
-    recent: Sequence[Slot],
-    goal: Goal,
-    load_of: Callable[[Slot], float],
-    judge: Callable[[Sequence[Slot]], Judge],
+def _needed(
+    slots: Sequence[Slot], recent: int, load_of: Callable[[Slot], float], judge: Callable[[Slot], Judge]
 ) -> Need:
-    now = _enough(judge(recent))
-    by = growth([load_of(slot) for slot in recent], goal.startup_s)
-    if by <= 1:
-        return Need(now, Why.RECENT)
-    later = _enough(judge([_grown(slot, by) for slot in recent[-LATEST:]]))
-    return Need(later, Why.GROWTH) if later > now else Need(now, Why.RECENT)
+    filled, _ = judge(mean_slot(slots[-recent:]))
+    load, holds = judge(usual(slots, load_of))
+    enough = fewest(math.ceil(load), MOST_WORKERS, holds) or MOST_WORKERS
+    busy = min(MOST_WORKERS, math.ceil(filled))
+    return Need(busy, Why.RECENT) if busy > enough else Need(enough, Why.USUAL)
 
 
-def _enough(judge: Judge) -> int:
-    first, holds = judge
-    return fewest(first, MOST_WORKERS, holds) or MOST_WORKERS
+def usual(slots: Sequence[Slot], load_of: Callable[[Slot], float]) -> Slot:
+    """Return the mean slot of the middle half of the minutes, by load; of all slots in the first minute."""
+    begins = range(len(slots) % MINUTE, len(slots), MINUTE)
+    minutes = sorted((mean_slot(slots[begin : begin + MINUTE]) for begin in begins), key=load_of)
+    out = len(minutes) // 4
+    return mean_slot(minutes[out : len(minutes) - out] or slots)
+
+
+def mean_slot(slots: Sequence[Slot]) -> Slot:
+    """Return the mean of slots."""
+    return of_row([number / len(slots) for number in total(slots).row])
 
 
 def _prompts_of(slot: Slot) -> float:
@@ -143,69 +137,38 @@ def _sequences_of(slot: Slot) -> float:
     return slot.sequences
 
 
-def _prompts(slots: Sequence[Slot], worker: WorkerModel, goal: Goal) -> Judge:
+def _prompts(mean: Slot, worker: WorkerModel, goal: Goal) -> Judge:
     speed = prompt_speed(worker)
-    whole = total(slots)
-    work = work_s(whole.prompt_tokens, whole.prompt_squares, speed)
-    first = math.ceil(work / (SLOT_S * len(slots)))
-    kept = first_tokens(slots, speed)
-    return first, lambda num: kept(num) >= goal.goodput
+    kept = first_tokens(mean, speed)
+    filled = work_s(mean.prompt_tokens, mean.prompt_squares, speed) / SLOT_S
+    return filled, lambda num: kept(num) >= goal.goodput
 
 
-def _sequences(slots: Sequence[Slot], recent: Sequence[Slot], worker: WorkerModel, goal: Goal) -> Judge:
-    whole = total(recent)
-    mean = mean_sequence(whole, worker, tightest_pace_s(whole, 1 - goal.goodput))
-    lifetime_s = mean.output_tokens * step_s(worker, mean, mean.seats)
-    alive = sum(slot.sequences for slot in slots) / (SLOT_S * len(slots)) * lifetime_s
-    first = math.ceil(alive / mean.seats)
-    kept = seats_found(slots, worker, mean)
-    return first, lambda num: kept(num) >= goal.goodput
+def _sequences(mean: Slot, worker: WorkerModel, goal: Goal) -> Judge:
+    each = mean_sequence(mean, worker, tightest_pace_s(mean, 1 - goal.goodput))
+    lifetime_s = each.output_tokens * step_s(worker, each, each.seats)
+    kept = seats_found(mean, worker, each)
+    return mean.sequences / SLOT_S * lifetime_s / each.seats, lambda num: kept(num) >= goal.goodput
 
 
-def _mixed(slots: Sequence[Slot], worker: WorkerModel, goal: Goal) -> Judge:
-    whole = total(slots)
-    pace_s = tightest_pace_s(whole, 1 - goal.goodput)
-    work = work_s(whole.prompt_tokens, whole.prompt_squares, prompt_speed(worker)) / (SLOT_S * len(slots))
+def _mixed(mean: Slot, worker: WorkerModel, goal: Goal) -> Judge:
+    pace_s = tightest_pace_s(mean, 1 - goal.goodput)
+    work = work_s(mean.prompt_tokens, mean.prompt_squares, prompt_speed(worker)) / SLOT_S
+    filled, _ = _sequences(mean, worker, goal)
     limited = replace(worker, prompt_limit_s=min(worker.prompt_limit_s, pace_s))
 
     def holds(num: int) -> bool:
         share = 1 - work / num
         if share <= 0:
             return False
-        mean = mean_sequence(whole, worker, pace_s, share)
-        if seats_found(slots, worker, mean, share)(num) < goal.goodput:
+        each = mean_sequence(mean, worker, pace_s, share)
+        if seats_found(mean, worker, each, share)(num) < goal.goodput:
             return False
-        lifetime_s = mean.output_tokens * step_s(worker, mean, mean.seats) / share
-        alive = min(mean.seats, whole.sequences / (SLOT_S * len(slots)) * lifetime_s / num)
-        speed = prompt_speed(limited, alive, mean.context_tokens)
-        return first_tokens(slots, speed)(num) >= goal.goodput
+        decodes = alive(mean, worker, each, num, share) / num
+        speed = prompt_speed(limited, decodes, each.context_tokens)
+        return first_tokens(mean, speed)(num) >= goal.goodput
 
-    return math.ceil(2 * work), holds
-
-
-def growth(loads: Sequence[float], ahead_s: float) -> float:
-    """Return how many times the present load is expected after `ahead_s`, from 1 to `MOST_GROWTH`.
-
-    It is a straight line through the load of as many slots as are ahead, and at least a minute's; 1 if the
-    line does not clearly rise. The slope counts less its standard error.
-    """
-    count = min(len(loads), max(LATEST, round(ahead_s / SLOT_S)))
-    last = loads[-count:]
-    if count < LATEST or ahead_s <= 0:
-        return 1.0
-    middle, mean = (count - 1) / 2, sum(last) / count
-    spread = sum((place - middle) ** 2 for place in range(count))
-    slope = sum((place - middle) * load for place, load in enumerate(last)) / spread
-    rest = sum((load - mean - slope * (place - middle)) ** 2 for place, load in enumerate(last))
-    error = math.sqrt(rest / (count - 2) / spread)
-    present = mean + slope * middle
-    if slope <= CLEAR * error or present <= 0:
-        return 1.0
-    return min(MOST_GROWTH, 1 + (slope - error) * ahead_s / SLOT_S / present)
-
-
-def _grown(slot: Slot, by: float) -> Slot:
-    return of_row([number * by for number in slot.row])
+    return work + filled, holds
 
 
 def typical(workers: Sequence[WorkerModel]) -> WorkerModel | None:

@@ -2,6 +2,7 @@
 
 - `day`: the requests of a day, with bursts
 - `hpa`: the decision of Kubernetes' HorizontalPodAutoscaler, and `arms`: what it is given to decide on
+- `known`: an autoscaler that knows the day, to show what is left to gain
 - `fleet`: workers that start, serve and drain; requests that are kept, refused or late
 - `play`: a day under an arm, and what came of it
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from scheduling.placement import Placement
 from scheduling.scaling.demand import EMPTY, NUM_SLOTS, SLOT_S, Slot, came, total
 from scheduling.scaling.need import Goal, decode_needed, prefill_needed
-from scheduling.scaling.replay import WorkerModel
+from scheduling.scaling.steady import WorkerModel
 from sim.scaling.day import Asked
 from sim.scaling.fleet import Fleet, Worker
 from sim.scaling.hpa import STABILISATION_S, for_average_value, for_pods

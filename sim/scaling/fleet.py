@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scheduling.admission.prediction import PrefillSpeed
-from scheduling.scaling.replay import WorkerModel, prompt_speed, work_s
+from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
 from sim.scaling.day import Asked
 
 STARTUP_S = (90.0, 150.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduling.scaling.replay import WorkerModel
+from scheduling.scaling.steady import WorkerModel
 from sim.scaling.arms import ROLES, Arm
 from sim.scaling.day import HOUR_S, Asked
 from sim.scaling.fleet import Fleet

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router.api.scaler_service import asked_of
+from scheduling.scaling.need import Goal
 from tests.chart.parts import LAPTOP, chart, of_kind, workloads
 from tools.lint_chart import Refused, rendered
 
@@ -13,7 +14,6 @@ pytestmark = pytest.mark.helm
 SCALED = (
     "pools.decode.scaling.minReplicas=2",
     "pools.decode.scaling.maxReplicas=8",
-    "pools.decode.scaling.startupSeconds=240",
 )
 
 
@@ -28,9 +28,15 @@ def test_a_scaled_pool_asks_the_routers_by_their_service() -> None:
     assert address == "fleet-baton-router.serving.svc:50051"
     services = of_kind(objects, "Service")
     assert 50051 in {port["port"] for port in services["router"]["spec"]["ports"]}
-    role, goal = asked_of(trigger["metadata"])
-    assert (role, goal.startup_s) == ("decode", 240)
+    assert asked_of(trigger["metadata"]) == ("decode", Goal())
     assert "authenticationRef" not in trigger
+
+
+def test_routers_are_told_what_share_of_promises_to_keep() -> None:
+    scaling = {"minReplicas": 2, "maxReplicas": 8, "goodput": 0.95}
+    objects = rendered(LAPTOP, values={"pools": {"decode": {"scaling": scaling}}})
+    (scaled,) = of_kind(objects, "ScaledObject").values()
+    assert asked_of(scaled["spec"]["triggers"][0]["metadata"]) == ("decode", Goal(0.95))
 
 
 def test_an_upgrade_leaves_a_scaled_pools_replicas_alone() -> None:

@@ -145,9 +145,8 @@ async def test_a_fleet_without_workers_starts_with_one_of_each_role(
         ({"role": "router"}, "scalerMetadata.role"),
         ({"role": "decode", "goodput": "all"}, "scalerMetadata.goodput"),
         ({"role": "decode", "goodput": "1"}, "scalerMetadata.goodput"),
-        ({"role": "decode", "windowSeconds": "nan"}, "scalerMetadata.windowSeconds"),
-        ({"role": "decode", "startupSeconds": "-1"}, "scalerMetadata.startupSeconds"),
-        ({"role": "decode", "startUpSeconds": "9"}, "scalerMetadata"),
+        ({"role": "decode", "goodput": "nan"}, "scalerMetadata.goodput"),
+        ({"role": "decode", "goodPut": "0.9"}, "scalerMetadata"),
     ],
 )
 async def test_wrong_metadata_is_refused_by_its_name(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from scheduling.scaling.demand import SLOT_S, Slot, came, total
-from scheduling.scaling.replay import WorkerModel, prompt_speed, work_s
+from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
 from services.profiles import load_profile
 
 PROFILE = load_profile("h200-llama-3.1-8b")

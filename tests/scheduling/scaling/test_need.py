@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.cost.cost_model import UNKNOWN_COST
 from scheduling.placement import Placement
-from scheduling.scaling.demand import EMPTY, SLOT_S, Slot, of_row, total
+from scheduling.scaling.demand import EMPTY, Slot, of_row, total
 from scheduling.scaling.need import (
-    MOST_GROWTH,
+    IDLE,
+    MINUTE,
     Goal,
     Need,
     Why,
     decode_needed,
-    growth,
     prefill_needed,
     typical,
+    usual,
 )
-from scheduling.scaling.replay import (
+from scheduling.scaling.steady import (
     WorkerModel,
     first_tokens,
     mean_sequence,
@@ -36,22 +38,22 @@ from tests.growth import MOST_GROWTH as MOST_COST
 from tests.growth import growth as cost_growth
 from tests.scheduling.scaling.drawn_slots import WORKER, poisson, request
 
-STEADY = Goal(startup_s=0.0)
+GOAL = Goal()
 APART = (Placement.DISAGGREGATED, Placement.CONDITIONAL)
 
 shapes = st.builds(request, st.integers(16, 8000), st.integers(1, 1500))
 loads = st.builds(poisson, st.floats(0.1, 80), shapes, st.just(40), st.integers(0, 9))
 
 
-def prefill(slots: Sequence[Slot], goal: Goal = STEADY) -> int:
+def prefill(slots: Sequence[Slot], goal: Goal = GOAL) -> int:
     return prefill_needed(slots, WORKER, Placement.DISAGGREGATED, goal).workers
 
 
-def decode(slots: Sequence[Slot], goal: Goal = STEADY) -> int:
+def decode(slots: Sequence[Slot], goal: Goal = GOAL) -> int:
     return decode_needed(slots, WORKER, Placement.DISAGGREGATED, goal).workers
 
 
-def mixed(slots: Sequence[Slot], goal: Goal = STEADY) -> int:
+def mixed(slots: Sequence[Slot], goal: Goal = GOAL) -> int:
     return decode_needed(slots, WORKER, Placement.AGGREGATED, goal).workers
 
 
@@ -62,17 +64,18 @@ def times(slots: Sequence[Slot], by: float) -> list[Slot]:
 @given(loads)
 @settings(max_examples=40)
 def test_so_many_keep_the_promises_and_one_less_does_not(slots: list[Slot]) -> None:
-    num, speed = prefill(slots), prompt_speed(WORKER)
     if any(slot.prompts for slot in slots):
-        kept = first_tokens(slots, speed)
-        assert kept(num) >= STEADY.goodput
-        assert num == 1 or kept(num - 1) < STEADY.goodput
-        whole = total(slots)
-        mean = mean_sequence(whole, WORKER, tightest_pace_s(whole, 1 - STEADY.goodput))
-        num = decode(slots)
-        kept = seats_found(slots, WORKER, mean)
-        assert kept(num) >= STEADY.goodput
-        assert num == 1 or kept(num - 1) < STEADY.goodput
+        mean = usual(slots, lambda slot: slot.prompt_tokens)
+        need = prefill_needed(slots, WORKER, Placement.DISAGGREGATED, GOAL)
+        kept = first_tokens(mean, prompt_speed(WORKER))
+        assert kept(need.workers) >= GOAL.goodput
+        assert need.workers == 1 or need.why is Why.RECENT or kept(need.workers - 1) < GOAL.goodput
+        mean = usual(slots, lambda slot: slot.sequences)
+        need = decode_needed(slots, WORKER, Placement.DISAGGREGATED, GOAL)
+        each = mean_sequence(mean, WORKER, tightest_pace_s(mean, 1 - GOAL.goodput))
+        kept = seats_found(mean, WORKER, each)
+        assert kept(need.workers) >= GOAL.goodput
+        assert need.workers == 1 or need.why is Why.RECENT or kept(need.workers - 1) < GOAL.goodput
 
 
 @given(loads, st.floats(1, 4))
@@ -95,11 +98,10 @@ def test_looser_promises_never_need_more(
 
 @given(loads)
 @settings(max_examples=40)
-def test_never_fewer_than_the_work_fills(slots: list[Slot]) -> None:
-    whole = total(slots)
-    assume(whole.prompts)
-    work = work_s(whole.prompt_tokens, whole.prompt_squares, prompt_speed(WORKER))
-    assert prefill(slots) >= work / (SLOT_S * len(slots))
+def test_never_fewer_than_the_work_of_the_last_minute_fills(slots: list[Slot]) -> None:
+    last = total(slots[-MINUTE:])
+    work = work_s(last.prompt_tokens, last.prompt_squares, prompt_speed(WORKER))
+    assert prefill(slots) >= work / 60
 
 
 def test_prompts_without_a_promise_are_computed_all_the_same() -> None:
@@ -113,8 +115,8 @@ def test_prefill_scales_with_prompts_and_decode_does_not(placement: Placement) -
     counts = []
     for rate in (2, 10, 20, 40):
         slots = poisson(rate, request(6000, 4, 2.0))
-        counts.append(prefill_needed(slots, WORKER, placement, STEADY).workers)
-        assert decode_needed(slots, WORKER, placement, STEADY).workers == 1
+        counts.append(prefill_needed(slots, WORKER, placement, GOAL).workers)
+        assert decode_needed(slots, WORKER, placement, GOAL).workers == 1
     assert counts == sorted(set(counts)), "prefill did not grow with every load"
     assert counts[-1] >= 6
 
@@ -127,7 +129,7 @@ def test_decode_scales_with_long_outputs_and_prefill_does_not() -> None:
 
 def test_decode_workers_that_compute_prompts_count_for_both() -> None:
     slots = poisson(30, request(1700, 415))
-    assert prefill_needed(slots, WORKER, Placement.AGGREGATED, STEADY) == Need(0, Why.IDLE)
+    assert prefill_needed(slots, WORKER, Placement.AGGREGATED, GOAL) == Need(0, Why.IDLE)
     assert mixed(slots) >= max(prefill(slots), decode(slots))
 
 
@@ -138,23 +140,33 @@ def test_nothing_is_needed_where_nothing_was_asked(needs: Callable[[Sequence[Slo
     assert needs([*poisson(30, request(1700, 415), 10), *[EMPTY] * 60]) == 0, "it forgets nothing"
 
 
+@pytest.mark.parametrize("needs", [prefill, decode, mixed])
+def test_a_fleet_is_idle_after_five_minutes_without_a_request(
+    needs: Callable[[Sequence[Slot]], int],
+) -> None:
+    busy = poisson(30, request(1700, 415), 180)
+    assert needs([*busy, *[EMPTY] * (IDLE - 1)]) >= 1
+    assert needs([*busy, *[EMPTY] * IDLE]) == 0
+
+
 @pytest.mark.parametrize("needs", [prefill, decode])
-def test_a_rising_load_is_met_before_it_is_there(needs: Callable[..., int]) -> None:
+@given(st.floats(0, 4), st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_a_burst_adds_what_it_fills_and_a_pause_takes_nothing(
+    needs: Callable[[Sequence[Slot]], int], factor: float, seed: int
+) -> None:
+    slots = poisson(10, request(4000, 1500, 2.0), 180, seed)
+    before, now = needs(slots[:-24]), needs([*slots[:-24], *times(slots[-24:], factor)])
+    assert now >= before - 1
+    if factor >= 3:
+        assert now > before
+
+
+def test_the_usual_load_is_the_same_with_a_burst_and_a_pause_in_it() -> None:
     one = request(1700, 415)
-    rising = [total([one] * (20 + 5 * place)) for place in range(60)]
-    assert needs(rising, Goal(startup_s=120)) > needs(rising, STEADY)
-    assert prefill_needed(rising, WORKER, Placement.DISAGGREGATED, Goal(startup_s=120)).why is Why.GROWTH
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=0, max_size=80), st.floats(0, 900))
-def test_growth_is_never_a_shrinking_or_a_leap(loads: list[float], ahead_s: float) -> None:
-    assert 1 <= growth(loads, ahead_s) <= MOST_GROWTH
-
-
-@given(st.integers(0, 9))
-def test_chance_alone_is_no_growth_worth_two_workers(seed: int) -> None:
-    slots = poisson(30, request(1700, 415), seed=seed)
-    assert prefill(slots, Goal(startup_s=120)) <= prefill(slots) + 1
+    slots = [total([one] * 50)] * 180
+    slots[24:60], slots[100:124] = [total([one] * 150)] * 36, [EMPTY] * 24
+    assert usual(slots, lambda slot: slot.prompts).row == pytest.approx(total([one] * 50).row)
 
 
 def test_the_answer_costs_the_same_for_a_hundred_times_the_requests() -> None:
@@ -181,9 +193,7 @@ def test_the_typical_worker_is_the_middle_one_with_measured_steps() -> None:
     assert typical([unknown]) is None
 
 
-@pytest.mark.parametrize(
-    "given", [{"goodput": 1.0}, {"goodput": 0.2}, {"window_s": 5.0}, {"startup_s": -1.0}, {"window_s": 1e4}]
-)
-def test_a_goal_out_of_range_is_refused_by_its_name(given: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(given))} is .*accepted: "):
-        Goal(**given)
+@pytest.mark.parametrize("goodput", [1.0, 0.2, math.nan])
+def test_a_goal_out_of_range_is_refused_by_its_name(goodput: float) -> None:
+    with pytest.raises(ValueError, match=r"goodput is .*accepted: "):
+        Goal(goodput)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduling.placement import Placement
 from scheduling.scaling.need import Goal
-from scheduling.scaling.replay import WorkerModel
+from scheduling.scaling.steady import WorkerModel
 from services.profiles import load_profile
 from sim import FleetShape, SimSpec, run
 from sim.commands.arms import Arm
@@ -20,6 +20,7 @@ from sim.scaling.arms import Arm as ScalingArm
 from sim.scaling.arms import Queue, Slack, Utilisation
 from sim.scaling.day import Asked, DaySpec, Promise, bursts, requests
 from sim.scaling.fleet import Fleet
+from sim.scaling.known import known
 from sim.scaling.play import Limits, play
 from sim.workload import Promises, draw
 
@@ -47,19 +48,30 @@ def test_it_keeps_about_as_many_promises_as_the_fleet_step_by_step(size: int) ->
     assert tally.kept / tally.requests == pytest.approx(exact, abs=0.1)
 
 
-@given(st.integers(0, 99), st.sampled_from(["slack", "utilisation", "queue"]))
+@given(st.integers(0, 99), st.sampled_from(["slack", "utilisation", "queue", "known"]))
 @settings(max_examples=6)
 def test_every_request_ends_and_every_worker_is_paid_for(seed: int, kind: str) -> None:
+    begin = list(takewhile(lambda asked: asked.at_s < 900, requests(DAY, seed)))
     arms: dict[str, ScalingArm] = {
         "slack": Slack(WORKER, Goal()),
         "utilisation": Utilisation(0.6, 0.3, WORKER),
         "queue": Queue(1.0, 60.0),
+        "known": known(DAY, begin, seed, WORKER, (0.8, 0.8), 150.0),
     }
-    begin = list(takewhile(lambda asked: asked.at_s < 900, requests(DAY, seed)))
     result = play(begin, WORKER, arms[kind], seed, Limits())
     assert result.requests == len(begin)
     assert result.kept_share + result.refused_share <= 1
     assert result.worker_hours >= 2 * 900 / 3600
+
+
+def test_workers_are_ready_for_a_burst_that_is_known() -> None:
+    day = list(islice(requests(DAY, 1), 2000))
+    burst = bursts(DAY, random.Random("day:1"))[0]
+    fleet = Fleet(WORKER, 1)
+    fleet.advance(burst.begin_s - 90)
+    now, ahead = (known(DAY, day, 1, WORKER, (0.02, 0.02), ahead_s) for ahead_s in (0.0, 150.0))
+    for role in ("prefill", "decode"):
+        assert ahead.propose(fleet, role) > 1.2 * now.propose(fleet, role)
 
 
 def test_a_day_is_the_same_for_the_same_seed_and_has_bursts() -> None:

@@ -1,15 +1,13 @@
-"""Replay recorded slots against a number of workers: the share of requests that they would have kept.
+"""The share of requests that a number of workers keeps its promises to, under a steady load.
 
-Prompts are a fluid that the workers drain, slot by slot, with the random waits of a queue with many servers
-on top (Sakasegawa's delay, with an exponential tail). Sequences are a population that refills with every
-slot and decays as fast as the workers decode; one more finds a seat as often as a Poisson population of that
-mean leaves one. Refused requests cost nothing: no backlog grows past the longest slack.
+Prompts wait in a queue with many servers (Sakasegawa's delay, with an exponential tail). Sequences are a
+Poisson population; one more finds a seat as often as the population leaves one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from scheduling.admission.prediction import (
     DecodeView,
@@ -20,12 +18,10 @@ from scheduling.admission.prediction import (
     seq_capacity,
 )
 from scheduling.cost.cost_model import CostModel
-from scheduling.scaling.demand import SLOT_S, Slot, edge_s, total
+from scheduling.scaling.demand import SLOT_S, Slot, edge_s
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 
-SMOOTH = 6
-"""Slots over which the utilisation behind random waits is averaged."""
 FULLEST = 0.95
 """The largest utilisation by all prompts together, those without a promise included."""
 
@@ -69,44 +65,29 @@ def work_s(tokens: float, squares: float, speed: PrefillSpeed) -> float:
     return tokens / speed.rate + c5 * before + c6 * before / speed.chunk
 
 
-def first_tokens(slots: Sequence[Slot], speed: PrefillSpeed) -> Callable[[int], float]:
-    """Return a function from a number of workers to the share of promised first tokens in time.
+def first_tokens(mean: Slot, speed: PrefillSpeed) -> Callable[[int], float]:
+    """Return a function from a number of workers to the share of promised first tokens in time, where every
+    slot is like `mean`.
 
-    The share is 1 if none was promised, and 0 if the workers could not have computed all prompts, those
-    without a promise included.
+    The share is 1 if none was promised, and 0 if the workers cannot compute all prompts, those without a
+    promise included.
     """
-    late = speed.view.cost.ratio_q95
-    works = [late * work_s(slot.promised_tokens, slot.promised_squares, speed) for slot in slots]
-    loads = [_recent_mean(works, place) / SLOT_S for place in range(len(works))]
-    slacks = [[(edge_s(place), num) for place, num in enumerate(slot.slacks) if num] for slot in slots]
-    whole = total(slots)
-    everything_s = work_s(whole.prompt_tokens, whole.prompt_squares, speed)
-    promised = whole.promised
-    scale_s = sum(works) / promised * (1 + _variation(whole)) / 2 if promised else 0.0
+    late, promised = speed.view.cost.ratio_q95, mean.promised
+    work = work_s(mean.promised_tokens, mean.promised_squares, speed)
+    everything = work_s(mean.prompt_tokens, mean.prompt_squares, speed) / SLOT_S
+    slacks = [(edge_s(place) / late, num) for place, num in enumerate(mean.slacks) if num]
+    scale_s = work / promised * (1 + _variation(mean)) / 2 if promised else 0.0
 
     def kept(num_workers: int) -> float:
-        if everything_s > FULLEST * num_workers * SLOT_S * len(slots):
+        if everything > FULLEST * num_workers:
             return 0.0
         if not promised:
             return 1.0
-        backlog_s, in_time = 0.0, 0.0
-        for work, load, waits in zip(works, loads, slacks, strict=True):
-            before_s = backlog_s
-            backlog_s = max(0.0, backlog_s + work / num_workers - SLOT_S)
-            fluid_s = (before_s + backlog_s) / 2
-            for wait_s, num in waits:
-                in_time += num * (
-                    1 - _waits_longer(wait_s - fluid_s, num_workers, load / num_workers, scale_s)
-                )
-            backlog_s = min(backlog_s, max(waits[-1][0] if waits else 0.0, before_s))
-        return in_time / promised
+        utilisation = work / SLOT_S / num_workers
+        late_ones = (num * _waits_longer(wait_s, num_workers, utilisation, scale_s) for wait_s, num in slacks)
+        return 1 - sum(late_ones) / promised
 
     return kept
-
-
-def _recent_mean(works: Sequence[float], place: int) -> float:
-    recent = works[max(0, place + 1 - SMOOTH) : place + 1]
-    return sum(recent) / len(recent)
 
 
 def _variation(slot: Slot) -> float:
@@ -146,34 +127,26 @@ def step_s(worker: WorkerModel, sequences: Sequences, batch: float) -> float:
     return decode_step_s(_decoding(worker, sequences.context_tokens), round(batch))
 
 
+def alive(mean: Slot, worker: WorkerModel, sequences: Sequences, num_workers: float, share: float) -> float:
+    """Return how many sequences run at once where every slot is like `mean`: at most all seats."""
+    view, seats = _decoding(worker, sequences.context_tokens), num_workers * sequences.seats
+    steps = mean.sequences / SLOT_S * sequences.output_tokens / share
+    found = min(seats, steps * decode_step_s(view, 1))
+    # A few rounds are enough: the step grows far less than the batch does.
+    for _ in range(4):
+        found = min(seats, steps * decode_step_s(view, math.ceil(found / num_workers)))
+    return found
+
+
 def seats_found(
-    slots: Sequence[Slot], worker: WorkerModel, sequences: Sequences, share: float = 1.0
+    mean: Slot, worker: WorkerModel, sequences: Sequences, share: float = 1.0
 ) -> Callable[[int], float]:
-    """Return a function from a number of workers to the share of sequences that would have found a seat in
-    which their pace is kept.
+    """Return a function from a number of workers to the share of sequences that find a seat in which their
+    pace is kept, where every slot is like `mean`.
     """
-    counts = [slot.sequences for slot in slots]
-    everything, first = sum(counts), counts[:SMOOTH]
-    view, per_step = _decoding(worker, sequences.context_tokens), sequences.output_tokens / share
-
-    def kept(num_workers: int) -> float:
-        if not everything:
-            return 1.0
-        seats, found = num_workers * sequences.seats, 0.0
-        rate = sum(first) / (len(first) * SLOT_S)
-        alive = min(seats, rate * per_step * decode_step_s(view, 1))
-        # A few rounds are enough: the step grows far less than the batch does.
-        for _ in range(4):
-            alive = min(seats, rate * per_step * decode_step_s(view, math.ceil(alive / num_workers)))
-        for count in counts:
-            lifetime_s = per_step * decode_step_s(view, math.ceil(alive / num_workers))
-            stays = math.exp(-SLOT_S / lifetime_s)
-            alive = alive * stays + count / SLOT_S * lifetime_s * (1 - stays)
-            found += count * _finds_seat(seats, alive)
-            alive = min(alive, seats)
-        return found / everything
-
-    return kept
+    return lambda num_workers: _finds_seat(
+        num_workers * sequences.seats, alive(mean, worker, sequences, num_workers, share)
+    )
 
 
 def tightest_pace_s(whole: Slot, share: float) -> float:
