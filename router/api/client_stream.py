@@ -32,16 +32,16 @@ class TokenBatch:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 
-StreamItem = (
+Told = (
     TellAccepted
     | TellQueued
     | TellPromptLogprobs
-    | TokenBatch
     | TellChoiceFinished
     | TellFinished
     | TellLeaving
     | TellRetrying
 )
+StreamItem = Told | TokenBatch
 
 
 class ClientStream:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
-from router.api.client_stream import StreamItem, TokenBatch
+from router.api.client_stream import StreamItem, TokenBatch, Told
 from router.api.convert_chat import chat_from_pb
 from router.api.validation import RawRequest
 from router.core.actions import (
@@ -88,14 +88,28 @@ def content_digest(message: inference_pb2.GenerateRequest) -> bytes:
     return hashlib.blake2b(content.SerializeToString(deterministic=True), digest_size=16).digest()
 
 
-def event_to_pb(  # noqa: PLR0911 -- a table of events
-    item: StreamItem, reading: Reading, first_written_at: float | None, now: float
+def put_event(
+    event: inference_pb2.GenerationEvent,
+    item: StreamItem,
+    reading: Reading,
+    first_written_at: float | None,
+    now: float,
+) -> None:
+    """Set one event of a stream. `first_written_at` is when the call's first token was written.
+
+    Tokens are put in place: this is the token path, and a message given to another one is copied.
+    """
+    if isinstance(item, TokenBatch):
+        put_tokens(event.tokens, item)
+    else:
+        event.CopyFrom(_event_to_pb(item, reading, first_written_at, now))
+
+
+def _event_to_pb(  # noqa: PLR0911 -- a table of events
+    item: Told, reading: Reading, first_written_at: float | None, now: float
 ) -> inference_pb2.GenerationEvent:
-    """Return one event of a stream. `first_written_at` is when the call's first token was written."""
     event = inference_pb2.GenerationEvent
     match item:
-        case TokenBatch():
-            return event(tokens=tokens_to_pb(item))
         case TellAccepted():
             promise = promise_to_pb(item.promise)
             return event(accepted=to_pb(inference_pb2.Accepted, item, promise=promise, **asdict(reading)))
@@ -119,16 +133,14 @@ def promise_to_pb(promise: Promise) -> inference_pb2.LatencyPromise:
     return to_pb(inference_pb2.LatencyPromise, promise)
 
 
-def tokens_to_pb(batch: TokenBatch) -> inference_pb2.Tokens:
-    message = inference_pb2.Tokens(
-        choice=batch.choice,
-        first_index=batch.first_index,
-        token_ids=batch.token_ids,
-        text="".join(batch.texts),
-    )
+def put_tokens(tokens: inference_pb2.Tokens, batch: TokenBatch) -> None:
+    """Set the tokens of an event."""
+    tokens.choice = batch.choice
+    tokens.first_index = batch.first_index
+    tokens.token_ids.extend(batch.token_ids)
+    tokens.text = "".join(batch.texts)
     if batch.logprobs:
-        message.logprobs.extend(map(logprobs_to_pb, batch.logprobs))
-    return message
+        tokens.logprobs.extend(map(logprobs_to_pb, batch.logprobs))
 
 
 def logprobs_to_pb(logprobs: TokenLogprobs) -> inference_pb2.TokenLogprobs:

@@ -13,12 +13,12 @@ from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.api.client_stream import ClientStream, StreamItem, TokenBatch
 from router.api.convert import (
     content_digest,
-    event_to_pb,
     finished_to_pb,
     logprobs_to_pb,
     matched_to_pb,
     prompt_from_pb,
     prompt_logprobs_to_pb,
+    put_event,
     quote_to_pb,
     reason_to_pb,
     request_from_pb,
@@ -248,7 +248,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 now = self._shell.now()
                 if first_written_at is None and isinstance(item, TokenBatch):
                     first_written_at = now
-                await context.write(response(event=event_to_pb(item, reading, first_written_at, now)))
+                message = response()
+                put_event(message.event, item, reading, first_written_at, now)
+                await context.write(message)
                 if isinstance(item, TellFinished):
                     return
 
