@@ -23,6 +23,7 @@ from router.api.scaler_service import ScalerService
 from router.api.service import InferenceService
 from router.auth.auth import Auth
 from router.auth.interceptor import AuthInterceptor
+from router.auth.limits import Limits
 from router.auth.rules import AuthFileUnusable
 from router.config import RouterConfig, parse_config
 from router.core.core import RouterCore
@@ -93,7 +94,7 @@ async def _serve_with(
         interceptors=_interceptors(auth, metrics), options=config.limits.server_options()
     )
     preprocessor = Preprocessor(shell, facts, pool, config.limits)
-    health, inference = await _add_services(server, shell, preprocessor, facts, auth)
+    health, inference = await _add_services(server, shell, preprocessor, facts, auth, config.limits)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, service.listen, tls, client_ca)
     metrics_server = MetricsServer(service.host, service.metrics_port, metrics.registry, service.security)
@@ -151,10 +152,15 @@ def _interceptors(auth: Auth | None, metrics: RouterMetrics) -> tuple[grpc.aio.S
 
 
 async def _add_services(
-    server: grpc.aio.Server, shell: Shell, preprocessor: Preprocessor, facts: ModelFacts, auth: Auth | None
+    server: grpc.aio.Server,
+    shell: Shell,
+    preprocessor: Preprocessor,
+    facts: ModelFacts,
+    auth: Auth | None,
+    limits: Limits,
 ) -> tuple[Health, str]:
     """Add all services. Return the health service, and the name under which it reports inference."""
-    inference = InferenceService(shell, preprocessor, facts, auth).add_to(server)
+    inference = InferenceService(shell, preprocessor, facts, auth, limits.max_streams).add_to(server)
     others = [FleetService(shell, facts).add_to(server), ScalerService(shell).add_to(server), SERVICE_NAME]
     health = Health(server)
     await health.set_status([*others, *reflection.NAMES], serving=True)

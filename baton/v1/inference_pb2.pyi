@@ -170,6 +170,64 @@ class ResumeRequest(_message.Message):
     received_prompt_logprobs: int
     def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., session: _Optional[int] = ..., received: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ..., failed_attempts: _Optional[int] = ..., received_prompt_logprobs: _Optional[int] = ...) -> None: ...
 
+class GenerateManyRequest(_message.Message):
+    __slots__ = ("id", "generate", "resume", "leave", "credential", "acting_for")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
+    ACTING_FOR_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    generate: GenerateRequest
+    resume: ResumeRequest
+    leave: Leave
+    credential: str
+    acting_for: str
+    def __init__(self, id: _Optional[int] = ..., generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., resume: _Optional[_Union[ResumeRequest, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., credential: _Optional[str] = ..., acting_for: _Optional[str] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GenerateManyResponse(_message.Message):
+    __slots__ = ("tokens", "events")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    tokens: TokenRows
+    events: _containers.RepeatedCompositeFieldContainer[GenerateManyEvent]
+    def __init__(self, tokens: _Optional[_Union[TokenRows, _Mapping]] = ..., events: _Optional[_Iterable[_Union[GenerateManyEvent, _Mapping]]] = ...) -> None: ...
+
+class TokenRows(_message.Message):
+    __slots__ = ("ids", "choices", "first_indexes", "num_tokens", "text_lengths", "token_ids", "text_utf8")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_UTF8_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    choices: _containers.RepeatedScalarFieldContainer[int]
+    first_indexes: _containers.RepeatedScalarFieldContainer[int]
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    text_lengths: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    text_utf8: bytes
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., first_indexes: _Optional[_Iterable[int]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., text_lengths: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., text_utf8: _Optional[bytes] = ...) -> None: ...
+
+class GenerateManyEvent(_message.Message):
+    __slots__ = ("id", "after_rows", "generation", "status")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ROWS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    after_rows: int
+    generation: GenerationEvent
+    status: bytes
+    def __init__(self, id: _Optional[int] = ..., after_rows: _Optional[int] = ..., generation: _Optional[_Union[GenerationEvent, _Mapping]] = ..., status: _Optional[bytes] = ...) -> None: ...
+
 class ReceivedTokens(_message.Message):
     __slots__ = ("choice", "token_ids")
     CHOICE_FIELD_NUMBER: _ClassVar[int]

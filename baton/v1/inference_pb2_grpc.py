@@ -50,6 +50,11 @@ class InferenceServiceStub(object):
                 request_serializer=baton_dot_v1_dot_inference__pb2.ResumeRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_inference__pb2.ResumeResponse.FromString,
                 _registered_method=True)
+        self.GenerateMany = channel.stream_stream(
+                '/baton.v1.InferenceService/GenerateMany',
+                request_serializer=baton_dot_v1_dot_inference__pb2.GenerateManyRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_inference__pb2.GenerateManyResponse.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/baton.v1.InferenceService/Cancel',
                 request_serializer=baton_dot_v1_dot_inference__pb2.CancelRequest.SerializeToString,
@@ -118,6 +123,21 @@ class InferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GenerateMany(self, request_iterator, context):
+        """Carries many generations over one call: for gateways, and for clients with many requests at once. A message costs
+        about the same whatever is in it, and here all tokens that have arrived together travel in one.
+
+        What is said of Generate, Resume and their calls holds for each generation: it has its own content, id, SLO,
+        budget and end, and one that fails ends with its own status. When the client ends its side of the call, the
+        generations that run are finished. When the call breaks, all of them lose a call, as each would that had a call of
+        its own: Resume them, over this call's like or alone.
+
+        A client that breaks the rules for `id` ends the call with INVALID_ARGUMENT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cancel(self, request, context):
         """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that
         is called ends it: to be sure, call every router.
@@ -171,6 +191,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Resume,
                     request_deserializer=baton_dot_v1_dot_inference__pb2.ResumeRequest.FromString,
                     response_serializer=baton_dot_v1_dot_inference__pb2.ResumeResponse.SerializeToString,
+            ),
+            'GenerateMany': grpc.stream_stream_rpc_method_handler(
+                    servicer.GenerateMany,
+                    request_deserializer=baton_dot_v1_dot_inference__pb2.GenerateManyRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_inference__pb2.GenerateManyResponse.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
@@ -280,6 +305,33 @@ class InferenceService(object):
             '/baton.v1.InferenceService/Resume',
             baton_dot_v1_dot_inference__pb2.ResumeRequest.SerializeToString,
             baton_dot_v1_dot_inference__pb2.ResumeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GenerateMany(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/baton.v1.InferenceService/GenerateMany',
+            baton_dot_v1_dot_inference__pb2.GenerateManyRequest.SerializeToString,
+            baton_dot_v1_dot_inference__pb2.GenerateManyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,9 +24,11 @@ Limits. A request over a limit is refused before it costs anything. Operators ma
   tools of a chat                     128, with 256 KiB of schemas together
   request_id, tenant, user            128 printable ASCII characters
   calls at once on a connection       1024 *; more wait in the client's library
+  generations at once in GenerateMany 1024 *, each like a call; more are refused with ROUTER_BUSY
   calls that receive one request      8
   tokens that wait to be read         8192; READER_TOO_SLOW ends the call of a client that is further behind, or that
-                                      has unread tokens and reads none of them for half a minute to a minute
+                                      has unread tokens and reads none of them for half a minute to a minute;
+                                      131072 for all generations of one GenerateMany
   pings                               one in 5 s, and only during a call: three that come faster end the connection
                                       (GOAWAY, too_many_pings)
   SamplingParams, StopRules, Slo      see their fields
@@ -112,6 +114,22 @@ _InferenceServiceResumeType = typing_extensions.TypeVar(
     ],
 )
 
+_InferenceServiceGenerateManyType = typing_extensions.TypeVar(
+    '_InferenceServiceGenerateManyType',
+    grpc.StreamStreamMultiCallable[
+        baton.v1.inference_pb2.GenerateManyRequest,
+        baton.v1.inference_pb2.GenerateManyResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        baton.v1.inference_pb2.GenerateManyRequest,
+        baton.v1.inference_pb2.GenerateManyResponse,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        baton.v1.inference_pb2.GenerateManyRequest,
+        baton.v1.inference_pb2.GenerateManyResponse,
+    ],
+)
+
 _InferenceServiceCancelType = typing_extensions.TypeVar(
     '_InferenceServiceCancelType',
     grpc.UnaryUnaryMultiCallable[
@@ -192,7 +210,7 @@ _InferenceServiceListModelsType = typing_extensions.TypeVar(
     ],
 )
 
-class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _InferenceServiceGenerateOnceType, _InferenceServiceResumeType, _InferenceServiceCancelType, _InferenceServiceQuoteType, _InferenceServiceCountTokensType, _InferenceServiceDetokenizeType, _InferenceServiceListModelsType]):
+class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _InferenceServiceGenerateOnceType, _InferenceServiceResumeType, _InferenceServiceGenerateManyType, _InferenceServiceCancelType, _InferenceServiceQuoteType, _InferenceServiceCountTokensType, _InferenceServiceDetokenizeType, _InferenceServiceListModelsType]):
     """Generations, and questions about them. Any router of a fleet serves any call."""
 
     @typing.overload
@@ -208,6 +226,10 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
         grpc.UnaryStreamMultiCallable[
             baton.v1.inference_pb2.ResumeRequest,
             baton.v1.inference_pb2.ResumeResponse,
+        ],
+        grpc.StreamStreamMultiCallable[
+            baton.v1.inference_pb2.GenerateManyRequest,
+            baton.v1.inference_pb2.GenerateManyResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             baton.v1.inference_pb2.CancelRequest,
@@ -244,6 +266,10 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
         grpc.aio.UnaryStreamMultiCallable[
             baton.v1.inference_pb2.ResumeRequest,
             baton.v1.inference_pb2.ResumeResponse,
+        ],
+        grpc.aio.StreamStreamMultiCallable[
+            baton.v1.inference_pb2.GenerateManyRequest,
+            baton.v1.inference_pb2.GenerateManyResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             baton.v1.inference_pb2.CancelRequest,
@@ -295,6 +321,18 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
     that had already ended gets only its ChoiceFinished.
     """
 
+    GenerateMany: _InferenceServiceGenerateManyType
+    """Carries many generations over one call: for gateways, and for clients with many requests at once. A message costs
+    about the same whatever is in it, and here all tokens that have arrived together travel in one.
+
+    What is said of Generate, Resume and their calls holds for each generation: it has its own content, id, SLO,
+    budget and end, and one that fails ends with its own status. When the client ends its side of the call, the
+    generations that run are finished. When the call breaks, all of them lose a call, as each would that had a call of
+    its own: Resume them, over this call's like or alone.
+
+    A client that breaks the rules for `id` ends the call with INVALID_ARGUMENT.
+    """
+
     Cancel: _InferenceServiceCancelType
     """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that
     is called ends it: to be sure, call every router.
@@ -324,6 +362,10 @@ InferenceServiceAsyncStub: typing_extensions.TypeAlias = InferenceServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         baton.v1.inference_pb2.ResumeRequest,
         baton.v1.inference_pb2.ResumeResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        baton.v1.inference_pb2.GenerateManyRequest,
+        baton.v1.inference_pb2.GenerateManyResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         baton.v1.inference_pb2.CancelRequest,
@@ -391,6 +433,23 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         The stream begins with Accepted and continues with the token after the last received one of each choice. The text
         continues without a gap: text of a received token that had not been sent yet comes with the next tokens. A choice
         that had already ended gets only its ChoiceFinished.
+        """
+
+    @abc.abstractmethod
+    def GenerateMany(
+        self,
+        request_iterator: _MaybeAsyncIterator[baton.v1.inference_pb2.GenerateManyRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[baton.v1.inference_pb2.GenerateManyResponse], collections.abc.AsyncIterator[baton.v1.inference_pb2.GenerateManyResponse]]:
+        """Carries many generations over one call: for gateways, and for clients with many requests at once. A message costs
+        about the same whatever is in it, and here all tokens that have arrived together travel in one.
+
+        What is said of Generate, Resume and their calls holds for each generation: it has its own content, id, SLO,
+        budget and end, and one that fails ends with its own status. When the client ends its side of the call, the
+        generations that run are finished. When the call breaks, all of them lose a call, as each would that had a call of
+        its own: Resume them, over this call's like or alone.
+
+        A client that breaks the rules for `id` ends the call with INVALID_ARGUMENT.
         """
 
     @abc.abstractmethod

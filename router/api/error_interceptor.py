@@ -22,6 +22,7 @@ Behaviour = Callable[[Any, Context], Awaitable[object]]
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Ends a call with the `RouterError` that its method raises. It must be the first interceptor.
 
+    A method that streams requests looks for `Unreadable` ones itself.
     Calls `refused` with errors that no method has counted.
     """
 
@@ -33,7 +34,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         method = handler_call_details.method
         handler = await continuation(handler_call_details)
-        if handler is None or not method.startswith(OUR_PACKAGES) or handler.request_streaming:
+        if handler is None or not method.startswith(OUR_PACKAGES):
             return handler
         wrap = functools.partial(self._catch_errors, method)
         return wrapped_handler(handler, wrap, reading(handler.request_deserializer))

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import grpc.aio
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
-from router.api.client_stream import ClientStream, StreamItem, TokenBatch
+from router.api.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
 from router.api.convert import (
     content_digest,
     finished_to_pb,
@@ -23,6 +23,7 @@ from router.api.convert import (
     reason_to_pb,
     request_from_pb,
 )
+from router.api.many.call import ManyCall
 from router.api.pending_calls import PendingCalls
 from router.api.sizes import check_chat_size, check_sizes
 from router.api.validation import (
@@ -33,6 +34,7 @@ from router.api.validation import (
     check_resumption,
 )
 from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
+from router.auth.limits import Limits
 from router.auth.principal import as_caller, tenant_of_call
 from router.core.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
 from router.core.events import CancelAsked
@@ -51,12 +53,19 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """See `inference.proto`."""
 
     def __init__(
-        self, shell: Shell, preprocessor: Preprocessor, facts: ModelFacts, auth: Auth | None = None
+        self,
+        shell: Shell,
+        preprocessor: Preprocessor,
+        facts: ModelFacts,
+        auth: Auth | None = None,
+        max_generations: int = Limits().max_streams,
     ) -> None:
         self._shell = shell
         self._auth = auth
         self._preprocessor = preprocessor
         self._facts = facts
+        self._max_generations = max_generations
+        """How many one GenerateMany carries at once."""
         self._pending = PendingCalls()
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -84,6 +93,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             async for item in _until_finished(stream):
                 collected.add(item)
         return collected.message(reading, self._shell.now())
+
+    async def GenerateMany(  # type: ignore[override]  # as Generate
+        self, request_iterator: AsyncIterator[inference_pb2.GenerateManyRequest], context: Context
+    ) -> None:
+        shell = self._shell
+        many = ManyCall(self._open_stream, self._auth, self._max_generations, shell.now, self._count)
+        await many.serve(request_iterator, context)
 
     async def Cancel(
         self, request: inference_pb2.CancelRequest, context: Context
@@ -153,7 +169,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     @contextlib.asynccontextmanager
     async def _open_stream(
-        self, message: inference_pb2.GenerateRequest, resume: inference_pb2.ResumeRequest | None = None
+        self,
+        message: inference_pb2.GenerateRequest,
+        resume: inference_pb2.ResumeRequest | None = None,
+        outbox: Outbox | None = None,
     ) -> AsyncIterator[tuple[ClientStream, Reading]]:
         """Submit a call to the core; yield its stream, and how to read its texts.
 
@@ -161,7 +180,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """
         shell = self._shell
         received_at = shell.now()
-        listener, stream = shell.open_stream()
+        listener, stream = shell.open_stream(outbox)
         bill: Bill | None = None
         refusal: RouterError | None = None
         wait = BudgetWait(0.0 if resume is None else RESUME_WAIT_S)
@@ -191,7 +210,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         num_prompt = len(event.prompt_token_ids)
                         bill = await self._auth.charge(num_prompt, output, received, wait)
             except RouterError as error:
-                shell.metrics.requests.labels(type(error).__name__).inc()
+                self._count(error)
                 raise
             shell.submit(event)
             if pending.cancelled:
@@ -204,6 +223,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             shell.close_stream(listener)
             if bill is not None:
                 self._refund(bill, stream, refusal)
+
+    def _count(self, error: RouterError) -> None:
+        self._shell.metrics.requests.labels(type(error).__name__).inc()
 
     async def _admit(self, wait: BudgetWait) -> None:
         """Charge a call to its budget. Refuse a new call, which cannot wait, while this router lags."""

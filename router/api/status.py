@@ -58,6 +58,12 @@ _LONGEST = 1500
 
 
 def status_of(error: RouterError, prefix: str = "") -> grpc.Status:
+    """Return what ends a call with an error, as `status_to_pb` describes it."""
+    made: grpc.Status = rpc_status.to_status(status_to_pb(error, prefix))
+    return made
+
+
+def status_to_pb(error: RouterError, prefix: str = "") -> status_pb2.Status:
     """Return the code, sentence and details of an error. `prefix` precedes its fields, such as `request.`."""
     code = CODES[error.reason]
     fields = [prefix + field for field in error.fields]
@@ -67,8 +73,7 @@ def status_of(error: RouterError, prefix: str = "") -> grpc.Status:
     status = status_pb2.Status(code=code.value[0], message=sentence)
     for detail in _details(error, code, fields, sentence):
         status.details.add().Pack(detail)
-    made: grpc.Status = rpc_status.to_status(status)
-    return made
+    return status
 
 
 def _details(

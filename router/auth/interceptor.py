@@ -18,6 +18,9 @@ OPEN = "/grpc.health.v1.Health/"
 OPERATORS = ("/baton.operators.v1.FleetService/", "/externalscaler.ExternalScaler/")
 """Calls for an operator: by its key or token, or by its certificate alone, since KEDA sends no other."""
 
+MANY = "/baton.v1.InferenceService/GenerateMany"
+"""Each generation on such a call may have a credential of its own, which is checked when it begins."""
+
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):
     """Sets the call's `caller`, or refuses the call."""
@@ -30,6 +33,8 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
         method = handler_call_details.method
+        if method == MANY and not _has_credential(handler_call_details):
+            return await continuation(handler_call_details)
         if not method.startswith(OPEN):
             if method.startswith(OPERATORS) and not _has_credential(handler_call_details):
                 handler = await continuation(handler_call_details)

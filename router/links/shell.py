@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from router.api.client_stream import MAX_PENDING_TOKENS, ClientStream
+from router.api.client_stream import MAX_PENDING_TOKENS, ClientStream, Outbox
 from router.core.actions import (
     Action,
     AttemptFailed,
@@ -109,10 +109,10 @@ class Shell:
 
     # Clients
 
-    def open_stream(self) -> tuple[int, ClientStream]:
+    def open_stream(self, outbox: Outbox | None = None) -> tuple[int, ClientStream]:
         """Return a new listener, and the stream on which it receives what happens to its request."""
         self._last_listener += 1
-        stream = self._streams[self._last_listener] = ClientStream(self.max_pending_tokens)
+        stream = self._streams[self._last_listener] = ClientStream(self.max_pending_tokens, outbox)
         return self._last_listener, stream
 
     def close_stream(self, listener: int) -> None:

@@ -121,6 +121,7 @@ class _Inference(inference_pb2_grpc.InferenceServiceServicer):
         async for event in self._router.play("Resume", request, context):
             yield inference_pb2.ResumeResponse(event=event)
 
+    GenerateMany = _answered("GenerateMany")
     GenerateOnce = _answered("GenerateOnce")
     Quote = _answered("Quote")
     CountTokens = _answered("CountTokens")

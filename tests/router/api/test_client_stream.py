@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from router.api.client_stream import ClientStream, TokenBatch
+from router.api.client_stream import ClientStream, Outbox, TokenBatch
 from router.core.actions import TellChoiceFinished
 from router.errors import Overloaded, Reason, Unavailable
 from scheduling.request import FinishReason
@@ -91,3 +91,19 @@ async def test_waiting_client_wakes_for_tokens_and_for_the_end() -> None:
     stream.fail(Unavailable(Reason.ROUTER_LEAVING, "over"))
     with pytest.raises(Unavailable):
         await waiting
+
+
+async def test_what_waits_in_an_outbox_is_bounded_for_all_streams_together() -> None:
+    outbox = Outbox(max_tokens=10)
+    streams = [ClientStream(outbox=outbox) for _ in range(3)]
+    for stream in streams[:2]:
+        assert all(push(stream, 0, index) for index in range(5))
+    assert not push(streams[2], 0, 0)
+    assert [outbox.next(), outbox.next(), outbox.next(), outbox.next()] == [*streams, None]
+    with pytest.raises(Overloaded, match="over 10 tokens wait"):
+        streams[2].take_now()
+    streams[0].take_now()
+    assert all(push(streams[0], 0, 5 + index) for index in range(5))
+    streams[1].drop()
+    assert all(push(streams[0], 0, 10 + index) for index in range(5))
+    assert not push(streams[1], 0, 5)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from router.api.client_stream import MAX_PENDING_TOKENS
+from router.api.client_stream import MAX_OUTBOX_TOKENS, MAX_PENDING_TOKENS
 from router.api.sizes import (
     MAX_LOGIT_BIAS,
     MAX_MESSAGES,
@@ -52,6 +52,8 @@ STATED = [
     ("inference", f"a prompt, as text {LIMITS.max_prompt_bytes >> 20} MiB * of UTF-8"),
     ("inference", f"request_id, tenant, user {MAX_NAME_CHARS} printable ASCII characters"),
     ("inference", f"calls at once on a connection {LIMITS.max_streams} *"),
+    ("inference", f"generations at once in GenerateMany {LIMITS.max_streams} *"),
+    ("inference", f"{MAX_OUTBOX_TOKENS} for all generations of one GenerateMany"),
     ("inference", f"calls that receive one request {MAX_CALLS} "),
     ("inference", f"Up to {MAX_CALLS} calls can receive one request"),
     ("inference", f"tokens that wait to be read {MAX_PENDING_TOKENS};"),

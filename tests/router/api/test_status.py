@@ -122,7 +122,7 @@ async def test_calls_that_do_not_exist_are_named(fleet: RunningFleet) -> None:
 async def test_a_bug_of_the_router_is_an_internal_error_that_says_so(
     fleet: RunningFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Shell) -> None:
+    def fail(_: Shell, _outbox: object) -> None:
         raise KeyError("secret")
 
     monkeypatch.setattr(Shell, "open_stream", fail)

@@ -21,9 +21,11 @@
 //   tools of a chat                     128, with 256 KiB of schemas together
 //   request_id, tenant, user            128 printable ASCII characters
 //   calls at once on a connection       1024 *; more wait in the client's library
+//   generations at once in GenerateMany 1024 *, each like a call; more are refused with ROUTER_BUSY
 //   calls that receive one request      8
 //   tokens that wait to be read         8192; READER_TOO_SLOW ends the call of a client that is further behind, or that
-//                                       has unread tokens and reads none of them for half a minute to a minute
+//                                       has unread tokens and reads none of them for half a minute to a minute;
+//                                       131072 for all generations of one GenerateMany
 //   pings                               one in 5 s, and only during a call: three that come faster end the connection
 //                                       (GOAWAY, too_many_pings)
 //   SamplingParams, StopRules, Slo      see their fields
@@ -540,6 +542,227 @@ export declare type ResumeRequest = Message<"baton.v1.ResumeRequest"> & {
  * Use `create(ResumeRequestSchema)` to create a new message.
  */
 export declare const ResumeRequestSchema: GenMessage<ResumeRequest>;
+
+/**
+ * Begins or leaves one generation of the call.
+ *
+ * @generated from message baton.v1.GenerateManyRequest
+ */
+export declare type GenerateManyRequest = Message<"baton.v1.GenerateManyRequest"> & {
+  /**
+   * The generation, as this call names it. A generation that begins has a greater id than all before it on the call.
+   *
+   * @generated from field: uint64 id = 1;
+   */
+  id: bigint;
+
+  /**
+   * What happens to it.
+   *
+   * @generated from oneof baton.v1.GenerateManyRequest.command
+   */
+  command: {
+    /**
+     * Begin it, as Generate does.
+     *
+     * @generated from field: baton.v1.GenerateRequest generate = 2;
+     */
+    value: GenerateRequest;
+    case: "generate";
+  } | {
+    /**
+     * Continue it, as Resume does.
+     *
+     * @generated from field: baton.v1.ResumeRequest resume = 3;
+     */
+    value: ResumeRequest;
+    case: "resume";
+  } | {
+    /**
+     * Receive nothing more of it, as if its own call were cancelled. Tokens that are on their way may still arrive.
+     * Ignored if the generation has ended. To end it for all its calls, call Cancel.
+     *
+     * @generated from field: baton.v1.Leave leave = 4;
+     */
+    value: Leave;
+    case: "leave";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * The credential of this generation, an API key or a JWT, in place of the call's own. If every generation has one,
+   * the call needs none.
+   *
+   * @generated from field: string credential = 5;
+   */
+  credential: string;
+
+  /**
+   * The tenant for which a delegate acts, in place of the call's metadata x-baton-tenant.
+   *
+   * @generated from field: string acting_for = 6;
+   */
+  actingFor: string;
+};
+
+/**
+ * Describes the message baton.v1.GenerateManyRequest.
+ * Use `create(GenerateManyRequestSchema)` to create a new message.
+ */
+export declare const GenerateManyRequestSchema: GenMessage<GenerateManyRequest>;
+
+/**
+ * Leaves a generation.
+ *
+ * @generated from message baton.v1.Leave
+ */
+export declare type Leave = Message<"baton.v1.Leave"> & {
+};
+
+/**
+ * Describes the message baton.v1.Leave.
+ * Use `create(LeaveSchema)` to create a new message.
+ */
+export declare const LeaveSchema: GenMessage<Leave>;
+
+/**
+ * Everything that has arrived for the call's generations since the last message.
+ *
+ * @generated from message baton.v1.GenerateManyResponse
+ */
+export declare type GenerateManyResponse = Message<"baton.v1.GenerateManyResponse"> & {
+  /**
+   * Tokens, as columns. Log-probabilities have no column: tokens that carry some are among the events.
+   *
+   * @generated from field: baton.v1.TokenRows tokens = 1;
+   */
+  tokens?: TokenRows | undefined;
+
+  /**
+   * Everything else, in order.
+   *
+   * @generated from field: repeated baton.v1.GenerateManyEvent events = 2;
+   */
+  events: GenerateManyEvent[];
+};
+
+/**
+ * Describes the message baton.v1.GenerateManyResponse.
+ * Use `create(GenerateManyResponseSchema)` to create a new message.
+ */
+export declare const GenerateManyResponseSchema: GenMessage<GenerateManyResponse>;
+
+/**
+ * Runs of tokens. Element i of every column but the last two belongs to row i.
+ *
+ * @generated from message baton.v1.TokenRows
+ */
+export declare type TokenRows = Message<"baton.v1.TokenRows"> & {
+  /**
+   * The generation.
+   *
+   * @generated from field: repeated uint64 ids = 1;
+   */
+  ids: bigint[];
+
+  /**
+   * The choice.
+   *
+   * @generated from field: repeated uint32 choices = 2;
+   */
+  choices: number[];
+
+  /**
+   * The index of the row's first token in its choice.
+   *
+   * @generated from field: repeated uint32 first_indexes = 3;
+   */
+  firstIndexes: number[];
+
+  /**
+   * How many tokens the row has, 1 or more.
+   *
+   * @generated from field: repeated uint32 num_tokens = 4;
+   */
+  numTokens: number[];
+
+  /**
+   * Bytes of text_utf8 that belong to the row.
+   *
+   * @generated from field: repeated uint32 text_lengths = 5;
+   */
+  textLengths: number[];
+
+  /**
+   * The tokens of all rows.
+   *
+   * @generated from field: repeated uint32 token_ids = 6;
+   */
+  tokenIds: number[];
+
+  /**
+   * The texts of all rows, back to back.
+   *
+   * @generated from field: bytes text_utf8 = 7;
+   */
+  textUtf8: Uint8Array;
+};
+
+/**
+ * Describes the message baton.v1.TokenRows.
+ * Use `create(TokenRowsSchema)` to create a new message.
+ */
+export declare const TokenRowsSchema: GenMessage<TokenRows>;
+
+/**
+ * One event of one generation.
+ *
+ * @generated from message baton.v1.GenerateManyEvent
+ */
+export declare type GenerateManyEvent = Message<"baton.v1.GenerateManyEvent"> & {
+  /**
+   * The generation.
+   *
+   * @generated from field: uint64 id = 1;
+   */
+  id: bigint;
+
+  /**
+   * So many rows of `tokens` come before this event.
+   *
+   * @generated from field: uint32 after_rows = 2;
+   */
+  afterRows: number;
+
+  /**
+   * What happened.
+   *
+   * @generated from oneof baton.v1.GenerateManyEvent.event
+   */
+  event: {
+    /**
+     * As Generate sends it. Finished is the generation's last event.
+     *
+     * @generated from field: baton.v1.GenerationEvent generation = 3;
+     */
+    value: GenerationEvent;
+    case: "generation";
+  } | {
+    /**
+     * The generation has ended as a call with this status would: a serialised google.rpc.Status, the same as in the
+     * trailer grpc-status-details-bin. Its last event.
+     *
+     * @generated from field: bytes status = 4;
+     */
+    value: Uint8Array;
+    case: "status";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message baton.v1.GenerateManyEvent.
+ * Use `create(GenerateManyEventSchema)` to create a new message.
+ */
+export declare const GenerateManyEventSchema: GenMessage<GenerateManyEvent>;
 
 /**
  * The tokens of one choice that the client has.
@@ -1952,6 +2175,24 @@ export declare const InferenceService: GenService<{
     methodKind: "server_streaming";
     input: typeof ResumeRequestSchema;
     output: typeof ResumeResponseSchema;
+  },
+  /**
+   * Carries many generations over one call: for gateways, and for clients with many requests at once. A message costs
+   * about the same whatever is in it, and here all tokens that have arrived together travel in one.
+   *
+   * What is said of Generate, Resume and their calls holds for each generation: it has its own content, id, SLO,
+   * budget and end, and one that fails ends with its own status. When the client ends its side of the call, the
+   * generations that run are finished. When the call breaks, all of them lose a call, as each would that had a call of
+   * its own: Resume them, over this call's like or alone.
+   *
+   * A client that breaks the rules for `id` ends the call with INVALID_ARGUMENT.
+   *
+   * @generated from rpc baton.v1.InferenceService.GenerateMany
+   */
+  generateMany: {
+    methodKind: "bidi_streaming";
+    input: typeof GenerateManyRequestSchema;
+    output: typeof GenerateManyResponseSchema;
   },
   /**
    * Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that

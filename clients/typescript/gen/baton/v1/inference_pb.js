@@ -21,9 +21,11 @@
 //   tools of a chat                     128, with 256 KiB of schemas together
 //   request_id, tenant, user            128 printable ASCII characters
 //   calls at once on a connection       1024 *; more wait in the client's library
+//   generations at once in GenerateMany 1024 *, each like a call; more are refused with ROUTER_BUSY
 //   calls that receive one request      8
 //   tokens that wait to be read         8192; READER_TOO_SLOW ends the call of a client that is further behind, or that
-//                                       has unread tokens and reads none of them for half a minute to a minute
+//                                       has unread tokens and reads none of them for half a minute to a minute;
+//                                       131072 for all generations of one GenerateMany
 //   pings                               one in 5 s, and only during a call: three that come faster end the connection
 //                                       (GOAWAY, too_many_pings)
 //   SamplingParams, StopRules, Slo      see their fields
@@ -51,7 +53,7 @@ import { file_google_protobuf_struct } from "@bufbuild/protobuf/wkt";
  * Describes the file baton/v1/inference.proto.
  */
 export const file_baton_v1_inference = /*@__PURE__*/
-  fileDesc("ChhiYXRvbi92MS9pbmZlcmVuY2UucHJvdG8SCGJhdG9uLnYxIqsDCg9HZW5lcmF0ZVJlcXVlc3QSEgoKcmVxdWVzdF9pZBgBIAEoCRINCgVtb2RlbBgCIAEoCRIOCgZ0ZW5hbnQYAyABKAkSDgoEdGV4dBgEIAEoCUgAEiMKBGNoYXQYBSABKAsyEy5iYXRvbi52MS5DaGF0SW5wdXRIABImCgZ0b2tlbnMYBiABKAsyFC5iYXRvbi52MS5Ub2tlbklucHV0SAASKgoIc2FtcGxpbmcYByABKAsyGC5iYXRvbi52MS5TYW1wbGluZ1BhcmFtcxIhCgRzdG9wGAggASgLMhMuYmF0b24udjEuU3RvcFJ1bGVzEhoKA3NsbxgJIAEoCzINLmJhdG9uLnYxLlNsbxIXCg9yZXN1bWVfZ3JhY2VfbXMYCiABKA0SIwoWdHJ1bmNhdGVfcHJvbXB0X3Rva2VucxgLIAEoDUgBiAEBEi0KDW91dHB1dF9mb3JtYXQYDCABKAsyFi5iYXRvbi52MS5PdXRwdXRGb3JtYXQSDAoEdXNlchgNIAEoCUIHCgVpbnB1dEIZChdfdHJ1bmNhdGVfcHJvbXB0X3Rva2VucyLLAgoJQ2hhdElucHV0EicKCG1lc3NhZ2VzGAEgAygLMhUuYmF0b24udjEuQ2hhdE1lc3NhZ2USMwoSdGVtcGxhdGVfYXJndW1lbnRzGAIgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIiChVhZGRfZ2VuZXJhdGlvbl9wcm9tcHQYAyABKAhIAIgBARIeChZjb250aW51ZV9maW5hbF9tZXNzYWdlGAQgASgIEh0KBXRvb2xzGAUgAygLMg4uYmF0b24udjEuVG9vbBIpCgt0b29sX2Nob2ljZRgGIAEoCzIULmJhdG9uLnYxLlRvb2xDaG9pY2USIAoTcGFyYWxsZWxfdG9vbF9jYWxscxgHIAEoCEgBiAEBQhgKFl9hZGRfZ2VuZXJhdGlvbl9wcm9tcHRCFgoUX3BhcmFsbGVsX3Rvb2xfY2FsbHMiTQoEVG9vbBIMCgRuYW1lGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEhIKCnBhcmFtZXRlcnMYAyABKAkSDgoGc3RyaWN0GAQgASgIIkoKClRvb2xDaG9pY2USIgoEbW9kZRgBIAEoDjISLmJhdG9uLnYxLlRvb2xNb2RlSAASDgoEbmFtZRgCIAEoCUgAQggKBmNob2ljZSKxAQoLQ2hhdE1lc3NhZ2USDAoEcm9sZRgBIAEoCRIPCgdjb250ZW50GAIgASgJEiQKBXBhcnRzGAMgAygLMhUuYmF0b24udjEuQ29udGVudFBhcnQSJgoKdG9vbF9jYWxscxgEIAMoCzISLmJhdG9uLnYxLlRvb2xDYWxsEhQKDHRvb2xfY2FsbF9pZBgFIAEoCRIMCgRuYW1lGAYgASgJEhEKCXJlYXNvbmluZxgHIAEoCSIpCgtDb250ZW50UGFydBIMCgR0eXBlGAEgASgJEgwKBHRleHQYAiABKAkiNwoIVG9vbENhbGwSCgoCaWQYASABKAkSDAoEbmFtZRgCIAEoCRIRCglhcmd1bWVudHMYAyABKAkiHwoKVG9rZW5JbnB1dBIRCgl0b2tlbl9pZHMYASADKA0iPAoQR2VuZXJhdGVSZXNwb25zZRIoCgVldmVudBgBIAEoCzIZLmJhdG9uLnYxLkdlbmVyYXRpb25FdmVudCKzAQoNUmVzdW1lUmVxdWVzdBIqCgdyZXF1ZXN0GAEgASgLMhkuYmF0b24udjEuR2VuZXJhdGVSZXF1ZXN0Eg8KB3Nlc3Npb24YAiABKA0SKgoIcmVjZWl2ZWQYAyADKAsyGC5iYXRvbi52MS5SZWNlaXZlZFRva2VucxIXCg9mYWlsZWRfYXR0ZW1wdHMYBCABKA0SIAoYcmVjZWl2ZWRfcHJvbXB0X2xvZ3Byb2JzGAUgASgNIjMKDlJlY2VpdmVkVG9rZW5zEg4KBmNob2ljZRgBIAEoDRIRCgl0b2tlbl9pZHMYAiADKA0iOgoOUmVzdW1lUmVzcG9uc2USKAoFZXZlbnQYASABKAsyGS5iYXRvbi52MS5HZW5lcmF0aW9uRXZlbnQi6gIKD0dlbmVyYXRpb25FdmVudBImCghhY2NlcHRlZBgBIAEoCzISLmJhdG9uLnYxLkFjY2VwdGVkSAASIgoGcXVldWVkGAIgASgLMhAuYmF0b24udjEuUXVldWVkSAASIgoGdG9rZW5zGAMgASgLMhAuYmF0b24udjEuVG9rZW5zSAASMwoPY2hvaWNlX2ZpbmlzaGVkGAQgASgLMhguYmF0b24udjEuQ2hvaWNlRmluaXNoZWRIABImCghmaW5pc2hlZBgFIAEoCzISLmJhdG9uLnYxLkZpbmlzaGVkSAASJAoHbGVhdmluZxgGIAEoCzIRLmJhdG9uLnYxLkxlYXZpbmdIABImCghyZXRyeWluZxgHIAEoCzISLmJhdG9uLnYxLlJldHJ5aW5nSAASMwoPcHJvbXB0X2xvZ3Byb2JzGAggASgLMhguYmF0b24udjEuUHJvbXB0TG9ncHJvYnNIAEIHCgVldmVudCIjCghSZXRyeWluZxIXCg9mYWlsZWRfYXR0ZW1wdHMYASABKA0iCQoHTGVhdmluZyLKAQoIQWNjZXB0ZWQSEgoKcmVxdWVzdF9pZBgBIAEoCRIpCgdwcm9taXNlGAIgASgLMhguYmF0b24udjEuTGF0ZW5jeVByb21pc2USDAoEc2VlZBgDIAEoBBIVCg1wcm9tcHRfdG9rZW5zGAQgASgNEhMKC2ZpbmdlcnByaW50GAUgASgJEhMKC3Rvb2xfZm9ybWF0GAYgASgJEhgKEHJlYXNvbmluZ19mb3JtYXQYByABKAkSFgoOcmVhc29uaW5nX29wZW4YCCABKAgi1QEKDkxhdGVuY3lQcm9taXNlEhkKEXByZWRpY3RlZF90dGZ0X21zGAEgASgBEhkKEXByZWRpY3RlZF90cG90X21zGAIgASgBEhQKB3R0ZnRfbXMYAyABKA1IAIgBARIUCgd0cG90X21zGAQgASgNSAGIAQESDwoHYXRfcmlzaxgFIAEoCBITCgZpdGxfbXMYBiABKA1IAogBARIYChBwcmVkaWN0ZWRfaXRsX21zGAcgASgBQgoKCF90dGZ0X21zQgoKCF90cG90X21zQgkKB19pdGxfbXMiUAoGUXVldWVkEhAKCHBvc2l0aW9uGAEgASgNEhkKEXdvcmtfYWhlYWRfdG9rZW5zGAIgASgEEhkKEXByZWRpY3RlZF90dGZ0X21zGAMgASgBInkKBlRva2VucxIOCgZjaG9pY2UYASABKA0SEwoLZmlyc3RfaW5kZXgYAiABKA0SEQoJdG9rZW5faWRzGAMgAygNEgwKBHRleHQYBCABKAkSKQoIbG9ncHJvYnMYBSADKAsyFy5iYXRvbi52MS5Ub2tlbkxvZ3Byb2JzIk0KDVRva2VuTG9ncHJvYnMSDwoHbG9ncHJvYhgBIAEoAhIVCg10b3BfdG9rZW5faWRzGAIgAygNEhQKDHRvcF9sb2dwcm9icxgDIAMoAiJQCg5Qcm9tcHRMb2dwcm9icxITCgtmaXJzdF9pbmRleBgBIAEoDRIpCghsb2dwcm9icxgCIAMoCzIXLmJhdG9uLnYxLlRva2VuTG9ncHJvYnMimgEKDkNob2ljZUZpbmlzaGVkEg4KBmNob2ljZRgBIAEoDRImCgZyZWFzb24YAiABKA4yFi5iYXRvbi52MS5GaW5pc2hSZWFzb24SFQoNb3V0cHV0X3Rva2VucxgDIAEoDRIVCgtzdG9wX3N0cmluZxgEIAEoCUgAEhcKDXN0b3BfdG9rZW5faWQYBSABKA1IAEIJCgdtYXRjaGVkIswBCghGaW5pc2hlZBIeCgV1c2FnZRgBIAEoCzIPLmJhdG9uLnYxLlVzYWdlEikKB3Byb21pc2UYAiABKAsyGC5iYXRvbi52MS5MYXRlbmN5UHJvbWlzZRIkCghkZWxpdmVyeRgDIAEoCzISLmJhdG9uLnYxLkRlbGl2ZXJ5EiIKBXNwbGl0GAQgASgLMhMuYmF0b24udjEuVGltZVNwbGl0Eg0KBWVycm9yGAUgASgJEhwKBHBhdGgYBiABKA4yDi5iYXRvbi52MS5QYXRoImUKBVVzYWdlEhUKDXByb21wdF90b2tlbnMYASABKA0SHAoUY2FjaGVkX3Byb21wdF90b2tlbnMYAiABKA0SFQoNb3V0cHV0X3Rva2VucxgDIAEoDRIQCghhdHRlbXB0cxgEIAEoDSKZAQoIRGVsaXZlcnkSDwoHdHRmdF9tcxgBIAEoARIUCgd0cG90X21zGAIgASgBSACIAQESEgoKbWF4X2dhcF9tcxgDIAEoARIOCgZlMmVfbXMYBCABKAESEQoJdHRmdF9rZXB0GAUgASgIEhEKCXRwb3Rfa2VwdBgGIAEoCBIQCghpdGxfa2VwdBgHIAEoCEIKCghfdHBvdF9tcyJqCglUaW1lU3BsaXQSEAoIcXVldWVfbXMYASABKAESEgoKcHJlZmlsbF9tcxgCIAEoARISCgpoYW5kb2ZmX21zGAMgASgBEhEKCWRlY29kZV9tcxgEIAEoARIQCghyZWxheV9tcxgFIAEoASJBChNHZW5lcmF0ZU9uY2VSZXF1ZXN0EioKB3JlcXVlc3QYASABKAsyGS5iYXRvbi52MS5HZW5lcmF0ZVJlcXVlc3Qi+gEKFEdlbmVyYXRlT25jZVJlc3BvbnNlEhIKCnJlcXVlc3RfaWQYASABKAkSIQoHY2hvaWNlcxgCIAMoCzIQLmJhdG9uLnYxLkNob2ljZRIkCghmaW5pc2hlZBgDIAEoCzISLmJhdG9uLnYxLkZpbmlzaGVkEgwKBHNlZWQYBCABKAQSMAoPcHJvbXB0X2xvZ3Byb2JzGAUgAygLMhcuYmF0b24udjEuVG9rZW5Mb2dwcm9icxITCgt0b29sX2Zvcm1hdBgGIAEoCRIYChByZWFzb25pbmdfZm9ybWF0GAcgASgJEhYKDnJlYXNvbmluZ19vcGVuGAggASgIIs0BCgZDaG9pY2USDQoFaW5kZXgYASABKA0SDAoEdGV4dBgCIAEoCRIRCgl0b2tlbl9pZHMYAyADKA0SKQoIbG9ncHJvYnMYBCADKAsyFy5iYXRvbi52MS5Ub2tlbkxvZ3Byb2JzEi0KDWZpbmlzaF9yZWFzb24YBSABKA4yFi5iYXRvbi52MS5GaW5pc2hSZWFzb24SFQoLc3RvcF9zdHJpbmcYBiABKAlIABIXCg1zdG9wX3Rva2VuX2lkGAcgASgNSABCCQoHbWF0Y2hlZCIzCg1DYW5jZWxSZXF1ZXN0Eg4KBnRlbmFudBgBIAEoCRISCgpyZXF1ZXN0X2lkGAIgASgJIiMKDkNhbmNlbFJlc3BvbnNlEhEKCWNhbmNlbGxlZBgBIAEoCCI6CgxRdW90ZVJlcXVlc3QSKgoHcmVxdWVzdBgBIAEoCzIZLmJhdG9uLnYxLkdlbmVyYXRlUmVxdWVzdCK0AQoNUXVvdGVSZXNwb25zZRIiCgd2ZXJkaWN0GAEgASgOMhEuYmF0b24udjEuVmVyZGljdBIpCgdwcm9taXNlGAIgASgLMhguYmF0b24udjEuTGF0ZW5jeVByb21pc2USFQoNcHJvbXB0X3Rva2VucxgDIAEoDRIWCg5yZXRyeV9hZnRlcl9tcxgEIAEoDRIlCgdyZWZ1c2FsGAUgASgLMhQuYmF0b24udjEuU2xvUmVmdXNhbCJhChJDb3VudFRva2Vuc1JlcXVlc3QSDQoFbW9kZWwYASABKAkSDgoEdGV4dBgCIAEoCUgAEiMKBGNoYXQYAyABKAsyEy5iYXRvbi52MS5DaGF0SW5wdXRIAEIHCgVpbnB1dCI3ChNDb3VudFRva2Vuc1Jlc3BvbnNlEg0KBWNvdW50GAEgASgNEhEKCXRva2VuX2lkcxgCIAMoDSKMAQoRRGV0b2tlbml6ZVJlcXVlc3QSDQoFbW9kZWwYASABKAkSEQoJdG9rZW5faWRzGAIgAygNEiAKE3NraXBfc3BlY2lhbF90b2tlbnMYAyABKAhIAIgBARIbChNpbmNsdWRlX3Rva2VuX2J5dGVzGAQgASgIQhYKFF9za2lwX3NwZWNpYWxfdG9rZW5zIjcKEkRldG9rZW5pemVSZXNwb25zZRIMCgR0ZXh0GAEgASgJEhMKC3Rva2VuX2J5dGVzGAIgAygMIhMKEUxpc3RNb2RlbHNSZXF1ZXN0IkUKEkxpc3RNb2RlbHNSZXNwb25zZRIfCgZtb2RlbHMYASADKAsyDy5iYXRvbi52MS5Nb2RlbBIOCgZ0ZW5hbnQYAiABKAkizgEKBU1vZGVsEgwKBG5hbWUYASABKAkSFAoMYXJjaGl0ZWN0dXJlGAIgASgJEhoKEm1heF9jb250ZXh0X3Rva2VucxgDIAEoDRISCgp2b2NhYl9zaXplGAQgASgNEhkKEWhhc19jaGF0X3RlbXBsYXRlGAUgASgIEhMKC2ZpbmdlcnByaW50GAYgASgJEhIKCm1vZGVsX3R5cGUYByABKAkSEwoLdG9vbF9mb3JtYXQYCCABKAkSGAoQcmVhc29uaW5nX2Zvcm1hdBgJIAEoCSplCghUb29sTW9kZRIZChVUT09MX01PREVfVU5TUEVDSUZJRUQQABISCg5UT09MX01PREVfQVVUTxABEhIKDlRPT0xfTU9ERV9OT05FEAISFgoSVE9PTF9NT0RFX1JFUVVJUkVEEAMqSQoEUGF0aBIUChBQQVRIX1VOU1BFQ0lGSUVEEAASEwoPUEFUSF9BR0dSRUdBVEVEEAESFgoSUEFUSF9ESVNBR0dSRUdBVEVEEAIqYgoHVmVyZGljdBIXChNWRVJESUNUX1VOU1BFQ0lGSUVEEAASFAoQVkVSRElDVF9BQ0NFUFRFRBABEhMKD1ZFUkRJQ1RfQVRfUklTSxACEhMKD1ZFUkRJQ1RfUkVGVVNFRBADMroEChBJbmZlcmVuY2VTZXJ2aWNlEkMKCEdlbmVyYXRlEhkuYmF0b24udjEuR2VuZXJhdGVSZXF1ZXN0GhouYmF0b24udjEuR2VuZXJhdGVSZXNwb25zZTABEk0KDEdlbmVyYXRlT25jZRIdLmJhdG9uLnYxLkdlbmVyYXRlT25jZVJlcXVlc3QaHi5iYXRvbi52MS5HZW5lcmF0ZU9uY2VSZXNwb25zZRI9CgZSZXN1bWUSFy5iYXRvbi52MS5SZXN1bWVSZXF1ZXN0GhguYmF0b24udjEuUmVzdW1lUmVzcG9uc2UwARI7CgZDYW5jZWwSFy5iYXRvbi52MS5DYW5jZWxSZXF1ZXN0GhguYmF0b24udjEuQ2FuY2VsUmVzcG9uc2USOAoFUXVvdGUSFi5iYXRvbi52MS5RdW90ZVJlcXVlc3QaFy5iYXRvbi52MS5RdW90ZVJlc3BvbnNlEkoKC0NvdW50VG9rZW5zEhwuYmF0b24udjEuQ291bnRUb2tlbnNSZXF1ZXN0Gh0uYmF0b24udjEuQ291bnRUb2tlbnNSZXNwb25zZRJHCgpEZXRva2VuaXplEhsuYmF0b24udjEuRGV0b2tlbml6ZVJlcXVlc3QaHC5iYXRvbi52MS5EZXRva2VuaXplUmVzcG9uc2USRwoKTGlzdE1vZGVscxIbLmJhdG9uLnYxLkxpc3RNb2RlbHNSZXF1ZXN0GhwuYmF0b24udjEuTGlzdE1vZGVsc1Jlc3BvbnNlQiIKDGRldi5iYXRvbi52MVABWhBiYXRvbi92MTtiYXRvbnYxYgZwcm90bzM", [file_baton_v1_errors, file_baton_v1_generation, file_google_protobuf_struct]);
+  fileDesc("ChhiYXRvbi92MS9pbmZlcmVuY2UucHJvdG8SCGJhdG9uLnYxIqsDCg9HZW5lcmF0ZVJlcXVlc3QSEgoKcmVxdWVzdF9pZBgBIAEoCRINCgVtb2RlbBgCIAEoCRIOCgZ0ZW5hbnQYAyABKAkSDgoEdGV4dBgEIAEoCUgAEiMKBGNoYXQYBSABKAsyEy5iYXRvbi52MS5DaGF0SW5wdXRIABImCgZ0b2tlbnMYBiABKAsyFC5iYXRvbi52MS5Ub2tlbklucHV0SAASKgoIc2FtcGxpbmcYByABKAsyGC5iYXRvbi52MS5TYW1wbGluZ1BhcmFtcxIhCgRzdG9wGAggASgLMhMuYmF0b24udjEuU3RvcFJ1bGVzEhoKA3NsbxgJIAEoCzINLmJhdG9uLnYxLlNsbxIXCg9yZXN1bWVfZ3JhY2VfbXMYCiABKA0SIwoWdHJ1bmNhdGVfcHJvbXB0X3Rva2VucxgLIAEoDUgBiAEBEi0KDW91dHB1dF9mb3JtYXQYDCABKAsyFi5iYXRvbi52MS5PdXRwdXRGb3JtYXQSDAoEdXNlchgNIAEoCUIHCgVpbnB1dEIZChdfdHJ1bmNhdGVfcHJvbXB0X3Rva2VucyLLAgoJQ2hhdElucHV0EicKCG1lc3NhZ2VzGAEgAygLMhUuYmF0b24udjEuQ2hhdE1lc3NhZ2USMwoSdGVtcGxhdGVfYXJndW1lbnRzGAIgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIiChVhZGRfZ2VuZXJhdGlvbl9wcm9tcHQYAyABKAhIAIgBARIeChZjb250aW51ZV9maW5hbF9tZXNzYWdlGAQgASgIEh0KBXRvb2xzGAUgAygLMg4uYmF0b24udjEuVG9vbBIpCgt0b29sX2Nob2ljZRgGIAEoCzIULmJhdG9uLnYxLlRvb2xDaG9pY2USIAoTcGFyYWxsZWxfdG9vbF9jYWxscxgHIAEoCEgBiAEBQhgKFl9hZGRfZ2VuZXJhdGlvbl9wcm9tcHRCFgoUX3BhcmFsbGVsX3Rvb2xfY2FsbHMiTQoEVG9vbBIMCgRuYW1lGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEhIKCnBhcmFtZXRlcnMYAyABKAkSDgoGc3RyaWN0GAQgASgIIkoKClRvb2xDaG9pY2USIgoEbW9kZRgBIAEoDjISLmJhdG9uLnYxLlRvb2xNb2RlSAASDgoEbmFtZRgCIAEoCUgAQggKBmNob2ljZSKxAQoLQ2hhdE1lc3NhZ2USDAoEcm9sZRgBIAEoCRIPCgdjb250ZW50GAIgASgJEiQKBXBhcnRzGAMgAygLMhUuYmF0b24udjEuQ29udGVudFBhcnQSJgoKdG9vbF9jYWxscxgEIAMoCzISLmJhdG9uLnYxLlRvb2xDYWxsEhQKDHRvb2xfY2FsbF9pZBgFIAEoCRIMCgRuYW1lGAYgASgJEhEKCXJlYXNvbmluZxgHIAEoCSIpCgtDb250ZW50UGFydBIMCgR0eXBlGAEgASgJEgwKBHRleHQYAiABKAkiNwoIVG9vbENhbGwSCgoCaWQYASABKAkSDAoEbmFtZRgCIAEoCRIRCglhcmd1bWVudHMYAyABKAkiHwoKVG9rZW5JbnB1dBIRCgl0b2tlbl9pZHMYASADKA0iPAoQR2VuZXJhdGVSZXNwb25zZRIoCgVldmVudBgBIAEoCzIZLmJhdG9uLnYxLkdlbmVyYXRpb25FdmVudCKzAQoNUmVzdW1lUmVxdWVzdBIqCgdyZXF1ZXN0GAEgASgLMhkuYmF0b24udjEuR2VuZXJhdGVSZXF1ZXN0Eg8KB3Nlc3Npb24YAiABKA0SKgoIcmVjZWl2ZWQYAyADKAsyGC5iYXRvbi52MS5SZWNlaXZlZFRva2VucxIXCg9mYWlsZWRfYXR0ZW1wdHMYBCABKA0SIAoYcmVjZWl2ZWRfcHJvbXB0X2xvZ3Byb2JzGAUgASgNItABChNHZW5lcmF0ZU1hbnlSZXF1ZXN0EgoKAmlkGAEgASgEEi0KCGdlbmVyYXRlGAIgASgLMhkuYmF0b24udjEuR2VuZXJhdGVSZXF1ZXN0SAASKQoGcmVzdW1lGAMgASgLMhcuYmF0b24udjEuUmVzdW1lUmVxdWVzdEgAEiAKBWxlYXZlGAQgASgLMg8uYmF0b24udjEuTGVhdmVIABISCgpjcmVkZW50aWFsGAUgASgJEhIKCmFjdGluZ19mb3IYBiABKAlCCQoHY29tbWFuZCIHCgVMZWF2ZSJoChRHZW5lcmF0ZU1hbnlSZXNwb25zZRIjCgZ0b2tlbnMYASABKAsyEy5iYXRvbi52MS5Ub2tlblJvd3MSKwoGZXZlbnRzGAIgAygLMhsuYmF0b24udjEuR2VuZXJhdGVNYW55RXZlbnQikAEKCVRva2VuUm93cxILCgNpZHMYASADKAQSDwoHY2hvaWNlcxgCIAMoDRIVCg1maXJzdF9pbmRleGVzGAMgAygNEhIKCm51bV90b2tlbnMYBCADKA0SFAoMdGV4dF9sZW5ndGhzGAUgAygNEhEKCXRva2VuX2lkcxgGIAMoDRIRCgl0ZXh0X3V0ZjgYByABKAwifwoRR2VuZXJhdGVNYW55RXZlbnQSCgoCaWQYASABKAQSEgoKYWZ0ZXJfcm93cxgCIAEoDRIvCgpnZW5lcmF0aW9uGAMgASgLMhkuYmF0b24udjEuR2VuZXJhdGlvbkV2ZW50SAASEAoGc3RhdHVzGAQgASgMSABCBwoFZXZlbnQiMwoOUmVjZWl2ZWRUb2tlbnMSDgoGY2hvaWNlGAEgASgNEhEKCXRva2VuX2lkcxgCIAMoDSI6Cg5SZXN1bWVSZXNwb25zZRIoCgVldmVudBgBIAEoCzIZLmJhdG9uLnYxLkdlbmVyYXRpb25FdmVudCLqAgoPR2VuZXJhdGlvbkV2ZW50EiYKCGFjY2VwdGVkGAEgASgLMhIuYmF0b24udjEuQWNjZXB0ZWRIABIiCgZxdWV1ZWQYAiABKAsyEC5iYXRvbi52MS5RdWV1ZWRIABIiCgZ0b2tlbnMYAyABKAsyEC5iYXRvbi52MS5Ub2tlbnNIABIzCg9jaG9pY2VfZmluaXNoZWQYBCABKAsyGC5iYXRvbi52MS5DaG9pY2VGaW5pc2hlZEgAEiYKCGZpbmlzaGVkGAUgASgLMhIuYmF0b24udjEuRmluaXNoZWRIABIkCgdsZWF2aW5nGAYgASgLMhEuYmF0b24udjEuTGVhdmluZ0gAEiYKCHJldHJ5aW5nGAcgASgLMhIuYmF0b24udjEuUmV0cnlpbmdIABIzCg9wcm9tcHRfbG9ncHJvYnMYCCABKAsyGC5iYXRvbi52MS5Qcm9tcHRMb2dwcm9ic0gAQgcKBWV2ZW50IiMKCFJldHJ5aW5nEhcKD2ZhaWxlZF9hdHRlbXB0cxgBIAEoDSIJCgdMZWF2aW5nIsoBCghBY2NlcHRlZBISCgpyZXF1ZXN0X2lkGAEgASgJEikKB3Byb21pc2UYAiABKAsyGC5iYXRvbi52MS5MYXRlbmN5UHJvbWlzZRIMCgRzZWVkGAMgASgEEhUKDXByb21wdF90b2tlbnMYBCABKA0SEwoLZmluZ2VycHJpbnQYBSABKAkSEwoLdG9vbF9mb3JtYXQYBiABKAkSGAoQcmVhc29uaW5nX2Zvcm1hdBgHIAEoCRIWCg5yZWFzb25pbmdfb3BlbhgIIAEoCCLVAQoOTGF0ZW5jeVByb21pc2USGQoRcHJlZGljdGVkX3R0ZnRfbXMYASABKAESGQoRcHJlZGljdGVkX3Rwb3RfbXMYAiABKAESFAoHdHRmdF9tcxgDIAEoDUgAiAEBEhQKB3Rwb3RfbXMYBCABKA1IAYgBARIPCgdhdF9yaXNrGAUgASgIEhMKBml0bF9tcxgGIAEoDUgCiAEBEhgKEHByZWRpY3RlZF9pdGxfbXMYByABKAFCCgoIX3R0ZnRfbXNCCgoIX3Rwb3RfbXNCCQoHX2l0bF9tcyJQCgZRdWV1ZWQSEAoIcG9zaXRpb24YASABKA0SGQoRd29ya19haGVhZF90b2tlbnMYAiABKAQSGQoRcHJlZGljdGVkX3R0ZnRfbXMYAyABKAEieQoGVG9rZW5zEg4KBmNob2ljZRgBIAEoDRITCgtmaXJzdF9pbmRleBgCIAEoDRIRCgl0b2tlbl9pZHMYAyADKA0SDAoEdGV4dBgEIAEoCRIpCghsb2dwcm9icxgFIAMoCzIXLmJhdG9uLnYxLlRva2VuTG9ncHJvYnMiTQoNVG9rZW5Mb2dwcm9icxIPCgdsb2dwcm9iGAEgASgCEhUKDXRvcF90b2tlbl9pZHMYAiADKA0SFAoMdG9wX2xvZ3Byb2JzGAMgAygCIlAKDlByb21wdExvZ3Byb2JzEhMKC2ZpcnN0X2luZGV4GAEgASgNEikKCGxvZ3Byb2JzGAIgAygLMhcuYmF0b24udjEuVG9rZW5Mb2dwcm9icyKaAQoOQ2hvaWNlRmluaXNoZWQSDgoGY2hvaWNlGAEgASgNEiYKBnJlYXNvbhgCIAEoDjIWLmJhdG9uLnYxLkZpbmlzaFJlYXNvbhIVCg1vdXRwdXRfdG9rZW5zGAMgASgNEhUKC3N0b3Bfc3RyaW5nGAQgASgJSAASFwoNc3RvcF90b2tlbl9pZBgFIAEoDUgAQgkKB21hdGNoZWQizAEKCEZpbmlzaGVkEh4KBXVzYWdlGAEgASgLMg8uYmF0b24udjEuVXNhZ2USKQoHcHJvbWlzZRgCIAEoCzIYLmJhdG9uLnYxLkxhdGVuY3lQcm9taXNlEiQKCGRlbGl2ZXJ5GAMgASgLMhIuYmF0b24udjEuRGVsaXZlcnkSIgoFc3BsaXQYBCABKAsyEy5iYXRvbi52MS5UaW1lU3BsaXQSDQoFZXJyb3IYBSABKAkSHAoEcGF0aBgGIAEoDjIOLmJhdG9uLnYxLlBhdGgiZQoFVXNhZ2USFQoNcHJvbXB0X3Rva2VucxgBIAEoDRIcChRjYWNoZWRfcHJvbXB0X3Rva2VucxgCIAEoDRIVCg1vdXRwdXRfdG9rZW5zGAMgASgNEhAKCGF0dGVtcHRzGAQgASgNIpkBCghEZWxpdmVyeRIPCgd0dGZ0X21zGAEgASgBEhQKB3Rwb3RfbXMYAiABKAFIAIgBARISCgptYXhfZ2FwX21zGAMgASgBEg4KBmUyZV9tcxgEIAEoARIRCgl0dGZ0X2tlcHQYBSABKAgSEQoJdHBvdF9rZXB0GAYgASgIEhAKCGl0bF9rZXB0GAcgASgIQgoKCF90cG90X21zImoKCVRpbWVTcGxpdBIQCghxdWV1ZV9tcxgBIAEoARISCgpwcmVmaWxsX21zGAIgASgBEhIKCmhhbmRvZmZfbXMYAyABKAESEQoJZGVjb2RlX21zGAQgASgBEhAKCHJlbGF5X21zGAUgASgBIkEKE0dlbmVyYXRlT25jZVJlcXVlc3QSKgoHcmVxdWVzdBgBIAEoCzIZLmJhdG9uLnYxLkdlbmVyYXRlUmVxdWVzdCL6AQoUR2VuZXJhdGVPbmNlUmVzcG9uc2USEgoKcmVxdWVzdF9pZBgBIAEoCRIhCgdjaG9pY2VzGAIgAygLMhAuYmF0b24udjEuQ2hvaWNlEiQKCGZpbmlzaGVkGAMgASgLMhIuYmF0b24udjEuRmluaXNoZWQSDAoEc2VlZBgEIAEoBBIwCg9wcm9tcHRfbG9ncHJvYnMYBSADKAsyFy5iYXRvbi52MS5Ub2tlbkxvZ3Byb2JzEhMKC3Rvb2xfZm9ybWF0GAYgASgJEhgKEHJlYXNvbmluZ19mb3JtYXQYByABKAkSFgoOcmVhc29uaW5nX29wZW4YCCABKAgizQEKBkNob2ljZRINCgVpbmRleBgBIAEoDRIMCgR0ZXh0GAIgASgJEhEKCXRva2VuX2lkcxgDIAMoDRIpCghsb2dwcm9icxgEIAMoCzIXLmJhdG9uLnYxLlRva2VuTG9ncHJvYnMSLQoNZmluaXNoX3JlYXNvbhgFIAEoDjIWLmJhdG9uLnYxLkZpbmlzaFJlYXNvbhIVCgtzdG9wX3N0cmluZxgGIAEoCUgAEhcKDXN0b3BfdG9rZW5faWQYByABKA1IAEIJCgdtYXRjaGVkIjMKDUNhbmNlbFJlcXVlc3QSDgoGdGVuYW50GAEgASgJEhIKCnJlcXVlc3RfaWQYAiABKAkiIwoOQ2FuY2VsUmVzcG9uc2USEQoJY2FuY2VsbGVkGAEgASgIIjoKDFF1b3RlUmVxdWVzdBIqCgdyZXF1ZXN0GAEgASgLMhkuYmF0b24udjEuR2VuZXJhdGVSZXF1ZXN0IrQBCg1RdW90ZVJlc3BvbnNlEiIKB3ZlcmRpY3QYASABKA4yES5iYXRvbi52MS5WZXJkaWN0EikKB3Byb21pc2UYAiABKAsyGC5iYXRvbi52MS5MYXRlbmN5UHJvbWlzZRIVCg1wcm9tcHRfdG9rZW5zGAMgASgNEhYKDnJldHJ5X2FmdGVyX21zGAQgASgNEiUKB3JlZnVzYWwYBSABKAsyFC5iYXRvbi52MS5TbG9SZWZ1c2FsImEKEkNvdW50VG9rZW5zUmVxdWVzdBINCgVtb2RlbBgBIAEoCRIOCgR0ZXh0GAIgASgJSAASIwoEY2hhdBgDIAEoCzITLmJhdG9uLnYxLkNoYXRJbnB1dEgAQgcKBWlucHV0IjcKE0NvdW50VG9rZW5zUmVzcG9uc2USDQoFY291bnQYASABKA0SEQoJdG9rZW5faWRzGAIgAygNIowBChFEZXRva2VuaXplUmVxdWVzdBINCgVtb2RlbBgBIAEoCRIRCgl0b2tlbl9pZHMYAiADKA0SIAoTc2tpcF9zcGVjaWFsX3Rva2VucxgDIAEoCEgAiAEBEhsKE2luY2x1ZGVfdG9rZW5fYnl0ZXMYBCABKAhCFgoUX3NraXBfc3BlY2lhbF90b2tlbnMiNwoSRGV0b2tlbml6ZVJlc3BvbnNlEgwKBHRleHQYASABKAkSEwoLdG9rZW5fYnl0ZXMYAiADKAwiEwoRTGlzdE1vZGVsc1JlcXVlc3QiRQoSTGlzdE1vZGVsc1Jlc3BvbnNlEh8KBm1vZGVscxgBIAMoCzIPLmJhdG9uLnYxLk1vZGVsEg4KBnRlbmFudBgCIAEoCSLOAQoFTW9kZWwSDAoEbmFtZRgBIAEoCRIUCgxhcmNoaXRlY3R1cmUYAiABKAkSGgoSbWF4X2NvbnRleHRfdG9rZW5zGAMgASgNEhIKCnZvY2FiX3NpemUYBCABKA0SGQoRaGFzX2NoYXRfdGVtcGxhdGUYBSABKAgSEwoLZmluZ2VycHJpbnQYBiABKAkSEgoKbW9kZWxfdHlwZRgHIAEoCRITCgt0b29sX2Zvcm1hdBgIIAEoCRIYChByZWFzb25pbmdfZm9ybWF0GAkgASgJKmUKCFRvb2xNb2RlEhkKFVRPT0xfTU9ERV9VTlNQRUNJRklFRBAAEhIKDlRPT0xfTU9ERV9BVVRPEAESEgoOVE9PTF9NT0RFX05PTkUQAhIWChJUT09MX01PREVfUkVRVUlSRUQQAypJCgRQYXRoEhQKEFBBVEhfVU5TUEVDSUZJRUQQABITCg9QQVRIX0FHR1JFR0FURUQQARIWChJQQVRIX0RJU0FHR1JFR0FURUQQAipiCgdWZXJkaWN0EhcKE1ZFUkRJQ1RfVU5TUEVDSUZJRUQQABIUChBWRVJESUNUX0FDQ0VQVEVEEAESEwoPVkVSRElDVF9BVF9SSVNLEAISEwoPVkVSRElDVF9SRUZVU0VEEAMyjQUKEEluZmVyZW5jZVNlcnZpY2USQwoIR2VuZXJhdGUSGS5iYXRvbi52MS5HZW5lcmF0ZVJlcXVlc3QaGi5iYXRvbi52MS5HZW5lcmF0ZVJlc3BvbnNlMAESTQoMR2VuZXJhdGVPbmNlEh0uYmF0b24udjEuR2VuZXJhdGVPbmNlUmVxdWVzdBoeLmJhdG9uLnYxLkdlbmVyYXRlT25jZVJlc3BvbnNlEj0KBlJlc3VtZRIXLmJhdG9uLnYxLlJlc3VtZVJlcXVlc3QaGC5iYXRvbi52MS5SZXN1bWVSZXNwb25zZTABElEKDEdlbmVyYXRlTWFueRIdLmJhdG9uLnYxLkdlbmVyYXRlTWFueVJlcXVlc3QaHi5iYXRvbi52MS5HZW5lcmF0ZU1hbnlSZXNwb25zZSgBMAESOwoGQ2FuY2VsEhcuYmF0b24udjEuQ2FuY2VsUmVxdWVzdBoYLmJhdG9uLnYxLkNhbmNlbFJlc3BvbnNlEjgKBVF1b3RlEhYuYmF0b24udjEuUXVvdGVSZXF1ZXN0GhcuYmF0b24udjEuUXVvdGVSZXNwb25zZRJKCgtDb3VudFRva2VucxIcLmJhdG9uLnYxLkNvdW50VG9rZW5zUmVxdWVzdBodLmJhdG9uLnYxLkNvdW50VG9rZW5zUmVzcG9uc2USRwoKRGV0b2tlbml6ZRIbLmJhdG9uLnYxLkRldG9rZW5pemVSZXF1ZXN0GhwuYmF0b24udjEuRGV0b2tlbml6ZVJlc3BvbnNlEkcKCkxpc3RNb2RlbHMSGy5iYXRvbi52MS5MaXN0TW9kZWxzUmVxdWVzdBocLmJhdG9uLnYxLkxpc3RNb2RlbHNSZXNwb25zZUIiCgxkZXYuYmF0b24udjFQAVoQYmF0b24vdjE7YmF0b252MWIGcHJvdG8z", [file_baton_v1_errors, file_baton_v1_generation, file_google_protobuf_struct]);
 
 /**
  * Describes the message baton.v1.GenerateRequest.
@@ -124,214 +126,249 @@ export const ResumeRequestSchema = /*@__PURE__*/
   messageDesc(file_baton_v1_inference, 9);
 
 /**
+ * Describes the message baton.v1.GenerateManyRequest.
+ * Use `create(GenerateManyRequestSchema)` to create a new message.
+ */
+export const GenerateManyRequestSchema = /*@__PURE__*/
+  messageDesc(file_baton_v1_inference, 10);
+
+/**
+ * Describes the message baton.v1.Leave.
+ * Use `create(LeaveSchema)` to create a new message.
+ */
+export const LeaveSchema = /*@__PURE__*/
+  messageDesc(file_baton_v1_inference, 11);
+
+/**
+ * Describes the message baton.v1.GenerateManyResponse.
+ * Use `create(GenerateManyResponseSchema)` to create a new message.
+ */
+export const GenerateManyResponseSchema = /*@__PURE__*/
+  messageDesc(file_baton_v1_inference, 12);
+
+/**
+ * Describes the message baton.v1.TokenRows.
+ * Use `create(TokenRowsSchema)` to create a new message.
+ */
+export const TokenRowsSchema = /*@__PURE__*/
+  messageDesc(file_baton_v1_inference, 13);
+
+/**
+ * Describes the message baton.v1.GenerateManyEvent.
+ * Use `create(GenerateManyEventSchema)` to create a new message.
+ */
+export const GenerateManyEventSchema = /*@__PURE__*/
+  messageDesc(file_baton_v1_inference, 14);
+
+/**
  * Describes the message baton.v1.ReceivedTokens.
  * Use `create(ReceivedTokensSchema)` to create a new message.
  */
 export const ReceivedTokensSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 10);
+  messageDesc(file_baton_v1_inference, 15);
 
 /**
  * Describes the message baton.v1.ResumeResponse.
  * Use `create(ResumeResponseSchema)` to create a new message.
  */
 export const ResumeResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 11);
+  messageDesc(file_baton_v1_inference, 16);
 
 /**
  * Describes the message baton.v1.GenerationEvent.
  * Use `create(GenerationEventSchema)` to create a new message.
  */
 export const GenerationEventSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 12);
+  messageDesc(file_baton_v1_inference, 17);
 
 /**
  * Describes the message baton.v1.Retrying.
  * Use `create(RetryingSchema)` to create a new message.
  */
 export const RetryingSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 13);
+  messageDesc(file_baton_v1_inference, 18);
 
 /**
  * Describes the message baton.v1.Leaving.
  * Use `create(LeavingSchema)` to create a new message.
  */
 export const LeavingSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 14);
+  messageDesc(file_baton_v1_inference, 19);
 
 /**
  * Describes the message baton.v1.Accepted.
  * Use `create(AcceptedSchema)` to create a new message.
  */
 export const AcceptedSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 15);
+  messageDesc(file_baton_v1_inference, 20);
 
 /**
  * Describes the message baton.v1.LatencyPromise.
  * Use `create(LatencyPromiseSchema)` to create a new message.
  */
 export const LatencyPromiseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 16);
+  messageDesc(file_baton_v1_inference, 21);
 
 /**
  * Describes the message baton.v1.Queued.
  * Use `create(QueuedSchema)` to create a new message.
  */
 export const QueuedSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 17);
+  messageDesc(file_baton_v1_inference, 22);
 
 /**
  * Describes the message baton.v1.Tokens.
  * Use `create(TokensSchema)` to create a new message.
  */
 export const TokensSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 18);
+  messageDesc(file_baton_v1_inference, 23);
 
 /**
  * Describes the message baton.v1.TokenLogprobs.
  * Use `create(TokenLogprobsSchema)` to create a new message.
  */
 export const TokenLogprobsSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 19);
+  messageDesc(file_baton_v1_inference, 24);
 
 /**
  * Describes the message baton.v1.PromptLogprobs.
  * Use `create(PromptLogprobsSchema)` to create a new message.
  */
 export const PromptLogprobsSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 20);
+  messageDesc(file_baton_v1_inference, 25);
 
 /**
  * Describes the message baton.v1.ChoiceFinished.
  * Use `create(ChoiceFinishedSchema)` to create a new message.
  */
 export const ChoiceFinishedSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 21);
+  messageDesc(file_baton_v1_inference, 26);
 
 /**
  * Describes the message baton.v1.Finished.
  * Use `create(FinishedSchema)` to create a new message.
  */
 export const FinishedSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 22);
+  messageDesc(file_baton_v1_inference, 27);
 
 /**
  * Describes the message baton.v1.Usage.
  * Use `create(UsageSchema)` to create a new message.
  */
 export const UsageSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 23);
+  messageDesc(file_baton_v1_inference, 28);
 
 /**
  * Describes the message baton.v1.Delivery.
  * Use `create(DeliverySchema)` to create a new message.
  */
 export const DeliverySchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 24);
+  messageDesc(file_baton_v1_inference, 29);
 
 /**
  * Describes the message baton.v1.TimeSplit.
  * Use `create(TimeSplitSchema)` to create a new message.
  */
 export const TimeSplitSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 25);
+  messageDesc(file_baton_v1_inference, 30);
 
 /**
  * Describes the message baton.v1.GenerateOnceRequest.
  * Use `create(GenerateOnceRequestSchema)` to create a new message.
  */
 export const GenerateOnceRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 26);
+  messageDesc(file_baton_v1_inference, 31);
 
 /**
  * Describes the message baton.v1.GenerateOnceResponse.
  * Use `create(GenerateOnceResponseSchema)` to create a new message.
  */
 export const GenerateOnceResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 27);
+  messageDesc(file_baton_v1_inference, 32);
 
 /**
  * Describes the message baton.v1.Choice.
  * Use `create(ChoiceSchema)` to create a new message.
  */
 export const ChoiceSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 28);
+  messageDesc(file_baton_v1_inference, 33);
 
 /**
  * Describes the message baton.v1.CancelRequest.
  * Use `create(CancelRequestSchema)` to create a new message.
  */
 export const CancelRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 29);
+  messageDesc(file_baton_v1_inference, 34);
 
 /**
  * Describes the message baton.v1.CancelResponse.
  * Use `create(CancelResponseSchema)` to create a new message.
  */
 export const CancelResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 30);
+  messageDesc(file_baton_v1_inference, 35);
 
 /**
  * Describes the message baton.v1.QuoteRequest.
  * Use `create(QuoteRequestSchema)` to create a new message.
  */
 export const QuoteRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 31);
+  messageDesc(file_baton_v1_inference, 36);
 
 /**
  * Describes the message baton.v1.QuoteResponse.
  * Use `create(QuoteResponseSchema)` to create a new message.
  */
 export const QuoteResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 32);
+  messageDesc(file_baton_v1_inference, 37);
 
 /**
  * Describes the message baton.v1.CountTokensRequest.
  * Use `create(CountTokensRequestSchema)` to create a new message.
  */
 export const CountTokensRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 33);
+  messageDesc(file_baton_v1_inference, 38);
 
 /**
  * Describes the message baton.v1.CountTokensResponse.
  * Use `create(CountTokensResponseSchema)` to create a new message.
  */
 export const CountTokensResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 34);
+  messageDesc(file_baton_v1_inference, 39);
 
 /**
  * Describes the message baton.v1.DetokenizeRequest.
  * Use `create(DetokenizeRequestSchema)` to create a new message.
  */
 export const DetokenizeRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 35);
+  messageDesc(file_baton_v1_inference, 40);
 
 /**
  * Describes the message baton.v1.DetokenizeResponse.
  * Use `create(DetokenizeResponseSchema)` to create a new message.
  */
 export const DetokenizeResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 36);
+  messageDesc(file_baton_v1_inference, 41);
 
 /**
  * Describes the message baton.v1.ListModelsRequest.
  * Use `create(ListModelsRequestSchema)` to create a new message.
  */
 export const ListModelsRequestSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 37);
+  messageDesc(file_baton_v1_inference, 42);
 
 /**
  * Describes the message baton.v1.ListModelsResponse.
  * Use `create(ListModelsResponseSchema)` to create a new message.
  */
 export const ListModelsResponseSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 38);
+  messageDesc(file_baton_v1_inference, 43);
 
 /**
  * Describes the message baton.v1.Model.
  * Use `create(ModelSchema)` to create a new message.
  */
 export const ModelSchema = /*@__PURE__*/
-  messageDesc(file_baton_v1_inference, 39);
+  messageDesc(file_baton_v1_inference, 44);
 
 /**
  * Describes the enum baton.v1.ToolMode.
