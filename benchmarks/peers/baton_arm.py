@@ -1,4 +1,4 @@
-"""Baton over gRPC and over HTTP: one fleet of timed workers."""
+"""Baton over gRPC, alone and with many generations on a call, and over HTTP: one fleet of timed workers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ from baton.wire.convert import request_to_pb
 from baton.wire.transport import GENERATE, GrpcTransport
 from benchmarks.fleets.doors.plain import BadStream, PlainCaller
 from benchmarks.peers.loads import Arm
+from benchmarks.peers.many import ManyCaller
 
 PROFILE = "h200-llama-3.1-8b"
 
 
 @asynccontextmanager
 async def baton(model: Path) -> AsyncIterator[list[Arm]]:
-    """Run a fleet, and return both ways to ask it: the router alone, and through the gateway."""
-    async with Fleet(FleetSpec(model=model, timed=PROFILE, gateways=1)) as fleet:
+    """Run a fleet, and return the ways to ask it: the router alone, and through the gateway."""
+    async with (
+        Fleet(FleetSpec(model=model, timed=PROFILE, gateways=1)) as fleet,
+        ManyCaller(fleet.router_addresses[0]) as many,
+    ):
         router = {"router": fleet.process("router-0").pid}
         gateway = {"gateway": fleet.process("gateway-0").pid}
         transport = GrpcTransport(fleet.router_addresses[0])
         try:
             yield [
                 Arm("Baton, gRPC", router, partial(_by_grpc, transport)),
+                Arm("Baton, GenerateMany", router, many.play),
                 Arm(
                     "Baton, HTTP",
                     gateway | router,

@@ -154,6 +154,7 @@ CONTRACT_EDGES: dict[str, str] = {
     "baton/stream.py": "holds one Generate call",
     "baton/wire/transport.py": "the seam: sends and receives messages of the contract",
     "benchmarks/failures/cancel_scene.py": "a caller that does not read, which the SDK always does",
+    "benchmarks/peers/many.py": "holds one GenerateMany call, which no SDK does",
     "kvtransfer/peers.py": "makes a stub for each peer",
     "kvtransfer/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
