@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -98,5 +99,6 @@ async def test_it_is_said_and_what_serves_goes_on(fleet: Release, expected: Expe
         found.append(await asyncio.to_thread(fleet.try_in_vain, values, said))
 
     streams = await under(fleet.doors(), strike)
+    sys.stderr.write(f"{what}: {streams}\n")
     streams.check(expected)
     assert said in found[0]

@@ -115,7 +115,7 @@ async def test_streams_are_the_same(fleet: Release, expected: Expected, change: 
 
     streams = await under(fleet.doors(), struck)
     lasted_s = time.time() - began_s
-    sys.stderr.write(f"{change.make.__name__}: {streams}, {lasted_s:.0f} s in all; {said}\n")
+    sys.stderr.write(f"{change.make.__name__}: {streams}, {lasted_s:.0f} s in all, {len(said)} statuses\n")
     streams.check(expected)
     assert any(re.search(change.said, status) for status in said), said
     fleet.wait_until_rolled_out()

@@ -88,5 +88,6 @@ async def test_an_expired_certificate_is_said_and_what_serves_goes_on(
         found.append(await asyncio.to_thread(fleet.try_in_vain, values, said))
 
     streams = await under(fleet.doors(), strike)
+    sys.stderr.write(f"an expired certificate for a {part}: {streams}\n")
     streams.check(expected)
     assert said in found[0]
