@@ -160,7 +160,8 @@ async def _one(
     begun: asyncio.Event,
 ) -> Outcome:
     pieces: list[Piece] = []
-    last_s, longest_s, error = time.monotonic(), 0.0, ""
+    began_s = last_s = time.monotonic()
+    longest_s, error = 0.0, ""
     try:
         async for piece in stream(request.seed):
             now_s = time.monotonic()
@@ -169,7 +170,8 @@ async def _one(
             if len(pieces) > BEGUN_AFTER:
                 begun.set()
     except Exception as failure:  # noqa: BLE001  # whatever a client raises is what its user would see
-        error = f"{type(failure).__name__}: {failure}"
+        lasted_s = time.monotonic() - began_s
+        error = f"after {lasted_s:.1f} s {type(failure).__name__}: {failure} ({failure.__cause__!r})"
         await asyncio.sleep(0.1)
     return Outcome(request, _joined(request.door, pieces), error, longest_s)
 
