@@ -56,7 +56,8 @@ CASES = {
     "gateway.redis.builtIn.maxmemory is 1gb, but gateway.redis.builtIn.resources.limits.memory is 768Mi": [
         "gateway.redis.builtIn.maxmemory=1gb"
     ],
-    "drain.graceSeconds is 29 for gateway; accepted: at least 30": ["drain.graceSeconds=29"],
+    "drain.graceSeconds is 29 for router; accepted: at least 30": ["drain.graceSeconds=29"],
+    "gateway.drain.graceSeconds is 330 for gateway; accepted: at least 610": ["gateway.drain.seconds=600"],
     "pools.decode.drain.graceSeconds is 45 for pools.decode; accepted: at least 65": [
         "pools.decode.drain.seconds=60"
     ],

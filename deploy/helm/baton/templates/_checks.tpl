@@ -109,11 +109,13 @@
 {{- $_ := set $parts (printf "pools.%s" $name) $pool -}}
 {{- end -}}
 {{- range $field, $part := $parts -}}
+{{- if dig "enabled" true $part -}}
 {{- $drain := include "baton.drain" (dict "root" $ "part" $part) | fromJson -}}
 {{- $least := add (ceil $drain.seconds) (ternary 0 $drain.preStopSeconds (hasPrefix "pools." $field)) 5 -}}
 {{- if lt (int $drain.graceSeconds) (int $least) -}}
 {{- $where := ternary "drain" (printf "%s.drain" $field) (empty $part.drain) -}}
 {{- fail (printf "%s.graceSeconds is %v for %s; accepted: at least %d, 5 more than its drain takes, or the kubelet kills what still runs" $where $drain.graceSeconds $field (int $least)) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
