@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from tests.kubernetes.images import build_images
+from tests.kubernetes.load import Expected, undisturbed
 from tests.kubernetes.node import node
+from tests.kubernetes.release import Release
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +19,9 @@ def cluster() -> Iterator[None]:
     with node():
         build_images()
         yield
+
+
+@pytest.fixture(scope="module")
+def expected(fleet: Release) -> Expected:
+    """The streams of a module's `fleet` while nothing happens to it."""
+    return asyncio.run(undisturbed(fleet.doors()))

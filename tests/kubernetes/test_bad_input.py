@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.kubernetes.fleets import COMPUTING, SMALL
-from tests.kubernetes.load import Expected, under, undisturbed
+from tests.kubernetes.load import Expected, under
 from tests.kubernetes.release import Release, merged, release
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -59,12 +59,6 @@ def fleet(cluster: None) -> Iterator[Release]:
     own = redis(KEEPING, "noeviction") + "---\n" + redis(EVICTING, "allkeys-lru")
     with release("bad-input", merged(COMPUTING, using(KEEPING), {"gateway": using(KEEPING)}), own) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def expected(fleet: Release) -> Expected:
-    """The streams of the fleet while nothing happens to it."""
-    return asyncio.run(undisturbed(fleet.doors()))
 
 
 BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {

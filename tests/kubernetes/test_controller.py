@@ -19,7 +19,7 @@ import pytest
 from tests.kubernetes.build import ROOT
 from tests.kubernetes.fleets import SMALL, TIMED
 from tests.kubernetes.images import FIRST, SECOND
-from tests.kubernetes.load import Expected, under, undisturbed
+from tests.kubernetes.load import Expected, under
 from tests.kubernetes.names import events
 from tests.kubernetes.node import KUBECTL, exits, kubectl
 from tests.kubernetes.release import Release, images, merged, release
@@ -40,12 +40,6 @@ def fleet(cluster: None) -> Iterator[Release]:
     controller = {"controller": {"enabled": True, "resources": SMALL}}
     with release("controlled", merged(TIMED, controller)) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def expected(fleet: Release) -> Expected:
-    """The streams of the fleet while nothing happens to it."""
-    return asyncio.run(undisturbed(fleet.doors()))
 
 
 @dataclass(frozen=True, slots=True)

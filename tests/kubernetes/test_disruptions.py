@@ -14,7 +14,7 @@ import pytest
 
 from tests.kubernetes.fleets import COMPUTING
 from tests.kubernetes.images import FIRST, SECOND
-from tests.kubernetes.load import Expected, under, undisturbed
+from tests.kubernetes.load import Expected, under
 from tests.kubernetes.node import NODE, docker, exits, kubectl
 from tests.kubernetes.programs import wait_until
 from tests.kubernetes.release import Pod, Release, images, release
@@ -30,12 +30,6 @@ def fleet(cluster: None) -> Iterator[Release]:
     """A fleet of the demo model that serves."""
     with release("disruptions", COMPUTING) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def expected(fleet: Release) -> Expected:
-    """The streams of the fleet while nothing happens to it."""
-    return asyncio.run(undisturbed(fleet.doors()))
 
 
 def leave(fleet: Release, pod: Pod) -> None:

@@ -19,7 +19,7 @@ import yaml
 from baton.security.certificates import PARTS, make_certificates
 from baton.security.secret_files import Certificates
 from tests.kubernetes.fleets import COMPUTING
-from tests.kubernetes.load import Expected, under, undisturbed
+from tests.kubernetes.load import Expected, under
 from tests.kubernetes.release import Release, merged, release
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -58,12 +58,6 @@ def fleet(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     manifests = f"{expired}---\n{secrets(certificates, '')}"
     with release("secured", merged(COMPUTING, TLS), manifests, certificates) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def expected(fleet: Release) -> Expected:
-    """The streams of the fleet while nothing happens to it."""
-    return asyncio.run(undisturbed(fleet.doors()))
 
 
 async def test_streams_are_the_same_when_a_decode_worker_leaves(fleet: Release, expected: Expected) -> None:
