@@ -59,12 +59,18 @@ def remove(folder: Path) -> None:
         subprocess.run(["iptables-restore"], input="\n".join([*kept, ""]), text=True, check=True)
     for link in (POD_LINK, NODE_LINK):
         for port in Path("/sys/class/net", link).glob("brif/*"):
-            _do("ip", "link", "delete", port.name)
-        if Path("/sys/class/net", link).exists():
-            _do("ip", "link", "delete", link)
+            _delete(port.name)
+        _delete(link)
     if (folder / "sysctls").exists():
         for name, value in json.loads((folder / "sysctls").read_text()).items():
             _path(name).write_text(value)
+
+
+def _delete(link: str) -> None:
+    """Delete a link if it is there. The kernel deletes a dead pod's by itself, at any moment."""
+    deleted = subprocess.run(["ip", "link", "delete", link], capture_output=True, text=True, check=False)
+    if deleted.returncode and Path("/sys/class/net", link).exists():
+        raise RuntimeError(f"the link {link} cannot be deleted: {deleted.stderr.strip()}")
 
 
 def _path(sysctl: str) -> Path:
