@@ -58,7 +58,8 @@ async def test_streams_are_spread_and_continue_at_the_other_router(two_routers: 
         received = await under(DOORS, strike)
         assert received.is_same(undisturbed), strike.__name__
         assert received.num_sent_again == 0, strike.__name__
-        assert received.num_resumed > 0, strike.__name__
+        if strike is not replace_both_routers:  # where streams may end within the routers' grace
+            assert received.num_resumed > 0, strike.__name__
         await asyncio.to_thread(mend)
     received = await under(BOTH_GATEWAYS, kill_a_gateway)
     assert received.is_same(undisturbed)
