@@ -6,12 +6,11 @@ import time
 
 import pytest
 
-import state.connection
 from sim.store.memory_store import MemoryStore
-from tests.patience import PATIENCE_S
 from tests.state.async_store import AsyncMemoryStore
 from tests.state.common import AnyStore
 from tests.state.given_clock import give_clock
+from tests.state.patient import wait_patiently
 
 
 @pytest.fixture(params=["redis", "memory"])
@@ -23,7 +22,13 @@ def either(request: pytest.FixtureRequest) -> AnyStore:
 
 
 @pytest.fixture
+def patient_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores that this test opens wait for Redis as long as a busy machine may need; ask for it first."""
+    wait_patiently(monkeypatch)
+
+
+@pytest.fixture
 def on_the_tests_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores of this test go by the time in `NOW_KEY`, and are patient with Redis on a busy machine."""
     give_clock(monkeypatch)
-    monkeypatch.setattr(state.connection, "CALL_TIMEOUT_S", PATIENCE_S)
+    wait_patiently(monkeypatch)

@@ -16,8 +16,11 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, dataclass
 
+import pytest
+
 from state.records import DecodeRoom, Grant, Notice, PrefillRoom, QueueEntry, Settled
 from state.store import Store
+from tests.state.patient import wait_patiently
 
 PREFILL = [PrefillRoom("p1:a", 8), PrefillRoom("p2:a", 8)]
 DECODE = [DecodeRoom("d1:a", 20, 4), DecodeRoom("d2:a", 9, 8), DecodeRoom("d3:a", 30, 30)]
@@ -150,7 +153,9 @@ def _main(url: str, total: str, *routers: str) -> None:
     def tell(held: Held) -> None:
         print(json.dumps(asdict(held)), flush=True)  # noqa: T201 -- read by the test that started it
 
-    asyncio.run(hammer(url, int(total), deaths, tell))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        wait_patiently(monkeypatch)
+        asyncio.run(hammer(url, int(total), deaths, tell))
 
 
 if __name__ == "__main__":
