@@ -32,6 +32,7 @@ from baton.wire.convert import (
     snapshot_from_pb,
 )
 from baton.wire.convert_prompt import put_prompt
+from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import (
     CANCEL,
     COUNT_TOKENS,
@@ -54,8 +55,10 @@ _LONGEST_UNARY_S = 30.0
 _LAST_CANCELS_S = 2.0
 
 
-def _connect_as(credentials: Credentials, address: str, name: str) -> Transport:
-    return GrpcTransport(address, credentials, server_name=name)
+def _connect_as(
+    transport: type[GrpcTransport], credentials: Credentials, address: str, name: str
+) -> Transport:
+    return transport(address, credentials, server_name=name)
 
 
 class AsyncClient:
@@ -68,7 +71,9 @@ class AsyncClient:
     A name of several addresses, such as that of a headless Kubernetes service, stands for several routers,
     which are looked up again as they come and go.
     For `resume_grace_s` the fleet keeps working after a connection breaks. `credentials` are for a secured
-    fleet. `connect` creates the `Transport` for an address. A client belongs to one event loop.
+    fleet. With `multiplex`, generations share calls, which costs less where many run at once; behind a proxy
+    that spreads calls over routers, those on one call go to the same router. `connect` creates the
+    `Transport` for an address. A client belongs to one event loop.
     """
 
     def __init__(
@@ -80,13 +85,15 @@ class AsyncClient:
         timeout: Timeout | None = None,
         resume_grace_s: float = 10.0,
         credentials: Credentials = UNENCRYPTED,
+        multiplex: bool = False,
         connect: Connect | None = None,
     ) -> None:
+        transport = MultiplexedTransport if multiplex else GrpcTransport
         self._routers = Routers(
             [addresses] if isinstance(addresses, str) else addresses,
-            connect or partial(GrpcTransport, credentials=credentials),
+            connect or partial(transport, credentials=credentials),
             partial(explained, credentials=credentials) if connect is None else None,
-            Names(resolved, partial(_connect_as, credentials)) if connect is None else None,
+            Names(resolved, partial(_connect_as, transport, credentials)) if connect is None else None,
         )
         self._tenant = tenant
         self._model = model

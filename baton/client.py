@@ -149,6 +149,7 @@ class Client:
         timeout: Timeout | None = None,
         resume_grace_s: float = 10.0,
         credentials: Credentials = UNENCRYPTED,
+        multiplex: bool = False,
         connect: Connect | None = None,
     ) -> None:
         make = functools.partial(
@@ -159,6 +160,7 @@ class Client:
             timeout=timeout,
             resume_grace_s=resume_grace_s,
             credentials=credentials,
+            multiplex=multiplex,
             connect=connect,
         )
         self._thread = _LoopThread()

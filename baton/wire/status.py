@@ -51,6 +51,7 @@ _CALLERS_FAULT = (
 )
 # A router that stops ends its calls with CANCELLED, although nobody here cancelled them.
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
 # The call crashed in the router or in the gRPC library, for example for lack of memory.
 _CRASHED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
@@ -61,10 +62,19 @@ class CallCrashed(Internal):
 
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str) -> BatonError:
     """Return the error to raise for a failed call to the router at `address`."""
-    status = _status_of(error)
+    return _error_of(error.code(), error.details() or error.code().name, _status_of(error), address)
+
+
+def from_status(status: status_pb2.Status, address: str) -> BatonError:
+    """Return the error to raise where the router at `address` sent a status inside a message."""
+    code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
+    return _error_of(code, status.message or code.name, status, address)
+
+
+def _error_of(code: grpc.StatusCode, message: str, status: status_pb2.Status, address: str) -> BatonError:
     info = _detail(status, error_details_pb2.ErrorInfo)
     reason = info.reason if info is not None and info.domain == _DOMAIN else ""
-    found = _error(error.code(), error.details() or error.code().name, status, reason, address)
+    found = _error(code, message, status, reason, address)
     found.reason = reason
     if isinstance(found, Superseded) and info is not None:
         found.session = int(info.metadata.get("session", 0))

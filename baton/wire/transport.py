@@ -51,6 +51,9 @@ def _fleet(name: str, request: type[Request], response: type[Response]) -> Metho
 
 
 GENERATE = _inference("Generate", inference_pb2.GenerateRequest, inference_pb2.GenerateResponse)
+GENERATE_MANY = _inference(
+    "GenerateMany", inference_pb2.GenerateManyRequest, inference_pb2.GenerateManyResponse
+)
 RESUME = _inference("Resume", inference_pb2.ResumeRequest, inference_pb2.ResumeResponse)
 CANCEL = _inference("Cancel", inference_pb2.CancelRequest, inference_pb2.CancelResponse)
 QUOTE = _inference("Quote", inference_pb2.QuoteRequest, inference_pb2.QuoteResponse)

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from baton import Sampling, Slo, SloClass, Stop
 from baton.fleet import Fleet, FleetSpec
 from baton.wire.convert import request_to_pb
+from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import GENERATE, GrpcTransport
 from benchmarks.fleets.doors.plain import BadStream, PlainCaller
 from benchmarks.peers.loads import Arm
-from benchmarks.peers.many import ManyCaller
 
 PROFILE = "h200-llama-3.1-8b"
 
@@ -23,17 +23,15 @@ PROFILE = "h200-llama-3.1-8b"
 @asynccontextmanager
 async def baton(model: Path) -> AsyncIterator[list[Arm]]:
     """Run a fleet, and return the ways to ask it: the router alone, and through the gateway."""
-    async with (
-        Fleet(FleetSpec(model=model, timed=PROFILE, gateways=1)) as fleet,
-        ManyCaller(fleet.router_addresses[0]) as many,
-    ):
+    async with Fleet(FleetSpec(model=model, timed=PROFILE, gateways=1)) as fleet:
         router = {"router": fleet.process("router-0").pid}
         gateway = {"gateway": fleet.process("gateway-0").pid}
-        transport = GrpcTransport(fleet.router_addresses[0])
+        alone = GrpcTransport(fleet.router_addresses[0])
+        many = MultiplexedTransport(fleet.router_addresses[0])
         try:
             yield [
-                Arm("Baton, gRPC", router, partial(_by_grpc, transport)),
-                Arm("Baton, GenerateMany", router, many.play),
+                Arm("Baton, gRPC", router, partial(_by_grpc, alone)),
+                Arm("Baton, GenerateMany", router, partial(_by_grpc, many)),
                 Arm(
                     "Baton, HTTP",
                     gateway | router,
@@ -41,7 +39,8 @@ async def baton(model: Path) -> AsyncIterator[list[Arm]]:
                 ),
             ]
         finally:
-            await transport.close()
+            await alone.close()
+            await many.close()
 
 
 async def by_http(address: str, model: str, prompt: str, num_tokens: int) -> float:

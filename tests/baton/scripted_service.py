@@ -14,6 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
+from tests.baton.scripted_many import CallAborted, ManyScripts, OwnContext
 from tests.patience import PATIENCE_S
 
 Pb = inference_pb2.GenerationEvent
@@ -26,6 +27,13 @@ class Fail:
     code: grpc.StatusCode
     message: str = "scripted"
     details: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True)
+class FailShared:
+    """Ends a GenerateMany call with everything on it. The script goes on if the call is its own."""
+
+    code: grpc.StatusCode
 
 
 class Hang:
@@ -50,7 +58,7 @@ class Wait:
     until: asyncio.Event
 
 
-Step = Pb | Fail | Hang | Silence | Act | Wait
+Step = Pb | Fail | FailShared | Hang | Silence | Act | Wait
 BREAK = Fail(grpc.StatusCode.UNAVAILABLE, "the router went away")
 HANG = Hang()
 
@@ -121,7 +129,17 @@ class _Inference(inference_pb2_grpc.InferenceServiceServicer):
         async for event in self._router.play("Resume", request, context):
             yield inference_pb2.ResumeResponse(event=event)
 
-    GenerateMany = _answered("GenerateMany")  # type: ignore[assignment]  # no SDK calls it
+    async def GenerateMany(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        self._router.heard("GenerateMany", None)
+        call = ManyScripts(lambda request, own: self._router.play("Generate", request, own))
+        try:
+            async for response in call.responses(requests):
+                yield response
+        except CallAborted as error:
+            await context.abort(error.code, "scripted")
+        finally:
+            self._router.heard("GenerateMany over", None)
+
     GenerateOnce = _answered("GenerateOnce")
     Quote = _answered("Quote")
     CountTokens = _answered("CountTokens")
@@ -203,10 +221,10 @@ class ScriptedRouter:
         self._notices.add(notice)
         notice.add_done_callback(self._notices.discard)
 
-    async def until_heard(self, name: str) -> Any:
-        """The first call of that name, waiting for it."""
+    async def until_heard(self, name: str, times: int = 1) -> Any:
+        """The first call of that name, waiting until there are so many."""
         async with asyncio.timeout(PATIENCE_S), self._changed:
-            await self._changed.wait_for(lambda: self.calls(name))
+            await self._changed.wait_for(lambda: len(self.calls(name)) >= times)
         return self.calls(name)[0]
 
     async def play(self, name: str, request: Any, context: Any) -> AsyncIterator[Pb]:
@@ -216,6 +234,9 @@ class ScriptedRouter:
             for step in script:
                 if isinstance(step, Fail):
                     await _fail(context, step)
+                elif isinstance(step, FailShared):
+                    if isinstance(context, OwnContext):
+                        raise CallAborted(step.code)
                 elif isinstance(step, Hang | Act):
                     if isinstance(step, Act):
                         await step.act()

@@ -34,8 +34,14 @@ TAKEN = Fail(
 )
 
 
-async def test_a_new_call_takes_back_a_resumed_request() -> None:
-    async with ScriptedRouter((TAKEN,), WHOLE) as router, AsyncClient(router.address) as client:
+pytestmark = pytest.mark.parametrize("multiplex", [False, True], ids=["alone", "multiplexed"])
+
+
+async def test_a_new_call_takes_back_a_resumed_request(*, multiplex: bool) -> None:
+    async with (
+        ScriptedRouter((TAKEN,), WHOLE) as router,
+        AsyncClient(router.address, multiplex=multiplex) as client,
+    ):
         completion = await client.complete("hello", request_id="mine")
     assert completion.choices[0].token_ids == (10, 11, 12)
     (resume,) = router.calls("Resume")
@@ -43,11 +49,11 @@ async def test_a_new_call_takes_back_a_resumed_request() -> None:
     assert resume.request == router.calls("Generate")[0]
 
 
-async def test_a_request_that_others_keep_taking_is_given_up() -> None:
-    async with ScriptedRouter((TAKEN,)) as router, AsyncClient(router.address) as client:
+async def test_a_request_that_others_keep_taking_is_given_up(*, multiplex: bool) -> None:
+    async with ScriptedRouter((TAKEN,)) as router, AsyncClient(router.address, multiplex=multiplex) as client:
         with pytest.raises(Superseded):
             await client.complete("hello", request_id="mine")
-    assert len(router.heard_calls) == 2
+    assert (len(router.calls("Generate")), len(router.calls("Resume"))) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -60,19 +66,19 @@ async def test_a_request_that_others_keep_taking_is_given_up() -> None:
 )
 @pytest.mark.parametrize("begun", [False, True])
 async def test_what_would_fail_again_is_not_tried_again(
-    code: grpc.StatusCode, error: type[Exception], *, begun: bool
+    code: grpc.StatusCode, error: type[Exception], *, begun: bool, multiplex: bool
 ) -> None:
     script = (accepted(), tokens(0, 1), Fail(code)) if begun else (Fail(code),)
-    async with ScriptedRouter(script) as router, AsyncClient(router.address) as client:
+    async with ScriptedRouter(script) as router, AsyncClient(router.address, multiplex=multiplex) as client:
         with pytest.raises(error, match="scripted"):
             await client.complete("hello")
     assert len(router.calls("Generate")) == 1
     assert router.calls("Resume") == []
 
 
-async def test_breaking_out_of_the_loop_ends_the_generation_on_the_fleet() -> None:
+async def test_breaking_out_of_the_loop_ends_the_generation_on_the_fleet(*, multiplex: bool) -> None:
     script = (accepted(), tokens(0, 10), HANG)
-    async with ScriptedRouter(script) as router, AsyncClient(router.address) as client:
+    async with ScriptedRouter(script) as router, AsyncClient(router.address, multiplex=multiplex) as client:
         async for event in client.generate("hello", request_id="mine"):
             if isinstance(event, Tokens):
                 break
@@ -81,18 +87,18 @@ async def test_breaking_out_of_the_loop_ends_the_generation_on_the_fleet() -> No
         assert (await router.until_heard("Cancel")).request_id == "mine"
 
 
-async def test_leaving_the_block_ends_the_generation_on_the_fleet() -> None:
+async def test_leaving_the_block_ends_the_generation_on_the_fleet(*, multiplex: bool) -> None:
     script = (accepted(), tokens(0, 10), HANG)
-    async with ScriptedRouter(script) as router, AsyncClient(router.address) as client:
+    async with ScriptedRouter(script) as router, AsyncClient(router.address, multiplex=multiplex) as client:
         async with client.generate("hello", request_id="mine") as stream:
             events = aiter(stream)
             assert isinstance(await anext(events), Accepted)
         assert (await router.until_heard("Cancel")).request_id == "mine"
 
 
-async def test_a_cancelled_caller_ends_the_generation_on_the_fleet() -> None:
+async def test_a_cancelled_caller_ends_the_generation_on_the_fleet(*, multiplex: bool) -> None:
     script = (accepted(), HANG)
-    async with ScriptedRouter(script) as router, AsyncClient(router.address) as client:
+    async with ScriptedRouter(script) as router, AsyncClient(router.address, multiplex=multiplex) as client:
         task = asyncio.create_task(client.complete("hello", request_id="mine"))
         await router.until_heard("Generate")
         task.cancel()
@@ -101,17 +107,17 @@ async def test_a_cancelled_caller_ends_the_generation_on_the_fleet() -> None:
         assert (await router.until_heard("Cancel")).request_id == "mine"
 
 
-async def test_closing_the_client_lets_the_cancellation_through() -> None:
+async def test_closing_the_client_lets_the_cancellation_through(*, multiplex: bool) -> None:
     async with ScriptedRouter((accepted(), HANG)) as router:
-        async with AsyncClient(router.address) as client:
+        async with AsyncClient(router.address, multiplex=multiplex) as client:
             stream = client.generate("hello", request_id="mine")
             async with stream:
                 await anext(aiter(stream))
         assert router.calls("Cancel")[0].request_id == "mine"
 
 
-async def test_a_stream_is_iterated_only_once() -> None:
-    async with ScriptedRouter() as router, AsyncClient(router.address) as client:
+async def test_a_stream_is_iterated_only_once(*, multiplex: bool) -> None:
+    async with ScriptedRouter() as router, AsyncClient(router.address, multiplex=multiplex) as client:
         stream = client.generate("hello")
         await stream.collect()
         with pytest.raises(RuntimeError, match="only once"):

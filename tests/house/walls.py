@@ -150,11 +150,11 @@ IMPURE = {
 CONTRACT_EDGES: dict[str, str] = {
     "baton/async_client.py": "calls the public stubs",
     "baton/fleet/joining.py": "asks a started router whether all workers have joined",
+    "baton/wire/many.py": "holds the GenerateMany calls that generations share",
     "baton/wire/status.py": "reads the error details of a status",
     "baton/stream.py": "holds one Generate call",
     "baton/wire/transport.py": "the seam: sends and receives messages of the contract",
     "benchmarks/failures/cancel_scene.py": "a caller that does not read, which the SDK always does",
-    "benchmarks/peers/many.py": "holds one GenerateMany call, which no SDK does",
     "kvtransfer/peers.py": "makes a stub for each peer",
     "kvtransfer/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",

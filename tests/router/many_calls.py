@@ -4,46 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import grpc.aio
 from google.rpc import status_pb2
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
+from baton.wire.many import events_in
 from tests.router.conftest import until
 
 Heard: TypeAlias = "inference_pb2.GenerationEvent | status_pb2.Status"
-
-
-def events_in(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[int, Heard]]:
-    """Yield a message's events with the ids of their generations, in order."""
-    rows = _runs_in(response.tokens)
-    taken = 0
-    for event in response.events:
-        while taken < event.after_rows:
-            yield next(rows)
-            taken += 1
-        if event.WhichOneof("event") == "status":
-            yield event.id, status_pb2.Status.FromString(event.status)
-        else:
-            yield event.id, event.generation
-    yield from rows
-
-
-def _runs_in(rows: inference_pb2.TokenRows) -> Iterator[tuple[int, inference_pb2.GenerationEvent]]:
-    token_at = text_at = 0
-    for row, generation_id in enumerate(rows.ids):
-        token_end, text_end = token_at + rows.num_tokens[row], text_at + rows.text_lengths[row]
-        tokens = inference_pb2.Tokens(
-            choice=rows.choices[row],
-            first_index=rows.first_indexes[row],
-            token_ids=rows.token_ids[token_at:token_end],
-            text=rows.text_utf8[text_at:text_end].decode(),
-        )
-        token_at, text_at = token_end, text_end
-        yield generation_id, inference_pb2.GenerationEvent(tokens=tokens)
-    assert (token_at, text_at) == (len(rows.token_ids), len(rows.text_utf8))
 
 
 class ManyClient:
@@ -60,8 +30,10 @@ class ManyClient:
     async def read(self) -> None:
         async for response in self.call:
             self.num_messages += 1
-            for generation_id, event in events_in(response):
-                self.heard[generation_id].append(event)
+            for generation_id, heard in events_in(response):
+                self.heard[generation_id].append(
+                    heard.event if isinstance(heard, inference_pb2.GenerateResponse) else heard
+                )
 
     async def send(self, generation_id: int, **command: Any) -> None:
         await self.call.write(inference_pb2.GenerateManyRequest(id=generation_id, **command))

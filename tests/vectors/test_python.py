@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,12 +44,13 @@ _FORMATS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("multiplex", [False, True], ids=["alone", "multiplexed"])
 @pytest.mark.parametrize("vector", vectors(), ids=lambda vector: vector["name"])
-async def test_a_vector(vector: Vector) -> None:
-    await play(vector, observe)
+async def test_a_vector(vector: Vector, *, multiplex: bool) -> None:
+    await play(vector, partial(observe, multiplex))
 
 
-async def observe(vector: Vector, addresses: Sequence[str], saw: Seen) -> Any:
+async def observe(multiplex: bool, vector: Vector, addresses: Sequence[str], saw: Seen) -> Any:
     call = dict(vector["call"])
     method, stops = (
         call.pop("method"),
@@ -56,7 +58,7 @@ async def observe(vector: Vector, addresses: Sequence[str], saw: Seen) -> Any:
     )
     outcome: dict[str, Any] = {"aborted": False}
     try:
-        async with AsyncClient(addresses, **_client_options(vector)) as client:
+        async with AsyncClient(addresses, multiplex=multiplex, **_client_options(vector)) as client:
             arguments = _arguments(call)
             if method == "generate":
                 task = asyncio.create_task(_iterate(client, arguments, outcome, saw, **stops))

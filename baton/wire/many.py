@@ -1,0 +1,288 @@
+"""Many generations over one call: a message for all tokens that arrive together, in place of one for each.
+
+    Generate ──▶ GenerateMany: each call takes new generations for a while, and ends with its last one
+    Resume   ──▶ a call of its own, and so are all others
+
+A generation alone on its call cannot suffer from what others do, so whatever goes wrong with a shared call
+leads there: a generation that has begun is resumed, and one that has not is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+import grpc
+from google.rpc import status_pb2
+
+from baton.errors import BatonError, Internal, Unavailable, Unsupported
+from baton.security.credentials import UNENCRYPTED, Credentials
+from baton.v1 import errors_pb2, inference_pb2
+from baton.wire.status import from_rpc_error, from_status
+from baton.wire.transport import GENERATE, GENERATE_MANY, GrpcTransport, Method, Request, Response
+
+Heard: TypeAlias = "inference_pb2.GenerateResponse | status_pb2.Status"
+"""An event of a generation, or the status that ends it in place of its `Finished`."""
+
+MAX_GENERATIONS = 256
+"""With this many generations at once, the next one opens another call. Routers accept more on each."""
+TAKES_NEW_S = 10.0
+"""So long a call takes new generations. Where a proxy spreads calls over routers, it so spreads these too."""
+MAX_SHARED_BYTES = 64 * 1024
+"""A larger request has a call of its own: one that is too large for a router ends the call that it is on."""
+MAX_UNREAD_TOKENS = 8192
+"""With this many unread tokens a generation leaves the call, as a router ends a call that is not read."""
+_BUSY = errors_pb2.ErrorReason.Name(errors_pb2.ROUTER_BUSY)
+"""The router accepts no more generations on a call; one with a call of its own may be accepted."""
+
+
+class MultiplexedTransport(GrpcTransport):
+    """A transport whose generations share calls, for clients with many requests at once.
+
+    It costs the router and the client less for each token. Each generation keeps what it has on a call of its
+    own: its credential, its errors and its end.
+    """
+
+    def __init__(
+        self, address: str, credentials: Credentials = UNENCRYPTED, *, server_name: str = ""
+    ) -> None:
+        super().__init__(address, credentials, server_name=server_name)
+        self._calls: set[_SharedCall] = set()
+        self._taking: _SharedCall | None = None
+        """The call that new generations go to, unless it takes no more."""
+        self._is_supported = True
+
+    def stream(self, method: Method[Request, Response], request: Request) -> AsyncGenerator[Response, None]:
+        if not isinstance(request, inference_pb2.GenerateRequest):
+            return super().stream(method, request)
+        return cast("AsyncGenerator[Response, None]", self._generate(request))
+
+    async def close(self) -> None:
+        for call in self._calls:
+            call.cancel()
+        await super().close()
+
+    async def _generate(
+        self, request: inference_pb2.GenerateRequest
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+        command = self._command(request)
+        if command is not None:
+            call = self._call()
+            generation = call.begin(command)
+            try:
+                while not isinstance(item := await generation.next(), _Over):
+                    yield item
+            finally:
+                call.leave(generation)
+            if item.error is not None:
+                raise item.error
+            if not item.is_unsent:
+                return
+            self._is_supported = item.is_supported
+        async with aclosing(super().stream(GENERATE, request)) as responses:
+            async for response in responses:
+                yield response
+
+    def _command(self, request: inference_pb2.GenerateRequest) -> inference_pb2.GenerateManyRequest | None:
+        """Return what begins a generation on a shared call; None if it needs a call of its own."""
+        if not self._is_supported or request.ByteSize() > MAX_SHARED_BYTES:
+            return None
+        given = dict(self._credentials.metadata())
+        key, tenant = given.pop("authorization", ""), given.pop("x-baton-tenant", "")
+        if given:
+            return None
+        return inference_pb2.GenerateManyRequest(
+            generate=request, credential=key.removeprefix("Bearer "), acting_for=tenant
+        )
+
+    def _call(self) -> _SharedCall:
+        if self._taking is None or not self._taking.takes_new:
+            start = self._channel.stream_stream(
+                GENERATE_MANY.path,
+                request_serializer=GENERATE_MANY.request.SerializeToString,
+                response_deserializer=GENERATE_MANY.response.FromString,
+            )
+            self._taking = _SharedCall(start, self._address)
+            self._calls.add(self._taking)
+            self._taking.reading.add_done_callback(partial(self._ended, self._taking))
+        return self._taking
+
+    def _ended(self, call: _SharedCall, _reading: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """A generation's end on its call."""
+
+    error: BaseException | None = None
+    is_unsent: bool = False
+    """The call failed for a reason that need not be this generation's: it has to have one of its own."""
+    is_supported: bool = True
+
+
+class _Generation:
+    """The events of one generation that have arrived and are unread."""
+
+    def __init__(self, generation_id: int) -> None:
+        self.id = generation_id
+        self.has_begun = False
+        self._unread: asyncio.Queue[inference_pb2.GenerateResponse | _Over] = asyncio.Queue()
+        self._unread_tokens = 0
+
+    def put(self, item: inference_pb2.GenerateResponse) -> bool:
+        """Add an event. Return whether there is room for more."""
+        self.has_begun = True
+        self._unread.put_nowait(item)
+        self._unread_tokens += _num_tokens(item)
+        return self._unread_tokens <= MAX_UNREAD_TOKENS
+
+    def end(self, over: _Over) -> None:
+        self._unread.put_nowait(over)
+
+    async def next(self) -> inference_pb2.GenerateResponse | _Over:
+        item = await self._unread.get()
+        if not isinstance(item, _Over):
+            self._unread_tokens -= _num_tokens(item)
+        return item
+
+
+def _num_tokens(response: inference_pb2.GenerateResponse) -> int:
+    event = response.event
+    return len(event.tokens.token_ids) + len(event.prompt_logprobs.logprobs)
+
+
+class _SharedCall:
+    """One GenerateMany call. It ends when its last generation does."""
+
+    def __init__(self, start: Any, address: str) -> None:
+        self._address = address
+        self._by_id: dict[int, _Generation] = {}
+        self._last_id = 0
+        self._commands: asyncio.Queue[inference_pb2.GenerateManyRequest | None] = asyncio.Queue()
+        self._is_open = True
+        self._began = time.monotonic()
+        self._call = start(self._written())
+        self.reading = asyncio.create_task(self._read(), name=f"generations at {address}")
+
+    @property
+    def takes_new(self) -> bool:
+        return (
+            self._is_open
+            and len(self._by_id) < MAX_GENERATIONS
+            and time.monotonic() - self._began < TAKES_NEW_S
+        )
+
+    def begin(self, command: inference_pb2.GenerateManyRequest) -> _Generation:
+        self._last_id += 1
+        command.id = self._last_id
+        generation = self._by_id[command.id] = _Generation(command.id)
+        self._commands.put_nowait(command)
+        return generation
+
+    def leave(self, generation: _Generation) -> None:
+        """Receive nothing more of a generation, which may have ended."""
+        if generation.id in self._by_id:
+            leave = inference_pb2.Leave()
+            self._commands.put_nowait(inference_pb2.GenerateManyRequest(id=generation.id, leave=leave))
+            self._forget(generation.id)
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+    async def _written(self) -> AsyncIterator[inference_pb2.GenerateManyRequest]:
+        while (command := await self._commands.get()) is not None:
+            yield command
+
+    async def _read(self) -> None:
+        failure: BaseException | None = None
+        try:
+            async for response in self._call:
+                for generation_id, heard in events_in(response):
+                    self._hear(generation_id, heard)
+        except grpc.aio.AioRpcError as error:
+            failure = from_rpc_error(error, self._address)
+        except asyncio.CancelledError as error:  # the client is closed: what a call of its own would raise
+            failure = error
+        except ValueError as error:
+            failure = Internal(f"{self._address}: a message of GenerateMany has unequal columns: {error}")
+        finally:
+            self._call.cancel()
+            self._is_open = False
+            for generation in self._by_id.values():
+                generation.end(self._over(generation, failure))
+            self._by_id.clear()
+
+    def _hear(self, generation_id: int, heard: Heard) -> None:
+        generation = self._by_id.get(generation_id)
+        if generation is None:
+            return  # it has left, and this was on its way
+        if isinstance(heard, status_pb2.Status):
+            error = from_status(heard, self._address)
+            is_full = error.reason == _BUSY and not generation.has_begun
+            generation.end(_Over(is_unsent=True) if is_full else _Over(error))
+            self._forget(generation_id)
+        elif not generation.put(heard):
+            slow = f"{MAX_UNREAD_TOKENS} tokens of a generation were unread"
+            generation.end(_Over(Unavailable(slow, self._address)))
+            self.leave(generation)
+        elif heard.event.HasField("finished"):
+            generation.end(_Over())
+            self._forget(generation_id)
+
+    def _forget(self, generation_id: int) -> None:
+        del self._by_id[generation_id]
+        if not self._by_id and self._is_open:
+            self._is_open = False
+            self._commands.put_nowait(None)
+
+    def _over(self, generation: _Generation, failure: BaseException | None) -> _Over:
+        """Return how a generation ends when the call does."""
+        if failure is None or isinstance(failure, Unavailable) or not isinstance(failure, BatonError):
+            return _Over(failure)
+        if generation.has_begun:
+            return _Over(Unavailable(f"a call of many generations failed: {failure}", self._address))
+        return _Over(is_unsent=True, is_supported=not isinstance(failure, Unsupported))
+
+
+def events_in(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[int, Heard]]:
+    """Yield a message's events with the ids of their generations, in order.
+
+    Raises `ValueError` if the columns of its tokens do not fit each other.
+    """
+    rows = _rows_in(response.tokens)
+    taken = 0
+    for event in response.events:
+        if event.after_rows > len(response.tokens.ids):
+            raise ValueError(f"an event after row {event.after_rows} of {len(response.tokens.ids)}")
+        while taken < event.after_rows:
+            yield next(rows)
+            taken += 1
+        if event.WhichOneof("event") == "status":
+            yield event.id, status_pb2.Status.FromString(event.status)
+        else:
+            yield event.id, inference_pb2.GenerateResponse(event=event.generation)
+    yield from rows
+
+
+def _rows_in(rows: inference_pb2.TokenRows) -> Iterator[tuple[int, inference_pb2.GenerateResponse]]:
+    token_ids, text = list(rows.token_ids), rows.text_utf8
+    columns = zip(rows.ids, rows.choices, rows.first_indexes, rows.num_tokens, rows.text_lengths, strict=True)
+    token_at = text_at = 0
+    for generation_id, choice, first_index, num_tokens, text_length in columns:
+        token_end, text_end = token_at + num_tokens, text_at + text_length
+        response = inference_pb2.GenerateResponse()
+        tokens = response.event.tokens
+        tokens.choice = choice
+        tokens.first_index = first_index
+        tokens.token_ids.extend(token_ids[token_at:token_end])
+        tokens.text = text[text_at:text_end].decode()
+        token_at, text_at = token_end, text_end
+        yield generation_id, response
+    if (token_at, text_at) != (len(token_ids), len(text)):
+        raise ValueError(f"{len(token_ids)} tokens and {len(text)} bytes; {token_at} and {text_at} have rows")

@@ -1,0 +1,239 @@
+"""Generations that share a call; tests/vectors and test_stream.py show that a caller sees no difference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baton import Accepted, AsyncClient, Finished
+from baton.errors import Unavailable
+from baton.v1 import inference_pb2
+from baton.wire import many
+from baton.wire.many import MultiplexedTransport, events_in
+from baton.wire.transport import GENERATE
+from tests.baton.scripted_service import (
+    HANG,
+    WHOLE,
+    Fail,
+    FailShared,
+    ScriptedRouter,
+    Step,
+    Wait,
+    accepted,
+    because,
+    ended,
+    finished,
+    retry_after,
+    tokens,
+)
+from tests.patience import PATIENCE_S
+
+
+@pytest.fixture
+def gate() -> asyncio.Event:
+    return asyncio.Event()
+
+
+def waiting(gate: asyncio.Event) -> tuple[Step, ...]:
+    return accepted(), Wait(gate), tokens(0, 10, 11, 12), ended(3), finished()
+
+
+async def test_generations_at_once_share_a_call_and_the_last_one_ends_it(gate: asyncio.Event) -> None:
+    async with ScriptedRouter(waiting(gate)) as router, AsyncClient(router.address, multiplex=True) as client:
+        running = [asyncio.create_task(client.complete(f"prompt {number}")) for number in range(20)]
+        await router.until_heard("Generate", 20)
+        gate.set()
+        completions = await asyncio.gather(*running)
+        assert {completion.choices[0].token_ids for completion in completions} == {(10, 11, 12)}
+        assert len(router.calls("GenerateMany")) == 1
+        await router.until_heard("GenerateMany over")
+        await client.complete("afterwards")
+        assert len(router.calls("GenerateMany")) == 2
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MAX_GENERATIONS", 1), ("TAKES_NEW_S", 0.0)])
+async def test_a_call_takes_no_more_than_its_limits_allow(
+    limit: str, value: float, monkeypatch: pytest.MonkeyPatch, gate: asyncio.Event
+) -> None:
+    monkeypatch.setattr(many, limit, value)
+    async with ScriptedRouter(waiting(gate)) as router, AsyncClient(router.address, multiplex=True) as client:
+        running = [asyncio.create_task(client.complete("hello")) for _ in range(3)]
+        await router.until_heard("Generate", 3)
+        gate.set()
+        await asyncio.gather(*running)
+    assert len(router.calls("GenerateMany")) == 3
+
+
+async def test_a_router_without_the_call_is_asked_for_it_once() -> None:
+    older = (FailShared(grpc.StatusCode.UNIMPLEMENTED), *WHOLE)
+    async with (
+        ScriptedRouter(older) as router,
+        AsyncClient(router.address, multiplex=True) as client,
+    ):
+        for _ in range(2):
+            await client.complete("hello")
+    assert (len(router.calls("GenerateMany")), len(router.calls("Generate"))) == (1, 3)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL])
+async def test_what_one_generation_does_to_a_call_harms_no_other_on_it(
+    code: grpc.StatusCode, gate: asyncio.Event
+) -> None:
+    harmful = accepted(), Wait(gate), FailShared(code), tokens(0, 10, 11, 12), ended(3), finished()
+    rest = (accepted(), tokens(0, 10, 11, 12), ended(3), finished())
+    async with (
+        ScriptedRouter(harmful, waiting(asyncio.Event()), rest) as router,
+        AsyncClient(router.address, multiplex=True) as client,
+    ):
+        streams = [client.generate("harmful"), client.generate("another")]
+        events = []
+        for stream in streams:
+            iterator = aiter(stream)
+            assert isinstance(await anext(iterator), Accepted)
+            events.append(iterator)
+        gate.set()
+        for iterator in events:
+            assert isinstance([event async for event in iterator][-1], Finished)
+    assert [stream.resumes for stream in streams] == [1, 1]
+    assert len(router.calls("GenerateMany")) == 1
+
+
+async def test_a_generation_without_events_is_sent_again_alone(
+    gate: asyncio.Event,
+) -> None:
+    harmful = accepted(), Wait(gate), FailShared(grpc.StatusCode.INTERNAL)
+    async with (
+        ScriptedRouter(harmful, (HANG,), WHOLE) as router,
+        AsyncClient(router.address, multiplex=True) as client,
+    ):
+        first = aiter(client.generate("harmful"))
+        await anext(first)
+        second = client.generate("another")
+        collecting = asyncio.create_task(second.collect())
+        await router.until_heard("Generate", 2)
+        gate.set()
+        assert (await collecting).choices[0].token_ids == (10, 11, 12)
+        await first.aclose()
+    assert (second.resumes, second.retries) == (0, 0)
+
+
+async def test_a_generation_that_finds_its_call_full_has_one_of_its_own() -> None:
+    full = Fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", (because("ROUTER_BUSY"), retry_after(1)))
+    async with (
+        ScriptedRouter((full,), WHOLE) as router,
+        AsyncClient(router.address, multiplex=True) as client,
+    ):
+        await client.complete("hello")
+    assert (len(router.calls("GenerateMany")), len(router.calls("Generate"))) == (1, 2)
+
+
+async def test_a_large_request_has_a_call_of_its_own() -> None:
+    async with ScriptedRouter() as router, AsyncClient(router.address, multiplex=True) as client:
+        await client.complete("x" * many.MAX_SHARED_BYTES)
+    assert (len(router.calls("GenerateMany")), len(router.calls("Generate"))) == (0, 1)
+
+
+async def test_a_generation_that_is_not_read_leaves_and_others_go_on(gate: asyncio.Event) -> None:
+    pieces: list[Step] = [tokens(first, *range(1000)) for first in range(0, 20_000, 1000)]
+    unread: tuple[Step, ...] = accepted(), Wait(gate), *pieces, HANG
+    async with ScriptedRouter(unread, WHOLE) as router:
+        transport = MultiplexedTransport(router.address)
+        request = inference_pb2.GenerateRequest(text="slow")
+        slow = transport.stream(GENERATE, request)
+        await anext(slow)
+        gate.set()
+        await router.until_heard("Generate let go")
+        others = [response async for response in transport.stream(GENERATE, request)]
+        assert others[-1].event.HasField("finished")
+        received = await _tokens_until_unavailable(slow)
+        assert many.MAX_UNREAD_TOKENS <= received < len(pieces) * 1000
+        await transport.close()
+
+
+async def _tokens_until_unavailable(stream: AsyncIterator[inference_pb2.GenerateResponse]) -> int:
+    received = 0
+    try:
+        async for response in stream:
+            received += len(response.event.tokens.token_ids)
+    except Unavailable as error:
+        assert "unread" in str(error)  # noqa: PT017 -- what came before it counts
+        return received
+    raise AssertionError("the stream ended without an error")
+
+
+async def test_closing_the_client_ends_its_generations() -> None:
+    async with ScriptedRouter((accepted(), HANG)) as router:
+        transport = MultiplexedTransport(router.address)
+        stream = transport.stream(GENERATE, inference_pb2.GenerateRequest(text="hello"))
+        await anext(stream)
+        reading = asyncio.create_task(_next(stream))
+        await asyncio.sleep(0)
+        await transport.close()
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+
+
+async def _next(stream: AsyncIterator[inference_pb2.GenerateResponse]) -> inference_pb2.GenerateResponse:
+    return await anext(stream)
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(1, 9), st.integers(0, 3), st.lists(st.integers(0, 2**31), min_size=1), st.text())
+)
+
+
+@given(ROWS, st.data())
+def test_events_come_out_of_the_columns_as_they_went_in(
+    rows: list[tuple[int, int, list[int], str]], data: st.DataObject
+) -> None:
+    message = inference_pb2.GenerateManyResponse()
+    said: list[tuple[int, object]] = []
+    for row, (generation_id, choice, token_ids, text) in enumerate(rows):
+        if data.draw(st.booleans()):
+            message.events.add(id=generation_id, after_rows=row).generation.queued.position = row
+            said.append((generation_id, row))
+        _add_row(message.tokens, generation_id, choice, token_ids, text)
+        said.append((generation_id, (choice, tuple(token_ids), text)))
+    assert [(generation_id, _plain(heard)) for generation_id, heard in events_in(message)] == said
+
+
+@pytest.mark.parametrize("column", ["ids", "choices", "num_tokens", "text_lengths", "token_ids"])
+def test_columns_that_do_not_fit_each_other_are_refused(column: str) -> None:
+    message = inference_pb2.GenerateManyResponse()
+    _add_row(message.tokens, 1, 0, [5, 6], "ab")
+    getattr(message.tokens, column).append(1)
+    with pytest.raises(ValueError, match=r"argument|tokens and"):
+        list(events_in(message))
+
+
+def test_an_event_after_more_rows_than_there_are_is_refused() -> None:
+    message = inference_pb2.GenerateManyResponse()
+    message.events.add(id=1, after_rows=1)
+    with pytest.raises(ValueError, match="after row 1 of 0"):
+        list(events_in(message))
+
+
+def _add_row(
+    rows: inference_pb2.TokenRows, generation_id: int, choice: int, token_ids: list[int], text: str
+) -> None:
+    rows.ids.append(generation_id)
+    rows.choices.append(choice)
+    rows.first_indexes.append(0)
+    rows.num_tokens.append(len(token_ids))
+    rows.token_ids.extend(token_ids)
+    rows.text_lengths.append(len(text.encode()))
+    rows.text_utf8 += text.encode()
+
+
+def _plain(heard: many.Heard) -> object:
+    assert isinstance(heard, inference_pb2.GenerateResponse)
+    if heard.event.HasField("queued"):
+        return heard.event.queued.position
+    found = heard.event.tokens
+    return found.choice, tuple(found.token_ids), found.text
