@@ -20,5 +20,7 @@ _CACHE = tempfile.TemporaryDirectory(prefix="baton-cache-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 # A shared machine pauses at odd moments: slowness is the per-test timeout's business, not an example's.
-hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "house", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("house")

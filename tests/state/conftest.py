@@ -21,14 +21,13 @@ def either(request: pytest.FixtureRequest) -> AnyStore:
     return store
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def patient_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores that this test opens wait for Redis as long as a busy machine may need; ask for it first."""
+    """Stores of a test wait for Redis as long as a busy machine may need."""
     wait_patiently(monkeypatch)
 
 
 @pytest.fixture
 def on_the_tests_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores of this test go by the time in `NOW_KEY`, and are patient with Redis on a busy machine."""
+    """Stores of this test go by the time in `NOW_KEY`."""
     give_clock(monkeypatch)
-    wait_patiently(monkeypatch)

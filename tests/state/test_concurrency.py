@@ -26,9 +26,7 @@ EXPIRY_MARGIN_S = 0.5
 """A lease runs from its claim, which the claimer's clock sees only after the answer."""
 
 
-async def test_claims_of_many_routers_hold_while_some_of_them_die(
-    patient_with_redis: None, store: Store, redis_url: str
-) -> None:
+async def test_claims_of_many_routers_hold_while_some_of_them_die(store: Store, redis_url: str) -> None:
     routers: dict[str, int | None] = {f"r{i}": None for i in range(6)} | {"dying1": 20, "dying2": 50}
     taken: list[Held] = []
     watching = asyncio.create_task(_watch(store))
@@ -42,9 +40,7 @@ async def test_claims_of_many_routers_hold_while_some_of_them_die(
     await _nothing_is_left(store)
 
 
-async def test_claims_of_processes_hold_while_one_of_them_is_killed(
-    patient_with_redis: None, store: Store, redis_url: str
-) -> None:
+async def test_claims_of_processes_hold_while_one_of_them_is_killed(store: Store, redis_url: str) -> None:
     parts = [["a1", "a2", "a3"], ["b1", "b2"]]
     total = sum(len(names) for names in parts) * PER_ROUTER
     processes = [
