@@ -44,7 +44,7 @@ while left > 0 and bound < tonumber(ARGV[2]) do
     redis.call('ZADD', GRANTS, now + GRANT_TTL_MS, head)
     hold(CREDITS, head, entry.tokens, now + GRANT_TTL_MS)
     hold_at_least(leases, head, entry.blocks, now + GRANT_TTL_MS)
-    bound = bound + entry.tokens
+    bound = read_head(CREDITS) -- what the request held for an earlier attempt counts once
     if entry.router == ARGV[4] then
       granted[#granted + 1] = head
       granted[#granted + 1] = decoder

@@ -101,6 +101,14 @@ async def test_grants_stop_at_the_worker_s_limit(either: AnyStore) -> None:
     ]
 
 
+async def test_what_a_granted_request_held_before_counts_once(either: AnyStore) -> None:
+    await either.take_holds([Hold("a", "p:1", 50)], [], ttl_s=5)
+    for key in "ab":
+        await either.enqueue(entry(key), 10)
+    assert len(await either.grant("r1", PREFILL, [DECODE])) == 2
+    assert await either.credits("p:1") == {"a": 50, "b": 50}
+
+
 async def test_a_head_that_fits_nowhere_waits_and_is_not_passed(either: AnyStore) -> None:
     await either.enqueue(QueueEntry("large", "r1", 2, 0, 10, blocks=11), 10)
     await either.enqueue(entry("small", due=5000), 10)
