@@ -226,4 +226,7 @@ def release(
         made.upgrade(images(FIRST))
         yield made
     finally:
+        # A namespace with pods in it is looked at again only after half of their longest grace, 166 s here.
+        everything = "deployments,statefulsets", "--all", "--cascade=foreground", "--timeout=120s"
+        made.kubectl("delete", *everything, timeout_s=130.0)
         kubectl("delete", "namespace", namespace, "--timeout=120s", timeout_s=130.0)
