@@ -50,6 +50,9 @@ COMMANDS: dict[str, Command] = {
     "peers": Command(
         "peers.command", "the router and the gateway beside Dynamo's frontend", seeds=THREE_SEEDS
     ),
+    "strikes": Command(
+        "peers.strikes", "what streams survive when a process dies, beside Dynamo", seeds=THREE_SEEDS
+    ),
     "batches": Command(
         "fleets.doors.batches", "interactive promises with and without a batch under way", seeds=THREE_SEEDS
     ),

@@ -1,7 +1,6 @@
 """Baton's router and gateway beside the frontends of others, which run on this machine in turns.
 
-- `command`: what is measured and how it is reported
-- `loads`: streams that are begun together, and requests at a rate
-- `baton_arm`, `many` (one call for all generations), `dynamo_arm`: what takes the load; Dynamo gets an
-  environment of its own
+- `command`: what streams and requests cost, and how it is reported; `loads`: what is sent
+- `strikes`: what streams survive; `struck`: the fleets that are struck
+- `baton_arm`, `dynamo_arm`: what takes the load; Dynamo gets an environment of its own
 """

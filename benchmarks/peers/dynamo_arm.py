@@ -12,6 +12,7 @@ import urllib.request
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -49,35 +50,57 @@ async def install() -> None:
     ready.touch()
 
 
+@dataclass(frozen=True, slots=True)
+class Dynamo:
+    """A running frontend, and its workers."""
+
+    address: str
+    frontend: Process
+    workers: tuple[Process, ...]
+
+
 @asynccontextmanager
 async def dynamo(model: Path) -> AsyncIterator[Arm]:
-    """Run a frontend and a mocker with one worker, which take the model's tokenizer."""
-    await install()
-    with tempfile.TemporaryDirectory(prefix="dynamo-") as folder:
-        async with AsyncExitStack() as stack:
-            address = f"127.0.0.1:{_free_port()}"
-            frontend = await stack.enter_async_context(
-                _running(Path(folder), "frontend", "--router-mode", "kv", "--http-host", "127.0.0.1",
-                         "--http-port", address.rpartition(":")[2])
-            )  # fmt: skip
-            mocker = await stack.enter_async_context(
-                _running(Path(folder), "mocker", "--model-path", str(model), "--model-name", NAME)
-            )
-            async with asyncio.timeout(START_S):
-                while not await asyncio.to_thread(_serves, address):
-                    for process, name in ((frontend, "frontend"), (mocker, "mocker")):
-                        if process.returncode is not None:
-                            log = (Path(folder) / f"{name}.log").read_text(encoding="utf-8")
-                            raise NotInstalled(f"Dynamo's {name} ended: {log[-500:]}")
-                    await asyncio.sleep(0.2)
-            yield Arm("Dynamo", {"frontend": frontend.pid}, partial(by_http, address, NAME))
+    """Run a frontend and one worker, and return the way to ask them."""
+    async with running(model, num_workers=1) as found:
+        yield Arm("Dynamo", {"frontend": found.frontend.pid}, partial(by_http, found.address, NAME))
 
 
 @asynccontextmanager
-async def _running(folder: Path, module: str, *arguments: str) -> AsyncIterator[Process]:
+async def running(model: Path, num_workers: int, *flags: str) -> AsyncIterator[Dynamo]:
+    """Run a frontend with these flags and mockers, one worker each, which take the model's tokenizer."""
+    await install()
+    with tempfile.TemporaryDirectory(prefix="dynamo-") as name:
+        folder = Path(name)
+        async with AsyncExitStack() as stack:
+            address = f"127.0.0.1:{_free_port()}"
+            port = address.rpartition(":")[2]
+            kinds = {
+                "frontend": ("--router-mode", "kv", "--http-host", "127.0.0.1", "--http-port", port, *flags)
+            }
+            for index in range(num_workers):
+                kinds[f"mocker-{index}"] = ("--model-path", str(model), "--model-name", NAME)
+            started = {
+                log: await stack.enter_async_context(_running(folder, log, *arguments))
+                for log, arguments in kinds.items()
+            }
+            async with asyncio.timeout(START_S):
+                while await asyncio.to_thread(_num_served, address) < num_workers:
+                    for log, process in started.items():
+                        if process.returncode is not None:
+                            told = (folder / f"{log}.log").read_text(encoding="utf-8")
+                            raise NotInstalled(f"Dynamo's {log} ended: {told[-500:]}")
+                    await asyncio.sleep(0.2)
+            frontend, *workers = started.values()
+            yield Dynamo(address, frontend, tuple(workers))
+
+
+@asynccontextmanager
+async def _running(folder: Path, name: str, *arguments: str) -> AsyncIterator[Process]:
+    module = name.partition("-")[0]
     command = (str(ENVIRONMENT / "bin" / "python"), "-m", f"dynamo.{module}", *PLANES, *arguments)
     environment = os.environ | {"DYN_FILE_KV": str(folder / "discovery"), "HF_HUB_OFFLINE": "1"}
-    with (folder / f"{module}.log").open("wb") as log:
+    with (folder / f"{name}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=log, stderr=log)
     try:
         yield process
@@ -87,12 +110,16 @@ async def _running(folder: Path, module: str, *arguments: str) -> AsyncIterator[
         await process.wait()
 
 
-def _serves(address: str) -> bool:
+def _num_served(address: str) -> int:
+    """Return the number of workers to which the frontend routes."""
     try:
         with urllib.request.urlopen(f"http://{address}/v1/models", timeout=2) as response:
-            return bool(json.load(response)["data"])
+            has_model = bool(json.load(response)["data"])
+        with urllib.request.urlopen(f"http://{address}/health", timeout=2) as response:
+            instances = json.load(response)["instances"]
     except OSError:
-        return False
+        return 0
+    return sum(found["endpoint"] == "generate" for found in instances) if has_model else 0
 
 
 def _free_port() -> int:

@@ -72,5 +72,8 @@ class OpenAIClient:
 
 
 def _error(status: int, told: Any) -> HttpError:
-    error = told["error"]
-    return HttpError(status, error["message"], error["code"] or "", error["param"] or "")
+    """Return the error of a response; servers of others may write it in another shape."""
+    error = told.get("error")
+    if not isinstance(error, dict):
+        return HttpError(status, json.dumps(told))
+    return HttpError(status, error["message"], error.get("code") or "", error.get("param") or "")
