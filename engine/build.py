@@ -19,7 +19,7 @@ from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.fingerprint import fingerprint
-from engine.model.model import DTYPES, Model, load_model
+from engine.model.model import Model, load_model
 from engine.model.quantisation import Quantisation
 from engine.sampling.device_sampler import warm_draws
 from engine.starting import OnProgress, Phase, ignore_progress
@@ -137,13 +137,6 @@ def resolve_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device is cuda; this machine has none, accepted: auto or cpu")
     return torch.device(name)
-
-
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype called `auto`, or one of `engine.model.model.DTYPES`."""
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return DTYPES[name]
 
 
 def _num_blocks(settings: EngineSettings, model: Model, layout: BlockLayout) -> int:

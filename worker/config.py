@@ -146,7 +146,8 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         default="auto",
         choices=DTYPES,
-        help="the type of weights and KV; auto: float32 on a CPU, bfloat16 on a GPU (auto)",
+        help="the type of weights and KV; auto: bfloat16 on a GPU, and on a CPU that multiplies it if the "
+        "checkpoint has it, otherwise float32 (auto)",
     )
     add("--device", default="auto", choices=DEVICES, help="auto: a GPU where there is one (auto)")
     add(

@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from benchmarks.gpu import anchors
 from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.sizes import BLOCK_SIZE, LLAMA_8B, ModelShape, Sizes
-from engine.build import BuiltEngine, EngineSettings, build, resolve_dtype
+from engine.build import BuiltEngine, EngineSettings, build
+from engine.calibration.dtype import resolve_dtype
 from engine.model.quantisation import Quantisation
 from reporting.section import Section, table
 from scheduling.policies import DEFAULT
@@ -43,7 +44,7 @@ class Bench:
 
     @property
     def dtype(self) -> torch.dtype:
-        return resolve_dtype("auto", self.device)
+        return resolve_dtype(None, self.device, {})
 
     @property
     def is_comparable(self) -> bool:

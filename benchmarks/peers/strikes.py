@@ -42,7 +42,7 @@ Stream = Callable[[int], AsyncGenerator[str, None]]
 
 @dataclass(slots=True)
 class Output:
-    """What came of one stream, and when, on the monotonic clock."""
+    """The pieces that one stream brought, and when each came, on the monotonic clock."""
 
     at_s: list[float] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Survival:
     changed: int | None
     """Whole streams that differ from the undisturbed ones; None if outputs are random."""
     longest_gap_s: float
-    """Of whole streams, after the strike."""
+    """The longest time between two pieces of a whole stream, after the strike."""
     errors: tuple[str, ...]
 
 

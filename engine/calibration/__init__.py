@@ -1,8 +1,9 @@
 """The facts that an engine finds out about its machine before the first request.
 
+    dtype              the type of weights and KV that suits the processor
     pool_size          how many KV blocks fit
     sweep              times a grid of steps, and warms up
     determinism_check  a deterministic model gives the same bits however its steps are cut
 
-Each runs real steps by `engine.execution.model_runner`.
+Sweep and check run real steps by `engine.execution.model_runner`.
 """

@@ -5,12 +5,15 @@ from __future__ import annotations
 import structlog
 import torch
 
-from engine.build import EngineSettings, build, resolve_device, resolve_dtype
+from engine.build import EngineSettings, build, resolve_device
+from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
 from engine.execution.model_runner import ModelRunner
+from engine.model.allow_list import read_config
 from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.int8_weights import Quantised
+from engine.model.model import DTYPES
 from engine.starting import OnProgress, ignore_progress
 from worker.config import WorkerConfig
 from worker.engine import Engine
@@ -24,9 +27,12 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
     if config.threads:
         torch.set_num_threads(config.threads)
     device = resolve_device(config.device)
+    model_config = read_config(config.service.model)
+    dtype = resolve_dtype(DTYPES.get(config.dtype), device, model_config)
+    log.info("dtype", dtype=str(dtype).removeprefix("torch."), checkpoint=checkpoint_dtype(model_config))
     settings = EngineSettings(
         model=config.service.model,
-        dtype=resolve_dtype(config.dtype, device),
+        dtype=dtype,
         device=device,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
