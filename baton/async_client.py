@@ -187,7 +187,10 @@ class AsyncClient:
         return await stream.collect()
 
     async def cancel(self, request_id: str) -> bool:
-        """End a generation wherever it runs. Return False if no reachable router runs it."""
+        """End a generation wherever it runs. Return False if no router that was called ran it.
+
+        All addresses are called, but behind an address of several routers only one of these.
+        """
         request = inference_pb2.CancelRequest(tenant=self._tenant, request_id=request_id)
         responses = await self._call_all(CANCEL, request)
         return any(response.cancelled for response in responses)

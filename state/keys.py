@@ -97,6 +97,11 @@ def nudge_channel() -> str:
     return f"{_PREFIX}:nudge"
 
 
+def cancel_channel() -> str:
+    """pub/sub: generations to end, wherever they run."""
+    return f"{_PREFIX}:cancel"
+
+
 def durable(*parts: str) -> str:
     """Return a key of what gateways keep for their callers; see `state.durable`. Parts may hold a `:`."""
     return ":".join((_DURABLE, *(part.replace("%", "%25").replace(":", "%3A") for part in parts)))

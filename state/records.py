@@ -164,4 +164,12 @@ class Nudge:
     """Capacity has been released somewhere: a good moment to ask for grants."""
 
 
-Notice = Grant | Nudge
+@value
+class Cancelled:
+    """A client has asked another router to end this generation."""
+
+    tenant: str
+    request_id: str
+
+
+Notice = Grant | Nudge | Cancelled

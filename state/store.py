@@ -24,6 +24,7 @@ from state.errors import QueueFull
 from state.records import (
     PREFIX_TTL_MS,
     START_TTL_MS,
+    Cancelled,
     DecodeRoom,
     Grant,
     Hold,
@@ -326,15 +327,24 @@ class Store:
 
     # Notices
 
+    async def publish_cancel(self, router_id: str, tenant: str, request_id: str) -> None:
+        """Let all other routers end a generation."""
+        with self._connection.client() as redis:
+            await redis.publish(keys.cancel_channel(), json.dumps([router_id, tenant, request_id]))
+
     async def notices(self, router_id: str) -> AsyncGenerator[Notice, None]:
-        """Yield what others grant to this router, and a `Nudge` whenever capacity is released.
+        """Yield what others grant to this router or ask it to end, and a `Nudge` when capacity is released.
 
         Opens a lost connection again, and yields one `Nudge` for what was published meanwhile.
         """
-        nudges = keys.nudge_channel()
-        async for message in self._connection.messages([keys.router_channel(router_id), nudges]):
+        nudges, cancels = keys.nudge_channel(), keys.cancel_channel()
+        async for message in self._connection.messages([keys.router_channel(router_id), nudges, cancels]):
             if message is None or message[0] == nudges:
                 yield Nudge()
+            elif message[0] == cancels:
+                asked, tenant, request_id = json.loads(message[1])
+                if asked != router_id:
+                    yield Cancelled(tenant, request_id)
             else:
                 worker_key, decode_key, request_key = message[1].split(" ", 2)
                 yield Grant(request_key, router_id, worker_key, decode_key)

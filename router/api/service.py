@@ -45,6 +45,7 @@ from router.preprocess.model_facts import ModelFacts
 from router.preprocess.preprocessor import Preprocessor
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
+from state.errors import StoreUnavailable
 
 ResponseKind = type[inference_pb2.GenerateResponse] | type[inference_pb2.ResumeResponse]
 
@@ -112,6 +113,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         is_pending = self._pending.cancel((tenant, request.request_id))
         running = is_pending or self._shell.core.is_running(tenant, request.request_id)
         self._shell.submit(CancelAsked(tenant, request.request_id))
+        with contextlib.suppress(StoreUnavailable):  # what runs here has been ended
+            await self._shell.store.publish_cancel(self._shell.router_id, tenant, request.request_id)
         return inference_pb2.CancelResponse(cancelled=running)
 
     async def Quote(

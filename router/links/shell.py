@@ -38,6 +38,7 @@ from router.core.actions import (
 from router.core.core import RouterCore
 from router.core.events import (
     Arrived,
+    CancelAsked,
     ClientGone,
     Event,
     Granted,
@@ -316,3 +317,5 @@ class Shell:
                     self.submit(Granted(request_key, worker_key, decode_key))
                 case records.Nudge():
                     self.submit(Nudged())
+                case records.Cancelled(tenant, request_id):
+                    self.submit(CancelAsked(tenant, request_id))

@@ -13,11 +13,24 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from state import keys
 from state.errors import StoreEvicts, StoreUnavailable
-from state.records import START_TTL_MS, DecodeRoom, PrefillRoom, StartingRecord
+from state.records import START_TTL_MS, Cancelled, DecodeRoom, PrefillRoom, StartingRecord
 from state.store import PREFIX_LOOKUPS, Store
 from tests.patience import PATIENCE_S
 from tests.redis_server import redis_server
 from tests.state.common import entry, subscribed
+
+
+async def test_a_cancel_reaches_every_router_but_the_one_that_was_asked(store: Store) -> None:
+    asked, other = [await subscribed(store, name) for name in ("r1", "r2")]
+    await store.publish_cancel("r1", "shop", "one: two")
+    await store.publish_cancel("r3", "", "three")
+    assert [await asyncio.wait_for(anext(other), PATIENCE_S) for _ in range(2)] == [
+        Cancelled("shop", "one: two"),
+        Cancelled("", "three"),
+    ]
+    assert await asyncio.wait_for(anext(asked), PATIENCE_S) == Cancelled("", "three")
+    await asked.aclose()
+    await other.aclose()
 
 
 async def test_leases_are_never_oversold_to_concurrent_routers(store: Store, redis_url: str) -> None:

@@ -112,7 +112,7 @@ export class Client {
     return await this.generate(prompt, options).collect();
   }
 
-  /** End a generation wherever it runs. Return false if no reachable router runs it. */
+  /** End a generation wherever it runs. Return false if no router that was called ran it. */
   async cancel(requestId: string, { signal }: CallLimits = {}): Promise<boolean> {
     const request = { tenant: this.#tenant, requestId };
     const responses = await this.#callAll((service, options) => service.cancel(request, options), signal);

@@ -9,6 +9,7 @@ import pytest
 
 from baton.v1 import generation_pb2, inference_pb2
 from router.preprocess.tokenizer_pool import TokenizerPool
+from state.store import Store
 from tests.router.calls import events_of, expected, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 
@@ -86,6 +87,16 @@ async def test_cancel_frees_every_worker(fleet: RunningFleet) -> None:
     await until(fleet.nothing_is_held)
     again = await fleet.inference.Cancel(inference_pb2.CancelRequest(request_id="to-cancel"))
     assert not again.cancelled
+
+
+async def test_a_cancel_at_another_router_ends_a_generation(fleet: RunningFleet, store: Store) -> None:
+    _, decode = await fleet.pair(step_s=0.01)
+    call = fleet.inference.Generate(request(200, "elsewhere"))
+    await until(lambda: bool(decode.running))
+    await store.publish_cancel("router-b", "", "elsewhere")
+    events = await events_of(call)
+    assert events[-2].choice_finished.reason == generation_pb2.FINISH_REASON_CANCELLED
+    await until(fleet.nothing_is_held)
 
 
 async def test_cancel_before_the_first_token_stops_the_prefill(fleet: RunningFleet) -> None:
