@@ -19,6 +19,7 @@ from output_text.kept import Kept
 from output_text.refusal import GrammarRefused
 from router.errors import Overloaded, Reason
 from router.preprocess.fair_turns import FairTurns
+from router.preprocess.helpers import end_with_parent
 from router.preprocess.model_facts import ModelFacts
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def _start(facts: ModelFacts) -> None:
 
     global _grammars  # noqa: PLW0603 -- one per process, loaded before its first task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    end_with_parent()
     _grammars = Grammars(facts.tokenizer_file, facts.vocab_size, facts.eos_token_ids)
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
 

@@ -27,6 +27,7 @@ from router.errors import Overloaded, Reason, Unavailable
 from router.preprocess.chat_encoder import ChatEncoder, EncodedPrompt
 from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import Conversation
+from router.preprocess.helpers import end_with_parent
 from router.preprocess.tokenizer_line import Place, TokenizerLine
 from scheduling.request import FinishReason, Matched, StopRules
 
@@ -49,6 +50,7 @@ _encoder: ChatEncoder | None = None
 def _start(tokenizer_file: str, template: ChatTemplate | None, formats: ChatFormats) -> None:
     global _tokenizer, _detokenizer, _encoder  # noqa: PLW0603 -- one per pool process, loaded before its first task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    end_with_parent()
     _tokenizer = Tokenizer.from_file(tokenizer_file)
     _detokenizer = Detokenizer(_tokenizer)
     _encoder = None if template is None else ChatEncoder(_tokenizer, template, formats)
