@@ -2,7 +2,8 @@
 
 In reading order:
 
-- `config`: its flags; `errors`: the errors that callers see; `metrics`.
+- `config`: its flags; `processes`: several of them behind one port; `errors`: the errors that callers see;
+  `metrics`.
 - `api`: the gRPC services; `auth`: who may call, and how much; `preprocess`: from text to tokens.
 - `core`: every decision, as a pure function from events to actions.
 - `links`: carries actions out, and turns what happens into events.

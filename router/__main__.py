@@ -1,7 +1,7 @@
 """`python -m router`: parse, build, serve, drain.
 
 Exit codes: 0 after a drain, 2 a setting is wrong, 3 Redis does not respond, 4 the model cannot be served, 6
-the event loop stood still, 71 there was no memory for a decision.
+the event loop stood still, 71 there was no memory for a decision. Several processes end with their worst.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from router.metrics import RouterMetrics
 from router.preprocess.model_facts import ModelFacts, ModelUnusable, read_model_facts
 from router.preprocess.preprocessor import Preprocessor
 from router.preprocess.tokenizer_pool import TokenizerPool
+from router.processes import Processes
 from router.replay.recording import Recorder
 from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from services.process.log import configure_logging
@@ -91,7 +92,8 @@ async def _serve_with(
     shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder, tls=tls)
     auth = None if config.door is None else Auth(config.door, store)
     server = grpc.aio.server(
-        interceptors=_interceptors(auth, metrics), options=config.limits.server_options()
+        interceptors=_interceptors(auth, metrics),
+        options=config.limits.server_options(shares_port=config.processes > 1),
     )
     preprocessor = Preprocessor(shell, facts, pool, config.limits)
     health, inference = await _add_services(server, shell, preprocessor, facts, auth, config.limits)
@@ -102,7 +104,9 @@ async def _serve_with(
     await server.start()
     door = "open" if auth is None else "locked"
     structlog.get_logger().info("listening", **service.security.describe(service.listen), door=door)
-    stop = _stop_on_signals()
+    # With several processes, the parent takes SIGINT and forwards it as SIGTERM.
+    both = (signal.SIGTERM, signal.SIGINT)
+    stop = _stop_on_signals(*(both if config.processes == 1 else both[:1]))
     freeze_garbage()
     standstills = measure_loop(metrics.registry)
     _print_ready(config.router_id, service.address(port), metrics_server.address)
@@ -175,8 +179,8 @@ def _print_ready(router_id: str, address: str, metrics: str) -> None:
     print(f"READY router {router_id} address={address} metrics={metrics}", flush=True)  # noqa: T201
 
 
-def _stop_on_signals() -> asyncio.Event:
-    """Return an event that SIGTERM or SIGINT sets. A second signal ends the process at once."""
+def _stop_on_signals(*numbers: signal.Signals) -> asyncio.Event:
+    """Return an event that these signals set. A second signal ends the process at once."""
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -185,7 +189,7 @@ def _stop_on_signals() -> asyncio.Event:
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in numbers:
         loop.add_signal_handler(number, on_signal, number)
     return stop
 
@@ -213,6 +217,15 @@ def main() -> int:
         config = parse_config(sys.argv[1:], os.getpid())
     except ValueError as error:
         return _leave(EXIT_CONFIG, error)
+    if config.processes == 1:
+        return _run_one(config)
+    try:
+        return Processes(config, _run_one).run()
+    except AddressUnusable as error:
+        return _leave(EXIT_CONFIG, error)
+
+
+def _run_one(config: RouterConfig) -> int:
     configure_logging(config.service.log_level, config.service.log_format, router=config.router_id)
     try:
         uvloop.run(serve(config, _facts(config)))

@@ -15,7 +15,7 @@ from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from services.profiles import load_timed, names
-from services.settings import ServiceSettings, add_service_flags, check_least, settings_of
+from services.settings import MAX_PORT, ServiceSettings, add_service_flags, check_least, settings_of
 
 NO_FORMAT = "none"
 WITHOUT_REDIS = ("refuse", "local")
@@ -38,6 +38,8 @@ class RouterConfig:
     weights: TenantWeights
     without_redis: str
     queue_capacity: int
+    processes: int
+    """More than one share the port, and the settings of each have this number too."""
     tokenizer_processes: int
     record: Path | None
     limits: Limits
@@ -47,7 +49,12 @@ class RouterConfig:
     """Callers must present a certificate signed by this CA."""
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "queue_capacity", "tokenizer_processes")
+        check_least(self, 1, "queue_capacity", "processes", "tokenizer_processes")
+        highest = MAX_PORT + 1 - self.processes
+        if self.service.metrics_port > highest:
+            raise ValueError(f"--metrics-port is {self.service.metrics_port}; accepted: 0 to {highest}")
+        if self.record is not None and self.processes > 1:
+            raise ValueError(f"--record is {str(self.record)!r}; accepted: with --processes 1")
         if self.record is not None and not self.record.parent.is_dir():
             raise ValueError(f"--record is {str(self.record)!r}; accepted: a file in a directory that exists")
         if self.client_ca is not None and self.service.security.tls is None:
@@ -119,7 +126,20 @@ def flags(process_id: int) -> argparse.ArgumentParser:
         help="while Redis is away, refuse new requests, or serve them from this router's own view",
     )
     add("--queue-capacity", default=1024, type=int, metavar="N", help="requests that may wait (1024)")
-    add("--tokenizer-processes", default=1, type=int, metavar="N", help="processes that tokenise (1)")
+    add(
+        "--processes",
+        default=1,
+        type=int,
+        metavar="N",
+        help="routers behind the one port, each with a core, ID.0 and so on as its id, a metrics port (1)",
+    )
+    add(
+        "--tokenizer-processes",
+        default=1,
+        type=int,
+        metavar="N",
+        help="processes that tokenise for each router (1)",
+    )
     add("--record", default=None, type=Path, metavar="FILE", help="record every event, for replay")
     add_limit_flags(parser)
     add(

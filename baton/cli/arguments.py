@@ -47,6 +47,13 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     add("--decode", type=unsigned, default=1, metavar="N", help="decode workers (1)")
     add("--routers", type=unsigned, default=1, metavar="N", help="routers (1)")
     add(
+        "--router-processes",
+        type=unsigned,
+        default=1,
+        metavar="N",
+        help="processes of each router, behind its one port, each with a core (1)",
+    )
+    add(
         "--port",
         dest="router_port",
         type=unsigned,

@@ -17,15 +17,23 @@ _POLL_S = 0.1
 
 
 async def wait_until_connected(
-    address: str, workers: Collection[str], credentials: Credentials = UNENCRYPTED
+    address: str, workers: Collection[str], credentials: Credentials = UNENCRYPTED, processes: int = 1
 ) -> None:
-    """Return once the router at `address` is connected to the workers at these addresses; never give up."""
+    """Return once the router at `address` is connected to the workers at these addresses; never give up.
+
+    Each connection is one of its `processes`, so all of them are met after some connections.
+    """
+    connected: set[str] = set()
 
     def is_connected(snapshot: fleet_pb2.WatchResponse) -> bool:
-        return {worker.address for worker in snapshot.workers if worker.connected}.issuperset(workers)
+        if not {worker.address for worker in snapshot.workers if worker.connected}.issuperset(workers):
+            return False
+        connected.add(snapshot.router_id)
+        return True
 
     request = fleet_pb2.WatchRequest(interval_ms=int(_POLL_S * 1000))
-    await _watch(address, credentials, fleet_pb2_grpc.FleetServiceStub, request, is_connected)
+    while len(connected) < processes:
+        await _watch(address, credentials, fleet_pb2_grpc.FleetServiceStub, request, is_connected)
 
 
 async def wait_until_serving(address: str, credentials: Credentials = UNENCRYPTED) -> None:
@@ -42,7 +50,8 @@ async def _watch(
     address: str, credentials: Credentials, stub: Any, request: Any, is_enough: Callable[[Any], bool]
 ) -> None:
     """Call `Watch` of the stub's service, again if it ends, until one of its messages is enough."""
-    async with credentials.channel(address, ()) as channel:
+    # Otherwise the next channel would take this one's connection.
+    async with credentials.channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 async for message in stub(channel).Watch(request, metadata=credentials.metadata()):

@@ -211,7 +211,10 @@ class Fleet:
         """Wait until each of these routers is connected to all of these workers."""
         addresses = {worker.address for worker in workers}
         await asyncio.gather(
-            *(wait_until_connected(router.address, addresses, self.credentials) for router in routers)
+            *(
+                wait_until_connected(router.address, addresses, self.credentials, self.spec.router_processes)
+                for router in routers
+            )
         )
 
     async def _start(self) -> None:

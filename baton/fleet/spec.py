@@ -32,21 +32,23 @@ class FleetSpec:
     """A fleet on this machine. Processes are named redis, router-0, prefill-0, decode-0, gateway-0 and so on.
 
     `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"). They
-    come last and override the launcher's own. Without `redis_url` a private server is started. `router_port`
-    is the first router's port and `http_port` the first gateway's; 0 takes free ones. Without `threads` the
-    workers share the cores. `secure` is a folder for certificates and keys, which are made if missing; it
-    turns on TLS everywhere. A start may take any time while it reports progress, and be silent for
-    `standstill_s`. A process that leaves has `drain_s` to hand over its work; a fleet that stops waits for
-    `stop_grace_s`. Without `run_dir` the logs go to the next number below `.baton/runs` in the checkout.
-    `policy`, `placement` and `without_redis` default to those of the services. `timed` names a profile, or a
-    file with one: workers compute nothing and take its times. `deterministic` workers give the same bits
-    whatever else is in a step. `quantisation` names what all workers keep in 8 bits.
+    come last and override the launcher's own. A router is `router_processes` processes behind one port.
+    Without `redis_url` a private server is started. `router_port` is the first router's port and `http_port`
+    the first gateway's; 0 takes free ones. Without `threads` the workers share the cores. `secure` is a
+    folder for certificates and keys, which are made if missing; it turns on TLS everywhere. A start may take
+    any time while it reports progress, and be silent for `standstill_s`. A process that leaves has `drain_s`
+    to hand over its work; a fleet that stops waits for `stop_grace_s`. Without `run_dir` the logs go to the
+    next number below `.baton/runs` in the checkout. `policy`, `placement` and `without_redis` default to
+    those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
+    times. `deterministic` workers give the same bits whatever else is in a step. `quantisation` names what
+    all workers keep in 8 bits.
     """
 
     model: Path
     prefill: int = 1
     decode: int = 1
     routers: int = 1
+    router_processes: int = 1
     gateways: int = 0
     redis_url: str | None = None
     router_port: int = 0
@@ -69,7 +71,8 @@ class FleetSpec:
     await_connections: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("prefill", 0), ("decode", 1), ("routers", 1), ("gateways", 0)):
+        leasts = {"prefill": 0, "decode": 1, "routers": 1, "router_processes": 1, "gateways": 0}
+        for name, least in leasts.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be {least} or more")
         for name, accepted in _CHOICES.items():
@@ -165,9 +168,13 @@ def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec
 
 
 def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[str]) -> list[ProcessSpec]:
-    """Return the gateways, which are clients of the routers at these addresses."""
+    """Return the gateways, which are clients of the routers at these addresses.
+
+    A router of several processes is named once for each: a connection is one process's.
+    """
     named = ["--redis", around.gateway_redis_url]
-    named += itertools.chain.from_iterable(("--router", address) for address in routers)
+    for address in routers:
+        named += ["--router", address] * spec.router_processes
     return [
         _process(spec, around, "gateway", name, [*_listen(spec.http_port, index), *named])
         for index, name in enumerate(spec.gateway_names)
@@ -201,6 +208,7 @@ def redis_process(name: str, server: Path, port: int, folder: Path, users: Path 
 def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> ProcessSpec:
     own = ["--router-id", name, *_listen(spec.router_port, index)]
     own += _flags(placement=spec.placement, without_redis=spec.without_redis)
+    own += ["--processes", str(spec.router_processes)] if spec.router_processes > 1 else []
     return _service(spec, around, "router", name, own)
 
 

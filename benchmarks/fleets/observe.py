@@ -46,6 +46,11 @@ def memory_and_cpu(pid: int) -> tuple[float, float]:
     return float(pages * os.sysconf("SC_PAGE_SIZE")), ticks / os.sysconf("SC_CLK_TCK")
 
 
+def child_processes(pid: int) -> list[int]:
+    """Return the ids of a process's children, in the order in which they began."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+
+
 @asynccontextmanager
 async def kv_observed(client: AsyncClient) -> AsyncIterator[list[float]]:
     """Collect samples of KV utilisation while the block lasts."""

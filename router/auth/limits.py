@@ -36,8 +36,12 @@ class Limits:
         check_least(self, 0, "max_prompt_tokens")
         check_least(self, 1, *(name for name in _MEANINGS if name != "max_prompt_tokens"))
 
-    def server_options(self) -> tuple[tuple[str, int], ...]:
-        """Return the options by which the gRPC server itself enforces limits."""
+    def server_options(self, *, shares_port: bool = False) -> tuple[tuple[str, int], ...]:
+        """Return the options by which the gRPC server itself enforces limits.
+
+        `shares_port` is for the processes of one router. If two routers shared a port by mistake, each would
+        get only some of its calls.
+        """
         return (
             ("grpc.max_receive_message_length", self.max_message_bytes),
             # gRPC refuses some metadata above the first limit, and all metadata above the second.
@@ -49,8 +53,7 @@ class Limits:
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
-            # If two routers shared a port, each would get only some of its calls.
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", int(shares_port)),
         )
 
     def check_bytes(self, raw: RawRequest) -> None:

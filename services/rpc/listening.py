@@ -22,6 +22,7 @@ NUM_SCRAPES = 4
 """Served at once; further scrapes wait."""
 SCRAPE_S = 5.0
 """A scrape that takes longer is closed when the next one arrives."""
+_FREE_ADDRESS = "HOST:PORT of this machine with a free port, or port 0 for any"
 
 
 class AddressUnusable(ValueError):
@@ -29,6 +30,10 @@ class AddressUnusable(ValueError):
 
     def __init__(self, flag: str, address: str, reason: str, accepted: str) -> None:
         super().__init__(f"{flag} is {address}, which cannot be bound: {reason}; accepted: {accepted}")
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 
 def add_port(server: grpc.aio.Server, listen: str, tls: FleetTls | None, client_ca: bytes | None) -> int:
@@ -41,9 +46,28 @@ def add_port(server: grpc.aio.Server, listen: str, tls: FleetTls | None, client_
         )
     except RuntimeError:  # gRPC reports the reason on stderr only
         reason = "it is in use, or not an address of this machine"
-        accepted = "HOST:PORT of this machine with a free port, or port 0 for any"
-        raise AddressUnusable("--listen", listen, reason, accepted) from None
+        raise AddressUnusable("--listen", listen, reason, _FREE_ADDRESS) from None
     return port
+
+
+def reserve_port(listen: str) -> tuple[socket.socket, int]:
+    """Bind a port for gRPC servers that set `grpc.so_reuseport`; return what holds it, and its number.
+
+    The socket accepts no connections. Raises `AddressUnusable`.
+    """
+    host, _, port = listen.rpartition(":")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        held = socket.socket(family, kind, protocol)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(where)
+    except OSError as error:
+        raise AddressUnusable("--listen", listen, _reason(error), _FREE_ADDRESS) from error
+    # Set only now: a port that others share among themselves has been refused.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return held, held.getsockname()[1]
 
 
 class MetricsServer:
@@ -58,9 +82,8 @@ class MetricsServer:
         try:
             self._server, self._thread = start_http_server(port, host, registry, **_tls(security))
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             accepted = f"a free port of {host}, or 0 for any"
-            raise AddressUnusable("--metrics-port", f"{host}:{port}", reason, accepted) from error
+            raise AddressUnusable("--metrics-port", f"{host}:{port}", _reason(error), accepted) from error
         self._threads = started_executor(NUM_SCRAPES, "metrics")
         self._accepted_at: dict[socket.socket, float] = {}
         self._server.process_request = self._submit  # by default it starts a thread per request
