@@ -178,3 +178,21 @@ def test_every_port_names_its_protocol(overlay: str) -> None:
     for workload in workloads(objects).values():
         ports += pod(workload)["containers"][0]["ports"]
     assert all(port["protocol"] in ("TCP", "UDP") for port in ports)
+
+
+def test_each_process_of_a_router_has_metrics_and_a_connection() -> None:
+    monitored = ("router.processes=3", "networkPolicy.enabled=true", "monitoring.serviceMonitor.enabled=true")
+    objects = list(chart(LAPTOP, *monitored))
+    router, gateway = (workloads(objects)[name] for name in ("router", "gateway"))
+    assert value_of(router, "--processes") == "3"
+    named = {"metrics": 9100, "metrics-1": 9101, "metrics-2": 9102}
+    (container,) = pod(router)["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"grpc": 50051, **named}
+    listed = of_kind(objects, "Service")["routers"]["spec"]["ports"]
+    assert {port["name"]: port["port"] for port in listed} == {"grpc": 50051, **named}
+    monitors = of_kind(objects, "ServiceMonitor")
+    assert [endpoint["port"] for endpoint in monitors["router"]["spec"]["endpoints"]] == list(named)
+    assert [endpoint["port"] for endpoint in monitors["worker"]["spec"]["endpoints"]] == ["metrics"]
+    assert set(named.values()) <= allowed(objects, "router")["redis"]
+    assert arguments(gateway).count("--router") == 3

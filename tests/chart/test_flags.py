@@ -29,7 +29,7 @@ PARSERS = {
 WRITTEN = {"--help", "--listen", "--advertise", "--redis", "--model", "--metrics-port", "--drain-s"}
 WRITTEN |= {"--tls-ca", "--tls-cert", "--tls-key", "--redis-ca", "--redis-password-file", "--insecure-listen"}
 OF_PART = {
-    "router": {"--router-id", "--door", "--client-ca"},
+    "router": {"--router-id", "--processes", "--door", "--client-ca"},
     "gateway": {"--router", "--ca", "--cert", "--key", "--api-key-file", "--https-cert", "--https-key"},
     "picker": {"--gateway", "--gateway-ca", "--router", "--ca", "--cert", "--key"},
     "worker": {"--worker-id", "--shm-dir"},

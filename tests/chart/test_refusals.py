@@ -97,6 +97,7 @@ CASES = {
     "additional properties 'password' not allowed": ["redis.password=hunter2"],
     "at '/pools/decode/role': value must be one of 'prefill', 'decode'": ["pools.decode.role=both"],
     "at '/router/replicas': minimum: got -1, want 0": ["router.replicas=-1"],
+    "at '/router/processes': minimum: got 0, want 1": ["router.processes=0"],
     "at '/tls/mode': value must be one of": ["tls.mode=mutual"],
     "at '/images/worker/digest'": ["images.worker.digest=latest"],
 }

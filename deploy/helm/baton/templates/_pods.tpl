@@ -48,6 +48,11 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
+{{/* The name of the port with the metrics of a router's process, by its number. */}}
+{{- define "baton.router.metrics" -}}
+{{- ternary "metrics" (printf "metrics-%d" .) (eq . 0) -}}
+{{- end }}
+
 {{- define "baton.confined" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
