@@ -27,6 +27,8 @@ _NEEDS_BOUNDS = re.compile(r'"(hostname|time|date-time)"')
 _VALUES = frozenset(("const", "enum", "default", "examples"))
 """Keywords of a schema that contain values and no schemas."""
 TOO_COMPLEX = "the format became too complex to follow, as ambiguous grammars and nested repetitions do"
+_OVER_LIMIT = re.compile(r"too many|max is \d")
+"""In llguidance's texts about limits of its parser that an output has reached."""
 _LIMITS = LLParserLimits(verbose_errors=False)
 _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
 
@@ -179,14 +181,14 @@ class Follower:
         self._num_tokens += len(forced)
         return forced
 
-    def check(self, allowed: bytes) -> None:
-        """Set `error` if none of these tokens, which were found to be allowed, may follow."""
+    def check(self, *, has_allowed: bool) -> None:
+        """Set `error` if no token may follow; `has_allowed` says whether any was found to be allowed."""
         # A matcher that fails allows the end of the sequence: what is cut off there would look complete.
         if self.matcher.is_error():
             message, reason = self.matcher.get_error().partition("\n<")[0], self.matcher.stop_reason()
-            is_too_complex = reason.endswith("TooComplex") or "too many" in message
+            is_too_complex = reason.endswith("TooComplex") or _OVER_LIMIT.search(message)
             self.error = TOO_COMPLEX if is_too_complex else f"{message} ({reason})"
-        elif not any(allowed):
+        elif not has_allowed:
             self.error = "no token may follow"
 
     def allowed_after(self, output: Sequence[int]) -> bytes | None:
@@ -196,7 +198,7 @@ class Follower:
         """
         self.follow(output)
         allowed = bytes(self.matcher.compute_bitmask())[: self._num_bytes]
-        self.check(allowed)
+        self.check(has_allowed=any(allowed))
         return None if self.error else allowed
 
 

@@ -79,7 +79,7 @@ class GrammarMasks:
         found = {}
         for row in rows:
             follower = self.follower(row)
-            follower.check(self._allowed[row])
+            follower.check(has_allowed=bool(self._allowed[row].any()))
             if follower.error:
                 self._allowed[row] = 0
                 found[row] = follower.error

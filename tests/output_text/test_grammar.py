@@ -184,8 +184,25 @@ EXPONENTIAL = "((((a{1,30}){1,30}){1,30}){1,3})"
 """Compiles at once, and becomes too complex after some tokens."""
 
 
-def test_a_grammar_that_becomes_too_complex_does_not_end_its_output() -> None:
-    follower = begun(grammar_of("regex", EXPONENTIAL))
+AMBIGUOUS = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {f"p{number}_{member}": {"type": "string"} for number in range(60)},
+        }
+        for member in range(60)
+    ]
+}
+"""Its first tokens begin thousands of properties."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("regex", EXPONENTIAL), ("json_schema", json.dumps(AMBIGUOUS))],
+    ids=["regex", "schema"],
+)
+def test_a_grammar_that_becomes_too_complex_does_not_end_its_output(kind: str, text: str) -> None:
+    follower = begun(grammar_of(kind, text))
     output = list[int]()
     while (allowed := unpacked(follower.allowed_after(output))) and len(output) < LONGEST:
         output.append(min(token for token in allowed if token != EOS))
