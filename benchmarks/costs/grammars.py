@@ -1,9 +1,9 @@
 """Measure what output formats cost with 128 thousand tokens: masks, and decode steps of 64 rows.
 
 The vocabulary holds the most frequent words of Python's standard library. The model has random weights, some
-260 million of them, so a step takes about as long as one of a small served model. Batches with and without a
-format take turns on one engine. Times of masks and the first ratio are CPU times, which depend less on other
-load of the machine. Each seed is another repetition of all measurements.
+260 million of them, so a step takes about as long as one of a small served model. Steps with and without a
+format take turns, and each is compared with the one beside it, so that other load of the machine affects both
+alike. Each seed is another repetition of all measurements.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,7 +37,7 @@ from engine.core.report import StepReport
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import KVPool
-from engine.model.model import load_model
+from engine.model.model import Model, load_model
 from output_text.grammar import Grammars, MaskFinder, grammar_of
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
@@ -50,6 +49,8 @@ from scheduling.request import SamplingParams, StopRules
 VOCAB = 128_000
 EOS = VOCAB - 1
 ROWS = 64
+ROW_TOKENS = 8
+"""Tokens of a step for each row, some of which may be forced."""
 BLOCK_SIZE = 16
 MASK_GOAL_US, STEP_GOAL = 50.0, 1.05
 PERSON = {
@@ -109,8 +110,9 @@ ENDLESS = {"type": "array", "items": PERSON, "minItems": 1000}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="threads of the model (1)")
-    parser.add_argument("--steps", type=count, default=12, metavar="N", help="steps of each batch (12)")
-    parser.add_argument("--rounds", type=count, default=3, metavar="N", help="batches of each kind (3)")
+    parser.add_argument(
+        "--steps", type=count, default=24, metavar="N", help="steps of each kind, a seed (24)"
+    )
     parser.add_argument("--hidden", type=count, default=1024, metavar="N", help="the model's width (1024)")
 
 
@@ -127,8 +129,8 @@ def _sections(args: argparse.Namespace, folder: Path) -> Iterator[Section]:
     grammars = Grammars(folder / "tokenizer.json", VOCAB, [EOS])
     loading_s = time.process_time() - began
     yield _mask_section(args, grammars, loading_s)
-    benches = (Bench(folder, grammars, takes_forced=takes) for takes in (False, True))
-    yield _step_section(args, *benches)
+    model = load_model(folder, torch.float32, torch.device("cpu"), random_seed=1)
+    yield _step_section(args, model, grammars)
 
 
 def write_model(folder: Path, hidden: int) -> None:
@@ -239,98 +241,96 @@ def _drawn(rng: random.Random, bits: NDArray[np.int32]) -> int:
 # Steps
 
 
-@dataclass(slots=True)
-class Turns:
-    """Steps of whole batches, and what became of them."""
-
-    cpu_s: list[float]
-    wall_s: list[float]
-    num_tokens: int = 0
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.num_tokens / sum(self.wall_s)
-
-
 class Bench:
-    """One engine, on which batches take turns."""
+    """One engine, whose rows are one batch that runs step by step."""
 
-    def __init__(self, folder: Path, grammars: Grammars, *, takes_forced: bool) -> None:
-        model = load_model(folder, torch.float32, torch.device("cpu"), random_seed=1)
-        pool = KVPool(model.block_layout(BLOCK_SIZE), 32 * ROWS)
+    def __init__(self, model: Model, grammars: Grammars, num_steps: int, *, takes_forced: bool) -> None:
+        self._max_tokens = ROW_TOKENS * (num_steps + 8)
+        blocks_of_row = 2 + self._max_tokens // BLOCK_SIZE
+        # Rows start only where some blocks stay free beside what they may come to need.
+        pool = KVPool(model.block_layout(BLOCK_SIZE), 2 * blocks_of_row * ROWS)
         self._grammars = grammars
+        self._reports: list[StepReport] = []
         self._loop = StepLoop(
             ModelRunner(model, pool),
             pool.tensor,
             BlockManager(pool.num_blocks, BLOCK_SIZE),
-            limits=EngineLimits(VOCAB, 2048, ROWS, 8 * ROWS, (EOS,)),
+            limits=EngineLimits(VOCAB, 2048, ROWS, ROW_TOKENS * ROWS, (EOS,)),
             fingerprint="benchmark",
             detokenizer=None,
             policy=by_name("chunked"),
             cost=UNKNOWN_COST,
             takes_forced=takes_forced,
         )
+        self._handles: list[int] = []
 
-    def turns(self, num_steps: int, schema: Any = None) -> Turns:
-        """Run a batch for some decode steps; its rows follow a schema, if there is one."""
+    def begin(self, seed: int, schema: Any = None) -> None:
+        """Start a batch, whose rows follow a schema, if there is one; what ran before ends."""
         grammar = "" if schema is None else grammar_of("json_schema", json.dumps(schema))
-        stop = StopRules(max_tokens=500)
+        stop = StopRules(max_tokens=self._max_tokens)
         starts = [
-            decode((7, row + 1), stop, SamplingParams(temperature=0.0, grammar=grammar), is_salted=True)
+            decode(
+                (6 + seed, row + 1), stop, SamplingParams(temperature=0.0, grammar=grammar), is_salted=True
+            )
             for row in range(ROWS)
         ]
-        commands: list[Command] = [*starts]
+        commands: list[Command] = [*map(Cancel, self._handles), *starts]
         if grammar:
             compiled = self._grammars.compiled(grammar)
             commands += [GrammarReady(start.spec.handle, compiled) for start in starts]
-        reports: list[StepReport] = []
-        self._loop.turn(commands, reports.append)
-        while reports[-1].load.running < ROWS:
-            self._loop.turn((), reports.append)
-        turns = Turns([], [])
-        while len(turns.cpu_s) < num_steps:
-            reports.clear()
-            cpu, wall = time.process_time(), time.perf_counter()
-            self._loop.turn((), reports.append)
-            turns.cpu_s.append(time.process_time() - cpu)
-            turns.wall_s.append(time.perf_counter() - wall)
-            turns.num_tokens += sum(len(report.tokens.handles) for report in reports)
-            assert all(report.load.running == ROWS and not report.failures for report in reports), reports
-        self._loop.turn([Cancel(start.spec.handle) for start in starts], reports.append)
-        return turns
+        self._handles = [start.spec.handle for start in starts]
+        self._loop.turn(commands, self._reports.append)
+        while self._reports[-1].load.running < ROWS:
+            self._loop.turn((), self._reports.append)
+
+    def step(self) -> tuple[float, float, int]:
+        """Run a decode step of all rows; return seconds of a processor, of the clock, and the tokens."""
+        self._reports.clear()
+        cpu, wall = time.process_time(), time.perf_counter()
+        self._loop.turn((), self._reports.append)
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        assert all(each.load.running == ROWS and not each.failures for each in self._reports), self._reports
+        return cpu, wall, sum(len(each.tokens.handles) for each in self._reports)
 
 
-def _step_section(args: argparse.Namespace, one_by_one: Bench, together: Bench) -> Section:
+def _step_section(args: argparse.Namespace, model: Model, grammars: Grammars) -> Section:
+    free, one_by_one, together = (
+        Bench(model, grammars, args.steps, takes_forced=takes) for takes in (False, False, True)
+    )
     found: list[tuple[float, ...]] = []
-    for _ in tracked(args.seeds, "seeds"):
-        kinds: list[list[Turns]] = [[], [], []]
-        for _ in range(args.rounds):
-            kinds[0].append(one_by_one.turns(args.steps))
-            kinds[1].append(one_by_one.turns(args.steps, ENDLESS))
-            kinds[2].append(together.turns(args.steps, ENDLESS))
-        cpu, wall = ([statistics.median(each) for each in of(kinds)] for of in (_cpu_s, _wall_s))
-        speed = [statistics.median(turns.tokens_per_s for turns in kind) for kind in kinds]
+    for seed in tracked(args.seeds, "seeds"):
+        free.begin(seed)
+        one_by_one.begin(seed, ENDLESS)
+        together.begin(seed, ENDLESS)
+        # A step of each kind in turns: what else the machine does meets all of them alike.
+        steps = [[bench.step() for bench in (free, one_by_one, together)] for _ in range(args.steps)]
+        cpu, wall, num_tokens = np.array(steps).transpose(2, 1, 0)  # each [kind, step]
+        speed = num_tokens.sum(axis=1) / wall.sum(axis=1)
+        ratios = [float(np.median(each[1] / each[0])) for each in (cpu, wall)]
+        added_ms = float(np.median(cpu[1] - cpu[0])) * 1e3
         found.append(
-            (cpu[0] * 1e3, cpu[1] / cpu[0], wall[1] / wall[0], speed[1] / speed[0], speed[2] / speed[0])
+            (float(np.median(cpu[0])) * 1e3, *ratios, added_ms, speed[1] / speed[0], speed[2] / speed[0])
         )
     columns = (
         "free step, ms of a processor", "with a format / free", "the same, wall clock",
+        "more with a format, ms of a processor",
         "tokens/s with a format / free, a step for each token", "forced tokens taken along",
     )  # fmt: skip
-    row = [cell(column, spec=".2f") for column in zip(*found, strict=True)]
+    row = [cell(column, spec=".3f") for column in zip(*found, strict=True)]
     method = (
-        f"8 layers of width {args.hidden}, float32, {args.threads} threads; greedy rows; each round runs "
-        f"{args.steps} steps of each kind in turns, {args.rounds} rounds; medians."
+        f"8 layers of width {args.hidden}, float32, {args.threads} threads; greedy rows; {args.steps} steps "
+        "of each kind in turns; medians of the ratios of steps that follow each other."
     )
-    goal = Goal("step with a format / free, CPU", tuple(each[1] for each in found), STEP_GOAL, at_least=False)
+    goals = tuple(
+        Goal(
+            f"step with a format / free, {name}",
+            tuple(each[place] for each in found),
+            STEP_GOAL,
+            at_least=False,
+            spec=".3f",
+        )
+        for place, name in ((1, "CPU"), (2, "wall clock"))
+    )
     return Section(
-        f"Decode steps of {ROWS} rows", method, (goal,), (markdown(columns, [row]),), {"steps": found}
+        f"Decode steps of {ROWS} rows", method, goals, (markdown(columns, [row]),), {"steps": found}
     )
-
-
-def _cpu_s(kinds: list[list[Turns]]) -> list[list[float]]:
-    return [[seconds for turns in kind for seconds in turns.cpu_s] for kind in kinds]
-
-
-def _wall_s(kinds: list[list[Turns]]) -> list[list[float]]:
-    return [[seconds for turns in kind for seconds in turns.wall_s] for kind in kinds]
