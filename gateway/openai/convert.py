@@ -48,7 +48,7 @@ _RENAMED = {
     "output_format": "response_format",
     "request_id": "Idempotency-Key",
 }
-_STRUCTURED_NAMES = _RENAMED | {
+_STRUCTURED_NAMES = {
     "output_format.json_schema": "structured_outputs.json",
     "output_format": "structured_outputs",
 }
@@ -59,9 +59,16 @@ def param_of(field: str) -> str:
     return "messages" if field == "chat" else renamed(field, _RENAMED)
 
 
-def structured_param_of(field: str) -> str:
-    """Do what `param_of` does, for a body whose format is in vLLM's `structured_outputs`."""
-    return renamed(field, _STRUCTURED_NAMES)
+def names_in(body: ChatBody | CompletionBody) -> Callable[[str], str]:
+    """Return `param_of` for this body: some fields of the contract have several names in one."""
+    names = dict(_RENAMED)
+    if body.structured_outputs is not None:
+        names |= _STRUCTURED_NAMES
+    if isinstance(body, ChatBody):
+        names["sampling.logprobs"] = "top_logprobs"
+        if body.max_completion_tokens is not None:
+            names["stop.max_tokens"] = "max_completion_tokens"
+    return lambda field: "messages" if field == "chat" else renamed(field, names)
 
 
 def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: int) -> Generation:

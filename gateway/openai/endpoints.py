@@ -13,14 +13,13 @@ from gateway.bodies import read_body
 from gateway.errors import invalid
 from gateway.fleet import FleetClient, Vocabulary
 from gateway.generations import Generation, begin_all, complete_all
-from gateway.openai.convert import chat_generation, completion_generations, structured_param_of
+from gateway.openai.convert import chat_generation, completion_generations, names_in
 from gateway.openai.models import detokenize, model_json, tokenize
 from gateway.openai.responses import Echo, Writer
 from gateway.openai.schema import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
-    GenerationBody,
     TokenizeBody,
 )
 from gateway.openai.shapes import ChatShape, Shape, TextShape
@@ -83,7 +82,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
 
     async def _generate(
         request: Request,
-        body: GenerationBody,
+        body: ChatBody | CompletionBody,
         generations: list[Generation],
         model: str,
         shape: Shape,
@@ -91,8 +90,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         logprobs: bool,
         echo: bool = False,
     ) -> Response:
-        if body.structured_outputs is not None:
-            request.state.param_of = structured_param_of
+        request.state.param_of = names_in(body)
         vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
         writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs)
         echoes = [await _echo(fleet, generation, body) for generation in generations] if echo else ()
@@ -106,7 +104,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     return router
 
 
-async def _echo(fleet: FleetClient, generation: Generation, body: GenerationBody) -> Echo:
+async def _echo(fleet: FleetClient, generation: Generation, body: ChatBody | CompletionBody) -> Echo:
     prompt, alone = generation.prompt, isinstance(body, CompletionBody) and body.max_tokens == 0
     if isinstance(prompt, str):
         return Echo(prompt, await fleet.sdk.count_tokens(prompt), alone)

@@ -101,6 +101,18 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"min_tokens": 5}, "min_tokens is 5; accepted: at most max_tokens, which is 2"),
     (
         CHAT,
+        {"min_tokens": 5, "max_tokens": None, "max_completion_tokens": 2},
+        "min_tokens is 5; accepted: at most max_completion_tokens, which is 2",
+    ),
+    (
+        CHAT,
+        {"max_tokens": None, "max_completion_tokens": 0},
+        "max_completion_tokens is 0; accepted: 1 or more",
+    ),
+    (CHAT, {"logprobs": True, "top_logprobs": 99}, "top_logprobs is 99; accepted: 0 to 20"),
+    (TEXT, {"logprobs": 99}, "logprobs is 99; accepted: 0 to 20"),
+    (
+        CHAT,
         {"add_generation_prompt": True, "continue_final_message": True},
         "continue_final_message is true; accepted: true only without add_generation_prompt",
     ),
