@@ -97,6 +97,8 @@ class Running:
 
 async def begin_all(fleet: FleetClient, generations: Sequence[Generation]) -> list[Running]:
     """Return once the fleet has accepted all. The first error cancels the others and is raised."""
+    if len(generations) == 1:
+        return [await Running.begin(fleet, generations[0])]
     tasks = [asyncio.ensure_future(Running.begin(fleet, generation)) for generation in generations]
     try:
         return list(await asyncio.gather(*tasks))

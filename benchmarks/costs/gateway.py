@@ -151,11 +151,19 @@ def _body(prompt: str, num_tokens: int) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
 
 
+def _later_ms(http_ms: Sequence[float], grpc_ms: Sequence[float]) -> list[float]:
+    """Return how much later each call over HTTP was than the one over gRPC just before it.
+
+    The machine may change between the calls of a round, but hardly between two neighbours.
+    """
+    return [http - grpc for http, grpc in zip(http_ms, grpc_ms, strict=True)]
+
+
 def section_of(rounds: Sequence[Round]) -> Section:
     """Return the goal for this checkout, and a table with every gateway."""
     names = list(rounds[0].http_ms)
     later_ms = {
-        name: [quantile(each.http_ms[name], 0.5) - quantile(each.grpc_ms, 0.5) for each in rounds]
+        name: [quantile(_later_ms(each.http_ms[name], each.grpc_ms), 0.5) for each in rounds]
         for name in names
     }
     grpc = cell([quantile(each.grpc_ms, 0.5) for each in rounds], spec=".1f")
@@ -173,7 +181,7 @@ def section_of(rounds: Sequence[Round]) -> Section:
     return Section(
         "The gateway",
         f"TTFT P50 over gRPC {grpc} ms; client, gateway, router and workers share the machine.",
-        (at_most("TTFT P50 over HTTP later than over gRPC, ms", later_ms["this"], TTFT_GOAL_MS),),
+        (at_most("TTFT over HTTP later than over gRPC, P50 of pairs, ms", later_ms["this"], TTFT_GOAL_MS),),
         (markdown(header, rows),),
         {"rounds": [asdict(each) for each in rounds]},
     )
