@@ -92,7 +92,9 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     ) -> Response:
         request.state.param_of = names_in(body)
         vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
-        writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs)
+        tells_prompts = bool(body.return_token_ids)
+        prompts = [await _tokens(fleet, generation) for generation in generations] if tells_prompts else ()
+        writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs, prompts)
         echoes = [await _echo(fleet, generation, body) for generation in generations] if echo else ()
         if body.stream:
             runnings = await unless_gone(request, begin_all(fleet, generations))
@@ -104,9 +106,19 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     return router
 
 
+async def _tokens(fleet: FleetClient, generation: Generation) -> tuple[int, ...]:
+    """Return the tokens of a generation's prompt, whose beginning may be left out."""
+    prompt, most = generation.prompt, generation.truncate_prompt_tokens
+    if isinstance(prompt, str | Chat):
+        token_ids = await fleet.sdk.count_tokens(prompt)
+    else:
+        token_ids = tuple(int(str(token_id)) for token_id in prompt)
+    return token_ids if most is None else token_ids[-most:]
+
+
 async def _echo(fleet: FleetClient, generation: Generation, body: ChatBody | CompletionBody) -> Echo:
     prompt, alone = generation.prompt, isinstance(body, CompletionBody) and body.max_tokens == 0
-    if isinstance(prompt, str):
-        return Echo(prompt, await fleet.sdk.count_tokens(prompt), alone)
-    token_ids = tuple(int(str(token_id)) for token_id in prompt)  # type: ignore[union-attr]
+    token_ids = await _tokens(fleet, generation)
+    if isinstance(prompt, str) and generation.truncate_prompt_tokens is None:
+        return Echo(prompt, token_ids, alone)
     return Echo(await fleet.sdk.detokenize(token_ids, skip_special_tokens=False), token_ids, alone)

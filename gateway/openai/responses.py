@@ -50,7 +50,11 @@ class Echo:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes the responses to one request. `created` is in Unix seconds; `vocabulary` is for logprobs."""
+    """Writes the responses to one request.
+
+    `created` is in Unix seconds; `vocabulary` is for logprobs. `prompts` are the tokens of each prompt, if
+    the response repeats them.
+    """
 
     body: GenerationBody
     shape: Shape
@@ -58,17 +62,20 @@ class Writer:
     created: int
     vocabulary: Vocabulary
     wants_logprobs: bool
+    prompts: Sequence[Sequence[int]]
 
     def whole(self, completions: Sequence[Completion], echoes: Sequence[Echo] = ()) -> dict[str, Any]:
         """Return one response for all prompts. Raises `ApiError` if a choice ended early."""
         choices = [
             self._choice(completion, choice, echoes[place] if echoes else None)
             | {"index": place * len(completion.choices) + choice.index}
+            | self.prompt(place, in_choice=True)
             for place, completion in enumerate(completions)
             for choice in completion.choices
         ]
         first = completions[0]
-        return self.head(self.shape.whole, first.request_id) | {
+        head = self.head(self.shape.whole, first.request_id) | self.prompt(0, in_choice=False)
+        return head | {
             "choices": choices,
             "usage": finished_usage(*(completion.finished for completion in completions)),
             "baton": outcome_json(first.request_id, first.finished, first.resumes),
@@ -122,6 +129,11 @@ class Writer:
     ) -> dict[str, Any] | None:
         return self.shape.logprobs(self.vocabulary, token_ids, found) if self.wants_logprobs else None
 
+    def prompt(self, place: int, *, in_choice: bool) -> dict[str, Any]:
+        """Return the tokens of a prompt where they stand: in its choices, or beside them."""
+        is_here = bool(self.prompts) and in_choice == self.shape.has_prompt_in_choice
+        return {"prompt_token_ids": list(self.prompts[place])} if is_here else {}
+
     def head(self, kind: str, request_id: str) -> dict[str, Any]:
         return {
             "id": f"{self.shape.id_prefix}{request_id}",
@@ -144,7 +156,10 @@ class _Chunks:
         self._head = head
         self._num_output = 0
         self._left = writer.body.n or 1
+        self._place = place
         self._first_index = place * self._left
+        self._without_prompt = set(range(self._left)) if writer.prompts else set[int]()
+        """The choices without a chunk so far, whose first one has the prompt's tokens."""
         self._echo = echo
         self._to_echo = set() if echo is None else set(range(self._left))
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
@@ -249,6 +264,10 @@ class _Chunks:
     def _chunk(self, index: int, fields: dict[str, Any], **more: Any) -> bytes:
         choice = {"index": self._first_index + index, "logprobs": None, "finish_reason": None} | fields
         message: dict[str, Any] = self._head | {"choices": [choice]} | more
+        if index in self._without_prompt:
+            self._without_prompt.discard(index)
+            choice |= self._writer.prompt(self._place, in_choice=True)
+            message |= self._writer.prompt(self._place, in_choice=False)
         if self._body.counts_usage:
             message["usage"] = usage_json(self._running.accepted.prompt_tokens, self._num_output)
         elif self._body.includes_usage:

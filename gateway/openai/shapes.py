@@ -28,6 +28,8 @@ class Shape(Protocol):
     """The `object` of a whole response."""
     chunk: str
     """The `object` of a chunk."""
+    has_prompt_in_choice: bool
+    """Whether the prompt's tokens stand in each choice; else they stand beside the choices."""
 
     def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
         """Return the parser of a choice's text; None if the text is only text."""
@@ -56,6 +58,7 @@ class ChatShape:
     id_prefix = "chatcmpl-"
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
+    has_prompt_in_choice = False
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
@@ -104,6 +107,7 @@ class TextShape:
     id_prefix = "cmpl-"
     whole = "text_completion"
     chunk = "text_completion"
+    has_prompt_in_choice = True
 
     def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
         return None

@@ -114,6 +114,62 @@ async def test_completions_take_several_prompts_and_echo_them(served: Served) ->
     assert found.usage.completion_tokens == 8
 
 
+async def test_tokens_of_prompts_and_outputs_are_the_same_whole_and_streamed(served: Served) -> None:
+    ids = await served.sdk.count_tokens("import os\n")
+    asked = {
+        "model": MODEL,
+        "prompt": [list(ids), list(ids[1:])],
+        "n": 2,
+        "max_tokens": 4,
+        "seed": 3,
+        "extra_body": {"return_token_ids": True},
+    }
+    whole = (await served.client.completions.create(**asked)).choices
+    assert [choice.prompt_token_ids for choice in whole] == [[*ids], [*ids], [*ids[1:]], [*ids[1:]]]
+    chunks = [chunk async for chunk in await served.client.completions.create(**asked, stream=True)]
+    for place, choice in enumerate(whole):
+        parts = [part for chunk in chunks for part in chunk.choices if part.index == place]
+        assert [getattr(part, "prompt_token_ids", None) for part in parts] == [
+            choice.prompt_token_ids,
+            *[None] * (len(parts) - 1),
+        ]
+        told = [token_id for part in parts for token_id in getattr(part, "token_ids", ())]
+        assert told == choice.token_ids
+
+
+@pytest.mark.parametrize("most", [None, 5])
+async def test_a_chats_prompt_is_told_as_tokens(served: Served, most: int | None) -> None:
+    asked = {
+        "model": MODEL,
+        "messages": HELLO,
+        "max_tokens": 4,
+        "extra_body": {"return_token_ids": True, "truncate_prompt_tokens": most},
+    }
+    whole = await served.client.chat.completions.create(**asked)
+    ids = list(await served.sdk.count_tokens([ChatMessage("user", HELLO[0]["content"])]))
+    assert whole.prompt_token_ids == (ids if most is None else ids[-most:])
+    assert len(whole.prompt_token_ids) == whole.usage.prompt_tokens
+    chunks = [chunk async for chunk in await served.client.chat.completions.create(**asked, stream=True)]
+    told = [getattr(chunk, "prompt_token_ids", None) for chunk in chunks]
+    assert told == [whole.prompt_token_ids, *[None] * (len(chunks) - 1)]
+
+
+async def test_an_echo_is_what_is_left_of_a_prompt(served: Served) -> None:
+    ids = await served.sdk.count_tokens("import os\n")
+    echoed = await served.client.completions.create(
+        model=MODEL,
+        prompt="import os\n",
+        max_tokens=2,
+        echo=True,
+        logprobs=0,
+        extra_body={"truncate_prompt_tokens": 2},
+    )
+    left = await served.sdk.detokenize(ids[-2:])
+    [choice] = echoed.choices
+    assert choice.text.startswith(left)
+    assert "".join(choice.logprobs.tokens) == choice.text
+
+
 async def test_a_stream_of_several_prompts_has_what_the_whole_has(served: Served) -> None:
     asked: dict[str, Any] = {
         "model": MODEL,
