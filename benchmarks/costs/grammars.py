@@ -111,7 +111,7 @@ ENDLESS = {"type": "array", "items": PERSON, "minItems": 1000}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="threads of the model (1)")
     parser.add_argument(
-        "--steps", type=count, default=24, metavar="N", help="steps of each kind, a seed (24)"
+        "--steps", type=count, default=12, metavar="N", help="steps of each kind, a seed (12)"
     )
     parser.add_argument("--hidden", type=count, default=1024, metavar="N", help="the model's width (1024)")
 
