@@ -50,6 +50,7 @@ PACKAGES: Mapping[str, Path | str] = {
     "socat": "socat",
     "ethtool": "ethtool",
     "dnsmasq-base": "dnsmasq",
+    "curl": "curl",
 }
 """Each Debian package that the build and the cluster use, with a file or a command of it."""
 
