@@ -114,7 +114,7 @@ async def test_completions_take_several_prompts_and_echo_them(served: Served) ->
     assert found.usage.completion_tokens == 8
 
 
-async def test_tokens_of_prompts_and_outputs_are_the_same_whole_and_streamed(served: Served) -> None:
+async def test_tokens_are_the_same_whole_and_streamed(served: Served) -> None:
     ids = await served.sdk.count_tokens("import os\n")
     asked = {
         "model": MODEL,
