@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,8 +14,9 @@ from baton import Sampling, Slo, SloClass, Stop
 from baton.fleet import Fleet, FleetSpec
 from baton.wire.convert import request_to_pb
 from baton.wire.many import MultiplexedTransport
-from baton.wire.transport import GENERATE, GrpcTransport
+from baton.wire.transport import GENERATE, WATCH, GrpcTransport
 from benchmarks.fleets.doors.plain import BadStream, PlainCaller
+from benchmarks.fleets.observe import child_processes
 from benchmarks.peers.loads import Arm
 
 PROFILE = "h200-llama-3.1-8b"
@@ -41,6 +43,32 @@ async def baton(model: Path) -> AsyncIterator[list[Arm]]:
         finally:
             await alone.close()
             await many.close()
+
+
+@asynccontextmanager
+async def two_processes(model: Path) -> AsyncIterator[list[Arm]]:
+    """Run a fleet whose router is two processes, and return the ways to ask it, half of the streams each."""
+    async with (
+        Fleet(FleetSpec(model=model, timed=PROFILE, router_processes=2)) as fleet,
+        AsyncExitStack() as stack,
+    ):
+        children = child_processes(fleet.process("router-0").pid)
+        pids = {f"process {index}": pid for index, pid in enumerate(children)}
+        arms = []
+        for name, kind in (("gRPC", GrpcTransport), ("GenerateMany", MultiplexedTransport)):
+            found: dict[str, GrpcTransport] = {}
+            while len(found) < len(pids):
+                transport = kind(fleet.router_addresses[0])
+                stack.push_async_callback(transport.close)
+                async with aclosing(transport.stream(WATCH, WATCH.request())) as snapshots:
+                    found.setdefault((await anext(snapshots)).router_id, transport)
+            turns = itertools.cycle(found.values())
+            arms.append(Arm(f"Baton, {name}, 2 processes", pids, partial(_in_turns, turns)))
+        yield arms
+
+
+async def _in_turns(transports: Iterator[GrpcTransport], prompt: str, num_tokens: int) -> float:
+    return await _by_grpc(next(transports), prompt, num_tokens)
 
 
 async def by_http(address: str, model: str, prompt: str, num_tokens: int) -> float:

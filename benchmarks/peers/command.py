@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.peers.baton_arm import baton
+from benchmarks.peers.baton_arm import baton, two_processes
 from benchmarks.peers.dynamo_arm import NotInstalled, dynamo
 from benchmarks.peers.loads import RATES, STREAMS, Arm, Load, Played, play
 from benchmarks.report import report
@@ -47,6 +47,7 @@ async def _measure(
     note = "Client, frontends and workers share the machine."
     async with AsyncExitStack() as stack:
         arms = await stack.enter_async_context(baton(model))
+        arms += await stack.enter_async_context(two_processes(model))
         try:
             arms.append(await stack.enter_async_context(dynamo(model)))
         except (NotInstalled, TimeoutError) as error:
