@@ -119,6 +119,10 @@ class RequestCost:
     waited_s: float = 0.0
     """Seconds since the router received it: tokenising and waiting for it are a known part of the TTFT."""
 
+    def with_cached(self, cached_tokens: int) -> RequestCost:
+        """Return the same request with this many cached prompt tokens."""
+        return self if cached_tokens == self.cached_tokens else replace(self, cached_tokens=cached_tokens)
+
 
 @value
 class QueueAhead:
@@ -295,14 +299,14 @@ def soonest(
     while another worker idles. `cached` has the prompt tokens that some lanes hold, where these are not
     `request.cached_tokens`. No lane computes a lone prompt faster than `quickest`.
     """
-    most_cached = replace(request, cached_tokens=max((request.cached_tokens, *cached.values())))
+    most_cached = request.with_cached(max((request.cached_tokens, *cached.values())))
     level, least_own_s = level_s(lanes, ahead_tokens), own_prefill_s(most_cached, quickest)
     best_wait_s = best_own_s = NO_LIMIT_S
     for lane in sorted(lanes, key=attrgetter("wait_s")):
         wait_s = max(lane.wait_s, level)
         if wait_s + least_own_s >= best_wait_s + best_own_s:
             break
-        own = replace(request, cached_tokens=cached[lane.key]) if lane.key in cached else request
+        own = request.with_cached(cached[lane.key]) if lane.key in cached else request
         own_s = own_prefill_s(own, lane.speed)
         if wait_s + own_s < best_wait_s + best_own_s:
             best_wait_s, best_own_s = wait_s, own_s

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from router.core.actions import ChargeTenant, Dequeue, Reject, RequestRefused, TellQueued, TellQuoted
 from router.core.admission.judge import (
@@ -285,7 +284,7 @@ def judge_quote(
 ) -> tuple[Judged, Judgement]:
     """Judge a request that is not sent; raise RouterError as sending it would."""
     check_slo(state, cost, slo, hits)
-    cost = replace(cost, cached_tokens=cached_everywhere(state, hits))
+    cost = cost.with_cached(cached_everywhere(state, hits))
     held_back_s = class_wait_s(state, slo)
     request = Judged(cost, slo, due_at(slo, state.now), ahead, hits, waits=False)
     return request, judge_newcomer(state, request, held_back_s)

@@ -176,7 +176,7 @@ def cached_everywhere(state: RouterState, hits: Mapping[str, int]) -> int:
 
 def _with_most_cached(state: RouterState, cost: RequestCost, hits: Mapping[str, int]) -> RequestCost:
     """Return the cost of a request on the worker with the most cached blocks."""
-    return replace(cost, cached_tokens=max(hits.values(), default=0) * state.fleet.block_size)
+    return cost.with_cached(max(hits.values(), default=0) * state.fleet.block_size)
 
 
 def _least(hits: Mapping[str, int], workers: Sequence[Worker]) -> int:
