@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 from scheduling.admission.shares import Standing, TokenCounters
-from scheduling.value import value
 from sim.store.ledger import Ledger
 from sim.store.line import Place, WaitingLine
 from state.errors import QueueFull
@@ -37,7 +36,7 @@ from state.records import (
 Hear = Callable[[Notice], None]
 
 
-@value
+@dataclass(slots=True, eq=False)
 class _Entry:
     place: Place
     slo_class: int
@@ -118,7 +117,8 @@ class MemoryStore:
             entry = self._entries[key]
             self._forget_grant(entry)
             if entry.grants_lost < MAX_GRANTS_LOST:
-                self._put_back(replace(entry, grants_lost=entry.grants_lost + 1))
+                entry.grants_lost += 1
+                self._put_back(entry)
             else:
                 del self._entries[key]
 
@@ -127,7 +127,7 @@ class MemoryStore:
         self._granted_tokens -= entry.tokens
 
     def _put_back(self, entry: _Entry) -> None:
-        self._entries[entry.place[1]] = replace(entry, worker_key="")
+        entry.worker_key = ""
         self._line.add(entry.place, entry.tokens)
 
     # Tenants' shares
@@ -165,7 +165,7 @@ class MemoryStore:
                 del self._entries[head[1]]
                 continue
             left -= 1
-            self._entries[head[1]] = replace(entry, worker_key=worker.key)
+            entry.worker_key = worker.key
             self._grants[head[1]] = now + GRANT_TTL_MS
             self._granted_tokens += entry.tokens
             bound.put(head[1], entry.tokens, now + GRANT_TTL_MS)
