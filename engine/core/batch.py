@@ -106,7 +106,6 @@ class Batch:
         Return the choices that get the last one they may have.
         """
         rows = slice(first_row, self.num_rows)
-        self._is_pending[rows] = True
         self.positions[rows] += num_steps
         self.num_outputs[rows] += num_steps
         self.num_context_tokens += num_steps * (self.num_rows - first_row)
@@ -125,6 +124,10 @@ class Batch:
         self.num_context_tokens += num_tokens
         self._num_steps_to_an_end = None
         self.due_times.skip(row, num_tokens)
+
+    def mark_pending(self, rows: Rows) -> None:
+        """Take in that the newest tokens of `rows` are in flight."""
+        self._is_pending[rows] = True
 
     def mark_known(self, rows: Rows) -> None:
         """Take in that the newest tokens of `rows` are known."""

@@ -41,6 +41,9 @@ class Load:
     preempted: int = 0
 
 
+NO_LOAD = Load()
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A sequence that ended without all its choices finishing."""
@@ -94,7 +97,7 @@ class StepReport:
     then.
     """
 
-    load: Load = field(default_factory=Load)
+    load: Load = NO_LOAD
     step_seconds: float = 0.0
     """0 when no step was run."""
     tokens: TokenColumns = field(default_factory=TokenColumns)

@@ -206,7 +206,9 @@ class SequenceGroup:
     @property
     def num_written_tokens(self) -> int:
         """The number of leading tokens whose KV is written, so that anything may read it."""
-        return min([self.num_computed_tokens, *self.pending_chunks[:1]])
+        if not self.pending_chunks:
+            return self.num_computed_tokens
+        return min(self.num_computed_tokens, self.pending_chunks[0])
 
     @property
     def num_rows(self) -> int:

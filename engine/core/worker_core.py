@@ -143,6 +143,7 @@ class WorkerCore:
 
     def advance(self, step: Step) -> Copies:
         """Append the tokens that a launched step draws, known or not; whatever can have no more leaves."""
+        self.batch.mark_pending(slice(step.first_row, self.batch.num_rows))
         for choice in self.batch.advance(step.first_row):
             self._leave(step, choice)
         copies: Copies = []
@@ -245,7 +246,6 @@ class WorkerCore:
         for choice in last:
             self.batch.leave(choice)
         self.batch.due_times.advance_steps(self.batch.num_rows, ends)
-        self.batch.mark_known(slice(self.batch.num_rows))
         self.num_steps += num_steps
         return last
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
@@ -151,10 +150,12 @@ class BlockTables:
                 num_promised = min(num_blocks, choice.num_reserved_blocks)
                 choice.num_reserved_blocks -= num_promised
                 num_new -= num_promised
-        self._blocks.reserve(num_new)
-        blocks = iter(self._blocks.allocate(num_all))
+        if num_new:
+            self._blocks.reserve(num_new)
+        blocks, end = self._blocks.allocate(num_all), 0
         for choice, num_blocks in zip(choices, growths, strict=True):
-            choice.block_table.extend(islice(blocks, num_blocks))
+            begin, end = end, end + num_blocks
+            choice.block_table += blocks[begin:end]
 
     def lose_context(self, group: SequenceGroup) -> None:
         """Drop what a group itself holds; its context is to be computed again."""
