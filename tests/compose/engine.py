@@ -185,6 +185,8 @@ def _make_python() -> None:
         "debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", str(root), MIRROR,
         timeout_s=900.0,
     )  # fmt: skip
+    # debootstrap leaves it mounted if another process reads it, and the folder is packed and removed below.
+    run("umount", "--lazy", str(root / "proc"), check=False)
     (root / "usr/bin/python").symlink_to("python3")
     for mark in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
         mark.unlink()
