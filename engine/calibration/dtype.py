@@ -1,9 +1,9 @@
 """The type of weights and KV that `auto` stands for: the fastest that loses nothing the checkpoint has.
 
-A GPU computes in bfloat16. A processor does too if the checkpoint is in bfloat16 and the processor multiplies
-bfloat16 itself, which then takes half of the memory and about half of the time of float32. Everywhere else it
-is float32: bfloat16 would round a float16 or float32 checkpoint, and is emulated where there is no
-instruction for it.
+A GPU computes in bfloat16. A processor does too if the checkpoint is in bfloat16 and the processor
+multiplies bfloat16 itself: products then take a quarter to two thirds of the time, and weights half of the
+memory. Otherwise it is float32: bfloat16 would round a float16 or float32 checkpoint, and is emulated where
+there is no instruction for it.
 
 The choice depends on names of features and not on a measurement, because workers of one fleet have to choose
 alike, however busy their machines are at that moment.
