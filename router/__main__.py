@@ -23,7 +23,6 @@ from router.api.scaler_service import ScalerService
 from router.api.service import InferenceService
 from router.auth.auth import Auth
 from router.auth.interceptor import AuthInterceptor
-from router.auth.limits import Limits
 from router.auth.rules import AuthFileUnusable
 from router.config import RouterConfig, parse_config
 from router.core.core import RouterCore
@@ -96,7 +95,7 @@ async def _serve_with(
         options=config.limits.server_options(shares_port=config.processes > 1),
     )
     preprocessor = Preprocessor(shell, facts, pool, config.limits)
-    health, inference = await _add_services(server, shell, preprocessor, facts, auth, config.limits)
+    health, inference = await _add_services(server, shell, preprocessor, facts, auth, config)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, service.listen, tls, client_ca)
     metrics_server = MetricsServer(service.host, service.metrics_port, metrics.registry, service.security)
@@ -161,10 +160,13 @@ async def _add_services(
     preprocessor: Preprocessor,
     facts: ModelFacts,
     auth: Auth | None,
-    limits: Limits,
+    config: RouterConfig,
 ) -> tuple[Health, str]:
     """Add all services. Return the health service, and the name under which it reports inference."""
-    inference = InferenceService(shell, preprocessor, facts, auth, limits.max_streams).add_to(server)
+    service = InferenceService(
+        shell, preprocessor, facts, auth, config.limits.max_streams, shares_port=config.processes > 1
+    )
+    inference = service.add_to(server)
     others = [FleetService(shell, facts).add_to(server), ScalerService(shell).add_to(server), SERVICE_NAME]
     health = Health(server)
     await health.set_status([*others, *reflection.NAMES], serving=True)

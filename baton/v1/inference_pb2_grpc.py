@@ -139,8 +139,8 @@ class InferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. The router that is
-        called tells the others through Redis. While Redis is away, it ends the generation only if it runs it itself.
+        """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that
+        is called ends it: to be sure, call every router.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -334,8 +334,8 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
     """
 
     Cancel: _InferenceServiceCancelType
-    """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. The router that is
-    called tells the others through Redis. While Redis is away, it ends the generation only if it runs it itself.
+    """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that
+    is called ends it: to be sure, call every router.
     """
 
     Quote: _InferenceServiceQuoteType
@@ -458,8 +458,8 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.inference_pb2.CancelRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.v1.inference_pb2.CancelResponse, collections.abc.Awaitable[baton.v1.inference_pb2.CancelResponse]]:
-        """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. The router that is
-        called tells the others through Redis. While Redis is away, it ends the generation only if it runs it itself.
+        """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that
+        is called ends it: to be sure, call every router.
         """
 
     @abc.abstractmethod

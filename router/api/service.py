@@ -60,6 +60,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         facts: ModelFacts,
         auth: Auth | None = None,
         max_generations: int = Limits().max_streams,
+        *,
+        shares_port: bool = False,
     ) -> None:
         self._shell = shell
         self._auth = auth
@@ -67,6 +69,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._facts = facts
         self._max_generations = max_generations
         """How many one GenerateMany carries at once."""
+        self._shares_port = shares_port
+        """True if a call may reach another process of this router than the one that it is about."""
         self._pending = PendingCalls()
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -113,8 +117,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         is_pending = self._pending.cancel((tenant, request.request_id))
         running = is_pending or self._shell.core.is_running(tenant, request.request_id)
         self._shell.submit(CancelAsked(tenant, request.request_id))
-        with contextlib.suppress(StoreUnavailable):  # what runs here has been ended
-            await self._shell.store.publish_cancel(self._shell.router_id, tenant, request.request_id)
+        # Otherwise a client calls every router, and each says whether it ran the request: none may be faster.
+        if self._shares_port:
+            with contextlib.suppress(StoreUnavailable):  # what runs here has been ended
+                await self._shell.store.publish_cancel(self._shell.router_id, tenant, request.request_id)
         return inference_pb2.CancelResponse(cancelled=running)
 
     async def Quote(

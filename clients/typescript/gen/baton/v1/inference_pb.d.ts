@@ -1674,7 +1674,7 @@ export declare const CancelRequestSchema: GenMessage<CancelRequest>;
  */
 export declare type CancelResponse = Message<"baton.v1.CancelResponse"> & {
   /**
-   * False when no such request was running on this router. It may have been running on another one.
+   * False when no such request was running on this router.
    *
    * @generated from field: bool cancelled = 1;
    */
@@ -2195,8 +2195,8 @@ export declare const InferenceService: GenService<{
     output: typeof GenerateManyResponseSchema;
   },
   /**
-   * Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. The router that is
-   * called tells the others through Redis. While Redis is away, it ends the generation only if it runs it itself.
+   * Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that
+   * is called ends it: to be sure, call every router.
    *
    * @generated from rpc baton.v1.InferenceService.Cancel
    */
