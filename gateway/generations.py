@@ -97,7 +97,7 @@ class Running:
 
 async def begin_all(fleet: FleetClient, generations: Sequence[Generation]) -> list[Running]:
     """Return once the fleet has accepted all. The first error cancels the others and is raised."""
-    if len(generations) == 1:
+    if len(generations) == 1:  # a task of its own would only delay the first token
         return [await Running.begin(fleet, generations[0])]
     tasks = [asyncio.ensure_future(Running.begin(fleet, generation)) for generation in generations]
     try:

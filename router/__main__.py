@@ -104,8 +104,7 @@ async def _serve_with(
     door = "open" if auth is None else "locked"
     structlog.get_logger().info("listening", **service.security.describe(service.listen), door=door)
     # With several processes, the parent takes SIGINT and forwards it as SIGTERM.
-    both = (signal.SIGTERM, signal.SIGINT)
-    stop = _stop_on_signals(*(both if config.processes == 1 else both[:1]))
+    stop = _stop_on_signals(signal.SIGTERM, *((signal.SIGINT,) if config.processes == 1 else ()))
     freeze_garbage()
     standstills = measure_loop(metrics.registry)
     _print_ready(config.router_id, service.address(port), metrics_server.address)

@@ -27,11 +27,6 @@ class Stream:
     attempts: int = 0
     resumes: int = 0
 
-    def gaps(self, begin_s: float, end_s: float) -> list[float]:
-        """Return the gaps between events that overlap a time."""
-        pairs = itertools.pairwise(self.at_s)
-        return [after - before for before, after in pairs if begin_s <= after and before <= end_s]
-
 
 @dataclass(frozen=True, slots=True)
 class Wave:
@@ -54,10 +49,16 @@ def wave(
 ) -> Wave:
     """Measure the pauses from the disturbance to its end; `moved` are the streams that went elsewhere."""
     return Wave(
-        before_s=[gap for stream in streams for gap in stream.gaps(0.0, begin_s)],
-        pauses_s=[max(stream.gaps(begin_s, end_s)) for stream in moved],
+        before_s=[gap for stream in streams for gap in gaps(stream.at_s, 0.0, begin_s)],
+        pauses_s=[max(gaps(stream.at_s, begin_s, end_s)) for stream in moved],
         changed=sum(a.token_ids != b.token_ids for a, b in zip(streams, undisturbed, strict=True)),
     )
+
+
+def gaps(at_s: Sequence[float], begin_s: float, end_s: float = math.inf) -> list[float]:
+    """Return the gaps between the times of events that overlap a time."""
+    pairs = itertools.pairwise(at_s)
+    return [after - before for before, after in pairs if begin_s <= after and before <= end_s]
 
 
 def joined(waves: Iterable[Wave]) -> Wave:

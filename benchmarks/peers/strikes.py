@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from baton import BatonError
+from benchmarks.failures.streams import gaps
 from benchmarks.fleets.doors.http import HttpError
 from benchmarks.peers.dynamo_arm import NotInstalled
-from benchmarks.peers.struck import STRIKES, Strike, Struck
+from benchmarks.peers.struck import STRIKES, Stream, Strike, Struck
 from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.section import Section, markdown
@@ -35,9 +35,6 @@ TOKENS = 1000
 BEGUN = 20
 """Pieces of text that each stream has when the process is struck."""
 LIMIT_S = 60.0
-
-Stream = Callable[[int], AsyncGenerator[str, None]]
-"""Yields the pieces of the output for a prompt, by its number; raises unless the output is whole."""
 
 
 @dataclass(slots=True)
@@ -103,18 +100,13 @@ async def survive(struck: Struck, num_streams: int) -> Survival:
 
     outputs = await play(struck.stream, num_streams, strike)
     whole = [output for output in outputs if not output.error]
-    gaps = [
-        after - before
-        for output in whole
-        for before, after in itertools.pairwise(output.at_s)
-        if after >= struck_at
-    ]
+    after_strike = [gap for output in whole for gap in gaps(output.at_s, struck_at)]
     changed = None
     if undisturbed is not None:
         pairs = zip(outputs, undisturbed, strict=True)
         changed = sum("".join(a.pieces) != "".join(b.pieces) for a, b in pairs if not a.error)
     errors = tuple(sorted({output.error for output in outputs} - {""}))
-    return Survival(len(whole), changed, max(gaps, default=0.0), errors)
+    return Survival(len(whole), changed, max(after_strike, default=0.0), errors)
 
 
 async def play(

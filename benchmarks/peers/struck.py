@@ -19,12 +19,15 @@ from benchmarks.peers.dynamo_arm import NAME, running
 KILLED, STOPPED = "killed", "stopped"
 MIGRATIONS = ("--migration-limit", "3")
 
+Stream = Callable[[int], AsyncGenerator[str, None]]
+"""Yields the pieces of the output for a prompt, by its number; raises unless the output is whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Struck:
     """A running fleet: a stream of it by the number of its prompt, and the strike."""
 
-    stream: Callable[[int], AsyncGenerator[str, None]]
+    stream: Stream
     strike: Callable[[], Awaitable[None]]
     is_deterministic: bool
 

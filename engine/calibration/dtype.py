@@ -30,11 +30,8 @@ def resolve_dtype(asked: torch.dtype | None, device: torch.device, config: Mappi
         return asked
     if device.type != "cpu":
         return torch.bfloat16
-    return cpu_dtype(checkpoint_dtype(config), multiplies_bfloat16(processor_features(), os.environ))
-
-
-def cpu_dtype(checkpoint: str, has_products: bool) -> torch.dtype:
-    return torch.bfloat16 if checkpoint == "bfloat16" and has_products else torch.float32
+    has_products = multiplies_bfloat16(processor_features(), os.environ)
+    return torch.bfloat16 if has_products and checkpoint_dtype(config) == "bfloat16" else torch.float32
 
 
 def checkpoint_dtype(config: Mapping[str, Any]) -> str:

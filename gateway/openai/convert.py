@@ -54,21 +54,24 @@ _STRUCTURED_NAMES = {
 }
 
 
-def param_of(field: str) -> str:
-    """Return the name in the HTTP body of a field of the contract: `sampling.top_p` is `top_p`."""
-    return "messages" if field == "chat" else renamed(field, _RENAMED)
+def param_of(field: str, body: ChatBody | CompletionBody | None = None) -> str:
+    """Return the name in the HTTP body of a field of the contract: `sampling.top_p` is `top_p`.
+
+    Some fields have several names, of which `body` decides.
+    """
+    return "messages" if field == "chat" else renamed(field, _RENAMED | _names_in(body))
 
 
-def names_in(body: ChatBody | CompletionBody) -> Callable[[str], str]:
-    """Return `param_of` for this body: some fields of the contract have several names in one."""
-    names = dict(_RENAMED)
-    if body.structured_outputs is not None:
+def _names_in(body: ChatBody | CompletionBody | None) -> dict[str, str]:
+    """Return the names of fields that have others in another body."""
+    names: dict[str, str] = {}
+    if body is not None and body.structured_outputs is not None:
         names |= _STRUCTURED_NAMES
     if isinstance(body, ChatBody):
         names["sampling.logprobs"] = "top_logprobs"
         if body.max_completion_tokens is not None:
             names["stop.max_tokens"] = "max_completion_tokens"
-    return lambda field: "messages" if field == "chat" else renamed(field, names)
+    return names
 
 
 def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: int) -> Generation:

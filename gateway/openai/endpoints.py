@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,7 +14,7 @@ from gateway.bodies import read_body
 from gateway.errors import invalid
 from gateway.fleet import FleetClient, Vocabulary
 from gateway.generations import Generation, begin_all, complete_all
-from gateway.openai.convert import chat_generation, completion_generations, names_in
+from gateway.openai.convert import chat_generation, completion_generations, param_of
 from gateway.openai.models import detokenize, model_json, tokenize
 from gateway.openai.responses import Echo, Writer
 from gateway.openai.schema import (
@@ -90,12 +91,14 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         logprobs: bool,
         echo: bool = False,
     ) -> Response:
-        request.state.param_of = names_in(body)
+        request.state.param_of = partial(param_of, body=body)
         vocabulary: Vocabulary = await fleet.vocabulary() if logprobs else ()
-        tells_prompts = bool(body.return_token_ids)
-        prompts = [await _tokens(fleet, generation) for generation in generations] if tells_prompts else ()
-        writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs, prompts)
-        echoes = [await _echo(fleet, generation, body) for generation in generations] if echo else ()
+        needs_prompts = echo or body.return_token_ids
+        prompts = [await _tokens(fleet, generation) for generation in generations] if needs_prompts else []
+        told = prompts if body.return_token_ids else ()
+        writer = Writer(body, shape, model, int(time.time()), vocabulary, logprobs, told)
+        asked = zip(generations, prompts, strict=True) if echo else ()
+        echoes = [await _echo(fleet, generation, token_ids, body) for generation, token_ids in asked]
         if body.stream:
             runnings = await unless_gone(request, begin_all(fleet, generations))
             return EventStream(writer.chunks(runnings, echoes), promise_headers(runnings[0].accepted))
@@ -116,9 +119,10 @@ async def _tokens(fleet: FleetClient, generation: Generation) -> tuple[int, ...]
     return token_ids if most is None else token_ids[-most:]
 
 
-async def _echo(fleet: FleetClient, generation: Generation, body: ChatBody | CompletionBody) -> Echo:
+async def _echo(
+    fleet: FleetClient, generation: Generation, token_ids: tuple[int, ...], body: ChatBody | CompletionBody
+) -> Echo:
     prompt, alone = generation.prompt, isinstance(body, CompletionBody) and body.max_tokens == 0
-    token_ids = await _tokens(fleet, generation)
     if isinstance(prompt, str) and generation.truncate_prompt_tokens is None:
         return Echo(prompt, token_ids, alone)
     return Echo(await fleet.sdk.detokenize(token_ids, skip_special_tokens=False), token_ids, alone)

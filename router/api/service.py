@@ -117,7 +117,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         is_pending = self._pending.cancel((tenant, request.request_id))
         running = is_pending or self._shell.core.is_running(tenant, request.request_id)
         self._shell.submit(CancelAsked(tenant, request.request_id))
-        # Otherwise a client calls every router, and each says whether it ran the request: none may be faster.
+        # Only where a client cannot call the others itself: a notice may be faster than such a call, which
+        # would then respond that the request was not running.
         if self._shares_port:
             with contextlib.suppress(StoreUnavailable):  # what runs here has been ended
                 await self._shell.store.publish_cancel(self._shell.router_id, tenant, request.request_id)
