@@ -68,9 +68,12 @@ async def test_streams_of_one_client_are_spread_and_outlive_a_router(
         envoy_before(fleet.router_addresses, tmp_path) as door,
         AsyncClient([door], timeout=Timeout(connect_s=PATIENCE_S)) as client,
     ):
-        expected = await asyncio.gather(
-            *(tokens_of(client, seed, asyncio.Event()) for seed in range(NUM_STREAMS))
-        )
+        # Envoy spreads evenly once it has a connection to each router. If the first round leaves a router
+        # without one, the second reaches it.
+        for _ in range(2):
+            expected = await asyncio.gather(
+                *(tokens_of(client, seed, asyncio.Event()) for seed in range(NUM_STREAMS))
+            )
         begun = [asyncio.Event() for _ in range(NUM_STREAMS)]
         streams = [asyncio.create_task(tokens_of(client, seed, begun[seed])) for seed in range(NUM_STREAMS)]
         await asyncio.gather(*(event.wait() for event in begun))
@@ -78,4 +81,4 @@ async def test_streams_of_one_client_are_spread_and_outlive_a_router(
         received = await asyncio.gather(*streams)
     assert [tokens for tokens, _ in received] == [tokens for tokens, _ in expected]
     assert not any(resumes for _, resumes in expected)
-    assert 0 < sum(resumes for _, resumes in received) < NUM_STREAMS, "one router served all"
+    assert sum(resumes for _, resumes in received) == NUM_STREAMS // 2, "each router had half"
