@@ -9,7 +9,7 @@ import pytest
 
 from tests.compose.engine import bring_back, container, metrics_of, run
 from tests.compose.streams import NUM_STREAMS, NUM_TOKENS, Doors, under
-from tests.compose.test_compose import replace
+from tests.compose.test_compose import build_anew, replace
 
 pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(2400)]
 
@@ -30,6 +30,7 @@ def pause_a_router() -> None:
 
 
 def replace_both_routers() -> None:
+    build_anew("router")
     for router in ROUTERS:
         replace(router)
 
