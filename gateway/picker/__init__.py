@@ -10,6 +10,6 @@ serves it. In reading order:
 - `pool`: the gateways that serve.
 - `metrics`: what was decided.
 
-May import what `gateway` may. Nothing here is on the way of a response, unless `--relay-responses` asks for
-it.
+May import what `gateway` may. Nothing here is on the way of a response, unless the proxy sends
+response bodies FULL_DUPLEX_STREAMED.
 """

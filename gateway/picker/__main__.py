@@ -47,9 +47,7 @@ async def serve(config: PickerConfig) -> None:
     watching = asyncio.create_task(pool.run(), name="pool")
     try:
         async with FleetClient(config.routers, config.credentials, CONNECT_S) as fleet:
-            service = PickerService(
-                pool, fleet, metrics, config.max_body_bytes, relays_responses=config.relay_responses
-            )
+            service = PickerService(pool, fleet, metrics, config.max_body_bytes)
             await _serve(config, service, pool, metrics_server.address)
     finally:
         watching.cancel()

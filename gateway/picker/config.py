@@ -29,7 +29,6 @@ class PickerConfig:
     tls_cert: Path | None
     tls_key: Path | None
     insecure_listen: bool
-    relay_responses: bool
     max_body_bytes: int
     metrics_port: int
     drain_s: float
@@ -114,11 +113,6 @@ def flags() -> argparse.ArgumentParser:
         "--insecure-listen",
         action="store_true",
         help="allow clear text beyond loopback, on a trusted network",
-    )
-    add(
-        "--relay-responses",
-        action="store_true",
-        help="stay until a response is complete, for proxies that take the picker's end for an error",
     )
     add(
         "--max-body-bytes",

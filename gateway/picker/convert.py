@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import orjson
 from google.protobuf.struct_pb2 import Struct
@@ -19,6 +20,7 @@ _NAMESPACE = "envoy.lb"
 _SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 _PIECE_BYTES = 60_000
 """Envoy takes less than 64 KiB of a body in one message."""
+FULL_DUPLEX = pb.BODY_MODE_FULL_DUPLEX_STREAMED
 
 Request = pb.ProcessingRequest
 Response = pb.ProcessingResponse
@@ -52,11 +54,26 @@ def _subset(request: Request) -> frozenset[str] | None:
     return frozenset(text.strip() for text in texts)
 
 
-def body_mode(request: Request) -> pb.BodyMode:
-    """Return how the proxy sends the body; one that does not say does it as pickers are asked to support."""
-    if not request.HasField("protocol_config"):
-        return pb.BODY_MODE_FULL_DUPLEX_STREAMED
-    return request.protocol_config.request_body_mode
+@dataclass(frozen=True, slots=True)
+class BodyModes:
+    """How the proxy sends the bodies of an HTTP request and of its response.
+
+    `FULL_DUPLEX`: the proxy goes on with the pieces that the picker sends back, and with nothing else. Other
+    modes: a body stays as it is, unless the picker replaces it.
+    """
+
+    request: pb.BodyMode
+    response: pb.BodyMode
+
+
+def body_modes(first: Request) -> BodyModes:
+    """Return the modes by the first part of a stream.
+
+    A proxy that names none uses the one that endpoint pickers are asked to support: `FULL_DUPLEX`.
+    """
+    if not first.HasField("protocol_config"):
+        return BodyModes(FULL_DUPLEX, FULL_DUPLEX)
+    return BodyModes(first.protocol_config.request_body_mode, first.protocol_config.response_body_mode)
 
 
 def undecided_to_pb() -> Response:
@@ -87,31 +104,30 @@ def problem_to_pb(head: Head, problem: Problem) -> Response:
     )
 
 
-def pieces_to_pb(piece: pb.HttpBody) -> list[Response]:
-    """Return the responses that pass on a piece of the body of an HTTP request."""
-    return [Response(request_body=pb.BodyResponse(response=_streamed(part))) for part in _small_enough(piece)]
-
-
-def relayed_to_pb(request: Request, *, replaces: bool) -> list[Response]:
-    """Return the responses that leave a part as it is. `replaces`: what comes back replaces the body."""
-    match request.WhichOneof("request"):
+def relayed_to_pb(part: Request, modes: BodyModes) -> list[Response]:
+    """Return the responses that leave a part as it is."""
+    match part.WhichOneof("request"):
+        case "request_body":
+            return [Response(request_body=body) for body in _relayed(part.request_body, modes.request)]
         case "request_trailers":
             return [Response(request_trailers=pb.TrailersResponse())]
         case "response_headers":
             return [Response(response_headers=pb.HeadersResponse())]
+        case "response_body":
+            return [Response(response_body=body) for body in _relayed(part.response_body, modes.response)]
         case "response_trailers":
             return [Response(response_trailers=pb.TrailersResponse())]
-        case "response_body" if replaces:
-            pieces = _small_enough(request.response_body)
-            return [Response(response_body=pb.BodyResponse(response=_streamed(piece))) for piece in pieces]
-        case "response_body":
-            return [Response(response_body=pb.BodyResponse())]
         case _:
             return []
 
 
-def _streamed(piece: pb.HttpBody) -> pb.CommonResponse:
-    return pb.CommonResponse(body_mutation=pb.BodyMutation(streamed_response=piece))
+def _relayed(body: pb.HttpBody, mode: pb.BodyMode) -> list[pb.BodyResponse]:
+    if mode != FULL_DUPLEX:
+        return [pb.BodyResponse()]
+    return [
+        pb.BodyResponse(response=pb.CommonResponse(body_mutation=pb.BodyMutation(streamed_response=piece)))
+        for piece in _small_enough(body)
+    ]
 
 
 def _small_enough(piece: pb.HttpBody) -> list[pb.HttpBody]:

@@ -7,6 +7,10 @@ The decision needs the whole body, so that it can be quoted. How the proxy sends
     other modes, no body  head ──▶ the answer, unquoted
 
 Then the stream ends, and the proxy goes on without the picker: what gateways respond never comes here.
+
+A response whose body is sent FULL_DUPLEX_STREAMED is the exception. Pieces that the proxy sends before it
+learns of the end would be lost, so the picker stays until the response is complete, and sends back each part
+as it is.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ from baton.picker.v1 import ext_proc_pb2 as pb
 from gateway.errors import Problem
 from gateway.fleet import FleetClient
 from gateway.picker.convert import (
+    FULL_DUPLEX,
+    BodyModes,
     Request,
     Response,
-    body_mode,
+    body_modes,
     head_from_pb,
     picked_to_pb,
-    pieces_to_pb,
     problem_to_pb,
     relayed_to_pb,
     undecided_to_pb,
@@ -39,11 +44,7 @@ NAME = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 
 class PickerService:
-    """Picks a gateway for each HTTP request, or responds to it.
-
-    With `relays_responses` the stream stays open until the response is complete, for proxies that take its
-    end for an error.
-    """
+    """Picks a gateway for each HTTP request, or responds to it."""
 
     def __init__(
         self,
@@ -51,14 +52,11 @@ class PickerService:
         fleet: FleetClient,
         metrics: PickerMetrics,
         max_body_bytes: int,
-        *,
-        relays_responses: bool = False,
     ) -> None:
         self._pool = pool
         self._fleet = fleet
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
-        self._relays_responses = relays_responses
 
     def add_to(self, server: grpc.aio.Server) -> None:
         process = grpc.stream_stream_rpc_method_handler(
@@ -83,10 +81,12 @@ class PickerService:
                 f"the first part is {kind}; accepted: request_headers (request_header_mode: SEND)",
             )
         head = head_from_pb(first)
-        mode = pb.BODY_MODE_UNSPECIFIED if head.is_whole else body_mode(first)
-        if mode == pb.BODY_MODE_FULL_DUPLEX_STREAMED:
-            responses = self._streamed(head, parts)
-        elif mode == pb.BODY_MODE_BUFFERED:
+        modes = body_modes(first)
+        if head.is_whole:
+            responses = self._headless(head)
+        elif modes.request == FULL_DUPLEX:
+            responses = self._streamed(head, parts, modes)
+        elif modes.request == pb.BODY_MODE_BUFFERED:
             responses = self._buffered(head, parts)
         else:
             responses = self._headless(head)
@@ -94,10 +94,9 @@ class PickerService:
             yield response
             if response.HasField("immediate_response"):
                 return
-        if self._relays_responses:
-            replaces = first.protocol_config.response_body_mode == pb.BODY_MODE_FULL_DUPLEX_STREAMED
+        if modes.response == FULL_DUPLEX:
             async for part in parts:
-                for response in relayed_to_pb(part, replaces=replaces):
+                for response in relayed_to_pb(part, modes):
                     yield response
 
     async def _headless(self, head: Head) -> AsyncIterator[Response]:
@@ -109,8 +108,13 @@ class PickerService:
         if part is not None:
             yield _to_pb(head, await self._decide(head, part.request_body.body), with_body=True)
 
-    async def _streamed(self, head: Head, parts: AsyncIterator[Request]) -> AsyncIterator[Response]:
-        """Hold a body back until it is complete, or too large for a gateway, which then says so."""
+    async def _streamed(
+        self, head: Head, parts: AsyncIterator[Request], modes: BodyModes
+    ) -> AsyncIterator[Response]:
+        """Hold a body back until it is complete, or too large for a gateway, which then says so.
+
+        The gateway may respond before the rest of such a body has come.
+        """
         held: list[Request] = []
         is_complete, size = False, 0
         async for part in parts:
@@ -122,11 +126,11 @@ class PickerService:
         body = b"".join(part.request_body.body for part in held) if is_complete else b""
         yield _to_pb(head, await self._decide(head, body))
         for part in held:
-            for response in _passed_on(part):
+            for response in relayed_to_pb(part, modes):
                 yield response
         while not is_complete and (next_part := await anext(parts, None)) is not None:
             is_complete = _ends(next_part)
-            for response in _passed_on(next_part):
+            for response in relayed_to_pb(next_part, modes):
                 yield response
 
     async def _decide(self, head: Head, body: bytes) -> Decision:
@@ -139,12 +143,6 @@ class PickerService:
 
 def _ends(part: Request) -> bool:
     return part.HasField("request_trailers") or part.request_body.end_of_stream
-
-
-def _passed_on(part: Request) -> list[Response]:
-    if part.HasField("request_body"):
-        return pieces_to_pb(part.request_body)
-    return relayed_to_pb(part, replaces=False)
 
 
 def _to_pb(head: Head, decision: Decision, *, with_body: bool = False) -> Response:

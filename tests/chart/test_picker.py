@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.picker.config import parse_config
-from tests.chart.parts import LAPTOP, arguments, chart, of_kind, pod, selects, workloads
+from tests.chart.parts import LAPTOP, arguments, chart, of_kind, pod, selects, value_of, workloads
 from tests.chart.test_channels import allowed
 
 pytestmark = pytest.mark.helm
@@ -59,6 +59,14 @@ def test_it_watches_every_gateway_by_the_name_of_its_certificate(
     assert ("--insecure-listen" in given) != is_secured
     if is_secured:
         assert gateways.host in arguments(workloads(objects)["certificates"])
+
+
+def test_it_waits_for_streams_as_long_as_a_gateway() -> None:
+    objects = workloads(chart(LAPTOP, ON))
+    picker, gateway = objects["picker"], objects["gateway"]
+    assert value_of(picker, "--drain-s") == value_of(gateway, "--drain-s")
+    waits = {pod(workload)["terminationGracePeriodSeconds"] for workload in (picker, gateway)}
+    assert waits == {330}
 
 
 def test_it_may_call_gateways_and_routers_that_few_others_may() -> None:

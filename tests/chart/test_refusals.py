@@ -34,9 +34,9 @@ CASES = {
     "pools.picker has the name of another part": ["pools.picker.role=decode", "pools.picker.replicas=1"],
     "picker.enabled is set, but gateway.enabled is false": ["picker.enabled=true", "gateway.enabled=false"],
     "picker.inferencePool.enabled is set, but picker.enabled is false": ["picker.inferencePool.enabled=true"],
-    "picker.drain.graceSeconds is 45 for picker; accepted: at least 70": [
+    "picker.drain.graceSeconds is 330 for picker; accepted: at least 610": [
         "picker.enabled=true",
-        "picker.drain.seconds=60",
+        "picker.drain.seconds=600",
     ],
     "fleet.flags.dtype is auto, but pools with and without gpu": ["pools.decode.gpu.count=1"],
     "pools.decode.rdma.resource is missing": ["pools.decode.rdma.count=1"],

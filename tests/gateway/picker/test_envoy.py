@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -59,12 +60,12 @@ async def behind(fleet: Fleet, tmp_path: Path, request: pytest.FixtureRequest) -
         envoy = await stack.enter_async_context(
             running_envoy(request.param, tmp_path, picker.address, addresses)
         )
-
-        async def serves() -> bool:
-            return (await envoy.http.get("/v1/models")).status_code == 200
-
-        await until(serves, "a gateway serves")
+        await until(lambda: serves(envoy), "a gateway serves")
         yield Behind(fleet, gateways, picker, envoy)
+
+
+async def serves(envoy: Envoy) -> bool:
+    return (await envoy.http.get("/v1/models")).status_code == 200
 
 
 async def streamed(
@@ -79,6 +80,17 @@ async def streamed(
             if started is not None and b"data: {" in received:
                 started.set()
     return [event for event in received.split(b"\n\n") if not event.startswith(b":")]
+
+
+async def streaming(behind: Behind) -> list[tuple[dict[str, str], asyncio.Task[list[bytes]]]]:
+    """Return streams that have begun, each with the headers to send it again."""
+    calls, begun = [], []
+    for number in range(NUM_STREAMS):
+        begun.append(asyncio.Event())
+        keyed = {"idempotency-key": f"{behind.envoy.url}-{number}"}
+        calls.append((keyed, asyncio.create_task(streamed(behind.envoy.http, keyed, begun[-1]))))
+    await asyncio.gather(*(event.wait() for event in begun))
+    return calls
 
 
 def text_of(events: list[bytes]) -> str:
@@ -127,17 +139,25 @@ async def test_what_the_fleet_would_refuse_is_refused_at_once(behind: Behind) ->
     assert int(refused[0].headers["retry-after-ms"]) == error["retry_after_ms"]
 
 
+async def test_quick_responses_are_whole(behind: Behind) -> None:
+    whole = {(await answer).content for gateway in behind.gateways for answer in quick(gateway.http)}
+    for _ in range(10):
+        answers = await asyncio.gather(*(call for _ in range(20) for call in quick(behind.envoy.http)))
+        assert [answer.status_code for answer in answers] == 20 * [200, 400]
+        assert {answer.content for answer in answers} <= whole
+
+
+def quick(http: httpx.AsyncClient) -> list[Coroutine[Any, Any, httpx.Response]]:
+    """Return calls that a gateway responds to as soon as it has them."""
+    return [http.get("/v1/models"), http.post(TEXT, content=b"{")]
+
+
 async def test_streams_of_a_killed_gateway_can_be_sent_again(behind: Behind) -> None:
-    [expected] = {text_of(await streamed(behind.envoy.http))}
-    calls = []
-    for number in range(NUM_STREAMS):
-        started = asyncio.Event()
-        keyed = {"idempotency-key": f"{behind.envoy.url}-{number}"}
-        calls.append((keyed, asyncio.create_task(streamed(behind.envoy.http, keyed, started)), started))
-    await asyncio.gather(*(started.wait() for _, _, started in calls))
+    expected = text_of(await streamed(behind.envoy.http))
+    calls = await streaming(behind)
     behind.gateways[0].process.send_signal(signal.SIGKILL)
     broken = 0
-    for keyed, call, _ in calls:
+    for keyed, call in calls:
         try:
             events = await call
         except httpx.RemoteProtocolError:
@@ -149,21 +169,46 @@ async def test_streams_of_a_killed_gateway_can_be_sent_again(behind: Behind) -> 
     assert {text_of(events) for events in later} == {expected}
 
 
-async def test_streams_do_not_notice_that_the_picker_dies(behind: Behind) -> None:
-    started = [asyncio.Event() for _ in range(NUM_STREAMS)]
-    calls = [asyncio.create_task(streamed(behind.envoy.http, started=event)) for event in started]
-    await asyncio.gather(*(event.wait() for event in started))
-    behind.picker.process.send_signal(signal.SIGKILL)
-    await behind.picker.process.wait()
-    assert len({text_of(events) for events in await asyncio.gather(*calls)}) == 1
+@pytest.mark.parametrize("behind", ["original_dst"], indirect=True)
+async def test_streams_past_a_killed_picker_go_on(behind: Behind) -> None:
+    expected = text_of(await streamed(behind.envoy.http))
+    calls = await streaming(behind)
+    await kill(behind.picker)
+    assert {text_of(await call) for _, call in calls} == {expected}
+    async with another_picker(behind):
+        assert text_of(await streamed(behind.envoy.http)) == expected
+    await assert_fleet_is_free(behind)
+
+
+@pytest.mark.parametrize("behind", ["override_host"], indirect=True)
+async def test_streams_through_a_killed_picker_can_be_sent_again(behind: Behind) -> None:
+    expected = text_of(await streamed(behind.envoy.http))
+    calls = await streaming(behind)
+    await kill(behind.picker)
+    for _, call in calls:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await call
+    async with another_picker(behind):
+        again = await asyncio.gather(*(streamed(behind.envoy.http, keyed) for keyed, _ in calls))
+        assert {text_of(events) for events in again} == {expected}
+    await assert_fleet_is_free(behind)
+
+
+async def kill(picker: Picker) -> None:
+    picker.process.send_signal(signal.SIGKILL)
+    await picker.process.wait()
+
+
+@asynccontextmanager
+async def another_picker(behind: Behind) -> AsyncIterator[None]:
+    """Run a picker at the address of the killed one, without which Envoy serves nobody."""
     assert (await behind.envoy.http.get("/v1/models")).status_code >= 500
-    routers = behind.fleet.router_addresses
     addresses = [gateway.url.removeprefix("http://") for gateway in behind.gateways]
-    async with running_picker(addresses, routers, listen=behind.picker.address):
+    async with running_picker(addresses, behind.fleet.router_addresses, listen=behind.picker.address):
+        await until(lambda: serves(behind.envoy), "another picker takes over")
+        yield
 
-        async def serves() -> bool:
-            return (await behind.envoy.http.get("/v1/models")).status_code == 200
 
-        await until(serves, "another picker takes over")
-    async with AsyncClient(routers) as client:
+async def assert_fleet_is_free(behind: Behind) -> None:
+    async with AsyncClient(behind.fleet.router_addresses) as client:
         await assert_all_is_freed(behind.fleet, client)

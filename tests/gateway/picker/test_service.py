@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
-import grpc
+import grpc.aio
 import pytest
 import pytest_asyncio
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.picker.v1 import ext_proc_pb2 as pb
 from baton.v1 import errors_pb2, inference_pb2
 from gateway.picker.decision import choose
-from gateway.picker.service import NAME
 from tests.baton.scripted_service import BREAK, ScriptedRouter
 from tests.fleet.driving import until
+from tests.gateway.picker.asking import MODEL, TEXT, Asking, endpoint_of, head, passed_on, piece, serves
 from tests.gateway.picker.running import running_picker
 from tests.gateway.running import running_gateway
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
-ENDPOINT = "x-gateway-destination-endpoint"
-TEXT = "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]
 ASKED = {"prompt": "The list is", "max_tokens": 8}
 REFUSED = inference_pb2.QuoteResponse(
@@ -40,82 +36,6 @@ REFUSED = inference_pb2.QuoteResponse(
     ),
 )
 ACCEPTED = inference_pb2.QuoteResponse(verdict=inference_pb2.VERDICT_ACCEPTED, prompt_tokens=3)
-MODEL = inference_pb2.ListModelsResponse(
-    models=[inference_pb2.Model(name="m", max_context_tokens=100, vocab_size=10, fingerprint="f")]
-)
-DUPLEX = pb.ProtocolConfiguration(
-    request_body_mode=pb.BODY_MODE_FULL_DUPLEX_STREAMED, response_body_mode=pb.BODY_MODE_FULL_DUPLEX_STREAMED
-)
-
-
-@dataclass(frozen=True)
-class Asking:
-    """A picker that is asked, and what is behind it."""
-
-    router: ScriptedRouter
-    gateways: tuple[str, ...]
-    channel: grpc.aio.Channel
-
-    async def ask(self, *parts: pb.ProcessingRequest) -> list[pb.ProcessingResponse]:
-        """Send the parts, and return all responses; the picker ends the stream by itself."""
-        call = self.channel.stream_stream(
-            f"/{NAME}/Process",
-            request_serializer=pb.ProcessingRequest.SerializeToString,
-            response_deserializer=pb.ProcessingResponse.FromString,
-        )()
-        for part in parts:
-            await call.write(part)
-        return [response async for response in call]
-
-    async def post(self, body: Any, path: str = TEXT, **headers: Any) -> list[pb.ProcessingResponse]:
-        return await self.ask(head(path, **headers), piece(json.dumps(body).encode(), ends=True))
-
-
-def head(
-    path: str = TEXT,
-    *,
-    method: str = "POST",
-    subset: Sequence[str] | None = None,
-    config: pb.ProtocolConfiguration | None = DUPLEX,
-    **headers: str,
-) -> pb.ProcessingRequest:
-    fields = {":method": method, ":path": path} | {
-        name.replace("_", "-"): text for name, text in headers.items()
-    }
-    part = pb.ProcessingRequest(
-        request_headers=pb.HttpHeaders(
-            headers=pb.HeaderMap(
-                headers=[pb.HeaderValue(key=key, raw_value=text.encode()) for key, text in fields.items()]
-            ),
-            end_of_stream=method == "GET",
-        ),
-        protocol_config=config,
-    )
-    if subset is not None:
-        part.metadata_context.filter_metadata["envoy.lb.subset_hint"].update({f"{ENDPOINT}-subset": subset})
-    return part
-
-
-def piece(body: bytes, *, ends: bool = False) -> pb.ProcessingRequest:
-    return pb.ProcessingRequest(request_body=pb.HttpBody(body=body, end_of_stream=ends))
-
-
-def endpoint_of(response: pb.ProcessingResponse) -> str:
-    """Return the gateway that a response names, in the header and in the metadata alike."""
-    kind = response.WhichOneof("response")
-    assert kind in {"request_headers", "request_body"}
-    [option] = getattr(response, kind).response.header_mutation.set_headers
-    named = option.header.raw_value.decode()
-    assert (option.header.key, option.append_action) == (ENDPOINT, 2)
-    namespace: Any = response.dynamic_metadata["envoy.lb"]
-    assert namespace[ENDPOINT] == named
-    return named
-
-
-def passed_on(responses: Sequence[pb.ProcessingResponse]) -> tuple[bytes, list[bool]]:
-    """Return the body that the proxy sends on, and which of its pieces says that it is the last."""
-    pieces = [response.request_body.response.body_mutation.streamed_response for response in responses]
-    return b"".join(part.body for part in pieces), [part.end_of_stream for part in pieces]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -140,11 +60,6 @@ async def asking(router: ScriptedRouter) -> AsyncIterator[Asking]:
         await until(lambda: serves(channel), "the picker is ready")
         await until(picks_both, "both gateways serve")
         yield asking
-
-
-async def serves(channel: grpc.aio.Channel, name: str = NAME) -> bool:
-    found = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name))
-    return bool(found.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -299,40 +214,6 @@ async def test_a_gateway_that_reaches_no_router_is_not_picked() -> None:
         for _ in range(4):
             [response] = await asking.ask(head(method="GET"))
             assert endpoint_of(response) == gateways[1]
-
-
-async def test_a_relayed_response_stays_as_it_is() -> None:
-    async with ScriptedRouter(ListModels=MODEL) as router, AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(running_gateway([router.address]))
-        served = gateway.url.removeprefix("http://")
-        picker = await stack.enter_async_context(
-            running_picker([served], [router.address], "--relay-responses")
-        )
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel(picker.address))
-        await until(lambda: serves(channel), "the picker is ready")
-        call = channel.stream_stream(
-            f"/{NAME}/Process",
-            request_serializer=pb.ProcessingRequest.SerializeToString,
-            response_deserializer=pb.ProcessingResponse.FromString,
-        )()
-        parts = [
-            head(method="GET"),
-            pb.ProcessingRequest(response_headers=pb.HttpHeaders()),
-            pb.ProcessingRequest(response_body=pb.HttpBody(body=b"data: 1\n\n")),
-            pb.ProcessingRequest(response_body=pb.HttpBody(end_of_stream=True)),
-        ]
-        received: list[Any] = []
-        for part in parts:
-            await call.write(part)
-            received.append(await call.read())
-        await call.done_writing()
-        assert await call.read() is grpc.aio.EOF
-        assert endpoint_of(received[0]) == served
-        assert received[1].WhichOneof("response") == "response_headers"
-        relayed = [
-            response.response_body.response.body_mutation.streamed_response for response in received[2:]
-        ]
-        assert [(part.body, part.end_of_stream) for part in relayed] == [(b"data: 1\n\n", False), (b"", True)]
 
 
 @given(st.lists(st.text(max_size=3), unique=True), st.none() | st.frozensets(st.text(max_size=3)))
