@@ -33,7 +33,7 @@ help: ## list the commands
 setup: $(READY) ## make .venv from the lock file; does nothing when it is up to date
 
 # Locked packages come first and without their dependencies, so only torch asks for torch.
-$(READY): pyproject.toml requirements/dev.lock
+$(READY): pyproject.toml requirements/dev.lock kernels/native/ops.c kernels/native/build.py
 	@test -n "$(PYTHON)" || { echo "Baton needs Python 3.11 or newer; name one with 'make PYTHON=...'" >&2; exit 1; }
 	@echo "Setting up .venv; the download of torch takes longest"
 	"$(PYTHON)" -m venv .venv
@@ -41,6 +41,7 @@ $(READY): pyproject.toml requirements/dev.lock
 	$(PIP) install "$$(sed -n 's/^  "\(torch==.*\)",$$/\1/p' pyproject.toml)" $(TORCH_PIP_ARGS)
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	$(PIP) check
+	$(BIN)/python -m kernels.native.build
 	@touch $@
 
 .PHONY: demo

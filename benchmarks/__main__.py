@@ -74,6 +74,7 @@ COMMANDS: dict[str, Command] = {
     "cancel": Command("failures.cancel", "how soon an ended request frees its resources, phase by phase"),
     "verification": Command("costs.verification", "the cost of checksums, and of relaying each token once"),
     "step-error": Command("costs.step_error", "the error of the cost model"),
+    "cpu": Command("costs.cpu", "steps on a CPU with native ops, and in PyTorch alone"),
     "deterministic": Command("costs.deterministic", "the cost of deterministic mode"),
     "quantisation": Command("costs.quantisation", "the change of logits by 8 bits, and the gain in memory"),
     "grammars": Command("costs.grammars", "the cost of output formats", has_model=False, seeds=THREE_SEEDS),

@@ -179,7 +179,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--no-fusion",
         dest="fusion",
         action="store_false",
-        help="on a GPU, keep the model's own modules instead of fused ones, to debug",
+        help="keep the model's own modules instead of fused ones, to debug",
     )
     add(
         "--threads",

@@ -21,6 +21,7 @@ from engine.calibration.sweep import Step, make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model
+from kernels.native.library import computes
 from reporting.progress import tracked
 from reporting.section import Section, markdown
 from reporting.tables import cell
@@ -69,7 +70,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
-    model = load_model(args.model, DTYPES[args.dtype], torch.device("cpu"), deterministic=deterministic)
+    dtype, device = DTYPES[args.dtype], torch.device("cpu")
+    fused = not deterministic and computes(device, dtype)  # as a worker does
+    model = load_model(args.model, dtype, device, deterministic=deterministic, fused=fused)
     return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
 
 

@@ -38,7 +38,7 @@ class ModelRunner:
         self.model = model
         self.pool = pool
         self._rows: KVRows | None = None
-        if model.device.type == "cpu" and not model.is_fused:
+        if model.device.type == "cpu":
             self._rows = PoolRows(pool) if pool.layout.stored is None else QuantisedRows(pool)
         self._share = model.facts.num_q_heads // model.facts.num_kv_heads
         self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)
@@ -100,7 +100,7 @@ class ModelRunner:
             return KernelAttention(self.pool, batch, order, span=self.span)
         if self.model.is_deterministic:
             return TiledAttention(self._rows, batch, order, self._share, self._heights)
-        return CpuAttention(self._rows, batch, order)
+        return CpuAttention(self.pool, self._rows, batch, order)
 
 
 def pad_step(batch: StepBatch, vocab_size: int) -> StepBatch:

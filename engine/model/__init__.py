@@ -12,7 +12,7 @@
     attention             the attention function of the models, and its kernels on a GPU
     cpu_attention         attention on a CPU
     dry_run               sees what each layer asks of attention
-    fusion                fused modules in place of the model's own, on a GPU
+    fusion                fused modules in place of the model's own, where they fit
     deterministic         layers and attention whose bits do not depend on the other rows of a step
 
 Of the engine it imports `engine.kv`. Its own files import downwards: `model` → `deterministic`, `fusion` →

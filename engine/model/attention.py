@@ -36,6 +36,22 @@ class AttentionStep(Protocol):
         """
 
 
+class RotatingStep(AttentionStep, Protocol):
+    """A step's attention that fused layers (`engine.model.fusion`) call, which leave rotation to it."""
+
+    def rotate_and_attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        norms: HeadNorms,
+        softmax: Softmax,
+    ) -> Tensor:
+        """Norm and rotate query and key by cos and sin [T, R], then do as `attend` does."""
+
+
 def paged_attention(
     module: torch.nn.Module,
     query: Tensor,

@@ -69,7 +69,7 @@ class Model:
 
     @property
     def is_fused(self) -> bool:
-        """Whether its steps have to be `KernelAttention`."""
+        """Whether its steps have to be `RotatingStep`s."""
         return bool(self.fusion.replaced)
 
     def block_layout(self, block_size: int) -> BlockLayout:

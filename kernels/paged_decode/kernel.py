@@ -17,6 +17,7 @@ from torch import Tensor
 from kernels.checks import scales_strides
 from kernels.language import tl, triton
 from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, num_sms, pad_to_dot
+from kernels.native import ops as native
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import attend_tiles, normalise, tile_len
 from kernels.paged_decode.reference import paged_decode_reference
@@ -218,6 +219,8 @@ def paged_decode(
     if num_splits is not None and not 1 <= num_splits <= MAX_SPLITS:
         raise ValueError(f"num_splits is {num_splits}; accepted: None, or 1 to {MAX_SPLITS}")
     if query.dtype == torch.float64 or not can_launch(_paged_decode_kernel, query.device):
+        if native.decodes(query, kv_layer):
+            return native.paged_decode(query, kv_layer, block_tables, context_lens, softmax)
         return paged_decode_reference(query, kv_layer, block_tables, context_lens, softmax, kv_scales)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if not out.numel():

@@ -24,6 +24,7 @@ from kernels.add_rms_norm.kernel import weighted
 from kernels.checks import FLOAT_DTYPES, KV_LIMITS, check_tensor, scales_strides
 from kernels.language import tl, triton
 from kernels.launch import can_launch, next_power_of_2
+from kernels.native import ops as native
 from kernels.rope_store_kv.reference import NO_NORMS, HeadNorms, rope_store_kv_reference
 from kernels.store_kv.kernel import check_store, in_steps, largest, quantise_rows
 
@@ -203,6 +204,12 @@ def rope_store_kv(
     check_tensor("norms.query", norms.query, (head_dim,), (key.dtype,), device)
     check_tensor("norms.key", norms.key, (head_dim,), (key.dtype,), device)
     if query.dtype == torch.float64 or not can_launch(_rope_store_kv_kernel, device):
+        if native.rotates(query, cos, sin, kv_layer):
+            weights = norms.query, norms.key
+            return native.rope_store_kv(
+                query, key, value, cos, sin, kv_layer, slot_mapping, *weights, norms.eps,
+                unit_offset=norms.unit_offset,
+            )  # fmt: skip
         return rope_store_kv_reference(
             query, key, value, cos, sin, kv_layer, slot_mapping, kv_scales, norms=norms
         )

@@ -17,3 +17,9 @@ def interpreter() -> Iterator[Interpreter]:
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing that was compiled before counts."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine for which no native ops were built: references compute on its processor."""
+    monkeypatch.setattr("kernels.native.library.library", lambda: None)

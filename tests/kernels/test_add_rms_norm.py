@@ -28,7 +28,7 @@ def make(num_tokens: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("norm", "unit_offset"), NORMS.values(), ids=NORMS)
 def test_without_a_gpu_it_is_transformers_norm_of_the_sum_bit_by_bit(
-    norm: type[nn.Module], unit_offset: bool, dtype: torch.dtype
+    norm: type[nn.Module], unit_offset: bool, dtype: torch.dtype, without_native: None
 ) -> None:
     x, residual, weight = make(5, 80, dtype)
     module = norm(80, EPS)

@@ -27,7 +27,7 @@ def near(got: Tensor, want: Tensor) -> None:
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_without_a_gpu_it_is_transformers_activation(activation: str) -> None:
+def test_without_a_gpu_it_is_transformers_activation(activation: str, without_native: None) -> None:
     gate_up = make(4, 37, torch.float32)
     gate, up = gate_up.chunk(2, dim=1)
     assert same_bits(gated_activation(gate_up, activation), ACT2FN[activation](gate) * up)

@@ -120,7 +120,7 @@ def test_empty_batch_gives_an_empty_result(interpreter: Interpreter) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_wrapper_computes_without_a_gpu(dtype: torch.dtype) -> None:
+def test_wrapper_computes_without_a_gpu(dtype: torch.dtype, without_native: None) -> None:
     case = make_case(LENGTHS, dtype=dtype)
     query, arguments = case.query(len(LENGTHS), 4), features("all", 4)
     got = paged_decode(query, *case.paged(), num_splits=2, **arguments)

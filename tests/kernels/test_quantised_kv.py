@@ -167,7 +167,7 @@ def test_blocks_behind_the_window_are_never_read(interpreter: Interpreter) -> No
 
 
 @pytest.mark.parametrize("stored", STORED, ids=str)
-def test_the_reference_reads_what_was_stored(stored: torch.dtype) -> None:
+def test_the_reference_reads_what_was_stored(stored: torch.dtype, without_native: None) -> None:
     key, value = randn(20, 2, 16), randn(20, 2, 16, seed=1)
     pool, slots = poisoned_pool(2, 16, 2, 16, stored=stored), torch.arange(20)
     store_kv(key, value, pool.layer(LAYER), slots, pool.scales(LAYER))

@@ -131,7 +131,7 @@ def test_reference_normalises_each_head_before_it_turns() -> None:
     assert same_bits(expected(case, arguments)[0], query)
 
 
-def test_without_a_gpu_the_reference_runs() -> None:
+def test_without_a_gpu_the_reference_runs(without_native: None) -> None:
     case = make_case()
     want = expected(case, {})
     got = rope_store_kv(*case.args())

@@ -95,7 +95,7 @@ def _measure(config: WorkerConfig, runner: ModelRunner, name: str, on_progress: 
         max_num_seqs=seqs,
         token_budget=budget,
         cuda_graphs=config.cuda_graphs,
-        fusion=config.fusion,
+        fusion=runner.model.is_fused,
     )
     return cached_sweep(
         config.cache,

@@ -8,8 +8,9 @@
     probe      runs a layer before and after, and compares
 
 A decoder layer's query, key and value products become one, and so do those of its gate. Norms include the
-addition of the residual. Rotation and the KV store are one op. A layer keeps its own modules where it lacks
-these parts, and a model that fits nothing keeps them all.
+addition of the residual. Rotation and the KV store are one op. The ops are Triton's on a GPU and
+`kernels.native` on a CPU. A layer keeps its own modules where it lacks these parts, and a model that fits
+nothing keeps them all.
 """
 
 from engine.model.fusion.replacing import NOT_FUSED, FusionReport, fuse

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from engine.model.attention import KernelAttention
+from engine.model.attention import RotatingStep
 from engine.model.int8_weights import Int8Linear
 from kernels.add_rms_norm import add_rms_norm
 from kernels.gated_activation import gated_activation
@@ -72,7 +72,7 @@ class Attention(nn.Module):
         self.norms = norms
         self.softmax = softmax
 
-    def forward(self, hidden: Tensor, rotation: Rotation, step: KernelAttention) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation, step: RotatingStep) -> Tensor:
         num_tokens = hidden.shape[0]
         heads = self.qkv(hidden).view(num_tokens, sum(self.head_split), -1)
         query, key, value = heads.split(self.head_split, dim=1)
@@ -131,7 +131,7 @@ class Layer(nn.Module):
         self.after_mlp = after_mlp
         self.next_norm = next_norm
 
-    def forward(self, hidden: Tensor, residual: Tensor, rotation: Rotation, step: KernelAttention) -> Tensor:
+    def forward(self, hidden: Tensor, residual: Tensor, rotation: Rotation, step: RotatingStep) -> Tensor:
         """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum."""
         hidden = self.after_attention(self.attention(hidden, rotation, step))
         hidden = self.mlp_norm(hidden, residual)
@@ -182,7 +182,7 @@ class Decoder(nn.Module):
         self.kinds = tuple(kinds)
 
     def forward(
-        self, input_ids: Tensor, position_ids: Tensor, step: KernelAttention, **_ignored: Any
+        self, input_ids: Tensor, position_ids: Tensor, step: RotatingStep, **_ignored: Any
     ) -> MoeModelOutputWithPast:
         """input_ids, position_ids [1, T] -> hidden states [1, T, H], which the last norm made."""
         residual = self.embed(input_ids[0])

@@ -139,7 +139,7 @@ def in_layer() -> LayerOrder:
 
 
 STEPS: dict[str, Callable[[KVPool, StepBatch], AttentionStep]] = {
-    "cpu": lambda pool, batch: CpuAttention(QuantisedRows(pool), batch, in_layer()),
+    "cpu": lambda pool, batch: CpuAttention(pool, QuantisedRows(pool), batch, in_layer()),
     "tiled": lambda pool, batch: TiledAttention(
         QuantisedRows(pool), batch, in_layer(), GROUP, Heights.agreeing(HEAD_DIM, GROUP, torch.float32)
     ),

@@ -100,7 +100,7 @@ def test_any_ragged_batch_attends_as_the_formula_says(
     lengths: list[tuple[int, int]], softmax: Softmax, block_size: int, seed: int
 ) -> None:
     scene = make_scene(lengths, block_size=block_size, group=4, seed=seed)
-    step = CpuAttention(PoolRows(scene.pool), scene.batch, LayerOrder())
+    step = CpuAttention(scene.pool, PoolRows(scene.pool), scene.batch, LayerOrder())
     got = step.attend(0, scene.query, *new_tokens(scene), softmax)
     torch.testing.assert_close(got, dense(scene, softmax), rtol=1e-9, atol=1e-9)
 
@@ -118,7 +118,7 @@ def test_a_long_and_many_short_decodes_share_no_padding() -> None:
     lengths = [(1500, 1), *[(place, 1) for place in range(12)]]
     scene = make_scene(lengths, block_size=16, group=1, seed=1)
     softmax = Softmax(0.3)
-    step = CpuAttention(PoolRows(scene.pool), scene.batch, LayerOrder())
+    step = CpuAttention(scene.pool, PoolRows(scene.pool), scene.batch, LayerOrder())
     torch.testing.assert_close(
         step.attend(0, scene.query, *new_tokens(scene), softmax), dense(scene, softmax), rtol=1e-9, atol=1e-9
     )

@@ -1,0 +1,164 @@
+"""The native ops equal their references, within the tolerances of the same ops in Triton."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.add_rms_norm import add_rms_norm, add_rms_norm_reference
+from kernels.gated_activation import gated_activation, gated_activation_reference
+from kernels.native import build, library
+from kernels.native.ops import MAX_GROUP, decodes
+from kernels.paged_attention.arguments import Softmax
+from kernels.paged_decode import paged_decode, paged_decode_reference
+from kernels.rope_store_kv import rope_store_kv
+from tests.kernels.cases import FEATURES, features, make_case
+from tests.kernels.tensors import assert_close, randn, same_bits
+from tests.kernels.test_gated_activation import near
+from tests.kernels.test_paged_decode import LENGTHS, assert_equals_reference
+from tests.kernels.test_rope_store_kv import NORMS, assert_near, expected, norms
+from tests.kernels.test_rope_store_kv import make_case as make_rope_case
+
+DTYPES = (torch.bfloat16, torch.float32)
+can_build = build.compiler() is not None and platform.machine() in build.TARGETS
+needs_library = pytest.mark.skipif(not can_build, reason="needs a C compiler, on x86-64 or ARM")
+
+
+@needs_library
+def test_setup_built_a_library_for_this_processor() -> None:
+    assert library.library() is not None, "make setup builds it; so does python -m kernels.native.build"
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("unit_offset", [False, True], ids=["llama", "gemma"])
+@pytest.mark.parametrize("size", [1, 16, 300, 4096])
+def test_adds_and_normalises(size: int, unit_offset: bool, dtype: torch.dtype) -> None:
+    x, residual = randn(9, size + 3, dtype=dtype)[:, :size], randn(9, size, dtype=dtype, seed=1)
+    weight, after = randn(size, dtype=dtype, seed=2), residual.clone()
+    got = add_rms_norm(x, after, weight, 1e-5, unit_offset=unit_offset)
+    want = add_rms_norm_reference(
+        x.double(), residual.double(), weight.double(), 1e-5, unit_offset=unit_offset
+    )
+    assert same_bits(after, residual + x)
+    rounded = add_rms_norm_reference(x, residual, weight, 1e-5, unit_offset=unit_offset)
+    assert_close(got, rounded, eps=4)
+    assert (got.double() - want).abs().max() <= 4 * torch.finfo(dtype).eps * want.abs().max()
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh", "gelu"])
+@pytest.mark.parametrize("size", [1, 37, 5000])
+def test_activates_and_multiplies(size: int, activation: str, dtype: torch.dtype) -> None:
+    gate_up = randn(5, 2 * size, dtype=dtype) * 4
+    near(gated_activation(gate_up, activation), gated_activation_reference(gate_up, activation))
+
+
+@needs_library
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh", "gelu"])
+def test_activations_at_the_ends_of_the_range(activation: str) -> None:
+    """The exponential is bounded inside; large numbers, zero and NaN come out as from torch."""
+    gate = torch.tensor([[0.0, -0.0, 1e-30, -200.0, 200.0, -1e30, 1e30, float("nan")]])
+    gate_up = torch.cat((gate, torch.ones_like(gate)), dim=1)
+    got, want = gated_activation(gate_up, activation), gated_activation_reference(gate_up, activation)
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-30, equal_nan=True)
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("rotary_dim", [4, 16, 80])
+def test_normalises_rotates_and_stores(norm: str, rotary_dim: int, dtype: torch.dtype) -> None:
+    case = make_rope_case(head_dim=80, rotary_dim=rotary_dim, dtype=dtype)
+    arguments = norms(norm, case)
+    want = expected(case, arguments)
+    got = rope_store_kv(*case.args(), **arguments)
+    assert got.is_contiguous()
+    assert_near((got, case.pool), want)
+
+
+@needs_library
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_decodes_attend(dtype: torch.dtype, feature: str) -> None:
+    case = make_case([*LENGTHS, 0], dtype=dtype)
+    query, arguments = case.query(len(LENGTHS) + 1, 4), features(feature, 4)
+    assert decodes(query, case.paged()[0])
+    got = paged_decode(query, *case.paged(), **arguments)
+    assert torch.equal(got[-1], torch.zeros_like(got[-1]))
+    assert_equals_reference(got, query, case, arguments)
+
+
+@needs_library
+@pytest.mark.parametrize("block_size", [1, 16, 24, 128])
+@pytest.mark.parametrize(("head_dim", "group"), [(8, 1), (64, 4), (80, 3), (128, MAX_GROUP), (256, 2)])
+def test_decodes_attend_in_every_size(head_dim: int, group: int, block_size: int) -> None:
+    case = make_case([1, 33, 190], head_dim=head_dim, block_size=block_size, num_kv_heads=2)
+    query, arguments = case.query(3, 2 * group), features("all", 2 * group)
+    assert_equals_reference(paged_decode(query, *case.paged(), **arguments), query, case, arguments)
+
+
+@needs_library
+def test_a_row_does_not_depend_on_the_others() -> None:
+    case = make_case([5, 70, 130], dtype=torch.bfloat16)
+    query, (kv_layer, tables, lens) = case.query(3, 4), case.paged()
+    together = paged_decode(query, kv_layer, tables, lens, Softmax(0.3))
+    for row in range(3):
+        own = slice(row, row + 1)
+        assert same_bits(
+            paged_decode(query[own], kv_layer, tables[own], lens[own], Softmax(0.3)), together[own]
+        )
+
+
+@needs_library
+def test_a_broken_number_stays_visible() -> None:
+    """A NaN in one sequence's query must reach its logits, where it is reported, and no other sequence."""
+    case = make_case([5, 70])
+    query = case.query(2, 4).clone()
+    query[1, 0, 3] = torch.nan
+    got = paged_decode(query, *case.paged(), Softmax(0.3))
+    assert got[1, 0].isnan().all()
+    assert not got[0].isnan().any()
+
+
+def test_other_dtypes_are_computed_by_the_reference() -> None:
+    x, weight = randn(3, 16, dtype=torch.float16), randn(16, dtype=torch.float16)
+    assert same_bits(add_rms_norm(x, None, weight, 1e-5), add_rms_norm_reference(x, None, weight, 1e-5))
+
+
+def test_without_a_library_the_reference_computes(without_native: None) -> None:
+    case = make_case([5, 70])
+    query = case.query(2, 4)
+    got = paged_decode(query, *case.paged(), Softmax(0.3))
+    assert same_bits(got, paged_decode_reference(query, *case.paged(), Softmax(0.3)))
+
+
+@needs_library
+def test_a_build_replaces_libraries_as_a_whole(tmp_path: Path) -> None:
+    command = build.compiler()
+    assert command is not None
+    made = build.build(command, tmp_path)
+    assert made
+    assert sorted(tmp_path.iterdir()) == sorted(made)
+
+
+def test_a_compiler_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    broken = tmp_path / "broken-cc"
+    broken.write_text("#!/bin/sh\necho no such option >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        build.build(str(broken), tmp_path / "built")
+    assert "no such option" in caught.value.stderr
+    assert not list((tmp_path / "built").glob("*.so"))
+
+
+def test_a_set_up_goes_on_without_a_compiler(tmp_path: Path) -> None:
+    """Missing, or too old for a processor it has to compile for: the output says what follows."""
+    command = [sys.executable, "-m", "kernels.native.build", str(tmp_path / "missing-cc")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "missing-cc cannot be run" in run.stdout
+    assert "workers on a CPU compute in PyTorch alone" in run.stdout
