@@ -23,7 +23,7 @@ from engine.model.model import Model, load_model
 from engine.model.quantisation import Quantisation
 from engine.sampling.device_sampler import warm_draws
 from engine.starting import OnProgress, Phase, ignore_progress
-from kernels.native.library import computes
+from kernels.native.loader import computes
 from output_text.detokenizer import Detokenizer
 from output_text.grammar import Grammars
 from scheduling.cost.cost_fit import fit

@@ -21,7 +21,7 @@ from engine.calibration.sweep import Step, make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model
-from kernels.native.library import computes
+from kernels.native.loader import computes
 from reporting.progress import tracked
 from reporting.section import Section, markdown
 from reporting.tables import cell

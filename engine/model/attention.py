@@ -8,6 +8,7 @@ context.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import torch
@@ -34,22 +35,6 @@ class AttentionStep(Protocol):
 
         Return the query's output [T, num_q_heads, head_dim].
         """
-
-
-class RotatingStep(AttentionStep, Protocol):
-    """A step's attention that fused layers (`engine.model.fusion`) call, which leave rotation to it."""
-
-    def rotate_and_attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        norms: HeadNorms,
-        softmax: Softmax,
-    ) -> Tensor:
-        """Norm and rotate query and key by cos and sin [T, R], then do as `attend` does."""
 
 
 def paged_attention(
@@ -96,27 +81,23 @@ class LayerOrder:
         self.next_layer += 1
 
 
-class KernelAttention:
-    """The attention of one batch on a GPU: one launch stores, one attends.
+class RotatingStep(ABC):
+    """The attention of one batch over the pool, for models of transformers and for fused ones."""
 
-    Decode-only steps use the kernel that splits the context. In mixed steps decodes are chunks of one token.
-    In a deterministic model they always are, and each context is summed in fixed spans of `span` positions,
-    so bits do not depend on the kind of step.
-    """
+    __slots__ = ("_batch", "_order", "_pool")
 
-    __slots__ = ("_batch", "_order", "_pool", "_span")
-
-    def __init__(self, pool: KVPool, batch: StepBatch, order: LayerOrder, *, span: int | None = None) -> None:
+    def __init__(self, pool: KVPool, batch: StepBatch, order: LayerOrder) -> None:
         self._pool = pool
         self._batch = batch
         self._order = order
-        self._span = span
 
+    @abstractmethod
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
-        self._order.enter(layer)
-        kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
-        store_kv(key, value, kv_layer, self._batch.slot_mapping, kv_scales)
-        return self._attend(query, kv_layer, kv_scales, softmax)
+        """Store key and value [T, num_kv_heads, head_dim], and attend."""
+
+    @abstractmethod
+    def _attend(self, layer: int, query: Tensor, softmax: Softmax) -> Tensor:
+        """Attend with query [T, num_q_heads, head_dim], whose keys and values are stored."""
 
     def rotate_and_attend(
         self,
@@ -136,10 +117,31 @@ class KernelAttention:
         kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
         slots = self._batch.slot_mapping
         rotated = rope_store_kv(query, key, value, *rotation, kv_layer, slots, kv_scales, norms=norms)
-        return self._attend(rotated, kv_layer, kv_scales, softmax)
+        return self._attend(layer, rotated, softmax)
 
-    def _attend(self, query: Tensor, kv_layer: Tensor, kv_scales: Tensor | None, softmax: Softmax) -> Tensor:
-        batch = self._batch
+
+class KernelAttention(RotatingStep):
+    """The attention of one batch on a GPU: one launch stores, one attends.
+
+    Decode-only steps use the kernel that splits the context. In mixed steps decodes are chunks of one token.
+    In a deterministic model they always are, and each context is summed in fixed spans of `span` positions,
+    so bits do not depend on the kind of step.
+    """
+
+    __slots__ = ("_span",)
+
+    def __init__(self, pool: KVPool, batch: StepBatch, order: LayerOrder, *, span: int | None = None) -> None:
+        super().__init__(pool, batch, order)
+        self._span = span
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
+        self._order.enter(layer)
+        kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
+        store_kv(key, value, kv_layer, self._batch.slot_mapping, kv_scales)
+        return self._attend(layer, query, softmax)
+
+    def _attend(self, layer: int, query: Tensor, softmax: Softmax) -> Tensor:
+        batch, kv_layer, kv_scales = self._batch, self._pool.layer(layer), self._pool.scales(layer)
         paged = query, kv_layer, batch.block_tables, batch.context_lens
         if batch.max_query_len == 1 and self._span is None:
             return paged_decode(*paged, softmax, kv_scales)

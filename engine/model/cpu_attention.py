@@ -19,12 +19,11 @@ from torch import Tensor
 
 from engine.kv.kv_pool import KVPool
 from engine.kv.rows import KVRows, rows_at
-from engine.model.attention import LayerOrder
+from engine.model.attention import LayerOrder, RotatingStep
 from engine.model.step_batch import StepBatch
 from kernels.native import ops as native
 from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode
-from kernels.rope_store_kv import HeadNorms, rope_store_kv
 
 # Measured on 2 KV heads of 64 in fp32, contexts of 64 to 2048 and 1 to 32 decodes: a group costs as much as
 # reading some 250 more positions, and beyond a few MiB the gathered copy falls out of the cache.
@@ -64,16 +63,14 @@ class Decodes:
         return paged_decode(query, kv_layer, self.tables, self.lens, softmax)
 
 
-class CpuAttention:
+class CpuAttention(RotatingStep):
     """The attention of one batch over `pool`, of which `rows` is another view."""
 
-    __slots__ = ("_batch", "_groups", "_kept", "_lens", "_order", "_pool", "_rows", "_slot_rows", "_starts")
+    __slots__ = ("_groups", "_kept", "_lens", "_rows", "_slot_rows", "_starts")
 
     def __init__(self, pool: KVPool, rows: KVRows, batch: StepBatch, order: LayerOrder) -> None:
-        self._pool = pool
+        super().__init__(pool, batch, order)
         self._rows = rows
-        self._batch = batch
-        self._order = order
         self._groups: dict[int | None, list[Group | Decodes]] = {}
         self._lens: list[int] = batch.context_lens.tolist()
         self._starts: list[int] = batch.cu_seqlens_q.tolist()
@@ -90,23 +87,6 @@ class CpuAttention:
             key, value = key[self._kept], value[self._kept]
         self._rows.store(layer, self._slot_rows, key, value)
         return self._attend(layer, query, softmax)
-
-    def rotate_and_attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        norms: HeadNorms,
-        softmax: Softmax,
-    ) -> Tensor:
-        """Norm and rotate query and key by cos and sin [T, R], then do as `attend` does."""
-        self._order.enter(layer)
-        kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
-        slots = self._batch.slot_mapping
-        rotated = rope_store_kv(query, key, value, *rotation, kv_layer, slots, kv_scales, norms=norms)
-        return self._attend(layer, rotated, softmax)
 
     def _attend(self, layer: int, query: Tensor, softmax: Softmax) -> Tensor:
         kv_layer = self._pool.layer(layer)

@@ -19,7 +19,7 @@ from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.language import tl, triton
 from kernels.launch import can_launch, next_power_of_2
 from kernels.native import ops as native
-from kernels.native.library import supports
+from kernels.native.loader import supports
 
 # A thread takes 8 elements, 16 bytes in 16 bits, of a row of up to 4096: a decode step has fewer rows than
 # the device has room for programs, so it is the loads in flight per row that count.

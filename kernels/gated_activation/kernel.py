@@ -15,7 +15,7 @@ from kernels.gated_activation.reference import ACTIVATIONS, gated_activation_ref
 from kernels.language import tl, triton
 from kernels.launch import can_launch
 from kernels.native import ops as native
-from kernels.native.library import supports
+from kernels.native.loader import supports
 
 # Bound by memory. A thread has two loads of 16 bytes (in 16 bits) in flight, and even one token of a wide MLP
 # is spread over a dozen programs.

@@ -2,7 +2,7 @@
 
     ops.c    the loops, for float32 and bfloat16
     build    compiles ops.c, once for each kind of processor of this architecture
-    library  loads what was built for this processor
+    loader   loads what was built for this processor
     ops      calls it
 
 An op falls back to its reference in PyTorch where nothing was built, and for other dtypes.

@@ -8,7 +8,7 @@ from ctypes import c_float, c_int, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from kernels.native.library import call, supports
+from kernels.native.loader import call, supports
 from kernels.paged_attention.arguments import Softmax
 
 ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1, "gelu": 2}

@@ -22,4 +22,4 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine for which no native ops were built: references compute on its processor."""
-    monkeypatch.setattr("kernels.native.library.library", lambda: None)
+    monkeypatch.setattr("kernels.native.loader.library", lambda: None)

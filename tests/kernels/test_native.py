@@ -10,7 +10,7 @@ import torch
 
 from kernels.add_rms_norm import add_rms_norm, add_rms_norm_reference
 from kernels.gated_activation import gated_activation, gated_activation_reference
-from kernels.native import build, library
+from kernels.native import build, loader
 from kernels.native.ops import MAX_GROUP, decodes
 from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode, paged_decode_reference
@@ -29,7 +29,7 @@ needs_library = pytest.mark.skipif(not can_build, reason="needs a C compiler, on
 
 @needs_library
 def test_setup_built_a_library_for_this_processor() -> None:
-    assert library.library() is not None, "make setup builds it; so does python -m kernels.native.build"
+    assert loader.library() is not None, "make setup builds it; so does python -m kernels.native.build"
 
 
 @needs_library

@@ -21,9 +21,11 @@ RUN_A_CPU_OP = """
 import torch
 from kernels.add_rms_norm import add_rms_norm, add_rms_norm_reference
 import engine.execution.model_runner, engine.sampling.device_sampler
+import kernels.native.loader
+kernels.native.loader.library = lambda: None
 x, residual, weight = torch.randn(3, 8), torch.randn(3, 8), torch.randn(8)
 expected = add_rms_norm_reference(x.clone(), residual.clone(), weight, 1e-6)
-torch.testing.assert_close(add_rms_norm(x.clone(), residual.clone(), weight, 1e-6), expected)
+assert torch.equal(add_rms_norm(x.clone(), residual.clone(), weight, 1e-6), expected)
 """
 
 ASK_FOR_A_GPU = """
