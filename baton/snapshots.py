@@ -71,6 +71,10 @@ class WorkerState:
     leased_blocks: int
     step_seconds: float
     cost: CostState | None
+    dtype: str = ""
+    """The type it computes in, such as bfloat16; empty if it computes nothing."""
+    native_ops: bool = False
+    """Whether it computes ops of a layer in C on a CPU, instead of leaving them to PyTorch."""
 
     @property
     def used_blocks(self) -> int:

@@ -23,7 +23,7 @@ from engine.model.model import Model, load_model
 from engine.model.quantisation import Quantisation
 from engine.sampling.device_sampler import warm_draws
 from engine.starting import OnProgress, Phase, ignore_progress
-from kernels.native.loader import computes
+from kernels.native.loader import computes, library
 from output_text.detokenizer import Detokenizer
 from output_text.grammar import Grammars
 from scheduling.cost.cost_fit import fit
@@ -71,6 +71,8 @@ class BuiltEngine:
     grammars: Grammars
     determinism_digest: str
     """A digest of the logits of known tokens; empty unless the engine is deterministic."""
+    uses_native_ops: bool
+    """Whether `kernels.native` computes some of its ops."""
 
 
 Measure = Callable[[ModelRunner, str], Sweep]
@@ -131,7 +133,9 @@ def build(
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
-    return BuiltEngine(runner, loop, name, cost, tuple(swept.samples), grammars, determinism_digest)
+    return BuiltEngine(
+        runner, loop, name, cost, tuple(swept.samples), grammars, determinism_digest, _uses_native_ops(model)
+    )
 
 
 def resolve_device(name: str) -> torch.device:
@@ -143,11 +147,23 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def lacks_native_ops(device: torch.device) -> bool:
+    """Return whether native ops could compute on a device, and none were built for it."""
+    return device.type == "cpu" and library() is None
+
+
 def _is_fused(settings: EngineSettings) -> bool:
     if settings.deterministic or not settings.fusion:
         return False
     # Fused layers of PyTorch's own ops were not shown to be faster on a CPU.
     return settings.device.type == "cuda" or computes(settings.device, settings.dtype)
+
+
+def _uses_native_ops(model: Model) -> bool:
+    """Return whether steps reach native ops: any fused layer does, and decodes over KV as it is."""
+    if model.is_deterministic or not computes(model.device, model.dtype):
+        return False
+    return model.is_fused or model.stored is None
 
 
 def _num_blocks(settings: EngineSettings, model: Model, layout: BlockLayout) -> int:

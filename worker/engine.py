@@ -17,6 +17,19 @@ LONGEST_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
+class Computing:
+    """How a worker computes, for operators to see."""
+
+    dtype: str
+    """The type of weights and KV; empty if nothing is computed."""
+    native_ops: bool
+    """Whether `kernels.native` computes some of the ops."""
+
+
+NOTHING = Computing("", native_ops=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     loop: Loop
     pool: KVPool
@@ -27,6 +40,7 @@ class Engine:
     samples: tuple[Sample, ...]
     """The samples that `cost` was fitted to."""
     grammars: Grammars
+    computing: Computing = NOTHING
     determinism_digest: str = ""
     """A digest of the logits of known tokens; empty unless the worker is deterministic."""
 

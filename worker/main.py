@@ -232,7 +232,13 @@ class _Worker:
 
     async def _start_server(self) -> int:
         service = WorkerService(
-            self._hub, self._record, self._config, self._costs, self._thread.turn_s, self._probes
+            self._hub,
+            self._record,
+            self._config,
+            self._engine.computing,
+            self._costs,
+            self._thread.turn_s,
+            self._probes,
         )
         self._server.add(service)
         port = await self._server.start(self._config.service.listen)

@@ -44,7 +44,7 @@ class Bench:
 
     @property
     def dtype(self) -> torch.dtype:
-        return resolve_dtype(None, self.device, {})
+        return resolve_dtype(None, self.device, {}).dtype
 
     @property
     def is_comparable(self) -> bool:

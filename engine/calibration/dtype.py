@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,14 +25,39 @@ LIMITS = {"ATEN_CPU_CAPABILITY": ("default", "avx2"), "ONEDNN_MAX_CPU_ISA": _WIT
 """Environment variables of torch's libraries, and values in lower case that keep them from such features."""
 
 
-def resolve_dtype(asked: torch.dtype | None, device: torch.device, config: Mapping[str, Any]) -> torch.dtype:
+@dataclass(frozen=True, slots=True)
+class DtypeChoice:
+    """The type of weights and KV, and in words why it is that one."""
+
+    dtype: torch.dtype
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+
+def resolve_dtype(asked: torch.dtype | None, device: torch.device, config: Mapping[str, Any]) -> DtypeChoice:
     """Return the dtype that is asked for; if None, the one for a device and a model's config.json."""
     if asked is not None:
-        return asked
+        return DtypeChoice(asked, "--dtype asks for it")
     if device.type != "cpu":
-        return torch.bfloat16
-    has_products = multiplies_bfloat16(processor_features(), os.environ)
-    return torch.bfloat16 if has_products and checkpoint_dtype(config) == "bfloat16" else torch.float32
+        return DtypeChoice(torch.bfloat16, "a GPU multiplies it")
+    return choose_for_cpu(checkpoint_dtype(config), processor_features(), os.environ)
+
+
+def choose_for_cpu(checkpoint: str, features: Collection[str], environment: Mapping[str, str]) -> DtypeChoice:
+    """Return the type for a checkpoint's type, a processor's features and the environment's limits."""
+    if checkpoint == "float32":
+        return DtypeChoice(torch.float32, "the checkpoint's")
+    if checkpoint != "bfloat16":
+        return DtypeChoice(torch.float32, f"bfloat16 would round the checkpoint, which is in {checkpoint}")
+    if PRODUCTS.isdisjoint(features):
+        return DtypeChoice(torch.float32, "this processor has no bfloat16 products")
+    limit = _limit(environment)
+    if limit is not None:
+        return DtypeChoice(torch.float32, f"{limit} keeps torch from bfloat16 products")
+    return DtypeChoice(torch.bfloat16, "the checkpoint's, and this processor multiplies it")
 
 
 def checkpoint_dtype(config: Mapping[str, Any]) -> str:
@@ -39,10 +65,10 @@ def checkpoint_dtype(config: Mapping[str, Any]) -> str:
     return str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
 
 
-def multiplies_bfloat16(features: Collection[str], environment: Mapping[str, str]) -> bool:
-    """Return True if products of bfloat16 have an instruction that torch's libraries may use."""
-    is_limited = any(environment.get(name, "").lower() in values for name, values in LIMITS.items())
-    return not is_limited and not PRODUCTS.isdisjoint(features)
+def _limit(environment: Mapping[str, str]) -> str | None:
+    """Return the first variable, with its value, that keeps torch's libraries from such products."""
+    values = ((name, environment.get(name, "")) for name in LIMITS)
+    return next((f"{name}={value}" for name, value in values if value.lower() in LIMITS[name]), None)
 
 
 def processor_features() -> frozenset[str]:

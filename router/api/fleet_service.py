@@ -13,6 +13,7 @@ from router.core.events import DrainAsked
 from router.errors import ValidationError
 from router.links.convert_worker import load_to_pb, role_to_pb
 from router.links.shell import Shell
+from router.links.worker_link import Computing
 from router.preprocess.model_facts import ModelFacts
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
@@ -84,7 +85,10 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 running_sessions=len(state.live),
                 redis_reachable=reachable,
             ),
-            workers=[_worker_to_pb(worker) for worker in state.fleet.workers.values()],
+            workers=[
+                _worker_to_pb(worker, self._shell.discovery.computing(worker.facts.key))
+                for worker in state.fleet.workers.values()
+            ],
             starting=[_starting_to_pb(worker) for worker in starting],
             counters=to_pb(fleet_pb2.Counters, state.counters),
         )
@@ -100,7 +104,7 @@ def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:
     )
 
 
-def _worker_to_pb(worker: Worker) -> fleet_pb2.WorkerStatus:
+def _worker_to_pb(worker: Worker, computing: Computing) -> fleet_pb2.WorkerStatus:
     load: worker_pb2.WorkerLoad = load_to_pb(worker.load)
     load.draining = worker.draining
     return to_pb(
@@ -112,4 +116,6 @@ def _worker_to_pb(worker: Worker) -> fleet_pb2.WorkerStatus:
         leased_blocks=worker.leased_blocks,
         step_seconds=worker.step_s,
         cost_model=to_pb(worker_pb2.CostModel, worker.cost),
+        dtype=computing.dtype,
+        native_ops=computing.native_ops,
     )

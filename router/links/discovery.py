@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from router.core.actions import WorkerCommand
-from router.links.worker_link import WorkerLink
+from router.links.worker_link import Computing, WorkerLink
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
 from state.store import Store
@@ -59,6 +59,11 @@ class Discovery:
         found = self._links.get(command.worker_key)
         if found is not None:
             found[0].send(command)
+
+    def computing(self, worker_key: str) -> Computing:
+        """Return how a worker computes, as far as it has reported it."""
+        found = self._links.get(worker_key)
+        return Computing() if found is None else found[0].computing
 
     @property
     def num_joined(self) -> int:

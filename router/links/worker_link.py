@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
@@ -31,6 +32,7 @@ from router.links.failure_detector import (
 )
 from router.links.ticker import TICK_S, Ticker
 from services.rpc.calls import cancel
+from services.rpc.convert import from_pb
 from services.rpc.numbering import Incoming, Outgoing, OutOfOrder
 from services.rpc.probe import seal, unseal
 from services.security.tls import CertificateRole, FleetTls, open_channel
@@ -47,6 +49,15 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """How a worker computes, as it reports to operators. No decision depends on it."""
+
+    dtype: str = ""
+    """Such as bfloat16; empty if the worker computes nothing, or has not reported it."""
+    native_ops: bool = False
 
 
 class LinkBroken(Exception):
@@ -82,6 +93,7 @@ class WorkerLink:
         self._call: WorkCall | None = None
         self.joined = False
         """The worker takes commands."""
+        self.computing = Computing()
         self._closed = False
 
     def send(self, command: WorkerCommand) -> None:
@@ -223,6 +235,7 @@ class WorkerLink:
         if (welcome.worker_id, welcome.incarnation) != (self.record.worker_id, self.record.incarnation):
             raise LinkBroken(f"another process responds there: {welcome.worker_id}:{welcome.incarnation}")
         self._prober.begin(welcome.stream, welcome.probe_key)
+        self.computing = from_pb(Computing, welcome)
         self.joined = True
         self._log.info("worker_joined", role=ROLES[welcome.role], num_blocks=welcome.num_blocks)
         self._submit(joined_from_pb(welcome, self.record.address))

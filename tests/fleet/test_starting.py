@@ -12,6 +12,8 @@ from baton.fleet import Fleet, FleetEvent, FleetSpec
 from baton.fleet.errors import StartTimeout
 from baton.fleet.events import ProcessReady, ProcessStarting
 from baton.snapshots import Role, StartingState
+from kernels.native.loader import library
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import snapshot
 from tests.patience import PATIENCE_S
 
@@ -84,3 +86,24 @@ async def silent_start(router: str) -> StartingState:
             starting = (await snapshot(client)).starting
             if starting and starting[0].silent_s > 3.0:
                 return starting[0]
+
+
+async def test_status_says_how_each_worker_computes(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
+    of_decodes = {"decode": ["--dtype", "float64"]}
+    asked = FleetSpec(model=tiny_llama, run_dir=run_dir, prefill=0, extra_args=of_decodes)
+    async with make_fleet(asked) as fleet, AsyncClient(fleet.router_addresses) as client:
+        [worker] = (await snapshot(client)).workers
+    assert (worker.dtype, worker.native_ops) == ("float64", False)
+    log = (run_dir / "decode-0.log").read_text()
+    assert "--dtype asks for it" in log
+
+
+async def test_status_says_that_native_ops_compute_where_they_are_built(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
+    asked = FleetSpec(model=tiny_llama, run_dir=run_dir, prefill=0)
+    async with make_fleet(asked) as fleet, AsyncClient(fleet.router_addresses) as client:
+        [worker] = (await snapshot(client)).workers
+    assert (worker.dtype, worker.native_ops) == ("float32", library() is not None)

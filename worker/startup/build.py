@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 import torch
 
-from engine.build import EngineSettings, build, resolve_device
+from engine.build import BuiltEngine, EngineSettings, build, lacks_native_ops, resolve_device
 from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
@@ -16,7 +16,7 @@ from engine.model.int8_weights import Quantised
 from engine.model.model import DTYPES
 from engine.starting import OnProgress, ignore_progress
 from worker.config import WorkerConfig
-from worker.engine import Engine
+from worker.engine import Computing, Engine
 from worker.startup.sweep_cache import SweepKey, cached_sweep, device_name
 
 log = structlog.get_logger()
@@ -28,11 +28,11 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         torch.set_num_threads(config.threads)
     device = resolve_device(config.device)
     model_config = read_config(config.service.model)
-    dtype = resolve_dtype(DTYPES.get(config.dtype), device, model_config)
-    log.info("dtype", dtype=str(dtype).removeprefix("torch."), checkpoint=checkpoint_dtype(model_config))
+    choice = resolve_dtype(DTYPES.get(config.dtype), device, model_config)
+    log.info("dtype", dtype=choice.name, reason=choice.reason, checkpoint=checkpoint_dtype(model_config))
     settings = EngineSettings(
         model=config.service.model,
-        dtype=dtype,
+        dtype=choice.dtype,
         device=device,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
@@ -48,6 +48,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
     )
     built = build(settings, lambda runner, name: _measure(config, runner, name, on_progress), on_progress)
     runner = built.runner
+    _log_native_ops(built)
     if runner.model.fusion != NOT_FUSED:
         _log_fusion(runner.model.fusion)
     if runner.model.quantised is not None:
@@ -60,8 +61,16 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         built.cost,
         built.samples,
         built.grammars,
+        Computing(choice.name, built.uses_native_ops),
         built.determinism_digest,
     )
+
+
+def _log_native_ops(built: BuiltEngine) -> None:
+    if lacks_native_ops(built.runner.model.device):
+        log.warning("native_ops", used=False, reason="none are built; python -m kernels.native.build does")
+    else:
+        log.info("native_ops", used=built.uses_native_ops)
 
 
 def _log_fusion(report: FusionReport) -> None:

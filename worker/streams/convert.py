@@ -14,6 +14,7 @@ from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, 
 from services.rpc.convert import columns_to_pb, fence_from_pb, from_pb, to_pb
 from state.records import WorkerRecord
 from worker.config import WorkerConfig
+from worker.engine import Computing
 from worker.errors import MalformedCommandError
 from worker.streams.commands import (
     CancelHandles,
@@ -132,6 +133,7 @@ def load_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkerLoad:
 def welcome_to_pb(
     record: WorkerRecord,
     config: WorkerConfig,
+    computing: Computing,
     cost: CostModel,
     load: Load,
     stream: ProbedStream,
@@ -148,6 +150,8 @@ def welcome_to_pb(
         load=load_to_pb(load, draining=draining),
         stream=stream.number,
         probe_key=stream.key,
+        dtype=computing.dtype,
+        native_ops=computing.native_ops,
     )
     return worker_pb2.WorkResponse(welcome=welcome)
 

@@ -15,6 +15,7 @@ from services.rpc.numbering import Incoming, OutOfOrder
 from state.records import WorkerRecord
 from worker.config import WorkerConfig
 from worker.costs import Costs
+from worker.engine import Computing
 from worker.errors import MalformedCommandError
 from worker.streams.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb
 from worker.streams.hub import Hub
@@ -52,6 +53,7 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         hub: Hub,
         record: WorkerRecord,
         config: WorkerConfig,
+        computing: Computing,
         costs: Costs,
         step_s: Callable[[], float],
         probes: ProbeResponder,
@@ -61,6 +63,7 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         self._step_s = step_s
         self._record = record
         self._config = config
+        self._computing = computing
         self._costs = costs
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -83,7 +86,13 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
             draining = self._hub.draining.is_set()
             await stream.write(
                 welcome_to_pb(
-                    self._record, self._config, known, self._hub.load, stream.probed, draining=draining
+                    self._record,
+                    self._config,
+                    self._computing,
+                    known,
+                    self._hub.load,
+                    stream.probed,
+                    draining=draining,
                 )
             )
             await self._serve(session, known, request_iterator, stream)

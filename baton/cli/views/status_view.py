@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -33,6 +34,7 @@ def render(facts: FleetFacts, snapshot: FleetSnapshot, gateways: Sequence[str] =
         _workers(snapshot.workers, facts.block_size),
         *(_starting(worker) for worker in snapshot.starting),
         Text(),
+        *_computing(snapshot.workers),
         _queue(snapshot.queue),
         _counters(snapshot.counters),
         _promises(snapshot.counters),
@@ -79,9 +81,13 @@ def _workers(workers: tuple[WorkerState, ...], block_size: int) -> RenderableTyp
     for name in ("worker", "state", "run", "wait", "prompt", f"KV blocks of {block_size}", "step", "cost"):
         is_number = name in {"run", "wait", "prompt", "step", "cost"}
         table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
-    for worker in sorted(workers, key=lambda one: (one.role != "prefill", one.worker_id)):
+    for worker in _in_order(workers):
         table.add_row(*_row(worker))
     return table
+
+
+def _in_order(workers: tuple[WorkerState, ...]) -> list[WorkerState]:
+    return sorted(workers, key=lambda one: (one.role != "prefill", one.worker_id))
 
 
 def _row(worker: WorkerState) -> tuple[RenderableType, ...]:
@@ -101,6 +107,20 @@ def _row(worker: WorkerState) -> tuple[RenderableType, ...]:
         f"{worker.step_seconds * 1000:.1f} ms" if worker.step_seconds else "–",
         cost_of(worker.cost),
     )
+
+
+def _computing(workers: tuple[WorkerState, ...]) -> list[Text]:
+    """Return a line for each way in which workers compute, naming the workers if there are several ways."""
+    ways: defaultdict[str, list[str]] = defaultdict(list)
+    for worker in _in_order(workers):
+        if worker.dtype:  # timed workers compute nothing
+            ways[f"{worker.dtype}, {'native' if worker.native_ops else 'no native'} ops"].append(
+                worker.worker_id
+            )
+    return [
+        Text.assemble(("computes  ", "dim"), way, f": {', '.join(names)}" if len(ways) > 1 else "")
+        for way, names in ways.items()
+    ]
 
 
 def _starting(worker: StartingState) -> Text:

@@ -43,7 +43,7 @@ class QueueStatus(_message.Message):
     def __init__(self, waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., capacity: _Optional[int] = ..., running_sessions: _Optional[int] = ..., redis_reachable: bool = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "address", "role", "connected", "load", "num_blocks", "leased_blocks", "step_seconds", "cost_model")
+    __slots__ = ("worker_id", "incarnation", "address", "role", "connected", "load", "num_blocks", "leased_blocks", "step_seconds", "cost_model", "dtype", "native_ops")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,8 @@ class WorkerStatus(_message.Message):
     LEASED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     COST_MODEL_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_OPS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: str
     address: str
@@ -64,7 +66,9 @@ class WorkerStatus(_message.Message):
     leased_blocks: int
     step_seconds: float
     cost_model: _worker_pb2.CostModel
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., connected: bool = ..., load: _Optional[_Union[_worker_pb2.WorkerLoad, _Mapping]] = ..., num_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., step_seconds: _Optional[float] = ..., cost_model: _Optional[_Union[_worker_pb2.CostModel, _Mapping]] = ...) -> None: ...
+    dtype: str
+    native_ops: bool
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., connected: bool = ..., load: _Optional[_Union[_worker_pb2.WorkerLoad, _Mapping]] = ..., num_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., step_seconds: _Optional[float] = ..., cost_model: _Optional[_Union[_worker_pb2.CostModel, _Mapping]] = ..., dtype: _Optional[str] = ..., native_ops: bool = ...) -> None: ...
 
 class StartingWorker(_message.Message):
     __slots__ = ("worker_id", "role", "phase", "done", "total", "silent_s")

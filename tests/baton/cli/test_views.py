@@ -113,6 +113,26 @@ def test_status_shows_workers_queue_and_promises_in_80_columns() -> None:
         assert part in text
 
 
+def computing_lines(*workers: fleet_pb2.WorkerStatus) -> list[str]:
+    facts = from_pb(FleetFacts, fleet_pb2.DescribeResponse(model_name="demo", block_size=16))
+    text = shown(render(facts, snapshot_from_pb(fleet_pb2.WatchResponse(workers=workers))))
+    return [line.strip("│ ") for line in text.splitlines() if "computes" in line]
+
+
+def test_status_shows_how_workers_compute_by_name_where_some_differ() -> None:
+    native = [
+        fleet_pb2.WorkerStatus(worker_id=name, dtype="bfloat16", native_ops=True)
+        for name in ("decode-0", "prefill-0")
+    ]
+    plain = fleet_pb2.WorkerStatus(worker_id="decode-1", dtype="bfloat16")
+    assert computing_lines(*native) == ["computes  bfloat16, native ops"]
+    assert computing_lines(*native, plain) == [
+        "computes  bfloat16, native ops: decode-0, prefill-0",
+        "computes  bfloat16, no native ops: decode-1",
+    ]
+    assert computing_lines(fleet_pb2.WorkerStatus(worker_id="timed-0")) == []
+
+
 def test_a_starting_fleet_is_told_line_by_line() -> None:
     file = io.StringIO()
     with FleetReporter(Console(file=file, width=80)) as report:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.calibration import dtype as dtypes
-from engine.calibration.dtype import multiplies_bfloat16, resolve_dtype
+from engine.calibration.dtype import choose_for_cpu, resolve_dtype
 from engine.execution.model_runner import ModelRunner
 from engine.model.model import load_model
 from tests import model_zoo
@@ -47,13 +47,14 @@ def features(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_cpu_takes_bfloat16_only_where_it_is_fast_and_exact(
     config: dict[str, str], chosen: torch.dtype
 ) -> None:
-    assert resolve_dtype(None, CPU, config) == chosen
+    assert resolve_dtype(None, CPU, config).dtype == chosen
 
 
 def test_a_gpu_takes_bfloat16_and_a_flag_decides_first() -> None:
-    assert resolve_dtype(None, GPU, {"dtype": "float16"}) == torch.bfloat16
-    assert resolve_dtype(torch.float32, GPU, {}) == torch.float32
-    assert resolve_dtype(torch.bfloat16, CPU, {"dtype": "float32"}) == torch.bfloat16
+    assert resolve_dtype(None, GPU, {"dtype": "float16"}).dtype == torch.bfloat16
+    assert resolve_dtype(torch.float32, GPU, {}).dtype == torch.float32
+    assert resolve_dtype(torch.bfloat16, CPU, {"dtype": "float32"}).dtype == torch.bfloat16
+    assert resolve_dtype(torch.bfloat16, CPU, {}).reason == "--dtype asks for it"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,31 @@ def test_a_gpu_takes_bfloat16_and_a_flag_decides_first() -> None:
     ids=str,
 )
 def test_an_environment_can_keep_products_from_the_processor(environment: dict[str, str], uses: bool) -> None:
-    assert multiplies_bfloat16(NATIVE, environment) is uses
+    chosen = choose_for_cpu("bfloat16", NATIVE, environment).dtype
+    assert chosen == (torch.bfloat16 if uses else torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "features", "environment", "sentence"),
+    [
+        ("bfloat16", NATIVE, {}, "bfloat16: the checkpoint's, and this processor multiplies it"),
+        ("bfloat16", PLAIN, {}, "float32: this processor has no bfloat16 products"),
+        (
+            "bfloat16",
+            NATIVE,
+            {"ATEN_CPU_CAPABILITY": "avx2"},
+            "float32: ATEN_CPU_CAPABILITY=avx2 keeps torch from bfloat16 products",
+        ),
+        ("float16", NATIVE, {}, "float32: bfloat16 would round the checkpoint, which is in float16"),
+        ("float32", PLAIN, {}, "float32: the checkpoint's"),
+    ],
+    ids=str,
+)
+def test_a_choice_says_its_reason(
+    checkpoint: str, features: tuple[str, ...], environment: dict[str, str], sentence: str
+) -> None:
+    choice = choose_for_cpu(checkpoint, features, environment)
+    assert f"{choice.name}: {choice.reason}" == sentence
 
 
 @pytest.mark.skipif(not hasattr(torch.cpu, "get_capabilities"), reason="this torch cannot tell")
