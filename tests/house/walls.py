@@ -172,5 +172,6 @@ ENVIRONMENT_READERS: dict[str, str] = {
     "baton/security/kubernetes_secrets.py": "finds the API server where the kubelet says that it is",
     "baton/fleet/processes/process.py": "hands its own environment on to the processes that it starts",
     "engine/calibration/dtype.py": "asks to which instructions torch's libraries are limited",
+    "worker/startup/command.py": "says how threads of torch's libraries wait, unless that is set",
     "benchmarks/peers/dynamo_arm.py": "hands its own environment on to the peer that it starts",
 }

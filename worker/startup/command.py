@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from importlib import metadata
 from typing import Never
 
@@ -13,6 +13,9 @@ from worker.config import parse_config
 from worker.errors import EXIT_CONFIG, ForeignKernelsError
 from worker.role import WorkerRole
 from worker.startup.starting import Start
+
+WAIT_SETTINGS = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"})
+"""Environment variables of OpenMP runtimes that say how their threads wait."""
 
 
 def run(role: WorkerRole) -> Never:
@@ -25,10 +28,21 @@ def run(role: WorkerRole) -> Never:
         sys.exit(EXIT_CONFIG)
     configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
     start = Start(f"{role.value}_worker", config.worker_id)
+    wait_passively(os.environ)
     # Imported late: torch takes seconds to load, and a wrong flag should be reported at once.
     from worker.main import main  # noqa: PLC0415
 
     sys.exit(main(role, config, start))
+
+
+def wait_passively(environment: MutableMapping[str, str]) -> None:
+    """Let threads that wait for each other sleep, unless the environment decides it. Call before torch loads.
+
+    By default, OpenMP's threads spin for some milliseconds at the end of every loop. Where something else
+    takes one of their cores, each waits for a thread that cannot run, on the core which that thread needs.
+    """
+    if WAIT_SETTINGS.isdisjoint(environment):
+        environment["OMP_WAIT_POLICY"] = "passive"
 
 
 def check_kernels(distributions: Mapping[str, Sequence[str]] | None = None) -> None:
