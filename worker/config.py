@@ -14,11 +14,14 @@ from kvtransfer.transports import nixl
 from kvtransfer.transports.transport import TransportMode
 from scheduling.cost.profiles import Profile
 from scheduling.policies import DEFAULT, NAMES
+from services.process.limits import Cores, read_cores
 from services.profiles import load_timed, names
 from services.settings import ServiceSettings, add_service_flags, check_least, settings_of
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
+WORKERS_PER_HOST = 2
+"""A fleet has at least two workers; with a thread per core for each of them, both would be slower."""
 SIZES = {"block_size": 16, "num_blocks": None, "max_num_seqs": 64, "token_budget": 256}
 """Sizes that hold if neither a flag nor a profile sets them."""
 
@@ -57,7 +60,7 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "block_size", "num_blocks", "kv_memory_mb", "max_num_seqs", "token_budget")
-        check_least(self, 0, "threads")
+        check_least(self, 1, "threads")
         if not self.worker_id or not self.worker_id.isprintable() or set(self.worker_id) & set(" :"):
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
@@ -91,6 +94,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     given["service"] = settings_of(given)
     given["transport"] = TransportMode(given["transport"])
     given["quantisation"] = Quantisation(given["quantisation"])
+    given["threads"] = resolve_threads(given["threads"], given.pop("workers_per_host"), read_cores())
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile
     for field, default in SIZES.items():
@@ -183,10 +187,16 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--threads",
-        default=_default_threads(),
         type=int,
         metavar="N",
-        help="threads that compute; 0: torch's own default (half of the cores)",
+        help="threads that compute; 0: one for each core (the cores divided by --workers-per-host)",
+    )
+    add(
+        "--workers-per-host",
+        type=int,
+        default=WORKERS_PER_HOST,
+        metavar="N",
+        help=f"workers that share the cores, for the default of --threads ({WORKERS_PER_HOST})",
     )
 
 
@@ -217,6 +227,18 @@ def _cache_folder() -> Path:
         return Path(tempfile.gettempdir()) / "baton"
 
 
-def _default_threads() -> int:
-    # A fleet has at least two workers; torch's default of one thread per core makes each of them slower.
-    return max(1, len(os.sched_getaffinity(0)) // 2)
+def resolve_threads(asked: int | None, workers_per_host: int, cores: Cores) -> int:
+    """Return how many threads compute: those asked for, all that fit if 0, this worker's share if None.
+
+    Raises ValueError for more threads than cores: each would wait at the end of every loop for one that has
+    no core.
+    """
+    if workers_per_host < 1:
+        raise ValueError(f"--workers-per-host is {workers_per_host}; accepted: 1 or more")
+    if asked is None:
+        return cores.share(workers_per_host)
+    if not 0 <= asked <= cores.most:
+        raise ValueError(
+            f"--threads is {asked}; accepted: 0 to {cores.most}, the cores this process may use ({cores})"
+        )
+    return asked or cores.most

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -89,7 +88,7 @@ class FleetSpec:
             )
         self._check_ports()
         if self.threads is not None and self.threads < 0:
-            raise ValueError(f"threads is {self.threads}: it must be 0 (torch's own choice) or more")
+            raise ValueError(f"threads is {self.threads}: it must be 0 (one for each core) or more")
         unknown = set(self.extra_args) - {"router", "prefill", "decode", "gateway"} - set(self.process_names)
         if unknown:
             raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
@@ -135,19 +134,9 @@ class FleetSpec:
     def num_workers(self) -> int:
         return self.prefill + self.decode
 
-    @property
-    def threads_per_worker(self) -> int:
-        if self.threads is not None:
-            return self.threads
-        return max(1, _usable_cores() // self.num_workers)
-
 
 REDIS, GATEWAY_REDIS = "redis", "redis-gateway"
 """The private servers: the fleet's own, and the one in which gateways keep what outlives them."""
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +202,9 @@ def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> Pro
 
 
 def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
-    own = ["--worker-id", name, *_listen(0), "--threads", str(spec.threads_per_worker)]
+    own = ["--worker-id", name, *_listen(0), "--workers-per-host", str(spec.num_workers)]
     own += ["--deterministic"] if spec.deterministic else []
-    own += _flags(quantisation=spec.quantisation, shm_dir=around.shm_dir)
+    own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 
 

@@ -1,3 +1,3 @@
 """The life of a process: `log` and `background` (no caller waits for a disk), `event_loop`, `standstill`,
-`watchdog`, `threads`. Imports nothing else of the project.
+`watchdog`, `threads`, `limits` (its cores and memory). Imports nothing else of the project.
 """

@@ -4,9 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvtransfer.transports.transport import TransportMode
-from worker.config import parse_config
+from services.process.limits import Cores
+from worker.config import parse_config, resolve_threads
 
 
 @pytest.mark.parametrize(
@@ -19,7 +22,8 @@ from worker.config import parse_config
         ("--kv-memory-mb=0", "--kv-memory-mb is 0; accepted: 1 or more"),
         ("--max-num-seqs=0", "--max-num-seqs is 0; accepted: 1 or more"),
         ("--token-budget=-3", "--token-budget is -3; accepted: 1 or more"),
-        ("--threads=-1", "--threads is -1; accepted: 0 or more"),
+        ("--threads=-1", "--threads is -1; accepted: 0 to "),
+        ("--workers-per-host=0", "--workers-per-host is 0; accepted: 1 or more"),
         ("--metrics-port=70000", "--metrics-port is 70000; accepted: 0 to 65535"),
         ("--drain-s=-1", "--drain-s is -1.0; accepted: 0 or more"),
         ("--worker-id=a b", "--worker-id is 'a b'; accepted: printable characters without space or colon"),
@@ -74,6 +78,23 @@ def test_defaults_suit_a_process_on_its_own(tmp_path: Path) -> None:
     assert config.cuda_graphs
     assert config.transport is TransportMode.AUTO
     assert config.fusion
+
+
+def test_no_more_threads_compute_than_there_are_cores() -> None:
+    cores = Cores(8, 1.5)
+    sentence = (
+        "--threads is 64; accepted: 0 to 2, the cores this process may use (8 in the affinity mask, of "
+        "which a quota allows 1.5)"
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        resolve_threads(64, 2, cores)
+    assert [resolve_threads(asked, 2, cores) for asked in (None, 0, 1, 2)] == [1, 2, 1, 2]
+
+
+@given(st.integers(1, 256), st.integers(1, 64))
+def test_workers_of_one_host_divide_the_cores(processors: int, num_workers: int) -> None:
+    threads = resolve_threads(None, num_workers, Cores(processors))
+    assert threads == max(1, processors // num_workers)
 
 
 def test_fusion_can_be_turned_off(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.int8_weights import Quantised
 from engine.model.model import DTYPES
 from engine.starting import OnProgress, ignore_progress
+from services.process.limits import Cores, read_cores
 from worker.config import WorkerConfig
 from worker.engine import Computing, Engine
 from worker.startup.sweep_cache import SweepKey, cached_sweep, device_name
@@ -24,8 +25,8 @@ log = structlog.get_logger()
 
 def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress) -> Engine:
     """Build the engine that `config` asks for. Raises the errors of `engine.build.build`."""
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads)
+    _log_threads(config.threads, read_cores())
     device = resolve_device(config.device)
     model_config = read_config(config.service.model)
     choice = resolve_dtype(DTYPES.get(config.dtype), device, model_config)
@@ -64,6 +65,14 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         Computing(choice.name, built.uses_native_ops),
         built.determinism_digest,
     )
+
+
+def _log_threads(num_threads: int, cores: Cores) -> None:
+    if cores.pauses(num_threads):
+        reason = "steps pause whenever they have used up the quota"
+        log.warning("threads", compute=num_threads, cores=str(cores), reason=reason)
+    else:
+        log.info("threads", compute=num_threads, cores=str(cores))
 
 
 def _log_native_ops(built: BuiltEngine) -> None:

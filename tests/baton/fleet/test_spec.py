@@ -112,9 +112,10 @@ def test_arguments_of_a_process_come_after_those_of_its_kind() -> None:
     assert "--x" not in command(spec, "decode-0")
 
 
-def test_workers_share_the_cores_and_get_at_least_one_each() -> None:
-    assert FleetSpec(model=MODEL, prefill=500, decode=500).threads_per_worker == 1
-    assert FleetSpec(model=MODEL, threads=3).threads_per_worker == 3
+def test_workers_learn_how_many_share_the_cores() -> None:
+    shared = command(FleetSpec(model=MODEL, prefill=2, decode=3), "decode-0")
+    assert value(shared, "--workers-per-host") == "5"
+    assert "--threads" not in shared
     assert value(command(FleetSpec(model=MODEL, threads=3), "decode-0"), "--threads") == "3"
     assert "--threads" not in command(FleetSpec(model=MODEL), "router-0")
 

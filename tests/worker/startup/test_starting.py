@@ -62,7 +62,7 @@ def test_a_model_whose_weights_are_truncated(workshop: Workshop, tmp_path: Path)
 def test_a_wrong_setting(workshop: Workshop) -> None:
     worker = workshop.start("decode", "--threads=-1")
     assert worker.process.returncode == 2
-    assert said(worker) == "--threads is -1; accepted: 0 or more"
+    assert said(worker).startswith("--threads is -1; accepted: 0 to ")
 
 
 def test_another_block_size_than_the_fleets(pair: Pair, workshop: Workshop) -> None:

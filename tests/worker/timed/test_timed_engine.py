@@ -142,7 +142,7 @@ def test_a_timed_and_a_computing_worker_make_no_fleet(workshop: Workshop) -> Non
     [
         ("--timed=h100", "--timed: profile is 'h100'; accepted: demo-cpu, h200-llama-3.1-8b, or the path"),
         ("--policy=fifo", "--policy"),
-        ("--threads=-1", "--threads is -1; accepted: 0 or more"),
+        ("--threads=-1", "--threads is -1; accepted: 0 to "),
     ],
 )
 def test_a_wrong_flag_is_told_before_torch_is_loaded(flag: str, says: str) -> None:
