@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 
 import pytest
 
@@ -30,5 +31,16 @@ def test_an_image_has_no_shell_and_no_package_manager(images: None, image: str) 
     assert run_python(image, program).split() == ["False", "False", "False"]
 
 
-def run_python(image: str, program: str) -> str:
-    return run("docker", "run", "--rm", "--entrypoint", "/venv/bin/python", image, "-c", program)
+@pytest.mark.parametrize("capability", [None, "avx2", "default"])
+def test_the_worker_s_image_has_native_ops_for_each_kind_of_processor(
+    images: None, capability: str | None
+) -> None:
+    if capability is not None and platform.machine() != "x86_64":
+        pytest.skip("torch distinguishes these on x86-64")
+    program = "from kernels.native.loader import library; print(library() is not None)"
+    limits = () if capability is None else ("--env", f"ATEN_CPU_CAPABILITY={capability}")
+    assert run_python("baton-worker", program, *limits).strip() == "True"
+
+
+def run_python(image: str, program: str, *flags: str) -> str:
+    return run("docker", "run", "--rm", *flags, "--entrypoint", "/venv/bin/python", image, "-c", program)
