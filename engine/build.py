@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from engine.calibration.determinism_check import check_determinism
-from engine.calibration.pool_size import CPU_MEBIBYTES, CudaMemory, blocks_in, blocks_that_fit
+from engine.calibration.host_memory import check_blocks_fit, check_model_fits, loaded_bytes
+from engine.calibration.pool_size import CPU_MEBIBYTES, MEBIBYTE, CudaMemory, blocks_in, blocks_that_fit
 from engine.calibration.sweep import Sweep, sweep, warm_up
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
@@ -18,6 +19,7 @@ from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.model.allow_list import read_config
 from engine.model.fingerprint import fingerprint
 from engine.model.model import Model, load_model
 from engine.model.quantisation import Quantisation
@@ -57,6 +59,8 @@ class EngineSettings:
 
     On a CPU they are fused only if native ops were built for it (`kernels.native`), in the dtypes of these.
     """
+    available_bytes: Callable[[], int] | None = None
+    """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ def build(
     NotDeterministic if a deterministic engine does not give the same bits on this machine.
     """
     on_progress(Phase.READING, 0, 0)
+    _check_model_fits(settings)
     model = load_model(
         settings.model,
         settings.dtype,
@@ -99,7 +104,10 @@ def build(
         on_progress=on_progress,
     )
     layout = model.block_layout(settings.block_size)
-    pool = KVPool(layout, _num_blocks(settings, model, layout), settings.device)
+    num_blocks = _num_blocks(settings, model, layout)
+    if settings.device.type == "cpu" and settings.available_bytes is not None:
+        check_blocks_fit(layout, num_blocks, settings.available_bytes())
+    pool = KVPool(layout, num_blocks, settings.device)
     runner = ModelRunner(model, pool)
     name = fingerprint(settings.model, layout, settings.random_weights, settings.quantisation)
     determinism_digest = check_determinism(runner, on_progress) if settings.deterministic else ""
@@ -150,6 +158,17 @@ def resolve_device(name: str) -> torch.device:
 def lacks_native_ops(device: torch.device) -> bool:
     """Return whether native ops could compute on a device, and none were built for it."""
     return device.type == "cpu" and library() is None
+
+
+def _check_model_fits(settings: EngineSettings) -> None:
+    """Raise ValueError if weights and pool are known not to fit. Drawn weights have no files to look at."""
+    if settings.device.type != "cpu" or settings.available_bytes is None:
+        return
+    is_drawn = settings.random_weights is not None
+    config = read_config(settings.model)
+    weights = 0 if is_drawn else loaded_bytes(settings.model, config, settings.dtype)
+    pool = 0 if settings.num_blocks is not None else (settings.kv_memory_mb or CPU_MEBIBYTES) * MEBIBYTE
+    check_model_fits(settings.model, settings.dtype, weights, pool, settings.available_bytes())
 
 
 def _is_fused(settings: EngineSettings) -> bool:

@@ -15,7 +15,7 @@ from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.int8_weights import Quantised
 from engine.model.model import DTYPES
 from engine.starting import OnProgress, ignore_progress
-from services.process.limits import Cores, read_cores
+from services.process.limits import Cores, available_bytes, read_cores
 from worker.config import WorkerConfig
 from worker.engine import Computing, Engine
 from worker.startup.sweep_cache import SweepKey, cached_sweep, device_name
@@ -46,6 +46,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         quantisation=config.quantisation,
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
+        available_bytes=available_bytes,
     )
     built = build(settings, lambda runner, name: _measure(config, runner, name, on_progress), on_progress)
     runner = built.runner
