@@ -1,5 +1,6 @@
 """The native ops equal their references, within the tolerances of the same ops in Triton."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -162,3 +163,21 @@ def test_a_set_up_goes_on_without_a_compiler(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "missing-cc cannot be run" in run.stdout
     assert "workers on a CPU compute in PyTorch alone" in run.stdout
+
+
+@needs_library
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="torch distinguishes these on x86-64")
+@pytest.mark.parametrize(("limit", "capability"), [("avx2", "AVX2"), ("default", "DEFAULT")])
+def test_a_processor_without_wide_vectors_gets_a_library_of_its_own(limit: str, capability: str) -> None:
+    script = (
+        "import torch; from kernels.native import loader, ops; "
+        "x, weight = torch.arange(6.0).view(2, 3), torch.ones(3); "
+        "out = ops.add_rms_norm(x, None, weight, 1e-5, unit_offset=False); "
+        "torch.testing.assert_close(out, torch.nn.functional.rms_norm(x, (3,), weight, 1e-5)); "
+        "print(loader.library()._name)"
+    )
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": limit}
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
+    )
+    assert Path(loaded.stdout.strip()) == build.library_path(capability)
