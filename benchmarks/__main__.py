@@ -50,6 +50,12 @@ COMMANDS: dict[str, Command] = {
     "peers": Command(
         "peers.command", "the router and the gateway beside Dynamo's frontend", seeds=THREE_SEEDS
     ),
+    "cpu": Command(
+        "cpu.command",
+        "a CPU: other engines, the limits of the machine, and where the time of a step goes",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
     "strikes": Command(
         "peers.strikes", "what streams survive when a process dies, beside Dynamo", seeds=THREE_SEEDS
     ),
@@ -74,7 +80,6 @@ COMMANDS: dict[str, Command] = {
     "cancel": Command("failures.cancel", "how soon an ended request frees its resources, phase by phase"),
     "verification": Command("costs.verification", "the cost of checksums, and of relaying each token once"),
     "step-error": Command("costs.step_error", "the error of the cost model"),
-    "cpu": Command("costs.cpu", "steps on a CPU with native ops, and in PyTorch alone"),
     "deterministic": Command("costs.deterministic", "the cost of deterministic mode"),
     "quantisation": Command("costs.quantisation", "the change of logits by 8 bits, and the gain in memory"),
     "grammars": Command("costs.grammars", "the cost of output formats", has_model=False, seeds=THREE_SEEDS),

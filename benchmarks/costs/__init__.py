@@ -2,7 +2,6 @@
 
 - `decisions`, `core_decisions`: how long policies and the router's core take to decide
 - `step_error`: the error of the cost model, on the steps of `real_steps`
-- `cpu`: native ops beside PyTorch alone
 - `deterministic`, `quantisation`: steps of other kinds of engines
 - `gateway`: what HTTP costs beside gRPC, on a fleet
 - `grammars`: masks of output formats, and steps with them

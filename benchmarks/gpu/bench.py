@@ -63,7 +63,7 @@ class Bench:
         """The model's directory, written at first use."""
         directory = self.folder / "model"
         if not directory.is_dir():
-            _write_model(self.sizes.model, directory)
+            write_model(self.sizes.model, directory)
         return directory
 
     def section(
@@ -120,7 +120,7 @@ class Bench:
             torch.cuda.empty_cache()
 
 
-def _write_model(shape: ModelShape, directory: Path) -> None:
+def write_model(shape: ModelShape, directory: Path) -> None:
     """Write config.json and a tokenizer with a token for each id: bytes first, then made-up words."""
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(shape.config, indent=1), encoding="utf-8")

@@ -1,0 +1,10 @@
+"""Baton on a CPU beside other engines, and beside the limits of the machine: `python -m benchmarks cpu`.
+
+- `command`: the parts of a measurement, and how they are chosen
+- `floors`: how fast the machine reads memory and multiplies matrices, and what a model needs of both
+- `comparison`: engines in turns; `loads`: what each of them is given; `tables`: what is printed
+- `engines`: a fleet, and engines in processes of their own
+- `shares`: where the time of a step goes
+- `steps`: native ops beside PyTorch alone
+- `random_model`: a Llama of 200 million random weights
+"""

@@ -1,0 +1,130 @@
+"""Measure a CPU: Baton's fleet beside other engines, both beside the machine's limits, and its steps.
+
+    make bench-cpu
+    python -m benchmarks cpu --dtype bfloat16 --seeds 1,2,3
+    python -m benchmarks cpu --part steps --model demo_model --threads 1
+
+The parts:
+
+    engines   the limits of the machine, and three engines in turns: Baton's fleet (a router and one worker,
+              called through the SDK), transformers, and OpenVINO GenAI
+    shares    where the time of a decode step goes, in an engine without a fleet
+    steps     steps with native ops beside PyTorch alone; only if asked for
+
+All engines compute the same random prompts, greedily, to the same lengths, with the same threads and the same
+dtype of weights, products and KV. Prompts differ from pass to pass, so prefix caches have none of them.
+transformers gets the prompts of a load as one batch; the others split prompts by --token-budget. Client,
+router and worker share the machine. OpenVINO has an environment of its own, which `make bench-cpu` sets up;
+without it, its column is empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from benchmarks.cpu import steps
+from benchmarks.cpu.comparison import compare
+from benchmarks.cpu.engines.process_arm import Setting
+from benchmarks.cpu.floors import need_of
+from benchmarks.cpu.loads import CONTEXT, LARGEST_BATCH, LOADS, ONE_DECODE, PREFILL_TOKENS, decodes
+from benchmarks.cpu.random_model import SHAPE, random_model
+from benchmarks.cpu.shares import Shares, engine_of, measure_shares
+from benchmarks.cpu.tables import (
+    agreement,
+    data_of,
+    engines_table,
+    floors_table,
+    limits_table,
+    shares_table,
+)
+from benchmarks.flags import count, names
+from benchmarks.report import report
+from engine.model.allow_list import read_config
+from reporting.progress import tracked
+from reporting.section import Section
+from worker.config import SIZES
+
+ENGINES, SHARES, STEPS = PARTS = ("engines", "shares", "steps")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    made = f"the checkpoint's folder ({SHAPE.name}, which is made in .baton/models)"
+    add("--model", type=Path, metavar="PATH", help=made)
+    dtypes = ("float32", "bfloat16")
+    add("--dtype", choices=dtypes, default="float32", help="the type of weights and KV (float32)")
+    cores = len(os.sched_getaffinity(0))
+    add("--threads", type=count, default=cores, metavar="N", help="threads of each engine (all cores)")
+    budget = SIZES["token_budget"]
+    add("--token-budget", type=count, default=budget, metavar="N", help=f"most tokens of a step ({budget})")
+    parts = f"parts to measure: {', '.join(PARTS)} ({ENGINES},{SHARES})"
+    add("--part", type=names, default=[ENGINES, SHARES], metavar="A,B", help=parts)
+    add("--rounds", type=count, default=20, metavar="N", help="rounds of each step of --part steps (20)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure the parts in order. Raises ValueError for a part that there is not, or too short a context."""
+    if set(args.part) - set(PARTS):
+        raise ValueError(f"--part is {','.join(args.part)}; accepted: {', '.join(PARTS)}")
+    args.model = args.model or random_model()
+    config = read_config(args.model)
+    longest = max(load.prompt_tokens + load.longest_output for load in LOADS)
+    if config["max_position_embeddings"] < longest:
+        raise ValueError(
+            f"--model has {config['max_position_embeddings']} positions; accepted: {longest} or more"
+        )
+    torch.set_num_threads(args.threads)
+    return report(args, _sections(args, config["vocab_size"]))
+
+
+def _sections(args: argparse.Namespace, vocab_size: int) -> Iterator[Section]:
+    if ENGINES in args.part:
+        yield from _engines(args, vocab_size)
+    if SHARES in args.part:
+        yield _shares(args, vocab_size)
+    if STEPS in args.part:
+        yield steps.section(args.model, args.dtype, args.threads, args.rounds, args.seeds)
+
+
+def _engines(args: argparse.Namespace, vocab_size: int) -> Iterator[Section]:
+    setting = Setting(args.model, args.dtype, args.threads, args.token_budget)
+    found = asyncio.run(compare(setting, vocab_size, args.seeds))
+    fastest = "Threads are those of the engines; each rate is that of the fastest of several passes."
+    yield Section("Limits of the machine", fastest, (), (limits_table(found.limits),))
+    method = (
+        f"{_model(args)}; steps have {CONTEXT} tokens of context, and somewhat more if prompts are computed "
+        f"one after the other. Ratios are speeds: above 1, Baton is faster. {agreement(found)}"
+    )
+    notes = " ".join([method, *found.notes]).strip()
+    yield Section("Engines on a CPU", notes, (), (engines_table(found),), data_of(found))
+    need = need_of(args.model)
+    floors = (
+        f"A step reads {need.read_weights / 1e6:.0f} million weights; each of {PREFILL_TOKENS} tokens of a "
+        f"prompt is multiplied with {need.layer_weights / 1e6:.0f} million. Attention is not counted."
+    )
+    yield Section("Engines beside the limits", floors, (), (floors_table(found, need, args.dtype),))
+
+
+def _shares(args: argparse.Namespace, vocab_size: int) -> Section:
+    engine = engine_of(args.model, args.dtype, args.token_budget)
+    found: dict[str, list[Shares]] = {}
+    loads = {load.name: load for load in (ONE_DECODE, decodes(LARGEST_BATCH))}
+    for seed in tracked(args.seeds, "shares"):
+        for name, load in loads.items():
+            found.setdefault(name, []).append(measure_shares(engine, load, load.prompts(seed, vocab_size)))
+    method = (
+        f"{_model(args)}; an engine in this process, without router and client; medians of the steps of a "
+        "load. Outside the model are scheduling, sampling and detokenising."
+    )
+    data = {name: [each.parts_s for each in shares] for name, shares in found.items()}
+    return Section("Where the time of a step goes", method, (), (shares_table(found),), {"parts_s": data})
+
+
+def _model(args: argparse.Namespace) -> str:
+    return f"{args.model.name}, {args.dtype}, {args.threads} threads, {args.token_budget} tokens a step"

@@ -1,0 +1,84 @@
+"""Engines in turns: every load, once for each seed, with the limits of the machine measured before each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from benchmarks.cpu.engines import process_arm
+from benchmarks.cpu.engines.baton_arm import NAME, baton
+from benchmarks.cpu.engines.process_arm import NotMeasured, Setting
+from benchmarks.cpu.floors import Limits, measure_limits
+from benchmarks.cpu.loads import LOADS, WARM_UP, Load, Played
+from benchmarks.fleets.bench import by_turns
+from reporting.progress import tracked
+
+
+class Arm(Protocol):
+    """A running engine."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def play(self, load: Load, prompts: Sequence[Sequence[int]]) -> Played:
+        """Compute the prompts, all sent at once. Raises NotMeasured if the engine has ended."""
+
+
+ENGINES: dict[str, Callable[[Setting], AbstractAsyncContextManager[Arm]]] = {
+    NAME: baton,
+    "transformers": process_arm.transformers,
+    "OpenVINO GenAI": process_arm.openvino,
+}
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Everything measured, by load and engine, with a record for each seed."""
+
+    limits: list[Limits] = field(default_factory=list)
+    played: dict[Load, dict[str, list[Played]]] = field(default_factory=lambda: {load: {} for load in LOADS})
+    notes: list[str] = field(default_factory=list)
+    """The reasons for engines that are missing."""
+
+    def figures(self, load: Load, engine: str) -> list[float]:
+        """Return what was measured of an engine; nothing if it is missing."""
+        return [load.figure(each) for each in self.played[load].get(engine, ())]
+
+    def miss(self, engine: str, reason: NotMeasured) -> None:
+        """Forget an engine that could not be measured to the end."""
+        for found in self.played.values():
+            found.pop(engine, None)
+        self.notes.append(f"{reason}.")
+        print(reason, file=sys.stderr)
+
+
+async def compare(setting: Setting, vocab_size: int, seeds: Sequence[int]) -> Comparison:
+    """Start all engines, one after the other, and let them take turns."""
+    found = Comparison()
+    async with AsyncExitStack() as stack:
+        arms: list[Arm] = []
+        for name, started in ENGINES.items():
+            try:
+                arm = await stack.enter_async_context(started(setting))
+                for load in WARM_UP:
+                    await arm.play(load, load.prompts("warm-up", vocab_size))
+                arms.append(arm)
+            except NotMeasured as reason:
+                found.miss(name, reason)
+        passes = [(turn, seed, load) for turn, seed in enumerate(seeds) for load in LOADS]
+        for turn, seed, load in tracked(passes, "loads"):
+            if load is LOADS[0]:
+                found.limits.append(measure_limits())
+            prompts = load.prompts(seed, vocab_size)
+            for arm in by_turns(tuple(arms), turn):
+                try:
+                    played = await arm.play(load, prompts)
+                except NotMeasured as reason:
+                    found.miss(arm.name, reason)
+                    arms.remove(arm)
+                else:
+                    found.played[load].setdefault(arm.name, []).append(played)
+    return found

@@ -1,0 +1,50 @@
+"""Steps with native ops beside the same steps in PyTorch alone, taking turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.costs.deterministic import BLOCK_SIZE, NUM_BLOCKS, columns_of, compare
+from engine.calibration.sweep import Step
+from engine.execution.model_runner import ModelRunner
+from engine.kv.kv_pool import KVPool
+from engine.model.model import DTYPES, Model, load_model
+from kernels.native.loader import computes
+from reporting.progress import tracked
+from reporting.section import Section, markdown
+
+CPU = torch.device("cpu")
+STEPS = {
+    "1 decode at 290": Step(1, 290),
+    "8 decodes at 290": Step(8, 290),
+    "32 decodes at 290": Step(32, 290),
+    "256 tokens of prompt": Step(0, 0, (0, 256)),
+    "16 decodes at 290, 128 tokens": Step(16, 290, (128, 128)),
+}
+
+
+def section(model: Path, name: str, threads: int, rounds: int, seeds: Sequence[int]) -> Section:
+    """Time every step, once per seed. Raises ValueError if no native ops were built."""
+    dtype = DTYPES[name]
+    if not computes(CPU, dtype):
+        raise ValueError("no native ops for this processor; `python -m kernels.native.build` makes them")
+    torch.set_num_threads(threads)
+    own, native = (_runner(load_model(model, dtype, CPU, fused=fused)) for fused in (False, True))
+    found: dict[str, list[tuple[float, float, float]]] = {step: [] for step in STEPS}
+    for step in tracked([*STEPS] * len(seeds), "steps"):
+        found[step].append(compare((own, native), STEPS[step], rounds))
+    rows = [(step, *columns_of(figures)) for step, figures in found.items()]
+    table = markdown(("step", "PyTorch alone, ms", "native ops, ms", "ratio"), rows)
+    weights = sum(parameter.nbytes for parameter in own.model.module.parameters()) / 2**20
+    method = (
+        f"{model.name}, {name}, {weights:.0f} MiB of weights, {threads} threads; medians of {rounds} rounds, "
+        f"measured {len(seeds)} times. Times are CPU times of all threads. Fusion {native.model.fusion}."
+    )
+    return Section("Native ops beside PyTorch alone", method, (), (table,), {"steps": found})
+
+
+def _runner(model: Model) -> ModelRunner:
+    return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
