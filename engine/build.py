@@ -22,7 +22,7 @@ from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.allow_list import read_config
 from engine.model.fingerprint import fingerprint
 from engine.model.model import Model, load_model
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.quantisation import Quantisation
 from engine.sampling.device_sampler import warm_draws
 from engine.starting import OnProgress, Phase, ignore_progress
 from kernels.native.loader import computes, library

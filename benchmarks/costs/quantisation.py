@@ -23,7 +23,7 @@ from engine.calibration.sweep import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.quantisation import Quantisation
 from engine.model.step_batch import StepBatch
 from reporting.section import Section, markdown
 

@@ -24,8 +24,8 @@ from engine.calibration.sweep import Sweep
 from engine.core.report import StepReport
 from engine.execution.model_runner import ModelRunner
 from engine.model.cpu_attention import CpuAttention
-from engine.model.int8_weights import Int8Linear
 from engine.model.model import DTYPES
+from engine.model.quantised.int8_weights import Int8Linear
 from scheduling.policies import DEFAULT
 
 BLOCK_SIZE = 16

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.costs.deterministic import BLOCK_SIZE, NUM_BLOCKS, columns_of, compare
+from benchmarks.cpu.floors import need_of
 from engine.calibration.sweep import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
@@ -38,7 +39,7 @@ def section(model: Path, name: str, threads: int, rounds: int, seeds: Sequence[i
         found[step].append(compare((own, native), STEPS[step], rounds))
     rows = [(step, *columns_of(figures)) for step, figures in found.items()]
     table = markdown(("step", "PyTorch alone, ms", "native ops, ms", "ratio"), rows)
-    weights = sum(parameter.nbytes for parameter in own.model.module.parameters()) / 2**20
+    weights = need_of(model).read_weights * dtype.itemsize / 2**20
     method = (
         f"{model.name}, {name}, {weights:.0f} MiB of weights, {threads} threads; medians of {rounds} rounds, "
         f"measured {len(seeds)} times. Times are CPU times of all threads. Fusion {native.model.fusion}."

@@ -17,7 +17,7 @@ from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.sizes import BLOCK_SIZE, LLAMA_8B, ModelShape, Sizes
 from engine.build import BuiltEngine, EngineSettings, build
 from engine.calibration.dtype import resolve_dtype
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.quantisation import Quantisation
 from reporting.section import Section, table
 from scheduling.policies import DEFAULT
 

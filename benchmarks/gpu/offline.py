@@ -23,7 +23,7 @@ from benchmarks.gpu.bench import Bench, Columns, NotMeasured
 from benchmarks.gpu.floors import decode_step_s, prefill_s
 from engine.build import BuiltEngine
 from engine.core.report import StepReport
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.quantisation import Quantisation
 from reporting.section import Section
 from workloads.shapes import RequestShape, shapes
 

@@ -1,20 +1,18 @@
 """A transformers model that serves: checked, loaded, quantised, fused, with attention over the KV pool.
 
-    model                 loads a model directory and holds its facts
-    allow_list            which models are served
-    checkpoint            checks that the files of a checkpoint are complete
-    quantisation          the setting that says what is kept in 8 bits
-    quantised_checkpoint  which quantised checkpoints are served
-    compressed_tensors    reads their int8 weights
-    int8_weights          linear layers with int8 weights
-    fingerprint           identifies weights and block layout: equal ones may exchange KV
-    step_batch            the ragged batch of a step, as the model takes it
-    attention             the attention function of the models, and its kernels on a GPU
-    cpu_attention         attention on a CPU
-    dry_run               sees what each layer asks of attention
-    fusion                fused modules in place of the model's own, where they fit
-    deterministic         layers and attention whose bits do not depend on the other rows of a step
+    model           loads a model directory and holds its facts
+    allow_list      which models are served
+    checkpoint      checks that the files of a checkpoint are complete
+    quantised       weights in 8 bits
+    packed_linears  linear layers in bfloat16, in the order in which a CPU reads them
+    fingerprint     identifies weights and block layout: equal ones may exchange KV
+    step_batch      the ragged batch of a step, as the model takes it
+    attention       the attention function of the models, and its kernels on a GPU
+    cpu_attention   attention on a CPU
+    dry_run         sees what each layer asks of attention
+    fusion          fused modules in place of the model's own, where they fit
+    deterministic   layers and attention whose bits do not depend on the other rows of a step
 
 Of the engine it imports `engine.kv`. Its own files import downwards: `model` → `deterministic`, `fusion` →
-`dry_run`, `cpu_attention`, `int8_weights` → `attention` → `step_batch`.
+`dry_run`, `cpu_attention`, `quantised`, `packed_linears` → `attention` → `step_batch`.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelRefused
-from engine.model.quantised_checkpoint import check_quantised
+from engine.model.quantised.checkpoint import check_quantised
 
 ARCHITECTURES = (
     "gemma2",

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from engine.kv.kv_pool import BlockLayout
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.quantisation import Quantisation
 
 # To read every byte of a 16 GB checkpoint would take as long as to load it. Up to this size a file is hashed
 # whole. Of a larger one, the head (with every tensor's name, shape and place) and one page of each stretch

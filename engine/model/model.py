@@ -16,14 +16,15 @@ from engine.kv.kv_pool import BlockLayout
 from engine.model.allow_list import Config, read_config
 from engine.model.attention import ATTENTION, AttentionStep
 from engine.model.checkpoint import check_tokenizer, check_weights, tensor_names, weight_bytes
-from engine.model.compressed_tensors import loader, unpack_linears
 from engine.model.deterministic.invariant_rows import make_rows_invariant
 from engine.model.deterministic.row_tiles import tile_rows
 from engine.model.deterministic.tiled_experts import EXPERTS
 from engine.model.dry_run import LayerFacts, dry_run
 from engine.model.fusion import NOT_FUSED, FusionReport, fuse
-from engine.model.int8_weights import Quantised, quantise_linears, quantised_of
-from engine.model.quantisation import Quantisation
+from engine.model.packed_linears import pack_linears
+from engine.model.quantised.compressed_tensors import loader, unpack_linears
+from engine.model.quantised.int8_weights import Quantised, quantise_linears, quantised_of
+from engine.model.quantised.quantisation import Quantisation
 from engine.starting import OnProgress, Phase, ignore_progress
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -194,6 +195,8 @@ def _load(
     layers = dry_run(directory, module, device)
     facts = _facts(directory, config, module, layers)
     fusion = fuse(module, layers) if fused else NOT_FUSED
+    if device.type == "cpu" and not deterministic:
+        pack_linears(module)
     stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
     return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion)
 

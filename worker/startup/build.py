@@ -12,8 +12,8 @@ from engine.calibration.sweep import Sweep, overstatement, sweep
 from engine.execution.model_runner import ModelRunner
 from engine.model.allow_list import read_config
 from engine.model.fusion import NOT_FUSED, FusionReport
-from engine.model.int8_weights import Quantised
 from engine.model.model import DTYPES
+from engine.model.quantised.int8_weights import Quantised
 from engine.starting import OnProgress, ignore_progress
 from services.process.limits import Cores, available_bytes, read_cores
 from worker.config import WorkerConfig

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from engine.model.int8_weights import Int8Linear
+from engine.model.packed_linears import PackedLinear, packable
+from engine.model.quantised.int8_weights import Int8Linear
 from engine.starting import OnProgress, Phase, ignore_progress
 
 BASE_ROWS = 16
@@ -51,17 +52,19 @@ class TiledProduct:
         self._heights = (*tall, BASE_ROWS)
 
     @classmethod
-    def of_weight(cls, weight: Tensor, bias: Tensor | None) -> TiledProduct:
+    def of_weight(cls, weight: Tensor, bias: Tensor | None, *, packs: bool = False) -> TiledProduct:
         """Return the product with weight.T [in, out], plus bias [out].
 
-        Weight [out, in] may have any layout. It is copied only if its inputs have to be padded.
+        Weight [out, in] may have any layout. It is copied only if its inputs have to be padded, or if it is
+        packed (`engine.model.packed_linears`).
         """
         num_inputs = weight.shape[1]
         missing = -num_inputs % INPUT_GRAIN
+        wide = F.pad(weight, (0, missing)) if missing else weight
+        multiply = PackedLinear(wide, bias) if packs else partial(F.linear, weight=wide, bias=bias)
         if not missing:
-            return cls(partial(F.linear, weight=weight, bias=bias), num_inputs, weight.dtype)
-        wide = F.pad(weight, (0, missing))
-        return cls(lambda rows: F.linear(F.pad(rows, (0, missing)), wide, bias), num_inputs, weight.dtype)
+            return cls(multiply, num_inputs, weight.dtype)
+        return cls(lambda rows: multiply(F.pad(rows, (0, missing))), num_inputs, weight.dtype)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Multiply [n, in] to [n, out]."""
@@ -87,9 +90,9 @@ class TiledProduct:
 
 
 class TiledLinear(nn.Module):
-    """Replaces a linear layer, with its weights."""
+    """Replaces a linear layer; `weight` is what it shares with another module, if it does."""
 
-    def __init__(self, weight: Tensor, product: TiledProduct) -> None:
+    def __init__(self, weight: Tensor | None, product: TiledProduct) -> None:
         super().__init__()
         self.weight = weight
         self._product = product
@@ -118,14 +121,15 @@ class TiledModule(nn.Module):
 def tile_rows(model: nn.Module, on_progress: OnProgress = ignore_progress) -> None:
     """Replace every module of `model` that multiplies rows by its own matrix, except experts."""
     modules = list(model.named_modules())
+    packed = set(packable(model))
     for number, (name, module) in enumerate(modules):
         on_progress(Phase.PREPARING, number, len(modules))
-        replaced = _tiled(module)
+        replaced = _tiled(module, packs=name in packed)
         if replaced is not None:
             model.set_submodule(name, replaced)
 
 
-def _tiled(module: nn.Module) -> nn.Module | None:
+def _tiled(module: nn.Module, *, packs: bool) -> nn.Module | None:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2 or isinstance(module, nn.Embedding):
         return None
@@ -133,7 +137,8 @@ def _tiled(module: nn.Module) -> nn.Module | None:
     if isinstance(module, Int8Linear):
         return TiledLinear(weight, TiledProduct(module.multiply, weight.shape[1], module.scale.dtype))
     if isinstance(module, nn.Linear):
-        return TiledLinear(weight, TiledProduct.of_weight(weight, bias))
+        product = TiledProduct.of_weight(weight, bias, packs=packs)
+        return TiledLinear(None if packs else weight, product)
     if isinstance(module, Conv1D):
         return TiledLinear(weight.t(), TiledProduct.of_weight(weight.t(), bias))
     return TiledModule(module)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from engine.model.attention import RotatingStep
-from engine.model.int8_weights import Int8Linear
+from engine.model.quantised.int8_weights import Int8Linear
 from kernels.add_rms_norm import add_rms_norm
 from kernels.gated_activation import gated_activation
 from kernels.paged_attention.arguments import Softmax

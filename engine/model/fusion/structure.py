@@ -25,7 +25,7 @@ from engine.model.fusion.modules import (
     Scale,
     merged,
 )
-from engine.model.int8_weights import Int8Linear
+from engine.model.quantised.int8_weights import Int8Linear
 from kernels.rope_store_kv import HeadNorms
 
 DECODER = {"embed_tokens", "layers", "norm", "rotary_emb"}

@@ -18,7 +18,7 @@ from baton.fleet.spec import (
     gateway_processes,
     service_processes,
 )
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.quantisation import Quantisation
 from router import config
 from scheduling import policies
 from scheduling.placement import Placement

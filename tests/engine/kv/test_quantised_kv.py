@@ -25,7 +25,7 @@ from engine.model.cpu_attention import CpuAttention
 from engine.model.deterministic.tiled_attention import Heights, TiledAttention
 from engine.model.fingerprint import fingerprint
 from engine.model.model import load_model
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.quantisation import Quantisation
 from engine.model.step_batch import StepBatch
 from kernels.paged_attention.arguments import Softmax
 from kernels.paged_attention.reference import attend

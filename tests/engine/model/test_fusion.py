@@ -20,9 +20,9 @@ from engine.kv.kv_pool import KVPool
 from engine.model.attention import LayerOrder
 from engine.model.fusion import modules, replacing, structure
 from engine.model.fusion.probe import check_same
-from engine.model.int8_weights import Int8Linear
 from engine.model.model import Model, load_model
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.int8_weights import Int8Linear
+from engine.model.quantised.quantisation import Quantisation
 from kernels.paged_attention.arguments import Softmax
 from kernels.rope_store_kv import HeadNorms
 from tests import model_zoo

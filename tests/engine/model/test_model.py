@@ -13,7 +13,7 @@ from engine.errors import ModelRefused
 from engine.model import allow_list
 from engine.model.fingerprint import fingerprint
 from engine.model.model import ModelFacts, load_model
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.quantisation import Quantisation
 from tests import model_zoo
 
 CPU = torch.device("cpu")

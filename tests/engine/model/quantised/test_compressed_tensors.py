@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.errors import ModelRefused
-from engine.model.compressed_tensors import unpack
-from engine.model.int8_weights import quantise
 from engine.model.model import load_model
+from engine.model.quantised.compressed_tensors import unpack
+from engine.model.quantised.int8_weights import quantise
 from tests import model_zoo
-from tests.engine.model.int8_models import CPU, expected_logits, load_int8, logits_of
-from tests.engine.model.test_quantised_checkpoint import config
+from tests.engine.model.quantised.int8_models import CPU, expected_logits, load_int8, logits_of
+from tests.engine.model.quantised.test_checkpoint import config
 
 FORMATS = ("pack-quantized", "int-quantized")
 

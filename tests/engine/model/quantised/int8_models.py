@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from engine.execution.model_runner import ModelRunner
-from engine.model.int8_weights import quantise
 from engine.model.model import Model, load_model
-from engine.model.quantisation import Quantisation
+from engine.model.quantised.int8_weights import quantise
+from engine.model.quantised.quantisation import Quantisation
 from tests.engine.ragged import Piece, make_batch, poisoned_pool, shuffled_tables
 
 CPU = torch.device("cpu")

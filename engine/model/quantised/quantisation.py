@@ -21,7 +21,7 @@ class Quantisation(enum.Enum):
 
     @property
     def weights(self) -> bool:
-        """Whether linear layers have int8 weights (`engine.model.int8_weights`)."""
+        """Whether linear layers have int8 weights (`engine.model.quantised.int8_weights`)."""
         return "int8" in self._parts
 
     @property

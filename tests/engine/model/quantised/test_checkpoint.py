@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.errors import ModelRefused
-from engine.model.quantised_checkpoint import check_quantised
+from engine.model.quantised.checkpoint import check_quantised
 
 DIRECTORY = Path("/models/some")
 FP8_KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}

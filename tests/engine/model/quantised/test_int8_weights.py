@@ -11,12 +11,12 @@ import torch
 
 from engine.calibration.determinism_check import check_determinism
 from engine.execution.model_runner import ModelRunner
-from engine.model import int8_weights
-from engine.model.int8_weights import Int8Linear, quantise
 from engine.model.model import load_model
-from engine.model.quantisation import Quantisation
+from engine.model.quantised import int8_weights
+from engine.model.quantised.int8_weights import Int8Linear, quantise
+from engine.model.quantised.quantisation import Quantisation
 from tests import model_zoo
-from tests.engine.model.int8_models import BLOCK_SIZE, expected_logits, load_int8, logits_of
+from tests.engine.model.quantised.int8_models import BLOCK_SIZE, expected_logits, load_int8, logits_of
 from tests.engine.ragged import poisoned_pool
 
 
