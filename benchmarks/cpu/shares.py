@@ -25,6 +25,7 @@ from engine.core.report import StepReport
 from engine.execution.model_runner import ModelRunner
 from engine.model.cpu_attention import CpuAttention
 from engine.model.model import DTYPES
+from engine.model.packed_linears import PackedLinear
 from engine.model.quantised.int8_weights import Int8Linear
 from scheduling.policies import DEFAULT
 
@@ -137,7 +138,7 @@ def _counted(spent: Spent, part: str, own: Callable[..., Any]) -> Callable[..., 
 
 
 def _hooks(spent: Spent, module: nn.Module) -> Iterator[Any]:
-    if not isinstance(module, nn.Linear | Int8Linear):
+    if not isinstance(module, nn.Linear | Int8Linear | PackedLinear):
         return
     began = 0.0
 
