@@ -35,8 +35,8 @@ OF_PART = {
     "worker": {"--worker-id", "--shm-dir"},
 }
 """Flags that the chart writes itself."""
-LEFT_OUT = {"router": {"--record"}}
-"""Flags that make no sense in a pod: what they write ends with it."""
+LEFT_OUT = {"router": {"--record"}, "worker": {"--workers-per-host"}}
+"""Flags that make no sense in a pod: a recording would end with it, and it has one worker on its cores."""
 
 
 def _commands() -> Iterator[tuple[str, list[str]]]:

@@ -78,9 +78,10 @@ async def test_an_emptied_redis_is_told_of_a_large_pool_in_pieces(
     held = _hashes(0, 25_000)
     registered.prefixes.note(held, [])
     await _until_known(store, held)
+    # Before the flush: the worker may notice it at once.
+    monkeypatch.setattr(store, "publish_prefix", publish_counted)
     async with redis.asyncio.Redis.from_url(redis_url + "?db=7") as admin:
         await admin.flushdb()
-    monkeypatch.setattr(store, "publish_prefix", publish_counted)
     await _until_known(store, held)
     await registered.stop()
     assert max(told) <= registration.PIECE
