@@ -34,7 +34,12 @@ class DtypeChoice:
 
     @property
     def name(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
+        return name_of(self.dtype)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, such as bfloat16."""
+    return str(dtype).removeprefix("torch.")
 
 
 def resolve_dtype(asked: torch.dtype | None, device: torch.device, config: Mapping[str, Any]) -> DtypeChoice:

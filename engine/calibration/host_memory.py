@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from engine.calibration.dtype import checkpoint_dtype
+from engine.calibration.dtype import checkpoint_dtype, name_of
 from engine.calibration.pool_size import MEBIBYTE
 from engine.kv.kv_pool import BlockLayout
 from engine.model.checkpoint import check_weights, weight_bytes
@@ -40,7 +40,7 @@ def check_model_fits(directory: Path, dtype: torch.dtype, weights: int, pool: in
     if available - weights >= MEBIBYTE:
         accepted += f", or --kv-memory-mb up to {(available - weights) // MEBIBYTE}"
     raise ValueError(
-        f"--model {directory.name} takes {_mebibytes(weights)} MiB of weights in {_name(dtype)} and "
+        f"--model {directory.name} takes {_mebibytes(weights)} MiB of weights in {name_of(dtype)} and "
         f"{_mebibytes(pool)} MiB of KV, but {available // MEBIBYTE} MiB of memory are available to this "
         f"process; accepted: {accepted}"
     )
@@ -58,7 +58,3 @@ def check_blocks_fit(layout: BlockLayout, num_blocks: int, available: int) -> No
 
 def _mebibytes(num_bytes: int) -> int:
     return -(-num_bytes // MEBIBYTE)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -30,7 +30,7 @@ PER_WORD = 4
 _SCALE = ".weight_scale"
 
 
-class PackedLinear(nn.Module):
+class StoredLinear(nn.Module):
     """Takes the place of a linear layer while the tensors of the checkpoint are read."""
 
     weight_scale: Tensor
@@ -81,11 +81,11 @@ def loader(directory: Path, tensor_names: Collection[str]) -> tuple[Any, dict[st
     # Otherwise transformers would require the compressed-tensors package.
     del config.quantization_config
     model_class = library.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    return _with_packed_linears(model_class, quantised_layers(tensor_names)), {"config": config}
+    return _with_stored_linears(model_class, quantised_layers(tensor_names)), {"config": config}
 
 
-def _with_packed_linears(model_class: Any, layers: dict[str, bool]) -> Any:
-    """Return a subclass whose models have a PackedLinear in the place of each of these layers.
+def _with_stored_linears(model_class: Any, layers: dict[str, bool]) -> Any:
+    """Return a subclass whose models have a StoredLinear in the place of each of these layers.
 
     They are replaced while the model is constructed, so no float weights are allocated for them.
     """
@@ -96,7 +96,7 @@ def _with_packed_linears(model_class: Any, layers: dict[str, bool]) -> Any:
             linear = self.get_submodule(name)
             if not isinstance(linear, nn.Linear):
                 raise TypeError(f"{name} is quantised but not a linear layer")
-            self.set_submodule(name, PackedLinear(linear, is_packed=is_packed))
+            self.set_submodule(name, StoredLinear(linear, is_packed=is_packed))
 
     return type(
         model_class.__name__, (model_class,), {"__init__": init, "__module__": model_class.__module__}
@@ -105,9 +105,9 @@ def _with_packed_linears(model_class: Any, layers: dict[str, bool]) -> Any:
 
 @torch.inference_mode()
 def unpack_linears(directory: Path, model: nn.Module, device: torch.device) -> None:
-    """Replace every PackedLinear by an Int8Linear on `device`, one after the other."""
+    """Replace every StoredLinear by an Int8Linear on `device`, one after the other."""
     for name, module in list(model.named_modules()):
-        if not isinstance(module, PackedLinear):
+        if not isinstance(module, StoredLinear):
             continue
         if module.stored_shape != module.shape:
             raise ModelRefused(
