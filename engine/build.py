@@ -98,7 +98,7 @@ def build(
         settings.dtype,
         settings.device,
         deterministic=settings.deterministic,
-        fused=_is_fused(settings),
+        fused=settings.fusion and not settings.deterministic and can_fuse(settings.device, settings.dtype),
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
         on_progress=on_progress,
@@ -171,11 +171,12 @@ def _check_model_fits(settings: EngineSettings) -> None:
     check_model_fits(settings.model, settings.dtype, weights, pool, settings.available_bytes())
 
 
-def _is_fused(settings: EngineSettings) -> bool:
-    if settings.deterministic or not settings.fusion:
-        return False
-    # Fused layers of PyTorch's own ops were not shown to be faster on a CPU.
-    return settings.device.type == "cuda" or computes(settings.device, settings.dtype)
+def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether layers are fused on a device in a dtype.
+
+    Fused layers of PyTorch's own ops were not shown to be faster on a CPU.
+    """
+    return device.type == "cuda" or computes(device, dtype)
 
 
 def _uses_native_ops(model: Model) -> bool:

@@ -16,12 +16,12 @@ import torch
 
 from benchmarks.flags import count
 from benchmarks.report import report
+from engine.build import can_fuse
 from engine.calibration.determinism_check import check_determinism
 from engine.calibration.sweep import Step, make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model
-from kernels.native.loader import computes
 from reporting.progress import tracked
 from reporting.section import Section, markdown
 from reporting.tables import cell
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
     dtype, device = DTYPES[args.dtype], torch.device("cpu")
-    fused = not deterministic and computes(device, dtype)  # as a worker does
+    fused = not deterministic and can_fuse(device, dtype)
     model = load_model(args.model, dtype, device, deterministic=deterministic, fused=fused)
     return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
 
