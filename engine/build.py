@@ -55,9 +55,10 @@ class EngineSettings:
     cuda_graphs: bool = True
     """Whether decode-only steps are recorded at the start, and replayed, on a GPU."""
     fusion: bool = True
-    """Whether the model's layers are fused, where they fit; never if `deterministic`.
+    """Whether the model's layers are fused, where they fit.
 
-    On a CPU they are fused only if native ops were built for it (`kernels.native`), in the dtypes of these.
+    On a CPU they are fused only if native ops were built for it (`kernels.native`), in the dtypes of these;
+    those of a `deterministic` model only if these compute all of them, and on a GPU never.
     """
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
@@ -98,7 +99,8 @@ def build(
         settings.dtype,
         settings.device,
         deterministic=settings.deterministic,
-        fused=settings.fusion and not settings.deterministic and can_fuse(settings.device, settings.dtype),
+        fused=settings.fusion
+        and can_fuse(settings.device, settings.dtype, deterministic=settings.deterministic),
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
         on_progress=on_progress,
@@ -171,19 +173,20 @@ def _check_model_fits(settings: EngineSettings) -> None:
     check_model_fits(settings.model, settings.dtype, weights, pool, settings.available_bytes())
 
 
-def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
+def can_fuse(device: torch.device, dtype: torch.dtype, *, deterministic: bool) -> bool:
     """Return whether layers are fused on a device in a dtype.
 
-    Fused layers of PyTorch's own ops were not shown to be faster on a CPU.
+    Fused layers of PyTorch's own ops were not shown to be faster on a CPU. On a GPU those of a deterministic
+    model are not fused.
     """
-    return device.type == "cuda" or computes(device, dtype)
+    return computes(device, dtype) or (device.type == "cuda" and not deterministic)
 
 
 def _uses_native_ops(model: Model) -> bool:
-    """Return whether steps reach native ops: any fused layer does, and decodes over KV as it is."""
-    if model.is_deterministic or not computes(model.device, model.dtype):
-        return False
-    return model.is_fused or model.stored is None
+    """Return whether steps reach native ops: any fused layer does, and attention over KV as it is."""
+    if model.is_deterministic:
+        return model.fusion.is_native
+    return computes(model.device, model.dtype) and (model.is_fused or model.stored is None)
 
 
 def _num_blocks(settings: EngineSettings, model: Model, layout: BlockLayout) -> int:

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
     dtype, device = DTYPES[args.dtype], torch.device("cpu")
-    fused = not deterministic and can_fuse(device, dtype)
+    fused = can_fuse(device, dtype, deterministic=deterministic)
     model = load_model(args.model, dtype, device, deterministic=deterministic, fused=fused)
     return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
 

@@ -1,7 +1,8 @@
 """Where the time of a decode step goes, in an engine without a fleet.
 
-The linear layers and the attention of each step are timed by hooks, the forward pass around them. What a step
-takes beside its forward pass is spent on scheduling, sampling and detokenising.
+Native layers count the time of their products and of their attention. Other linear layers and attention are
+timed by hooks, and the forward pass around them. What a step takes beside its forward pass is spent on
+scheduling, sampling and detokenising.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from engine.calibration.sweep import Sweep
 from engine.core.report import StepReport
 from engine.execution.model_runner import ModelRunner
 from engine.model.cpu_attention import CpuAttention
+from engine.model.fusion.native_sequence import NativeSequence
 from engine.model.model import DTYPES
-from engine.model.packed_linears import PackedLinear
+from engine.model.packed_linears import PackedLinear, PanelLinear
 from engine.model.quantised.int8_weights import Int8Linear
+from kernels.native.layers import Seconds
 from scheduling.policies import DEFAULT
 
 BLOCK_SIZE = 16
@@ -36,17 +39,23 @@ PARTS = ("linear products", "attention", "other ops", "outside the model")
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds since the engine was built."""
+    """Seconds since the engine was built. `layers` are those that native layers have counted."""
 
     now: float = 0.0
     forward: float = 0.0
     linear: float = 0.0
     attention: float = 0.0
+    layers: Seconds = field(default_factory=Seconds, compare=False)
+
+    def read(self) -> Spent:
+        """Return what was spent until now."""
+        linear, attention = self.linear + self.layers.products, self.attention + self.layers.attention
+        return Spent(time.perf_counter(), self.forward, linear, attention)
 
     def since(self, before: Spent) -> tuple[float, ...]:
         """Return the seconds of each of PARTS since an earlier time; together they are all of it."""
         total, forward, linear, attention = (
-            after - earlier for after, earlier in zip(astuple(self), astuple(before), strict=True)
+            getattr(self, name) - getattr(before, name) for name in ("now", "forward", "linear", "attention")
         )
         return linear, attention, forward - linear - attention, total - forward
 
@@ -89,11 +98,11 @@ def measure_shares(engine: BuiltEngine, load: Load, prompts: Sequence[Sequence[i
     """
     steps: list[tuple[float, ...]] = []
     with _timed(engine.runner) as spent:
-        before = replace(spent, now=time.perf_counter())
+        before = spent.read()
 
         def watch(report: StepReport) -> None:
             nonlocal before
-            after = replace(spent, now=time.perf_counter())
+            after = spent.read()
             if report.shape is not None and report.shape.num_decodes == load.num_prompts:
                 steps.append(after.since(before))
             before = after
@@ -116,10 +125,16 @@ def _timed(runner: ModelRunner) -> Iterator[Spent]:
     own_forward, own_attend = runner.forward, CpuAttention._attend  # noqa: SLF001  (it has no other seam)
     runner.forward = _counted(spent, "forward", own_forward)  # type: ignore[method-assign]  # and back, below
     CpuAttention._attend = _counted(spent, "attention", own_attend)  # type: ignore[method-assign]  # noqa: SLF001
-    hooks = [hook for module in runner.model.module.modules() for hook in _hooks(spent, module)]
+    modules = list(runner.model.module.modules())
+    native = [module for module in modules if isinstance(module, NativeSequence)]
+    for layers in native:
+        layers.count_time(spent.layers)
+    hooks = [hook for module in modules for hook in _hooks(spent, module)]
     try:
         yield spent
     finally:
+        for layers in native:
+            layers.count_time(None)
         runner.forward = own_forward  # type: ignore[method-assign]
         CpuAttention._attend = own_attend  # type: ignore[method-assign]  # noqa: SLF001
         for hook in hooks:
@@ -138,7 +153,7 @@ def _counted(spent: Spent, part: str, own: Callable[..., Any]) -> Callable[..., 
 
 
 def _hooks(spent: Spent, module: nn.Module) -> Iterator[Any]:
-    if not isinstance(module, nn.Linear | Int8Linear | PackedLinear):
+    if not isinstance(module, nn.Linear | Int8Linear | PackedLinear | PanelLinear):
         return
     began = 0.0
 

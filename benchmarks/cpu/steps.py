@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import torch
+from torch import Tensor
 
 from benchmarks.costs.deterministic import BLOCK_SIZE, NUM_BLOCKS, columns_of, compare
 from benchmarks.cpu.floors import need_of
@@ -13,6 +16,7 @@ from engine.calibration.sweep import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, Model, load_model
+from engine.model.step_batch import StepBatch
 from kernels.native.loader import computes
 from reporting.progress import tracked
 from reporting.section import Section, markdown
@@ -33,7 +37,9 @@ def section(model: Path, name: str, threads: int, rounds: int, seeds: Sequence[i
     if not computes(CPU, dtype):
         raise ValueError("no native ops for this processor; `python -m kernels.native.build` makes them")
     torch.set_num_threads(threads)
-    own, native = (_runner(load_model(model, dtype, CPU, fused=fused)) for fused in (False, True))
+    with without_native_ops():
+        own = TorchAlone(*_parts(load_model(model, dtype, CPU)))
+    native = ModelRunner(*_parts(load_model(model, dtype, CPU, fused=True)))
     found: dict[str, list[tuple[float, float, float]]] = {step: [] for step in STEPS}
     for step in tracked([*STEPS] * len(seeds), "steps"):
         found[step].append(compare((own, native), STEPS[step], rounds))
@@ -47,5 +53,19 @@ def section(model: Path, name: str, threads: int, rounds: int, seeds: Sequence[i
     return Section("Native ops beside PyTorch alone", method, (), (table,), {"steps": found})
 
 
-def _runner(model: Model) -> ModelRunner:
-    return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
+class TorchAlone(ModelRunner):
+    """Runs a model as on a processor for which no native ops were built."""
+
+    def forward(self, batch: StepBatch) -> Tensor:
+        with without_native_ops():
+            return super().forward(batch)
+
+
+@contextmanager
+def without_native_ops() -> Iterator[None]:
+    with mock.patch("kernels.native.loader.library", return_value=None):
+        yield
+
+
+def _parts(model: Model) -> tuple[Model, KVPool]:
+    return model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS)

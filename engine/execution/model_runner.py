@@ -1,7 +1,7 @@
 """One forward pass of a ragged batch over the paged pool.
 
-On a CPU a deterministic model's step is padded to whole row tiles: with tokens that are not stored and that
-no token attends to, and with rows of logits that are dropped.
+On a CPU the step of a deterministic model that is not native is padded to whole row tiles: with tokens that
+are not stored and that no token attends to, and with rows of logits that are dropped.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class ModelRunner:
         self._share = model.facts.num_q_heads // model.facts.num_kv_heads
         self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)
         self._graphs: DecodeGraphs | None = None
+        self._has_tiles = model.is_deterministic and self._rows is not None and not model.fusion.is_native
         has_spans = model.is_deterministic and self._rows is None
         self.span = SPAN if has_spans else None
         """Positions that attention sums at a time, if kernels compute a deterministic model; else None."""
@@ -86,7 +87,7 @@ class ModelRunner:
 
     def _run(self, batch: StepBatch) -> Tensor:
         num_logits = len(batch.logit_rows)
-        if self.model.is_deterministic and self._rows is not None:
+        if self._has_tiles:
             batch = pad_step(batch, self.model.facts.vocab_size)
         order = LayerOrder()
         step = self._attention(batch, order)
@@ -98,7 +99,7 @@ class ModelRunner:
     def _attention(self, batch: StepBatch, order: LayerOrder) -> AttentionStep:
         if self._rows is None:
             return KernelAttention(self.pool, batch, order, span=self.span)
-        if self.model.is_deterministic:
+        if self._has_tiles:
             return TiledAttention(self._rows, batch, order, self._share, self._heights)
         return CpuAttention(self.pool, self._rows, batch, order)
 

@@ -18,6 +18,7 @@ from transformers import AttentionInterface
 from engine.kv.kv_pool import KVPool
 from engine.model.step_batch import StepBatch
 from kernels.chunked_prefill import chunked_prefill
+from kernels.native.layers import Paged
 from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode
 from kernels.rope_store_kv import HeadNorms, rope_store_kv
@@ -118,6 +119,15 @@ class RotatingStep(ABC):
         slots = self._batch.slot_mapping
         rotated = rope_store_kv(query, key, value, *rotation, kv_layer, slots, kv_scales, norms=norms)
         return self._attend(layer, rotated, softmax)
+
+    def paged(self, num_layers: int) -> Paged:
+        """Return where the tokens of all layers belong, for layers that attend by themselves."""
+        for layer in range(num_layers):
+            self._order.enter(layer)
+        batch = self._batch
+        return Paged(
+            self._pool.tensor, batch.slot_mapping, batch.block_tables, batch.context_lens, batch.cu_seqlens_q
+        )
 
 
 class KernelAttention(RotatingStep):

@@ -1,11 +1,10 @@
 """A step's attention on the CPU: selective batching over the paged pool.
 
-Each chunk attends alone. Decodes attend in one call of `kernels.paged_decode`, which reads the pool where it
-is, if it was compiled for this processor. Otherwise they attend in groups of similar length. The visible keys
-and values of a chunk, or of such a group, are gathered into a scratch buffer, row by row through the block
-tables, and one call of torch attends.
-Rows and masks depend only on the step and the window, so they are made once and used by every layer
-(`engine.kv.rows`). Selective batching: Yu et al., "Orca", OSDI 2022.
+One call of `kernels.chunked_prefill` attends, and reads the pool where it is, if it was compiled for this
+processor. Otherwise each chunk attends alone, and decodes attend in groups of similar length. The visible
+keys and values of a chunk, or of such a group, are gathered into a scratch buffer, row by row through the
+block tables, and one call of torch attends. Rows and masks depend only on the step and the window, so they
+are made once and used by every layer (`engine.kv.rows`). Selective batching: Yu et al., "Orca", OSDI 2022.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from engine.kv.kv_pool import KVPool
 from engine.kv.rows import KVRows, rows_at
 from engine.model.attention import LayerOrder, RotatingStep
 from engine.model.step_batch import StepBatch
+from kernels.chunked_prefill import chunked_prefill
 from kernels.native import ops as native
 from kernels.paged_attention.arguments import Softmax
-from kernels.paged_decode import paged_decode
 
 # Measured on 2 KV heads of 64 in fp32, contexts of 64 to 2048 and 1 to 32 decodes: a group costs as much as
 # reading some 250 more positions, and beyond a few MiB the gathered copy falls out of the cache.
@@ -47,22 +46,6 @@ class Group:
     query_len: int
 
 
-@dataclass(frozen=True, slots=True)
-class Decodes:
-    """n sequences with one query token each, whose KV is read from the pool.
-
-    tokens [n] int64, indexes into the step's T tokens; tables [n, max_blocks] int32; lens [n] int32
-    """
-
-    tokens: Tensor
-    tables: Tensor
-    lens: Tensor
-
-    def attend(self, query: Tensor, kv_layer: Tensor, softmax: Softmax) -> Tensor:
-        """Attend with query [n, num_q_heads, D], one row for each sequence; the result is like it."""
-        return paged_decode(query, kv_layer, self.tables, self.lens, softmax)
-
-
 class CpuAttention(RotatingStep):
     """The attention of one batch over `pool`, of which `rows` is another view."""
 
@@ -71,7 +54,7 @@ class CpuAttention(RotatingStep):
     def __init__(self, pool: KVPool, rows: KVRows, batch: StepBatch, order: LayerOrder) -> None:
         super().__init__(pool, batch, order)
         self._rows = rows
-        self._groups: dict[int | None, list[Group | Decodes]] = {}
+        self._groups: dict[int | None, list[Group]] = {}
         self._lens: list[int] = batch.context_lens.tolist()
         self._starts: list[int] = batch.cu_seqlens_q.tolist()
         slots = batch.slot_mapping
@@ -89,24 +72,20 @@ class CpuAttention(RotatingStep):
         return self._attend(layer, query, softmax)
 
     def _attend(self, layer: int, query: Tensor, softmax: Softmax) -> Tensor:
-        kv_layer = self._pool.layer(layer)
+        kv_layer, batch = self._pool.layer(layer), self._batch
+        if native.attends(query, kv_layer):
+            tables = batch.block_tables, batch.context_lens, batch.cu_seqlens_q
+            return chunked_prefill(query, kv_layer, *tables, softmax)
         groups = self._groups.get(softmax.sliding_window)
         if groups is None:
-            is_native = native.decodes(query, kv_layer)
-            groups = list(self._plan(softmax.sliding_window, is_native=is_native))
-            self._groups[softmax.sliding_window] = groups
-        if len(groups) == 1 and isinstance(groups[0], Decodes):
-            return groups[0].attend(query, kv_layer, softmax)
+            groups = self._groups[softmax.sliding_window] = list(self._plan(softmax.sliding_window))
         output = torch.empty(query.shape, dtype=query.dtype)
         for group in groups:
-            if isinstance(group, Decodes):
-                result = group.attend(query.index_select(0, group.tokens), kv_layer, softmax)
-            else:
-                result = _attend_group(group, query, self._rows.gather(layer, group.rows), softmax)
+            result = _attend_group(group, query, self._rows.gather(layer, group.rows), softmax)
             output.index_copy_(0, group.tokens, result)
         return output
 
-    def _plan(self, window: int | None, *, is_native: bool) -> Iterator[Group | Decodes]:
+    def _plan(self, window: int | None) -> Iterator[Group]:
         decodes = []
         for seq, context_len in enumerate(self._lens):
             query_len = self._starts[seq + 1] - self._starts[seq]
@@ -114,10 +93,6 @@ class CpuAttention(RotatingStep):
                 decodes.append((min(context_len, window or context_len), seq))
             else:
                 yield self._chunk(seq, query_len, context_len, window)
-        if is_native:
-            if decodes:
-                yield self._native_decodes([seq for _, seq in decodes])
-            return
         row_bytes = 2 * self._rows.width * self._rows.layout.dtype.itemsize
         for seqs, longest in group_by_length(decodes, MAX_GATHER_BYTES // row_bytes):
             yield self._decodes(seqs, longest, window)
@@ -145,12 +120,6 @@ class CpuAttention(RotatingStep):
         tokens = self._batch.cu_seqlens_q[seq_index].long()
         rows = rows_at(self._rows, self._batch.block_tables[seq_index], positions)
         return Group(tokens, rows, bias, query_len=1)
-
-    def _native_decodes(self, seqs: list[int]) -> Decodes:
-        batch = self._batch
-        seq_index = torch.tensor(seqs)
-        tokens = batch.cu_seqlens_q[seq_index].long()
-        return Decodes(tokens, batch.block_tables[seq_index], batch.context_lens[seq_index])
 
     def _bias(self, hidden: Tensor) -> Tensor:
         return torch.zeros(hidden.shape, dtype=self._rows.layout.dtype).masked_fill_(hidden, float("-inf"))

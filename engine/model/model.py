@@ -20,7 +20,7 @@ from engine.model.deterministic.invariant_rows import make_rows_invariant
 from engine.model.deterministic.row_tiles import tile_rows
 from engine.model.deterministic.tiled_experts import EXPERTS
 from engine.model.dry_run import LayerFacts, dry_run
-from engine.model.fusion import NOT_FUSED, FusionReport, fuse
+from engine.model.fusion import NOT_FUSED, FusionReport, can_be_native, fuse
 from engine.model.packed_linears import pack_linears
 from engine.model.quantised.compressed_tensors import loader, unpack_linears
 from engine.model.quantised.int8_weights import Quantised, quantise_linears, quantised_of
@@ -109,8 +109,9 @@ def load_model(
 
     A `deterministic` model gives a token the same logits whatever else is in its step; on a GPU it cannot
     have experts. Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were
-    checked to compute the same. With a `random_seed`, weights are drawn on the device and none are read, for
-    measuring. `on_progress` gets the number of bytes to read.
+    checked to compute the same; those of a deterministic one only if native ops compute all of them. With a
+    `random_seed`, weights are drawn on the device and none are read, for measuring. `on_progress` gets the
+    number of bytes to read.
 
     Raises ModelRefused, naming the field that is not accepted, and ValueError for settings that do not fit.
     """
@@ -127,8 +128,8 @@ def load_model(
     check_tokenizer(directory)
     if deterministic and device.type != "cpu" and dtype == torch.float64:
         raise ValueError(f"deterministic in {dtype} on {device}; accepted: on a CPU, or float32 or bfloat16")
-    if deterministic and fused:
-        raise ValueError("fused is True; accepted: False with deterministic")
+    if deterministic and fused and device.type != "cpu":
+        raise ValueError(f"fused is True with deterministic on {device}; accepted: on a CPU")
     load = partial(
         _load,
         directory,
@@ -188,16 +189,18 @@ def _load(
         quantise_linears(module, device, on_progress)
     module.to(device)
     quantised = quantised_of(module)
-    if deterministic and device.type == "cpu":
-        tile_rows(module, on_progress)
-    elif deterministic:
-        make_rows_invariant(directory, module)
     layers = dry_run(directory, module, device)
+    stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
+    if deterministic and fused:
+        fused = stored is None and can_be_native(module, layers)
+    if deterministic and device.type == "cpu" and not fused:
+        tile_rows(module, on_progress)
+    elif deterministic and device.type != "cpu":
+        make_rows_invariant(directory, module)
     facts = _facts(directory, config, module, layers)
-    fusion = fuse(module, layers) if fused else NOT_FUSED
+    fusion = fuse(module, layers, native=stored is None) if fused else NOT_FUSED
     if device.type == "cpu" and not deterministic:
         pack_linears(module)
-    stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
     return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion)
 
 

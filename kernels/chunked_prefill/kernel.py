@@ -25,6 +25,7 @@ from kernels.chunked_prefill.reference import chunked_prefill_reference
 from kernels.chunked_prefill.tiling import choose_tiling
 from kernels.language import tl, triton
 from kernels.launch import can_launch, dot_in_fp32, num_sms, pad_to_dot
+from kernels.native import ops as native
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import MAX_TILE, attend_tiles, normalise
 from kernels.paged_decode.splits import choose_num_splits
@@ -234,6 +235,8 @@ def chunked_prefill(
     if num_splits is not None and (span is None or num_splits < 1):
         raise ValueError(f"num_splits is {num_splits}; accepted: None, or at least 1 with a span")
     if query.dtype == torch.float64 or not can_launch(_chunked_prefill_kernel, query.device):
+        if native.attends(query, kv_layer):
+            return native.paged_attention(query, kv_layer, block_tables, context_lens, cu_seqlens_q, softmax)
         return chunked_prefill_reference(
             query, kv_layer, block_tables, context_lens, cu_seqlens_q, softmax, kv_scales
         )

@@ -1,9 +1,19 @@
 """Ops of a decoder layer for processors, in C: what `kernels` computes on a CPU without Triton.
 
-    ops.c    the loops, for float32 and bfloat16
-    build    compiles ops.c, once for each kind of processor of this architecture
-    loader   loads what was built for this processor
-    ops      calls it
+    entry.c      what Python calls: single ops, and decoder layers one after the other
+    ops.h        the arguments of the ops
+    rows.c       norms, activations, rotation
+    attention.c  attention over the paged KV
+    linear.c     linear layers
+    products.h   the sums of products that both are made of, in vectors or in AMX tiles
+    program.c    how threads share the work; common.h has what all use
+    build        compiles them, once for each kind of processor of this architecture
+    loader       loads what was built for this processor
+    ops          calls single ops
+    panels       weights in the order in which linear layers read them
+    layers       calls decoder layers
 
-An op falls back to its reference in PyTorch where nothing was built, and for other dtypes.
+All arithmetic is in float32, or in products of bfloat16 that are summed in float32. A row's bits depend on
+that row and on the library alone. An op falls back to its reference in PyTorch where nothing was built, and
+for other dtypes.
 """

@@ -1,7 +1,8 @@
-"""Compiles `ops.c` for the processors of this architecture: `python -m kernels.native.build [COMPILER]`.
+"""Compiles the C sources for this architecture's processors: `python -m kernels.native.build [COMPILER]`.
 
-One library is made for each instruction set that torch distinguishes, so that an image which is built on one
-machine is fast on another. Without a C compiler nothing is built, and PyTorch computes instead.
+One library is made for each set of instructions, so that an image which is built on one machine is fast on
+another. Without a C compiler nothing is built, and PyTorch computes instead. A compiler that does not know
+the newest instructions builds the other libraries.
 """
 
 from __future__ import annotations
@@ -10,28 +11,67 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("ops.c")
-BUILT = Path(__file__).with_name("built")
+FOLDER = Path(__file__).parent
+BUILT = FOLDER / "built"
 COMPILERS = ("cc", "gcc", "clang")
 _WITHOUT = "workers on a CPU compute in PyTorch alone, which is slower"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A set of instructions that a library is compiled for.
+
+    capability  torch's name for the vectors that it has
+    features    those of a processor that runs it, by torch's names
+    options     the compiler's
+    has_bf16    whether it multiplies bfloat16
+    """
+
+    name: str
+    capability: str
+    features: frozenset[str]
+    options: tuple[str, ...]
+    has_bf16: bool = False
+
+
+_AVX2 = frozenset({"avx2", "fma3", "f16c", "bmi", "bmi2", "lzcnt"})
+_AVX512 = _AVX2 | {"avx512_f", "avx512_bw", "avx512_cd", "avx512_dq", "avx512_vl"}
+_WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 TARGETS = {
-    "x86_64": {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3", "DEFAULT": "x86-64"},
-    "aarch64": {"DEFAULT": "armv8-a"},
+    "x86_64": (
+        Target(
+            "amx",
+            "AVX512",
+            _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
+            (*_WIDE, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+            has_bf16=True,
+        ),
+        Target("avx512_bf16", "AVX512", _AVX512 | {"avx512_bf16"}, (*_WIDE, "-mavx512bf16"), has_bf16=True),
+        Target("avx512", "AVX512", _AVX512, _WIDE),
+        Target("avx2", "AVX2", _AVX2, ("-march=x86-64-v3",)),
+        Target("x86-64", "DEFAULT", frozenset(), ("-march=x86-64",)),
+    ),
+    "aarch64": (Target("armv8", "DEFAULT", frozenset(), ("-march=armv8-a",)),),
 }
-"""The -march of each capability, by torch's names, of each architecture."""
-# Sums may be split into the lanes of a vector; NaN and infinity keep their meaning. How vectors are passed
-# between functions (psabi) does not matter, since all that take one are inlined.
+"""The targets of each architecture, the best first."""
+# NaN and infinity keep their meaning, and sums their order. How vectors are passed between functions (psabi)
+# does not matter, since all that take one are inlined.
 FLAGS = (
     "-O3", "-std=gnu11", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-psabi",
-    "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math",
+    "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
 
 
-def library_path(capability: str, built: Path = BUILT) -> Path:
-    """Return the path of the library for a processor that torch calls `capability`."""
-    return built / f"ops-{platform.machine()}-{capability}.so"
+def targets() -> tuple[Target, ...]:
+    """Return the targets of this architecture, the best first; none if it is not known."""
+    return TARGETS.get(platform.machine(), ())
+
+
+def library_path(target: Target, built: Path = BUILT) -> Path:
+    return built / f"ops-{target.name}.so"
 
 
 def compiler() -> str | None:
@@ -40,26 +80,25 @@ def compiler() -> str | None:
 
 
 def build(command: str, built: Path = BUILT) -> list[Path]:
-    """Compile every library of this architecture; return their paths.
+    """Compile the libraries of this architecture; return the paths of those that could be compiled.
 
-    Raises subprocess.CalledProcessError, whose `stderr` is the compiler's, if one cannot be compiled.
+    Raises subprocess.CalledProcessError, whose `stderr` is the compiler's, if not even the last could be.
     """
     built.mkdir(exist_ok=True)
     made = []
-    for capability, march in TARGETS.get(platform.machine(), {}).items():
-        path = library_path(capability, built)
+    for target in targets():
+        path = library_path(target, built)
         unfinished = path.with_suffix(".unfinished")
-        options = [f"-march={march}"]
-        if capability == "AVX512":
-            options.append("-mprefer-vector-width=512")
-        subprocess.run(
-            [command, *FLAGS, *options, str(SOURCE), "-o", str(unfinished), "-lm"],
-            check=True,
+        sources = map(str, sorted(FOLDER.glob("*.c")))
+        run = subprocess.run(
+            [command, *FLAGS, *target.options, *sources, "-o", str(unfinished), "-lm"],
+            check=target is targets()[-1],
             capture_output=True,
             text=True,
         )
-        unfinished.replace(path)  # a worker that starts meanwhile finds a whole library, old or new
-        made.append(path)
+        if run.returncode == 0:
+            unfinished.replace(path)  # a worker that starts meanwhile finds a whole library, old or new
+            made.append(path)
     return made
 
 
@@ -77,9 +116,9 @@ def main() -> None:
     except OSError as error:
         sys.stdout.write(f"{command} cannot be run ({error}); {_WITHOUT}\n")
     except subprocess.CalledProcessError as error:
-        sys.stdout.write(f"{error.stderr}{command} cannot compile {SOURCE.name}; {_WITHOUT}\n")
+        sys.stdout.write(f"{error.stderr}{command} cannot compile native ops; {_WITHOUT}\n")
     else:
-        sys.stdout.write(f"Built {len(made)} libraries of {SOURCE.name} with {command}\n")
+        sys.stdout.write(f"Built {len(made)} of {len(targets())} libraries of native ops with {command}\n")
 
 
 if __name__ == "__main__":

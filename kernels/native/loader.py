@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels.native.build import TARGETS, library_path
+from kernels.native.build import Target, library_path, targets
 
 DTYPES = (torch.float32, torch.bfloat16)
 LEAST_WORK = 16384
 """Numbers below which to wake other threads costs more than they save."""
 _RUNTIME = "GOMP_parallel"
+_PREPARE = "baton_prepare"
+
+
+class Library(NamedTuple):
+    """A library of native ops, and what it was compiled for."""
+
+    functions: ctypes.CDLL
+    target: Target
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """Return the library for the instructions that torch uses here; None if none was built."""
+def library() -> Library | None:
+    """Return the best library for the instructions that torch uses here; None if none was built."""
     capability = torch.backends.cpu.get_cpu_capability()
-    known = {name for targets in TARGETS.values() for name in targets}
-    path = library_path(capability if capability in known else "DEFAULT")
-    return ctypes.CDLL(str(path)) if path.exists() else None
+    if capability not in {target.capability for target in targets()}:
+        capability = "DEFAULT"
+    fitting = (target for target in targets() if target.capability == capability)
+    return next((loaded for target in fitting if (loaded := load(target))), None)
+
+
+def load(target: Target) -> Library | None:
+    """Return the library of a target; None if it was not built, or this processor does not run it."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    features = {name for name, has in capabilities.items() if has is True}
+    path = library_path(target)
+    if not (target.features <= features and path.exists()):
+        return None
+    functions = ctypes.CDLL(str(path))
+    return Library(functions, target) if getattr(functions, _PREPARE)() else None
 
 
 @cache
@@ -45,10 +65,9 @@ def supports(tensor: Tensor) -> bool:
     return computes(tensor.device, tensor.dtype)
 
 
-def call(name: str, tensor: Tensor, count: int, arguments: ctypes.Structure, *, work: int) -> None:
-    """Run an op over `count` rows, on as many threads as torch has if it touches enough numbers, `work`."""
+def call(name: str, dtype: torch.dtype, *arguments: Any, work: int) -> Any:
+    """Call a function with arguments for `dtype`, on all of torch's threads if it touches enough numbers."""
     native = library()
     assert native is not None
     threads = torch.get_num_threads() if work >= LEAST_WORK else 1
-    is_bf16 = tensor.dtype == torch.bfloat16
-    getattr(native, name)(_parallel(), threads, int(is_bf16), ctypes.c_int64(count), ctypes.byref(arguments))
+    return getattr(native.functions, name)(_parallel(), threads, int(dtype == torch.bfloat16), *arguments)

@@ -1,9 +1,9 @@
-"""The native ops. Arguments are those of the ops of the same name in `kernels`, which check them."""
+"""The single native ops. Arguments are those of the ops of the same name in `kernels`, which check them."""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_float, c_int, c_int64, c_void_p
+from ctypes import byref, c_float, c_int, c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -12,53 +12,55 @@ from kernels.native.loader import call, supports
 from kernels.paged_attention.arguments import Softmax
 
 ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1, "gelu": 2}
-COLUMNS = 2048
-"""Columns of one piece of a row of `gated_activation`."""
-MAX_GROUP = 16
-"""The most query heads that may share a KV head in `paged_decode`."""
+MAX_GROUP = 128
+"""The most query heads that may share a KV head in `paged_attention`."""
 CONTEXT = 64
-"""Positions that a decode is taken to read at least, when its work is estimated."""
+"""Positions that a token is taken to read at least, when the work of its attention is estimated."""
 
 
-def _fields(**kinds: str) -> list[tuple[str, type]]:
-    """Return the fields of a structure by their type, in the order of ops.c."""
+def fields(**kinds: str) -> list[tuple[str, type]]:
+    """Return the fields of a structure by their type, in the order of ops.h."""
     types = {"pointers": c_void_p, "sizes": c_int64, "floats": c_float, "ints": c_int}
     return [(name, types[kind]) for kind, names in kinds.items() for name in names.split()]
 
 
 class _Norm(ctypes.Structure):
-    _fields_ = _fields(
+    _fields_ = fields(
         pointers="x residual weight out",
-        sizes="stride_x stride_residual size",
+        sizes="rows stride_x stride_residual size",
         floats="eps",
         ints="unit_offset",
     )
 
 
 class _Gate(ctypes.Structure):
-    _fields_ = _fields(pointers="gate_up out", sizes="stride size pieces", ints="activation")
+    _fields_ = fields(pointers="gate_up out", sizes="rows stride size", ints="activation")
 
 
 class _Rope(ctypes.Structure):
-    _fields_ = _fields(
+    _fields_ = fields(
         pointers="query key value cos sin kv_layer slots query_norm key_norm out",
-        sizes="query_token query_head key_token key_head value_token value_head cos_token sin_token kv_block"
-        " kv_kind kv_slot kv_head block_size num_q_heads num_kv_heads head_dim half",
+        sizes="tokens query_token query_head key_token key_head value_token value_head cos_token sin_token"
+        " kv_block kv_kind kv_slot kv_head block_size num_q_heads num_kv_heads head_dim half",
         floats="eps",
         ints="unit_offset",
     )
 
 
-class _Decode(ctypes.Structure):
-    _fields_ = _fields(
-        pointers="query kv_layer tables context_lens sinks out",
-        sizes="query_token query_head kv_block kv_kind kv_slot kv_head stride_table block_size num_kv_heads"
-        " group head_dim window",
+class _Attention(ctypes.Structure):
+    _fields_ = fields(
+        pointers="query kv_layer tables context_lens starts sinks out",
+        sizes="query_token query_head kv_block kv_kind kv_slot kv_head stride_table num_seqs block_size"
+        " num_kv_heads group head_dim window",
         floats="scale softcap",
     )
 
 
-def _address(tensor: Tensor | None) -> int | None:
+class _Linear(ctypes.Structure):
+    _fields_ = fields(pointers="x panels bias out", sizes="rows stride_x inputs outputs")
+
+
+def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
@@ -69,21 +71,20 @@ def add_rms_norm(
     out = torch.empty((rows, size), dtype=x.dtype)
     step = 0 if residual is None else residual.stride(0)
     arguments = _Norm(
-        x.data_ptr(), _address(residual), weight.data_ptr(), out.data_ptr(), x.stride(0), step, size, eps,
-        unit_offset,
+        x.data_ptr(), address(residual), weight.data_ptr(), out.data_ptr(), rows, x.stride(0), step, size,
+        eps, unit_offset,
     )  # fmt: skip
-    call("baton_add_rms_norm", x, rows, arguments, work=rows * size)
+    call("baton_add_rms_norm", x.dtype, byref(arguments), work=rows * size)
     return out
 
 
 def gated_activation(gate_up: Tensor, activation: str) -> Tensor:
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((rows, size), dtype=gate_up.dtype)
-    pieces = -(-size // COLUMNS)
     arguments = _Gate(
-        gate_up.data_ptr(), out.data_ptr(), gate_up.stride(0), size, pieces, ACTIVATIONS[activation]
+        gate_up.data_ptr(), out.data_ptr(), rows, gate_up.stride(0), size, ACTIVATIONS[activation]
     )
-    call("baton_gated_activation", gate_up, rows, arguments, work=rows * size)
+    call("baton_gated_activation", gate_up.dtype, byref(arguments), work=rows * size)
     return out
 
 
@@ -111,34 +112,51 @@ def rope_store_kv(
     slots = slot_mapping.contiguous()
     arguments = _Rope(
         query.data_ptr(), key.data_ptr(), value.data_ptr(), cos.data_ptr(), sin.data_ptr(),
-        kv_layer.data_ptr(), slots.data_ptr(), _address(query_norm), _address(key_norm), out.data_ptr(),
-        *query.stride()[:2], *key.stride()[:2], *value.stride()[:2], cos.stride(0), sin.stride(0),
+        kv_layer.data_ptr(), slots.data_ptr(), address(query_norm), address(key_norm), out.data_ptr(),
+        tokens, *query.stride()[:2], *key.stride()[:2], *value.stride()[:2], cos.stride(0), sin.stride(0),
         *kv_layer.stride()[:4], kv_layer.shape[2], num_q_heads, key.shape[1], head_dim, cos.shape[1] // 2,
         eps, unit_offset,
     )  # fmt: skip
-    call("baton_rope_store_kv", query, tokens, arguments, work=query.numel())
+    call("baton_rope_store_kv", query.dtype, byref(arguments), work=query.numel())
     return out
 
 
-def decodes(query: Tensor, kv_layer: Tensor) -> bool:
-    """Return whether `paged_decode` computes these: KV that is not quantised, in groups of few heads."""
+def attends(query: Tensor, kv_layer: Tensor) -> bool:
+    """Return whether `paged_attention` computes these: KV that is not quantised, in groups of few heads."""
     group = query.shape[1] // kv_layer.shape[3]
     return supports(query) and query.dtype == kv_layer.dtype and group <= MAX_GROUP
 
 
-def paged_decode(
-    query: Tensor, kv_layer: Tensor, block_tables: Tensor, context_lens: Tensor, softmax: Softmax
+def paged_attention(
+    query: Tensor,
+    kv_layer: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    cu_seqlens_q: Tensor,
+    softmax: Softmax,
 ) -> Tensor:
-    num_seqs, num_q_heads, head_dim = query.shape
+    """Attend with chunks of any length, as `kernels.chunked_prefill` does."""
+    num_q_heads, head_dim = query.shape[1:]
     _, _, block_size, num_kv_heads, _ = kv_layer.shape
     out = torch.empty(query.shape, dtype=query.dtype)
     sinks = None if softmax.sinks is None else softmax.sinks.float().contiguous()
-    lens = context_lens.contiguous()
-    arguments = _Decode(
-        query.data_ptr(), kv_layer.data_ptr(), block_tables.data_ptr(), lens.data_ptr(), _address(sinks),
-        out.data_ptr(), *query.stride()[:2], *kv_layer.stride()[:4], block_tables.stride(0), block_size,
-        num_kv_heads, num_q_heads // num_kv_heads, head_dim, softmax.sliding_window or 0, softmax.scale,
-        softmax.softcap or 0.0,
+    lens, starts = context_lens.contiguous(), cu_seqlens_q.contiguous()
+    arguments = _Attention(
+        query.data_ptr(), kv_layer.data_ptr(), block_tables.data_ptr(), lens.data_ptr(), starts.data_ptr(),
+        address(sinks), out.data_ptr(), *query.stride()[:2], *kv_layer.stride()[:4], block_tables.stride(0),
+        len(lens), block_size, num_kv_heads, num_q_heads // num_kv_heads, head_dim,
+        softmax.sliding_window or 0, softmax.scale, softmax.softcap or 0.0,
     )  # fmt: skip
-    call("baton_paged_decode", query, num_seqs, arguments, work=CONTEXT * query.numel())
+    call("baton_paged_attention", query.dtype, byref(arguments), work=CONTEXT * query.numel())
+    return out
+
+
+def linear(x: Tensor, panels: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
+    """Multiply x [n, in], whose rows are contiguous, with a weight in panels (`kernels.native.panels`)."""
+    rows, inputs = x.shape
+    out = torch.empty((rows, outputs), dtype=x.dtype)
+    arguments = _Linear(
+        x.data_ptr(), panels.data_ptr(), address(bias), out.data_ptr(), rows, x.stride(0), inputs, outputs
+    )
+    call("baton_linear", x.dtype, byref(arguments), work=panels.numel())
     return out

@@ -219,8 +219,9 @@ def paged_decode(
     if num_splits is not None and not 1 <= num_splits <= MAX_SPLITS:
         raise ValueError(f"num_splits is {num_splits}; accepted: None, or 1 to {MAX_SPLITS}")
     if query.dtype == torch.float64 or not can_launch(_paged_decode_kernel, query.device):
-        if native.decodes(query, kv_layer):
-            return native.paged_decode(query, kv_layer, block_tables, context_lens, softmax)
+        if native.attends(query, kv_layer):
+            starts = torch.arange(num_seqs + 1, dtype=torch.int32)
+            return native.paged_attention(query, kv_layer, block_tables, context_lens, starts, softmax)
         return paged_decode_reference(query, kv_layer, block_tables, context_lens, softmax, kv_scales)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if not out.numel():

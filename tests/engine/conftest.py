@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engine import loop_driver
+from tests.native_libraries import target, without_native
+
+__all__ = ["both_ways", "target", "without_native"]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["at-once", "overlapped"])

@@ -4,6 +4,9 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.interpreter import Interpreter
+from tests.native_libraries import target, without_native
+
+__all__ = ["interpreter", "target", "without_native"]
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +20,3 @@ def interpreter() -> Iterator[Interpreter]:
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing that was compiled before counts."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-
-
-@pytest.fixture
-def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine for which no native ops were built: references compute on its processor."""
-    monkeypatch.setattr("kernels.native.loader.library", lambda: None)

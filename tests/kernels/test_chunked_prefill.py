@@ -153,7 +153,7 @@ def test_batch_without_tokens_gives_an_empty_result(interpreter: Interpreter) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_wrapper_computes_without_a_gpu(dtype: torch.dtype) -> None:
+def test_wrapper_computes_without_a_gpu(dtype: torch.dtype, without_native: None) -> None:
     case, cu = ragged_case(BATCH, dtype=dtype)
     query, arguments = case.query(int(cu[-1]), 4), features("all", 4)
     got = chunked_prefill(query, *case.paged(), cu, **arguments)

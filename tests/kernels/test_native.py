@@ -10,14 +10,17 @@ import pytest
 import torch
 
 from kernels.add_rms_norm import add_rms_norm, add_rms_norm_reference
+from kernels.chunked_prefill import chunked_prefill
 from kernels.gated_activation import gated_activation, gated_activation_reference
 from kernels.native import build, loader
-from kernels.native.ops import MAX_GROUP, decodes
+from kernels.native.ops import MAX_GROUP, attends
 from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode, paged_decode_reference
 from kernels.rope_store_kv import rope_store_kv
 from tests.kernels.cases import FEATURES, features, make_case
 from tests.kernels.tensors import assert_close, randn, same_bits
+from tests.kernels.test_chunked_prefill import BATCH, cu_seqlens, ragged_case
+from tests.kernels.test_chunked_prefill import assert_equals_reference as assert_chunks_equal_reference
 from tests.kernels.test_gated_activation import near
 from tests.kernels.test_paged_decode import LENGTHS, assert_equals_reference
 from tests.kernels.test_rope_store_kv import NORMS, assert_near, expected, norms
@@ -26,6 +29,7 @@ from tests.kernels.test_rope_store_kv import make_case as make_rope_case
 DTYPES = (torch.bfloat16, torch.float32)
 can_build = build.compiler() is not None and platform.machine() in build.TARGETS
 needs_library = pytest.mark.skipif(not can_build, reason="needs a C compiler, on x86-64 or ARM")
+on_each_target = pytest.mark.usefixtures("target")
 
 
 @needs_library
@@ -33,7 +37,7 @@ def test_setup_built_a_library_for_this_processor() -> None:
     assert loader.library() is not None, "make setup builds it; so does python -m kernels.native.build"
 
 
-@needs_library
+@on_each_target
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("unit_offset", [False, True], ids=["llama", "gemma"])
 @pytest.mark.parametrize("size", [1, 16, 300, 4096])
@@ -50,7 +54,7 @@ def test_adds_and_normalises(size: int, unit_offset: bool, dtype: torch.dtype) -
     assert (got.double() - want).abs().max() <= 4 * torch.finfo(dtype).eps * want.abs().max()
 
 
-@needs_library
+@on_each_target
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh", "gelu"])
 @pytest.mark.parametrize("size", [1, 37, 5000])
@@ -59,7 +63,7 @@ def test_activates_and_multiplies(size: int, activation: str, dtype: torch.dtype
     near(gated_activation(gate_up, activation), gated_activation_reference(gate_up, activation))
 
 
-@needs_library
+@on_each_target
 @pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh", "gelu"])
 def test_activations_at_the_ends_of_the_range(activation: str) -> None:
     """The exponential is bounded inside; large numbers, zero and NaN come out as from torch."""
@@ -69,7 +73,7 @@ def test_activations_at_the_ends_of_the_range(activation: str) -> None:
     torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-30, equal_nan=True)
 
 
-@needs_library
+@on_each_target
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("rotary_dim", [4, 16, 80])
@@ -82,19 +86,19 @@ def test_normalises_rotates_and_stores(norm: str, rotary_dim: int, dtype: torch.
     assert_near((got, case.pool), want)
 
 
-@needs_library
+@on_each_target
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_decodes_attend(dtype: torch.dtype, feature: str) -> None:
     case = make_case([*LENGTHS, 0], dtype=dtype)
     query, arguments = case.query(len(LENGTHS) + 1, 4), features(feature, 4)
-    assert decodes(query, case.paged()[0])
+    assert attends(query, case.paged()[0])
     got = paged_decode(query, *case.paged(), **arguments)
     assert torch.equal(got[-1], torch.zeros_like(got[-1]))
     assert_equals_reference(got, query, case, arguments)
 
 
-@needs_library
+@on_each_target
 @pytest.mark.parametrize("block_size", [1, 16, 24, 128])
 @pytest.mark.parametrize(("head_dim", "group"), [(8, 1), (64, 4), (80, 3), (128, MAX_GROUP), (256, 2)])
 def test_decodes_attend_in_every_size(head_dim: int, group: int, block_size: int) -> None:
@@ -103,7 +107,49 @@ def test_decodes_attend_in_every_size(head_dim: int, group: int, block_size: int
     assert_equals_reference(paged_decode(query, *case.paged(), **arguments), query, case, arguments)
 
 
-@needs_library
+@on_each_target
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_chunks_attend(dtype: torch.dtype, feature: str) -> None:
+    case, cu = ragged_case([*BATCH, (300, 250), (0, 0)], dtype=dtype)
+    query, arguments = case.query(int(cu[-1]), 4), features(feature, 4)
+    got = chunked_prefill(query, *case.paged(), cu, **arguments)
+    assert_chunks_equal_reference(got, query, case, cu, arguments)
+
+
+@on_each_target
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("block_size", [1, 24, 128])
+@pytest.mark.parametrize(("head_dim", "group"), [(8, 1), (80, 3), (128, MAX_GROUP), (256, 2), (40, 71)])
+def test_chunks_attend_in_every_size(head_dim: int, group: int, block_size: int, dtype: torch.dtype) -> None:
+    sizes = {"head_dim": head_dim, "block_size": block_size, "num_kv_heads": 1}
+    case, cu = ragged_case([(70, 70), (17, 1), (9, 4)], dtype=dtype, **sizes)
+    query, arguments = case.query(75, group), features("all", group)
+    got = chunked_prefill(query, *case.paged(), cu, **arguments)
+    assert_chunks_equal_reference(got, query, case, cu, arguments)
+
+
+@on_each_target
+@pytest.mark.parametrize("feature", ["plain", "all"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_token_has_its_bits_in_any_chunk(dtype: torch.dtype, feature: str) -> None:
+    case, cu = ragged_case([(150, 140), (70, 1), (64, 64)], dtype=dtype)
+    query, arguments = case.query(int(cu[-1]), 8), features(feature, 8)
+    kv_layer, tables, lens = case.paged()
+    together = chunked_prefill(query, kv_layer, tables, lens, cu, **arguments)
+    for seq in (0, 2):
+        first, end = int(cu[seq]), int(cu[seq + 1])
+        for token in range(first, end, 13):
+            for size in (1, min(9, end - token)):
+                own = slice(token, token + size)
+                context = lens[seq : seq + 1] - (end - token - size)
+                alone = chunked_prefill(
+                    query[own], kv_layer, tables[seq : seq + 1], context, cu_seqlens([size]), **arguments
+                )
+                assert same_bits(alone, together[own]), (seq, token, size)
+
+
+@on_each_target
 def test_a_row_does_not_depend_on_the_others() -> None:
     case = make_case([5, 70, 130], dtype=torch.bfloat16)
     query, (kv_layer, tables, lens) = case.query(3, 4), case.paged()
@@ -115,7 +161,7 @@ def test_a_row_does_not_depend_on_the_others() -> None:
         )
 
 
-@needs_library
+@on_each_target
 def test_a_broken_number_stays_visible() -> None:
     """A NaN in one sequence's query must reach its logits, where it is reported, and no other sequence."""
     case = make_case([5, 70])
@@ -167,17 +213,11 @@ def test_a_set_up_goes_on_without_a_compiler(tmp_path: Path) -> None:
 
 @needs_library
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="torch distinguishes these on x86-64")
-@pytest.mark.parametrize(("limit", "capability"), [("avx2", "AVX2"), ("default", "DEFAULT")])
-def test_a_processor_without_wide_vectors_gets_a_library_of_its_own(limit: str, capability: str) -> None:
-    script = (
-        "import torch; from kernels.native import loader, ops; "
-        "x, weight = torch.arange(6.0).view(2, 3), torch.ones(3); "
-        "out = ops.add_rms_norm(x, None, weight, 1e-5, unit_offset=False); "
-        "torch.testing.assert_close(out, torch.nn.functional.rms_norm(x, (3,), weight, 1e-5)); "
-        "print(loader.library()._name)"
-    )
+@pytest.mark.parametrize(("limit", "target"), [("avx2", "avx2"), ("default", "x86-64")])
+def test_a_processor_without_wide_vectors_gets_a_library_of_its_own(limit: str, target: str) -> None:
+    script = "from kernels.native import loader; print(loader.library().target.name)"
     environment = os.environ | {"ATEN_CPU_CAPABILITY": limit}
     loaded = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
     )
-    assert Path(loaded.stdout.strip()) == build.library_path(capability)
+    assert loaded.stdout.strip() == target

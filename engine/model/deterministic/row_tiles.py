@@ -10,6 +10,7 @@ After He et al., "Defeating Nondeterminism in LLM Inference", Thinking Machines 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from engine.model.packed_linears import PackedLinear, packable
+from engine.model.packed_linears import PackedLinear, packs
 from engine.model.quantised.int8_weights import Int8Linear
 from engine.starting import OnProgress, Phase, ignore_progress
 
@@ -121,10 +122,12 @@ class TiledModule(nn.Module):
 def tile_rows(model: nn.Module, on_progress: OnProgress = ignore_progress) -> None:
     """Replace every module of `model` that multiplies rows by its own matrix, except experts."""
     modules = list(model.named_modules())
-    packed = set(packable(model))
+    shared = Counter(id(weight) for _, module in modules for weight in module.parameters(recurse=False))
     for number, (name, module) in enumerate(modules):
         on_progress(Phase.PREPARING, number, len(modules))
-        replaced = _tiled(module, packs=name in packed)
+        weight = getattr(module, "weight", None)
+        is_packed = isinstance(weight, Tensor) and shared[id(weight)] == 1 and packs(weight)
+        replaced = _tiled(module, packs=is_packed)
         if replaced is not None:
             model.set_submodule(name, replaced)
 

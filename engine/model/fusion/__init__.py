@@ -2,10 +2,11 @@
 
     report = fuse(module, dry_run(directory, module, device))
 
-    replacing  replaces layer after layer
-    structure  which models have the parts that are fused, and where
-    modules    the fused modules
-    probe      runs a layer before and after, and compares
+    replacing        replaces layer after layer
+    structure        which models have the parts that are fused, and where
+    modules          the fused modules
+    native_sequence  all layers in one native call, on a CPU
+    probe            runs a layer before and after, and compares
 
 A decoder layer's query, key and value products become one, and so do those of its gate. Norms include the
 addition of the residual. Rotation and the KV store are one op. The ops are Triton's on a GPU and
@@ -13,6 +14,7 @@ addition of the residual. Rotation and the KV store are one op. The ops are Trit
 nothing keeps them all.
 """
 
+from engine.model.fusion.native_sequence import can_be_native
 from engine.model.fusion.replacing import NOT_FUSED, FusionReport, fuse
 
-__all__ = ["NOT_FUSED", "FusionReport", "fuse"]
+__all__ = ["NOT_FUSED", "FusionReport", "can_be_native", "fuse"]

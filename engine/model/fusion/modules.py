@@ -160,6 +160,24 @@ class Rotations(nn.Module):
         return F.embedding(positions, self.get_buffer(f"{of}_{kind}"))
 
 
+class LayerSequence(nn.Module):
+    """Decoder layers, one after the other."""
+
+    def __init__(self, layers: nn.ModuleList, kinds: Sequence[str]) -> None:
+        """`kinds` are the names of each layer's kind of rotation."""
+        super().__init__()
+        self.layers = layers
+        self.kinds = tuple(kinds)
+
+    def forward(
+        self, hidden: Tensor, residual: Tensor, rotations: Mapping[str, Rotation], step: RotatingStep
+    ) -> Tensor:
+        """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum."""
+        for layer, kind in zip(self.layers, self.kinds, strict=True):
+            hidden = layer(hidden, residual, rotations[kind], step)
+        return hidden
+
+
 class Decoder(nn.Module):
     """Replaces the model in transformers' `...ForCausalLM`, which chooses rows and makes logits."""
 
@@ -169,17 +187,15 @@ class Decoder(nn.Module):
         embedding_multiplier: float,
         rotations: Rotations,
         first_norm: Norm,
-        layers: nn.ModuleList,
-        kinds: Sequence[str],
+        layers: nn.Module,
     ) -> None:
-        """`kinds` are the names of each layer's kind in `rotations`."""
+        """`layers` is a LayerSequence, or what replaces it."""
         super().__init__()
         self.embed_tokens = embed_tokens
         self.embedding_multiplier = embedding_multiplier
         self.rotations = rotations
         self.first_norm = first_norm
         self.layers = layers
-        self.kinds = tuple(kinds)
 
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, step: RotatingStep, **_ignored: Any
@@ -187,9 +203,7 @@ class Decoder(nn.Module):
         """input_ids, position_ids [1, T] -> hidden states [1, T, H], which the last norm made."""
         residual = self.embed(input_ids[0])
         rotations = self.rotations(position_ids[0])
-        hidden: Tensor = self.first_norm(residual)
-        for layer, kind in zip(self.layers, self.kinds, strict=True):
-            hidden = layer(hidden, residual, rotations[kind], step)
+        hidden = self.layers(self.first_norm(residual), residual, rotations, step)
         whole: Any = hidden[None]  # a FloatTensor, for the annotation
         # Mixtures of experts ask for `router_logits` besides, which are never wanted here.
         return MoeModelOutputWithPast(last_hidden_state=whole)

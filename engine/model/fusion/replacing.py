@@ -11,9 +11,11 @@ from torch import nn
 
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.dry_run import LayerFacts
-from engine.model.fusion.modules import Decoder
+from engine.model.fusion.modules import Decoder, LayerSequence
+from engine.model.fusion.native_sequence import NativeSequence, is_native
 from engine.model.fusion.probe import LAYER_TOLERANCES, MODEL_TOLERANCES, Probe, check_same
 from engine.model.fusion.structure import StockRotary, activation_of, fused_layer, fused_norm, misfit
+from engine.model.packed_linears import pack_linears
 
 PROBE_BLOCK = 16
 
@@ -24,6 +26,8 @@ class FusionReport:
 
     replaced: dict[str, int] = field(default_factory=dict)
     reason: str = ""
+    is_native: bool = False
+    """Whether native ops compute all layers on a CPU; each row then has its bits from that row alone."""
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(self.replaced.items()))
@@ -34,8 +38,10 @@ NOT_FUSED = FusionReport(reason="not asked for")
 
 
 @torch.no_grad()
-def fuse(module: Any, layers: LayerFacts) -> FusionReport:
+def fuse(module: Any, layers: LayerFacts, *, native: bool = True) -> FusionReport:
     """Fuse the parts that fit of a loaded `...ForCausalLM`, in place; `layers` were observed by a dry run.
+
+    On a CPU linear layers are packed, and layers run in one native call if that fits them and `native`.
 
     At most one layer's weights are in memory twice. Raises FusionDiffers if a fused part differs from its
     original; the module cannot be used then.
@@ -53,11 +59,16 @@ def fuse(module: Any, layers: LayerFacts) -> FusionReport:
         probe = Probe(pool, *weight.shape)
         embedded, logits = probe.before_layers(module), probe.logits(module)
         module.model = _fused_decoder(module.model, module.config, layers, probe)
+        if weight.device.type == "cpu":
+            pack_linears(module)
+            if native and is_native(module.model.layers):
+                module.model.layers = NativeSequence(module.model.layers)
         check_same("the embedding", probe.embedded(module.model), embedded, LAYER_TOLERANCES[weight.dtype])
         check_same("the model's output", probe.logits(module), logits, MODEL_TOLERANCES[weight.dtype])
     finally:
         pool.close()
-    return FusionReport(dict(before - _classes(module)))
+    is_whole = isinstance(module.model.layers, NativeSequence)
+    return FusionReport(dict(before - _classes(module)), is_native=is_whole)
 
 
 def _fused_decoder(stock: Any, config: Any, layers: LayerFacts, probe: Probe) -> Decoder:
@@ -74,7 +85,8 @@ def _fused_decoder(stock: Any, config: Any, layers: LayerFacts, probe: Probe) ->
         stock.layers[index] = layer
         _release_cached(stock.embed_tokens.weight.device)
     factor = getattr(stock, "embedding_multiplier", 1.0)
-    return Decoder(stock.embed_tokens, factor, rotations, norms[0], stock.layers, rotary.kinds)
+    sequence = LayerSequence(stock.layers, rotary.kinds)
+    return Decoder(stock.embed_tokens, factor, rotations, norms[0], sequence)
 
 
 def _release_cached(device: torch.device) -> None:

@@ -23,6 +23,7 @@ from engine.model.deterministic.row_tiles import TiledProduct
 from engine.model.model import load_model
 from engine.sampling.sampler import draw_each
 from engine.sampling.sampling_table import SamplingTable
+from kernels.native.build import Target
 from scheduling.request import SamplingParams
 from tests import model_zoo
 from tests.engine.ragged import Piece, generate_greedily, make_batch, poisoned_pool, shuffled_tables
@@ -43,8 +44,10 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return directory
 
 
-def runner_for(directory: Path, dtype: torch.dtype = torch.float32, *, deterministic: bool) -> ModelRunner:
-    model = load_model(directory, dtype, CPU, deterministic=deterministic)
+def runner_for(
+    directory: Path, dtype: torch.dtype = torch.float32, *, deterministic: bool, fused: bool = False
+) -> ModelRunner:
+    model = load_model(directory, dtype, CPU, deterministic=deterministic, fused=fused)
     return ModelRunner(model, poisoned_pool(model, BLOCK_SIZE, 160))
 
 
@@ -103,7 +106,27 @@ def test_chunks_and_company_change_no_bit(family: str, zoo: Callable[[str], Path
         assert_same(logits_of_cuts(runner, tokens, random.Random(seed)), expected)
 
 
-def test_without_the_mode_company_does_change_bits(zoo: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", ["llama", "llama_tied", "qwen2_window", "qwen3", "gemma3_text", "granite"])
+def test_native_layers_change_no_bit(
+    family: str, dtype: torch.dtype, zoo: Callable[[str], Path], target: Target
+) -> None:
+    runner = runner_for(zoo(family), dtype, deterministic=True, fused=True)
+    # In bfloat16 only processors that multiply it have native layers; tiles are what the test above is about.
+    assert runner.model.fusion.is_native == (dtype == torch.float32 or target.has_bf16)
+    tokens = prompts()
+    expected = expect(runner, tokens)
+    assert_same(logits_of_cuts(runner, tokens, random.Random(1)), expected)
+    assert check_determinism(runner)
+
+
+def test_experts_are_computed_in_tiles_though_native_ops_are_there(zoo: Callable[[str], Path]) -> None:
+    runner = runner_for(zoo("mixtral"), deterministic=True, fused=True)
+    assert not runner.model.is_fused
+    assert check_determinism(runner)
+
+
+def test_without_the_mode_company_does_change_bits(zoo: Callable[[str], Path], without_native: None) -> None:
     runner = runner_for(zoo("llama"), deterministic=False)
     tokens = prompts()
     expected = expect(runner, tokens)
@@ -132,7 +155,9 @@ def test_the_proof_tells_workers_apart_by_their_weights(tmp_path: Path, zoo: Cal
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_the_proof_refuses_what_is_not_deterministic(zoo: Callable[[str], Path]) -> None:
+def test_the_proof_refuses_what_is_not_deterministic(
+    zoo: Callable[[str], Path], without_native: None
+) -> None:
     with pytest.raises(NotDeterministic, match=r"rows of \d+ .* when computed"):
         check_determinism(runner_for(zoo("llama"), deterministic=False))
 

@@ -68,7 +68,9 @@ def test_logits_are_those_of_the_weights_it_stands_for(zoo: Callable[[str], Path
     )
 
 
-def test_all_linear_layers_hold_a_byte_a_weight_and_nothing_else_does(zoo: Callable[[str], Path]) -> None:
+def test_all_linear_layers_hold_a_byte_a_weight_and_nothing_else_does(
+    zoo: Callable[[str], Path], without_native: None
+) -> None:
     model = load_int8(zoo("llama"))
     held = {name: tensor.dtype for name, tensor in model.module.state_dict().items() if tensor.ndim == 2}
     assert {name for name, dtype in held.items() if dtype == torch.float32} == {

@@ -1,0 +1,115 @@
+"""Decoder layers that `kernels.native` computes in one call, which passes through Python once a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from engine.model.attention import RotatingStep
+from engine.model.dry_run import LayerFacts
+from engine.model.fusion.modules import Attention, GatedMlp, Layer, LayerSequence, Norm, Rotation, Scale
+from engine.model.fusion.structure import activation_of, is_gated, misfit
+from engine.model.packed_linears import PanelLinear
+from kernels.native.layers import LayerWeights, LinearWeight, NativeLayers, NormWeight, Seconds
+from kernels.native.ops import MAX_GROUP
+from kernels.native.panels import fits
+
+
+class NativeSequence(nn.Module):
+    """Replaces a `LayerSequence`, whose modules it keeps for their weights."""
+
+    def __init__(self, stock: LayerSequence) -> None:
+        """`stock` is one that `is_native` accepts."""
+        super().__init__()
+        self.layers = stock.layers
+        self._kinds = tuple(sorted(set(stock.kinds)))
+        weights = [
+            _weights(layer, self._kinds.index(kind))
+            for layer, kind in zip(stock.layers, stock.kinds, strict=True)
+        ]
+        first: Any = stock.layers[0]
+        self._native = NativeLayers(weights, first.attention.output.outputs, first.attention.head_split[0])
+
+    def forward(
+        self, hidden: Tensor, residual: Tensor, rotations: Mapping[str, Rotation], step: RotatingStep
+    ) -> Tensor:
+        """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum, in its place."""
+        self._native.run(
+            hidden, residual, [rotations[kind] for kind in self._kinds], step.paged(len(self.layers))
+        )
+        return hidden
+
+    def count_time(self, seconds: Seconds | None) -> None:
+        """Add the time of steps to `seconds` from now on; None: no longer."""
+        self._native.count_time(seconds)
+
+
+def can_be_native(module: Any, layers: LayerFacts) -> bool:
+    """Return whether native ops could compute all layers of a `...ForCausalLM`, once fused, and its head."""
+    if misfit(module, layers) or layers.num_q_heads // layers.num_kv_heads > MAX_GROUP:
+        return False
+    activation = activation_of(module.config)
+    if not all(is_gated(layer.mlp, activation) for layer in module.model.layers):
+        return False
+    linears = [each for each in module.modules() if isinstance(each, nn.Linear)]
+    return all(type(each) is nn.Linear and fits(each.in_features, each.weight.dtype) for each in linears)
+
+
+def is_native(sequence: LayerSequence) -> bool:
+    """Return whether the parts of all layers, whose weights are packed, are those that native layers have."""
+    return all(_is_native_layer(layer) for layer in sequence.layers)
+
+
+def _is_native_layer(layer: Any) -> bool:
+    attention, mlp = layer.attention, layer.mlp
+    if not isinstance(mlp, GatedMlp):
+        return False
+    return all(
+        isinstance(linear, PanelLinear) for linear in (attention.qkv, attention.output, mlp.gate_up, mlp.down)
+    )
+
+
+def _weights(layer: Any, rotation: int) -> LayerWeights:
+    assert isinstance(layer, Layer)
+    attention: Attention = layer.attention
+    mlp: Any = layer.mlp
+    norms = attention.norms
+    heads = [
+        None if weight is None else NormWeight(weight, norms.eps, norms.unit_offset)
+        for weight in (norms.query, norms.key)
+    ]
+    return LayerWeights(
+        qkv=_linear(attention.qkv),
+        output=_linear(attention.output),
+        gate_up=_linear(mlp.gate_up),
+        down=_linear(mlp.down),
+        query_norm=heads[0],
+        key_norm=heads[1],
+        after_attention=_norm_or_none(layer.after_attention),
+        attention_factor=_factor(layer.after_attention),
+        mlp_norm=_norm(layer.mlp_norm),
+        after_mlp=_norm_or_none(layer.after_mlp),
+        mlp_factor=_factor(layer.after_mlp),
+        next_norm=_norm(layer.next_norm),
+        softmax=attention.softmax,
+        rotation=rotation,
+        activation=mlp.activation,
+    )
+
+
+def _linear(linear: Any) -> LinearWeight:
+    return LinearWeight(linear.panels, linear.bias, linear.inputs, linear.outputs)
+
+
+def _norm(norm: Norm) -> NormWeight:
+    return NormWeight(norm.weight, norm.eps, norm.unit_offset)
+
+
+def _norm_or_none(after: nn.Module) -> NormWeight | None:
+    return _norm(after) if isinstance(after, Norm) else None
+
+
+def _factor(after: nn.Module) -> float:
+    return after.factor if isinstance(after, Scale) else 1.0

@@ -1,0 +1,221 @@
+/* What the native ops share: how threads divide the work, and how numbers of either type are read. */
+
+#pragma once
+
+#include <math.h>
+#include <sched.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef int64_t i64;
+
+INLINE i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
+INLINE i64 larger(i64 a, i64 b) { return a > b ? a : b; }
+INLINE i64 pieces_of(i64 size, i64 piece) { return (size + piece - 1) / piece; }
+
+/* The entry point of the OpenMP runtime that torch has loaded, so that both share one pool of threads. */
+typedef void (*Parallel)(void (*body)(void *), void *state, unsigned threads, unsigned flags);
+
+/* What a phase's time is counted as. */
+typedef enum { PRODUCTS, ATTENTION, OTHER_OPS, KINDS } Kind;
+
+/* Work for `count` items, which threads take one by one. */
+typedef struct {
+    void (*item)(const void *arguments, i64 index);
+    const void *arguments;
+    i64 count, next, done;
+    Kind kind;
+} __attribute__((aligned(64))) Phase;
+
+/* Phases that run one after the other. A thread enters a phase when all items of the one before are done, so
+ * a thread that the system has paused holds the others up only while it has an item. */
+typedef struct {
+    Phase *phases;
+    i64 count;
+    double *seconds; /* of each kind, which are added to; or null */
+    i64 began;
+} Program;
+
+INLINE Phase phase(Kind kind, i64 count, void (*item)(const void *, i64), const void *arguments) {
+    return (Phase){item, arguments, count, 0, 0, kind};
+}
+
+void run(Parallel parallel, int threads, Program *program);
+
+/* Reading and writing one number of either type. */
+
+INLINE float from_bits(uint32_t bits) {
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+INLINE uint32_t to_bits(float number) {
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
+INLINE float get(const void *row, i64 index, int is_bf16) {
+    return is_bf16 ? from_bits((uint32_t)((const uint16_t *)row)[index] << 16) : ((const float *)row)[index];
+}
+
+INLINE void put(void *row, i64 index, float number, int is_bf16) {
+    if (!is_bf16) {
+        ((float *)row)[index] = number;
+        return;
+    }
+    /* Round to the nearest, ties to even; a NaN stays one. */
+    uint32_t bits = to_bits(number), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    ((uint16_t *)row)[index] = (uint16_t)(number == number ? rounded : 0x7fc0u);
+}
+
+INLINE float rounded(float number, int is_bf16) {
+    uint16_t bits;
+    if (!is_bf16) return number;
+    put(&bits, 0, number, 1);
+    return from_bits((uint32_t)bits << 16);
+}
+
+INLINE void *at(const void *base, i64 index, int is_bf16) {
+    return (char *)base + index * (is_bf16 ? 2 : 4);
+}
+
+/* e^x by Cody and Waite's reduction and a polynomial of degree 6, within 2 units in the last place;
+ * 0 below -87 and infinity above 88. */
+INLINE float exp_of(float x) {
+    float bounded = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float whole = rintf(bounded * 1.44269504f);
+    float rest = (bounded - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    float sum = 1.9875691500e-4f;
+    sum = sum * rest + 1.3981999507e-3f;
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * rest * rest + rest + 1.0f;
+    float power = from_bits((uint32_t)((int32_t)whole + 127) << 23);
+    return x != x ? x : x < -87.0f ? 0.0f : x > 88.0f ? INFINITY : sum * power;
+}
+
+/* The processor's vectors. */
+
+#if defined(__AVX512F__)
+enum { WIDTH = 16 };
+#elif defined(__AVX2__)
+enum { WIDTH = 8 };
+#else
+enum { WIDTH = 4 };
+#endif
+typedef float Vector __attribute__((vector_size(WIDTH * 4)));
+typedef uint32_t VectorBits __attribute__((vector_size(WIDTH * 4)));
+typedef int32_t VectorInts __attribute__((vector_size(WIDTH * 4)));
+typedef uint16_t VectorHalves __attribute__((vector_size(WIDTH * 2)));
+
+INLINE VectorBits widened(const uint16_t *row) {
+    VectorHalves halves;
+    memcpy(&halves, row, sizeof halves);
+    return __builtin_convertvector(halves, VectorBits);
+}
+
+INLINE Vector get_vector(const void *row, i64 index, int is_bf16) {
+    Vector numbers;
+    if (is_bf16) return (Vector)(widened((const uint16_t *)row + index) << 16);
+    memcpy(&numbers, (const float *)row + index, sizeof numbers);
+    return numbers;
+}
+
+INLINE Vector filled(float number) { return (Vector){0} + number; }
+
+/* Where the condition's bits are all set `a`, where they are 0 `b`. */
+INLINE Vector either(VectorInts condition, Vector a, Vector b) {
+    return (Vector)(((VectorBits)a & (VectorBits)condition) | ((VectorBits)b & ~(VectorBits)condition));
+}
+
+INLINE VectorHalves to_bf16(Vector numbers) {
+    VectorBits bits = (VectorBits)numbers;
+    return __builtin_convertvector((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, VectorHalves);
+}
+
+/* exp_of, where no number is above 0. */
+INLINE Vector exp_of_vector(Vector x) {
+    const Vector magic = filled(12582912.0f); /* 1.5 * 2^23: to add it rounds to a whole number */
+    VectorInts tiny = x < -87.0f;
+    Vector bounded = either(tiny, filled(-87.0f), x);
+    Vector whole = (bounded * 1.44269504f + magic) - magic;
+    Vector rest = (bounded - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    Vector sum = filled(1.9875691500e-4f);
+    sum = sum * rest + 1.3981999507e-3f;
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * rest * rest + rest + 1.0f;
+    Vector power = (Vector)((__builtin_convertvector(whole, VectorInts) + 127) << 23);
+    return (Vector)((VectorBits)(sum * power) & ~(VectorBits)tiny);
+}
+
+/* LOW interleaves the first halves of two vectors, HIGH the second ones; SWAPPED exchanges pieces of n numbers. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLES
+#endif
+#endif
+#if defined(SHUFFLES) && defined(__AVX512F__)
+#define LOW(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define SWAPPED(a, n)                                                                                        \
+    __builtin_shufflevector(a, a, 0 ^ n, 1 ^ n, 2 ^ n, 3 ^ n, 4 ^ n, 5 ^ n, 6 ^ n, 7 ^ n, 8 ^ n, 9 ^ n, 10 ^ n, \
+                            11 ^ n, 12 ^ n, 13 ^ n, 14 ^ n, 15 ^ n)
+#elif defined(SHUFFLES) && defined(__AVX2__)
+#define LOW(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define SWAPPED(a, n) __builtin_shufflevector(a, a, 0 ^ n, 1 ^ n, 2 ^ n, 3 ^ n, 4 ^ n, 5 ^ n, 6 ^ n, 7 ^ n)
+#elif defined(SHUFFLES)
+#define LOW(a, b) __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define HIGH(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#define SWAPPED(a, n) __builtin_shufflevector(a, a, 0 ^ n, 1 ^ n, 2 ^ n, 3 ^ n)
+#endif
+
+INLINE Vector larger_of(Vector a, Vector b) { return either(a > b, a, b); }
+INLINE Vector both_of(Vector a, Vector b) { return a + b; }
+
+/* Combines the halves of a vector, then the halves of that, and so on. */
+#if defined(SHUFFLES)
+#define COMBINE(combine, vector)                             \
+    if (WIDTH > 8) vector = combine(vector, SWAPPED(vector, (8 % WIDTH))); \
+    if (WIDTH > 4) vector = combine(vector, SWAPPED(vector, (4 % WIDTH))); \
+    vector = combine(vector, SWAPPED(vector, 2));            \
+    vector = combine(vector, SWAPPED(vector, 1));
+#else
+#define COMBINE(combine, vector)                                               \
+    for (int half = WIDTH / 2; half; half /= 2) {                              \
+        Vector other = vector;                                                 \
+        for (int i = 0; i < half; i++) other[i] = vector[i + half];            \
+        vector = combine(vector, other);                                       \
+    }
+#endif
+
+INLINE float sum_of(Vector vector) {
+    COMBINE(both_of, vector)
+    return vector[0];
+}
+
+INLINE float largest_of(Vector vector) {
+    COMBINE(larger_of, vector)
+    return vector[0];
+}
+
+INLINE float sum_of_squares(const void *row, i64 size, int is_bf16) {
+    Vector sums = {0};
+    i64 i = 0;
+    for (; i + WIDTH <= size; i += WIDTH) {
+        Vector part = get_vector(row, i, is_bf16);
+        sums += part * part;
+    }
+    float sum = sum_of(sums);
+    for (; i < size; i++) sum += get(row, i, is_bf16) * get(row, i, is_bf16);
+    return sum;
+}

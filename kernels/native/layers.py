@@ -1,0 +1,214 @@
+"""Decoder layers in one call. The structures are those of entry.c."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import byref, c_double, c_void_p
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.native.loader import call
+from kernels.native.ops import ACTIVATIONS, address, fields
+from kernels.paged_attention.arguments import Softmax
+
+
+class Seconds(ctypes.Structure):
+    """The time that layers have spent on linear products, on attention and on other ops; C adds to it."""
+
+    products: float
+    attention: float
+    other: float
+    _fields_ = [(name, c_double) for name in ("products", "attention", "other")]
+
+
+class _Weight(ctypes.Structure):
+    _fields_ = fields(pointers="panels bias", sizes="inputs outputs")
+
+
+class _Norm(ctypes.Structure):
+    _fields_ = fields(pointers="weight", floats="eps", ints="unit_offset")
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, _Weight) for name in ("qkv", "output", "gate_up", "down")),
+        *(
+            (name, _Norm)
+            for name in (
+                "query_norm", "key_norm", "after_attention", "mlp_norm", "after_mlp", "next_norm",
+            )
+        ),
+        *fields(
+            pointers="sinks",
+            sizes="rotation window",
+            floats="scale softcap attention_factor mlp_factor",
+            ints="activation",
+        ),
+    ]  # fmt: skip
+
+
+class _Step(ctypes.Structure):
+    _fields_ = fields(
+        pointers="hidden residual qkv query attended added gate_up activated kv_layer cos sin slots tables"
+        " context_lens starts seconds",
+        sizes="tokens num_seqs stride_table kv_block kv_layer_stride kv_kind kv_slot kv_head hidden_size"
+        " block_size num_q_heads num_kv_heads head_dim rotary_dim",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LinearWeight:
+    """A weight in panels (`kernels.native.panels`) and its bias [outputs]."""
+
+    panels: Tensor
+    bias: Tensor | None
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeight:
+    weight: Tensor
+    eps: float
+    unit_offset: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer. Heads are ordered as in `qkv`: all queries, then all keys, then all values.
+
+    What is optional is left out if None, or if a factor is 1. `rotation` counts the kinds of rotation.
+    """
+
+    qkv: LinearWeight
+    output: LinearWeight
+    gate_up: LinearWeight
+    down: LinearWeight
+    query_norm: NormWeight | None
+    key_norm: NormWeight | None
+    after_attention: NormWeight | None
+    attention_factor: float
+    mlp_norm: NormWeight
+    after_mlp: NormWeight | None
+    mlp_factor: float
+    next_norm: NormWeight
+    softmax: Softmax
+    rotation: int
+    activation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """Where a step's tokens belong. Sequence s has the tokens starts[s] to starts[s + 1].
+
+    kv            [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim], of all layers
+    slots         [T] int64, block * block_size + offset; -1 is not stored
+    tables        [S, max_blocks] int32
+    context_lens  [S] int32
+    starts        [S + 1] int32
+    """
+
+    kv: Tensor
+    slots: Tensor
+    tables: Tensor
+    context_lens: Tensor
+    starts: Tensor
+
+
+class NativeLayers:
+    """All decoder layers of a model, and the buffers of their steps; one step at a time."""
+
+    def __init__(self, layers: Sequence[LayerWeights], hidden_size: int, num_q_heads: int) -> None:
+        self._weights = layers  # the addresses below are theirs
+        self._sinks = [
+            None if layer.softmax.sinks is None else layer.softmax.sinks.float() for layer in layers
+        ]
+        self._layers = (_Layer * len(layers))(*map(_layer, layers, self._sinks))
+        self._hidden_size = hidden_size
+        self._num_q_heads = num_q_heads
+        first = layers[0]
+        self._dtype = first.qkv.panels.dtype
+        self._widths = (
+            first.qkv.outputs,
+            first.output.inputs,
+            first.output.inputs,
+            hidden_size,
+            max(layer.gate_up.outputs for layer in layers),
+            max(layer.down.inputs for layer in layers),
+        )
+        self._weights_in_all = sum(
+            weight.panels.numel()
+            for layer in layers
+            for weight in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        )
+        self._seconds: int | None = None
+        self._buffers: tuple[Tensor, ...] = ()
+        self._rows = 0
+
+    def run(
+        self,
+        hidden: Tensor,
+        residual: Tensor,
+        rotations: Sequence[tuple[Tensor, Tensor]],
+        paged: Paged,
+    ) -> None:
+        """Add all layers to `residual` [T, H]; `hidden` [T, H] is its norm before and after.
+
+        Both are contiguous. `rotations` are cos and sin [T, R] of each kind.
+        """
+        tokens = len(hidden)
+        cos, sin = (
+            (c_void_p * len(rotations))(*(table.data_ptr() for table in tables))
+            for tables in zip(*rotations, strict=True)
+        )
+        kv = paged.kv
+        block, layer, kind, slot, head, _ = kv.stride()
+        step = _Step(
+            hidden.data_ptr(), residual.data_ptr(), *self._reserve(tokens), kv.data_ptr(),
+            ctypes.addressof(cos), ctypes.addressof(sin), paged.slots.data_ptr(), paged.tables.data_ptr(),
+            paged.context_lens.data_ptr(), paged.starts.data_ptr(), self._seconds, tokens,
+            len(paged.context_lens),
+            paged.tables.stride(0), block, layer, kind, slot, head, self._hidden_size, kv.shape[3],
+            self._num_q_heads, kv.shape[4], kv.shape[5], rotations[0][0].shape[1],
+        )  # fmt: skip
+        count = ctypes.c_int64(len(self._layers))
+        if not call("baton_layers", self._dtype, self._layers, count, byref(step), work=self._weights_in_all):
+            raise MemoryError("no memory for the layers' arguments")
+
+    def count_time(self, seconds: Seconds | None) -> None:
+        """Add the time of steps to `seconds` from now on; None: no longer."""
+        self._seconds = None if seconds is None else ctypes.addressof(seconds)
+
+    def _reserve(self, tokens: int) -> list[int]:
+        """Return the addresses of buffers for `tokens` rows, which grow by doubling."""
+        if tokens > self._rows:
+            self._rows = 1 << (tokens - 1).bit_length()
+            self._buffers = tuple(torch.empty(self._rows, width, dtype=self._dtype) for width in self._widths)
+        return [buffer.data_ptr() for buffer in self._buffers]
+
+
+def _layer(layer: LayerWeights, sinks: Tensor | None) -> _Layer:
+    softmax = layer.softmax
+    return _Layer(
+        *map(_weight, (layer.qkv, layer.output, layer.gate_up, layer.down)),
+        *map(
+            _norm,
+            (
+                layer.query_norm, layer.key_norm, layer.after_attention, layer.mlp_norm, layer.after_mlp,
+                layer.next_norm,
+            ),
+        ),
+        address(sinks), layer.rotation, softmax.sliding_window or 0, softmax.scale, softmax.softcap or 0.0,
+        layer.attention_factor, layer.mlp_factor, ACTIVATIONS[layer.activation],
+    )  # fmt: skip
+
+
+def _weight(weight: LinearWeight) -> _Weight:
+    return _Weight(weight.panels.data_ptr(), address(weight.bias), weight.inputs, weight.outputs)
+
+
+def _norm(norm: NormWeight | None) -> _Norm:
+    return _Norm() if norm is None else _Norm(norm.weight.data_ptr(), norm.eps, norm.unit_offset)

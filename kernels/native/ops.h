@@ -1,0 +1,67 @@
+/* The arguments of each op, in the order of ops.py, and the phase that runs it. Strides count numbers. */
+
+#pragma once
+
+#include "common.h"
+
+enum { MAX_HEAD_DIM = 256 };
+
+typedef struct {
+    const void *x;
+    void *residual; /* or null */
+    const void *weight;
+    void *out;
+    i64 rows, stride_x, stride_residual, size;
+    float eps;
+    int unit_offset;
+} NormOp;
+
+typedef struct {
+    const void *gate_up;
+    void *out;
+    i64 rows, stride, size;
+    int activation;
+} GateOp;
+
+typedef struct {
+    const void *query, *key, *value, *cos, *sin;
+    void *kv_layer;
+    const i64 *slots;
+    const void *query_norm, *key_norm; /* or null */
+    void *out;
+    i64 tokens, query_token, query_head, key_token, key_head, value_token, value_head, cos_token, sin_token;
+    i64 kv_block, kv_kind, kv_slot, kv_head;
+    i64 block_size, num_q_heads, num_kv_heads, head_dim, half;
+    float eps;
+    int unit_offset;
+} RopeOp;
+
+/* Sequence s has the tokens starts[s] to starts[s + 1], the last ones of its context. */
+typedef struct {
+    const void *query, *kv_layer;
+    const int32_t *tables, *context_lens, *starts;
+    const float *sinks; /* or null */
+    void *out;
+    i64 query_token, query_head, kv_block, kv_kind, kv_slot, kv_head, stride_table;
+    i64 num_seqs, block_size, num_kv_heads, group, head_dim, window; /* window 0: none */
+    float scale, softcap;                                            /* softcap 0: none */
+} AttentionOp;
+
+typedef struct {
+    const void *x, *panels, *bias; /* bias or null */
+    void *out;
+    i64 rows, stride_x, inputs, outputs;
+} LinearOp;
+
+typedef struct {
+    void *x;
+    i64 rows, size;
+    float factor;
+} ScaleOp;
+
+Phase norm_phase(const NormOp *a, int is_bf16);
+Phase gate_phase(const GateOp *a, int is_bf16);
+Phase rope_phase(const RopeOp *a, int is_bf16);
+Phase attention_phase(const AttentionOp *a, int is_bf16);
+Phase linear_phase(const LinearOp *a, int is_bf16);
+Phase scale_phase(const ScaleOp *a, int is_bf16);

@@ -1,0 +1,143 @@
+/* Ops of a decoder layer that compute each row, or each token, alone. All arithmetic is in float32.
+ *
+ * The formulas are those of kernels/add_rms_norm, gated_activation and rope_store_kv. Loops are written for the
+ * compiler to vectorise: every function takes the type as a constant and is compiled once for each.
+ */
+
+#include "ops.h"
+
+/* add_rms_norm */
+
+INLINE float weighted(float number, float weight, int unit_offset, int is_bf16) {
+    return unit_offset ? number * (1.0f + weight) : rounded(number, is_bf16) * weight;
+}
+
+INLINE void norm_row(const NormOp *a, i64 row, int is_bf16) {
+    const void *x = at(a->x, row * a->stride_x, is_bf16);
+    void *out = at(a->out, row * a->size, is_bf16);
+    const void *source = x;
+    if (a->residual) {
+        void *residual = at(a->residual, row * a->stride_residual, is_bf16);
+        for (i64 i = 0; i < a->size; i++) {
+            float sum = rounded(get(x, i, is_bf16) + get(residual, i, is_bf16), is_bf16);
+            put(residual, i, sum, is_bf16);
+        }
+        source = residual;
+    }
+    float squares = sum_of_squares(source, a->size, is_bf16);
+    float scale = 1.0f / sqrtf(squares / (float)a->size + a->eps);
+    for (i64 i = 0; i < a->size; i++) {
+        float normed = get(source, i, is_bf16) * scale;
+        put(out, i, weighted(normed, get(a->weight, i, is_bf16), a->unit_offset, is_bf16), is_bf16);
+    }
+}
+
+static void norm_f32(const void *a, i64 row) { norm_row(a, row, 0); }
+static void norm_bf16(const void *a, i64 row) { norm_row(a, row, 1); }
+
+Phase norm_phase(const NormOp *a, int is_bf16) {
+    return phase(OTHER_OPS, a->rows, is_bf16 ? norm_bf16 : norm_f32, a);
+}
+
+/* gated_activation */
+
+enum { SILU, GELU_TANH, GELU };
+enum { COLUMNS = 2048 }; /* of one item: even one token of a wide MLP is shared by the threads */
+
+INLINE void gate_piece(const GateOp *a, i64 index, int is_bf16) {
+    i64 pieces = pieces_of(a->size, COLUMNS), row = index / pieces, first = index % pieces * COLUMNS;
+    i64 last = smaller(first + COLUMNS, a->size);
+    const void *gate = at(a->gate_up, row * a->stride, is_bf16);
+    const void *up = at(gate, a->size, is_bf16);
+    void *out = at(a->out, row * a->size, is_bf16);
+    if (a->activation == GELU) {
+        for (i64 i = first; i < last; i++) {
+            float x = get(gate, i, is_bf16);
+            put(out, i, 0.5f * x * (1.0f + erff(x * 0.70710678f)) * get(up, i, is_bf16), is_bf16);
+        }
+        return;
+    }
+    if (a->activation == GELU_TANH) {
+        for (i64 i = first; i < last; i++) {
+            float x = get(gate, i, is_bf16);
+            float steep = 1.59576912f * (x + 0.044715f * x * x * x); /* 2 sqrt(2 / pi) */
+            put(out, i, x / (1.0f + exp_of(-steep)) * get(up, i, is_bf16), is_bf16);
+        }
+        return;
+    }
+    for (i64 i = first; i < last; i++) {
+        float x = get(gate, i, is_bf16);
+        put(out, i, x / (1.0f + exp_of(-x)) * get(up, i, is_bf16), is_bf16);
+    }
+}
+
+static void gate_f32(const void *a, i64 index) { gate_piece(a, index, 0); }
+static void gate_bf16(const void *a, i64 index) { gate_piece(a, index, 1); }
+
+Phase gate_phase(const GateOp *a, int is_bf16) {
+    return phase(OTHER_OPS, a->rows * pieces_of(a->size, COLUMNS), is_bf16 ? gate_bf16 : gate_f32, a);
+}
+
+/* rope_store_kv */
+
+INLINE void rotate_head(const RopeOp *a, const void *source, void *target, const void *norm, const void *cos,
+                        const void *sin, int is_bf16) {
+    float head[MAX_HEAD_DIM];
+    i64 size = a->head_dim, half = a->half;
+    for (i64 d = 0; d < size; d++) head[d] = get(source, d, is_bf16);
+    if (norm) {
+        float squares = sum_of_squares(head, size, 0);
+        float scale = 1.0f / sqrtf(squares / (float)size + a->eps);
+        for (i64 d = 0; d < size; d++) {
+            float normed = weighted(head[d] * scale, get(norm, d, is_bf16), a->unit_offset, is_bf16);
+            head[d] = rounded(normed, is_bf16);
+        }
+    }
+    for (i64 d = 0; d < half; d++) {
+        float c = get(cos, d, is_bf16), s = get(sin, d, is_bf16);
+        put(target, d, head[d] * c - head[half + d] * s, is_bf16);
+        put(target, half + d, head[half + d] * c + head[d] * s, is_bf16);
+    }
+    for (i64 d = 2 * half; d < size; d++) put(target, d, head[d], is_bf16);
+}
+
+INLINE void rope_token(const RopeOp *a, i64 token, int is_bf16) {
+    const void *cos = at(a->cos, token * a->cos_token, is_bf16);
+    const void *sin = at(a->sin, token * a->sin_token, is_bf16);
+    for (i64 h = 0; h < a->num_q_heads; h++) {
+        const void *source = at(a->query, token * a->query_token + h * a->query_head, is_bf16);
+        void *target = at(a->out, (token * a->num_q_heads + h) * a->head_dim, is_bf16);
+        rotate_head(a, source, target, a->query_norm, cos, sin, is_bf16);
+    }
+    i64 slot = a->slots[token];
+    if (slot < 0) return;
+    i64 block = slot / a->block_size, offset = slot % a->block_size;
+    for (i64 h = 0; h < a->num_kv_heads; h++) {
+        const void *key = at(a->key, token * a->key_token + h * a->key_head, is_bf16);
+        const void *value = at(a->value, token * a->value_token + h * a->value_head, is_bf16);
+        i64 place = block * a->kv_block + offset * a->kv_slot + h * a->kv_head;
+        rotate_head(a, key, at(a->kv_layer, place, is_bf16), a->key_norm, cos, sin, is_bf16);
+        memcpy(at(a->kv_layer, place + a->kv_kind, is_bf16), value, (size_t)a->head_dim * (is_bf16 ? 2 : 4));
+    }
+}
+
+static void rope_f32(const void *a, i64 token) { rope_token(a, token, 0); }
+static void rope_bf16(const void *a, i64 token) { rope_token(a, token, 1); }
+
+Phase rope_phase(const RopeOp *a, int is_bf16) {
+    return phase(OTHER_OPS, a->tokens, is_bf16 ? rope_bf16 : rope_f32, a);
+}
+
+/* x *= factor */
+
+INLINE void scale_row(const ScaleOp *a, i64 row, int is_bf16) {
+    void *x = at(a->x, row * a->size, is_bf16);
+    for (i64 i = 0; i < a->size; i++) put(x, i, get(x, i, is_bf16) * a->factor, is_bf16);
+}
+
+static void scale_f32(const void *a, i64 row) { scale_row(a, row, 0); }
+static void scale_bf16(const void *a, i64 row) { scale_row(a, row, 1); }
+
+Phase scale_phase(const ScaleOp *a, int is_bf16) {
+    return phase(OTHER_OPS, a->rows, is_bf16 ? scale_bf16 : scale_f32, a);
+}
