@@ -1,7 +1,7 @@
 /* paged_attention: chunks of any length attend over the paged KV of their sequences.
  *
- * An item is some tokens of one sequence and one KV head; its rows are those tokens in each query head that
- * shares the KV head. Keys and values are read in tiles of TILE positions, counted from the sequence's begin.
+ * A slot is some tokens of one sequence; an item is a slot and one KV head, or all of them. Its rows are those
+ * tokens in each query head that shares the KV head. Keys and values are read in tiles of TILE positions, counted from the sequence's begin.
  * A tile becomes panels (products.h), its scores and the weighted sums of values are two products, and between
  * them is the online softmax of Milakov and Gimelshein (2018). A tile that a row does not see leaves the row as
  * it is, so that a row's bits do not depend on the chunk that it is in.
@@ -10,7 +10,7 @@
 #include "ops.h"
 #include "products.h"
 
-enum { TILE = 64, MAX_ROWS = 128 };
+enum { TILE = 64, MAX_ROWS = 128, MANY_SLOTS = 16 };
 
 /* In bfloat16 products are in bfloat16 where AMX computes them, and in float32 elsewhere. */
 #if defined(__AMX_BF16__)
@@ -106,7 +106,7 @@ INLINE void pack_values(const void *const *values, void *panels, i64 size, int i
     }
 }
 
-/* A row's largest score and the sum of its weights, of the tiles so far. */
+/* A row's largest score, times log2(e), and the sum of its weights, of the tiles so far. */
 typedef struct {
     float highest, total;
 } Running;
@@ -116,28 +116,28 @@ typedef struct {
 INLINE float weigh(const AttentionOp *a, float *scores, i64 low, i64 high, Running *running, void *weights,
                    int is_packed) {
     Vector parts[TILE / WIDTH], most = filled(-INFINITY), sums = {0};
+    const float scale = a->scale * LOG2_E; /* weights are powers of 2 */
     if (a->softcap != 0.0f)
         for (i64 i = 0; i < TILE; i++) scores[i] = a->softcap / a->scale * tanhf(scores[i] * a->scale / a->softcap);
     for (i64 i = 0; i < low; i++) scores[i] = -INFINITY;
     for (i64 i = high; i < TILE; i++) scores[i] = -INFINITY;
 #pragma GCC unroll 16
     for (int v = 0; v < TILE / WIDTH; v++) {
-        parts[v] = get_vector(scores, v * WIDTH, 0) * a->scale;
+        parts[v] = get_vector(scores, v * WIDTH, 0) * scale;
         most = larger_of(parts[v], most);
     }
     float before = running->highest, tile = largest_of(most), highest = tile > before ? tile : before;
 #pragma GCC unroll 16
     for (int v = 0; v < TILE / WIDTH; v++) {
-        Vector weight = exp_of_vector(parts[v] - highest);
+        Vector weight = exp2_of(parts[v] - highest);
         sums += weight;
-        if (is_packed) {
-            VectorHalves halves = to_bf16(weight);
-            memcpy((uint16_t *)weights + v * WIDTH, &halves, sizeof halves);
-        } else {
-            memcpy((float *)weights + v * WIDTH, &weight, sizeof weight);
-        }
+        put_vector(weights, v * WIDTH, weight, is_packed);
     }
-    float shrink = before == -INFINITY ? 0.0f : exp_of(before - highest);
+    float shrink = 1.0f;
+    if (before == -INFINITY)
+        shrink = 0.0f;
+    else if (before != highest)
+        shrink = exp2_of(filled(before - highest))[0];
     *running = (Running){highest, running->total * shrink + sum_of(sums)};
     return shrink;
 }
@@ -156,10 +156,13 @@ INLINE i64 sequence_of(const AttentionOp *a, i64 slot, i64 tokens) {
     return low;
 }
 
-/* Finds the keys and values of the positions of a tile that are in [begin, end); all others are zeros. */
+/* Finds the keys and values of the positions of a tile that are in [begin, end), and lets the processor fetch
+ * them; all others are zeros. */
 INLINE void find_rows(const AttentionOp *a, const int32_t *table, i64 kv_head, i64 tile, i64 begin, i64 end,
                       const void **keys, const void **values, int is_bf16) {
     static const float zeros[MAX_HEAD_DIM];
+    begin = larger(begin, tile);
+    end = smaller(end, tile + TILE);
     for (i64 i = 0; i < begin - tile; i++) keys[i] = values[i] = zeros;
     for (i64 i = end - tile; i < TILE; i++) keys[i] = values[i] = zeros;
     i64 slot = begin % a->block_size, entry = begin / a->block_size;
@@ -178,11 +181,15 @@ INLINE void find_rows(const AttentionOp *a, const int32_t *table, i64 kv_head, i
 }
 
 INLINE i64 tokens_of_item(const AttentionOp *a) { return MAX_ROWS / a->group; }
+INLINE i64 slots_of(const AttentionOp *a) { return a->starts[a->num_seqs] / tokens_of_item(a) + a->num_seqs; }
 
-INLINE void attend(const AttentionOp *a, i64 index, i64 size, int is_bf16) {
+/* All heads of a block are in a few pages of memory. Where there are enough items for the threads, one item has
+ * all heads, since to find a page again in another item costs more than to read it. */
+INLINE i64 heads_of_item(const AttentionOp *a) { return slots_of(a) < MANY_SLOTS ? 1 : a->num_kv_heads; }
+
+INLINE void attend(const AttentionOp *a, i64 slot, i64 kv_head, i64 size, int is_bf16) {
     const int is_packed = is_bf16 && MULTIPLIES_BF16;
-    i64 tokens = tokens_of_item(a), slot = index / a->num_kv_heads, kv_head = index % a->num_kv_heads;
-    i64 seq = sequence_of(a, slot, tokens), start = a->starts[seq];
+    i64 tokens = tokens_of_item(a), seq = sequence_of(a, slot, tokens), start = a->starts[seq];
     i64 first_token = start + (slot - (start / tokens + seq)) * tokens;
     i64 count_tokens = smaller(a->starts[seq + 1] - first_token, tokens);
     if (count_tokens <= 0) return;
@@ -212,16 +219,19 @@ INLINE void attend(const AttentionOp *a, i64 index, i64 size, int is_bf16) {
             memcpy((uint16_t *)queries + r * inner, query, (size_t)size * 2);
         else
             for (i64 d = 0; d < size; d++) queries[r * inner + d] = get(query, d, is_bf16);
-        running[r] = a->sinks ? (Running){a->sinks[head], 1.0f} : (Running){-INFINITY, 0.0f};
+        running[r] = a->sinks ? (Running){a->sinks[head] * LOG2_E, 1.0f} : (Running){-INFINITY, 0.0f};
     }
     Product product_scores = {queries, key_panels, scores, inner, inner * PANEL, TILE, rows, TILE / PANEL, inner};
     Product product_sums = {weights, value_panels, sums, TILE, TILE * PANEL, width, rows,
                             width / PANEL, TILE};
     const int32_t *table = a->tables + seq * a->stride_table;
-    for (i64 tile = begin / TILE * TILE; tile < end; tile += TILE) {
-        const void *keys[TILE], *values[TILE];
-        find_rows(a, table, kv_head, tile, larger(begin, tile), smaller(end, tile + TILE), keys, values, is_bf16);
-        pack_keys(keys, key_panels, size, inner * PANEL, is_bf16);
+    const void *keys[2][TILE], *values[2][TILE]; /* of this tile, and of the next, which is on its way */
+    i64 tile = begin / TILE * TILE;
+    find_rows(a, table, kv_head, tile, begin, end, keys[0], values[0], is_bf16);
+    for (int now = 0; tile < end; tile += TILE, now = !now) {
+        if (tile + TILE < end)
+            find_rows(a, table, kv_head, tile + TILE, begin, end, keys[!now], values[!now], is_bf16);
+        pack_keys(keys[now], key_panels, size, inner * PANEL, is_bf16);
         memset(scores, 0, (size_t)(rows * TILE) * sizeof *scores);
         multiply(&product_scores, &tiles, is_packed);
         for (i64 r = 0; r < rows; r++) {
@@ -237,7 +247,7 @@ INLINE void attend(const AttentionOp *a, i64 index, i64 size, int is_bf16) {
             if (shrink != 1.0f)
                 for (i64 d = 0; d < width; d++) sums[r * width + d] *= shrink;
         }
-        pack_values(values, value_panels, size, is_bf16);
+        pack_values(values[now], value_panels, size, is_bf16);
         multiply(&product_sums, &tiles, is_packed);
     }
     release(&tiles);
@@ -251,18 +261,20 @@ INLINE void attend(const AttentionOp *a, i64 index, i64 size, int is_bf16) {
 
 /* The usual sizes of a head as constants, so that their loops have no remainder. */
 INLINE void attend_item(const AttentionOp *a, i64 index, int is_bf16) {
-    if (a->head_dim == 64)
-        attend(a, index, 64, is_bf16);
-    else if (a->head_dim == 128)
-        attend(a, index, 128, is_bf16);
-    else
-        attend(a, index, a->head_dim, is_bf16);
+    i64 heads = heads_of_item(a), groups = a->num_kv_heads / heads, slot = index / groups;
+    for (i64 head = index % groups * heads, last = head + heads; head < last; head++)
+        if (a->head_dim == 64)
+            attend(a, slot, head, 64, is_bf16);
+        else if (a->head_dim == 128)
+            attend(a, slot, head, 128, is_bf16);
+        else
+            attend(a, slot, head, a->head_dim, is_bf16);
 }
 
 static void attend_f32(const void *a, i64 index) { attend_item(a, index, 0); }
 static void attend_bf16(const void *a, i64 index) { attend_item(a, index, 1); }
 
 Phase attention_phase(const AttentionOp *a, int is_bf16) {
-    i64 slots = a->starts[a->num_seqs] / tokens_of_item(a) + a->num_seqs;
-    return phase(ATTENTION, slots * a->num_kv_heads, is_bf16 ? attend_bf16 : attend_f32, a);
+    i64 items = slots_of(a) * (a->num_kv_heads / heads_of_item(a));
+    return phase(ATTENTION, items, is_bf16 ? attend_bf16 : attend_f32, a);
 }

@@ -7,6 +7,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
 typedef int64_t i64;
@@ -72,32 +76,8 @@ INLINE void put(void *row, i64 index, float number, int is_bf16) {
     ((uint16_t *)row)[index] = (uint16_t)(number == number ? rounded : 0x7fc0u);
 }
 
-INLINE float rounded(float number, int is_bf16) {
-    uint16_t bits;
-    if (!is_bf16) return number;
-    put(&bits, 0, number, 1);
-    return from_bits((uint32_t)bits << 16);
-}
-
 INLINE void *at(const void *base, i64 index, int is_bf16) {
     return (char *)base + index * (is_bf16 ? 2 : 4);
-}
-
-/* e^x by Cody and Waite's reduction and a polynomial of degree 6, within 2 units in the last place;
- * 0 below -87 and infinity above 88. */
-INLINE float exp_of(float x) {
-    float bounded = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float whole = rintf(bounded * 1.44269504f);
-    float rest = (bounded - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    float sum = 1.9875691500e-4f;
-    sum = sum * rest + 1.3981999507e-3f;
-    sum = sum * rest + 8.3334519073e-3f;
-    sum = sum * rest + 4.1665795894e-2f;
-    sum = sum * rest + 1.6666665459e-1f;
-    sum = sum * rest + 5.0000001201e-1f;
-    sum = sum * rest * rest + rest + 1.0f;
-    float power = from_bits((uint32_t)((int32_t)whole + 127) << 23);
-    return x != x ? x : x < -87.0f ? 0.0f : x > 88.0f ? INFINITY : sum * power;
 }
 
 /* The processor's vectors. */
@@ -134,28 +114,79 @@ INLINE Vector either(VectorInts condition, Vector a, Vector b) {
     return (Vector)(((VectorBits)a & (VectorBits)condition) | ((VectorBits)b & ~(VectorBits)condition));
 }
 
-INLINE VectorHalves to_bf16(Vector numbers) {
-    VectorBits bits = (VectorBits)numbers;
-    return __builtin_convertvector((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, VectorHalves);
+/* Where neither is larger, `b`: a NaN among them stays one if it is in `b`. */
+INLINE Vector larger_of(Vector a, Vector b) {
+#if defined(__AVX512F__)
+    return (Vector)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (Vector)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return either(a > b, a, b);
+#endif
 }
 
-/* exp_of, where no number is above 0. */
-INLINE Vector exp_of_vector(Vector x) {
-    const Vector magic = filled(12582912.0f); /* 1.5 * 2^23: to add it rounds to a whole number */
-    VectorInts tiny = x < -87.0f;
-    Vector bounded = either(tiny, filled(-87.0f), x);
-    Vector whole = (bounded * 1.44269504f + magic) - magic;
-    Vector rest = (bounded - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    Vector sum = filled(1.9875691500e-4f);
-    sum = sum * rest + 1.3981999507e-3f;
-    sum = sum * rest + 8.3334519073e-3f;
-    sum = sum * rest + 4.1665795894e-2f;
-    sum = sum * rest + 1.6666665459e-1f;
-    sum = sum * rest + 5.0000001201e-1f;
-    sum = sum * rest * rest + rest + 1.0f;
-    Vector power = (Vector)((__builtin_convertvector(whole, VectorInts) + 127) << 23);
-    return (Vector)((VectorBits)(sum * power) & ~(VectorBits)tiny);
+INLINE Vector smaller_of(Vector a, Vector b) { return -larger_of(-a, -b); }
+
+INLINE VectorHalves to_bf16(Vector numbers) {
+#if defined(__AVX512BF16__)
+    return (VectorHalves)_mm512_cvtneps_pbh((__m512)numbers);
+#else
+    VectorBits bits = (VectorBits)numbers;
+    return __builtin_convertvector((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, VectorHalves);
+#endif
 }
+
+INLINE void put_vector(void *row, i64 index, Vector numbers, int is_bf16) {
+    if (is_bf16) {
+        VectorHalves halves = to_bf16(numbers);
+        memcpy((uint16_t *)row + index, &halves, sizeof halves);
+    } else {
+        memcpy((float *)row + index, &numbers, sizeof numbers);
+    }
+}
+
+/* Parts of a row: `count` numbers, which are WIDTH except at the row's end, where the others are 0. */
+INLINE Vector get_part(const void *row, i64 index, i64 count, int is_bf16) {
+    uint32_t words[WIDTH] = {0};
+    if (count == WIDTH) return get_vector(row, index, is_bf16);
+    memcpy(words, at(row, index, is_bf16), (size_t)count * (is_bf16 ? 2 : 4));
+    return get_vector(words, 0, is_bf16);
+}
+
+INLINE void put_part(void *row, i64 index, i64 count, Vector numbers, int is_bf16) {
+    uint32_t words[WIDTH];
+    if (count == WIDTH) {
+        put_vector(row, index, numbers, is_bf16);
+        return;
+    }
+    put_vector(words, 0, numbers, is_bf16);
+    memcpy(at(row, index, is_bf16), words, (size_t)count * (is_bf16 ? 2 : 4));
+}
+
+INLINE Vector rounded_vector(Vector numbers, int is_bf16) {
+    uint16_t halves[WIDTH];
+    if (!is_bf16) return numbers;
+    put_vector(halves, 0, numbers, 1);
+    return get_vector(halves, 0, 1);
+}
+
+/* 2^x by a Taylor polynomial around the nearest whole number: 0 from -127 down, infinity from 128 up. */
+INLINE Vector exp2_of(Vector x) {
+    const Vector magic = filled(12582912.0f); /* 1.5 * 2^23: what is added to it is rounded to a whole number */
+    x = smaller_of(filled(128.0f), larger_of(filled(-127.0f), x));
+    Vector shifted = x + magic, rest = x - (shifted - magic);
+    Vector sum = filled(1.5403530e-4f);
+    sum = sum * rest + 1.3333558e-3f;
+    sum = sum * rest + 9.6181291e-3f;
+    sum = sum * rest + 5.5504109e-2f;
+    sum = sum * rest + 2.4022651e-1f;
+    sum = sum * rest + 6.9314718e-1f;
+    sum = sum * rest + 1.0f;
+    /* The whole number is in the last bits of `shifted`; as an exponent it counts from 127. */
+    return sum * (Vector)(((VectorBits)shifted << 23) + (127u << 23));
+}
+
+#define LOG2_E 1.44269504f
 
 /* LOW interleaves the first halves of two vectors, HIGH the second ones; SWAPPED exchanges pieces of n numbers. */
 #if defined(__has_builtin)
@@ -179,7 +210,6 @@ INLINE Vector exp_of_vector(Vector x) {
 #define SWAPPED(a, n) __builtin_shufflevector(a, a, 0 ^ n, 1 ^ n, 2 ^ n, 3 ^ n)
 #endif
 
-INLINE Vector larger_of(Vector a, Vector b) { return either(a > b, a, b); }
 INLINE Vector both_of(Vector a, Vector b) { return a + b; }
 
 /* Combines the halves of a vector, then the halves of that, and so on. */
@@ -206,16 +236,4 @@ INLINE float sum_of(Vector vector) {
 INLINE float largest_of(Vector vector) {
     COMBINE(larger_of, vector)
     return vector[0];
-}
-
-INLINE float sum_of_squares(const void *row, i64 size, int is_bf16) {
-    Vector sums = {0};
-    i64 i = 0;
-    for (; i + WIDTH <= size; i += WIDTH) {
-        Vector part = get_vector(row, i, is_bf16);
-        sums += part * part;
-    }
-    float sum = sum_of(sums);
-    for (; i < size; i++) sum += get(row, i, is_bf16) * get(row, i, is_bf16);
-    return sum;
 }

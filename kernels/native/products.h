@@ -9,10 +9,6 @@
 
 #include "common.h"
 
-#if defined(__AVX512BF16__) || defined(__AMX_BF16__)
-#include <immintrin.h>
-#endif
-
 enum { PANEL = 16 };
 
 /* The rows and panels whose sums fit the processor's registers. */
@@ -136,6 +132,20 @@ INLINE void configure_tiles(Tiles *tiles, i64 first_rows, i64 second_rows) {
     _tile_loadconfig(&config);
 }
 
+/* Products of many rows take long enough for the next two panels to be fetched meanwhile, some lines in each
+ * step: those beside these, or else the next inner rows of the first two. Products of few rows end sooner than
+ * memory delivers, in any order. */
+enum { MANY_ROWS = 128, LINE = 64 };
+
+INLINE i64 lines_of_step(const Product *a) { return pieces_of(2 * AMX_ROWS * AMX_ROWS, a->rows); }
+
+/* Bytes from two panels to where rows from `row` on fetch from. */
+INLINE i64 ahead_of(const Product *a, i64 row, i64 panel) {
+    i64 steps = row / (2 * AMX_ROWS) * (a->inner / AMX_INNER);
+    i64 next = panel + 2 < a->num_panels ? 2 * a->stride_panel : a->inner * PANEL - panel * a->stride_panel;
+    return next * 2 + steps * lines_of_step(a) * LINE;
+}
+
 /* Sums of up to 32 rows and two panels. */
 INLINE void multiply_tiles(const Product *a, i64 row, i64 panel) {
     int two_rows = row + AMX_ROWS < a->rows, two_panels = panel + 1 < a->num_panels;
@@ -150,7 +160,13 @@ INLINE void multiply_tiles(const Product *a, i64 row, i64 panel) {
         _tile_loadd(2, next_sums, stride_sums);
         if (two_panels) _tile_loadd(3, next_sums + PANEL, stride_sums);
     }
+    const char *ahead = (const char *)columns + ahead_of(a, row, panel);
     for (i64 inner = 0; inner < a->inner; inner += AMX_INNER) {
+        if (a->rows >= MANY_ROWS)
+            for (i64 line = lines_of_step(a); line; line--, ahead += LINE) {
+                __builtin_prefetch(ahead, 0, 2);
+                __builtin_prefetch(ahead + a->stride_panel * 2, 0, 2);
+            }
         _tile_loadd(6, columns + inner * PANEL, 64);
         _tile_loadd(4, x + inner, stride_x);
         _tile_dpbf16ps(0, 4, 6);

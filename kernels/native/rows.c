@@ -8,27 +8,32 @@
 
 /* add_rms_norm */
 
-INLINE float weighted(float number, float weight, int unit_offset, int is_bf16) {
-    return unit_offset ? number * (1.0f + weight) : rounded(number, is_bf16) * weight;
+INLINE Vector weighted(Vector numbers, Vector weights, int unit_offset, int is_bf16) {
+    return unit_offset ? numbers * (1.0f + weights) : rounded_vector(numbers, is_bf16) * weights;
 }
 
 INLINE void norm_row(const NormOp *a, i64 row, int is_bf16) {
-    const void *x = at(a->x, row * a->stride_x, is_bf16);
+    const void *x = at(a->x, row * a->stride_x, is_bf16), *source = x;
     void *out = at(a->out, row * a->size, is_bf16);
-    const void *source = x;
+    Vector squares = {0};
     if (a->residual) {
         void *residual = at(a->residual, row * a->stride_residual, is_bf16);
-        for (i64 i = 0; i < a->size; i++) {
-            float sum = rounded(get(x, i, is_bf16) + get(residual, i, is_bf16), is_bf16);
-            put(residual, i, sum, is_bf16);
+        for (i64 i = 0; i < a->size; i += WIDTH) {
+            i64 count = smaller(a->size - i, WIDTH);
+            Vector sum = get_part(x, i, count, is_bf16) + get_part(residual, i, count, is_bf16);
+            put_part(residual, i, count, sum, is_bf16);
         }
         source = residual;
     }
-    float squares = sum_of_squares(source, a->size, is_bf16);
-    float scale = 1.0f / sqrtf(squares / (float)a->size + a->eps);
-    for (i64 i = 0; i < a->size; i++) {
-        float normed = get(source, i, is_bf16) * scale;
-        put(out, i, weighted(normed, get(a->weight, i, is_bf16), a->unit_offset, is_bf16), is_bf16);
+    for (i64 i = 0; i < a->size; i += WIDTH) {
+        Vector part = get_part(source, i, smaller(a->size - i, WIDTH), is_bf16);
+        squares += part * part;
+    }
+    float scale = 1.0f / sqrtf(sum_of(squares) / (float)a->size + a->eps);
+    for (i64 i = 0; i < a->size; i += WIDTH) {
+        i64 count = smaller(a->size - i, WIDTH);
+        Vector normed = get_part(source, i, count, is_bf16) * scale, weight = get_part(a->weight, i, count, is_bf16);
+        put_part(out, i, count, weighted(normed, weight, a->unit_offset, is_bf16), is_bf16);
     }
 }
 
@@ -57,17 +62,12 @@ INLINE void gate_piece(const GateOp *a, i64 index, int is_bf16) {
         }
         return;
     }
-    if (a->activation == GELU_TANH) {
-        for (i64 i = first; i < last; i++) {
-            float x = get(gate, i, is_bf16);
-            float steep = 1.59576912f * (x + 0.044715f * x * x * x); /* 2 sqrt(2 / pi) */
-            put(out, i, x / (1.0f + exp_of(-steep)) * get(up, i, is_bf16), is_bf16);
-        }
-        return;
-    }
-    for (i64 i = first; i < last; i++) {
-        float x = get(gate, i, is_bf16);
-        put(out, i, x / (1.0f + exp_of(-x)) * get(up, i, is_bf16), is_bf16);
+    for (i64 i = first; i < last; i += WIDTH) {
+        i64 count = smaller(last - i, WIDTH);
+        Vector x = get_part(gate, i, count, is_bf16), steep = x;
+        if (a->activation == GELU_TANH) steep = 1.59576912f * (x + 0.044715f * x * x * x); /* 2 sqrt(2 / pi) */
+        Vector gated = x / (1.0f + exp2_of(-LOG2_E * steep));
+        put_part(out, i, count, gated * get_part(up, i, count, is_bf16), is_bf16);
     }
 }
 
@@ -82,15 +82,21 @@ Phase gate_phase(const GateOp *a, int is_bf16) {
 
 INLINE void rotate_head(const RopeOp *a, const void *source, void *target, const void *norm, const void *cos,
                         const void *sin, int is_bf16) {
-    float head[MAX_HEAD_DIM];
+    float head[MAX_HEAD_DIM + WIDTH];
     i64 size = a->head_dim, half = a->half;
-    for (i64 d = 0; d < size; d++) head[d] = get(source, d, is_bf16);
+    Vector squares = {0};
+    for (i64 d = 0; d < size; d += WIDTH) {
+        Vector part = get_part(source, d, smaller(size - d, WIDTH), is_bf16);
+        memcpy(head + d, &part, sizeof part);
+        squares += part * part;
+    }
     if (norm) {
-        float squares = sum_of_squares(head, size, 0);
-        float scale = 1.0f / sqrtf(squares / (float)size + a->eps);
-        for (i64 d = 0; d < size; d++) {
-            float normed = weighted(head[d] * scale, get(norm, d, is_bf16), a->unit_offset, is_bf16);
-            head[d] = rounded(normed, is_bf16);
+        float scale = 1.0f / sqrtf(sum_of(squares) / (float)size + a->eps);
+        for (i64 d = 0; d < size; d += WIDTH) {
+            Vector normed = get_vector(head, d, 0) * scale;
+            Vector weight = get_part(norm, d, smaller(size - d, WIDTH), is_bf16);
+            normed = rounded_vector(weighted(normed, weight, a->unit_offset, is_bf16), is_bf16);
+            memcpy(head + d, &normed, sizeof normed);
         }
     }
     for (i64 d = 0; d < half; d++) {
