@@ -1,6 +1,7 @@
 """Ops of a decoder layer for processors, in C: what `kernels` computes on a CPU without Triton.
 
-    entry.c      what Python calls: single ops, and decoder layers one after the other
+    entry.c      what Python calls for a single op
+    layers.c     what it calls for decoder layers, one after the other
     ops.h        the arguments of the ops
     rows.c       norms, activations, rotation
     attention.c  attention over the paged KV

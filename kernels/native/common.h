@@ -30,6 +30,7 @@ typedef struct {
     void (*item)(const void *arguments, i64 index);
     const void *arguments;
     i64 count, next, done;
+    i64 ended; /* when the last item was done, in nanoseconds, if time is counted */
     Kind kind;
 } __attribute__((aligned(64))) Phase;
 
@@ -39,14 +40,13 @@ typedef struct {
     Phase *phases;
     i64 count;
     double *seconds; /* of each kind, which are added to; or null */
-    i64 began;
 } Program;
 
 INLINE Phase phase(Kind kind, i64 count, void (*item)(const void *, i64), const void *arguments) {
-    return (Phase){item, arguments, count, 0, 0, kind};
+    return (Phase){item, arguments, count, 0, 0, 0, kind};
 }
 
-void run(Parallel parallel, int threads, Program *program);
+void run(Parallel parallel, int threads, const Program *program);
 
 /* Reading and writing one number of either type. */
 

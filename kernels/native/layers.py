@@ -1,4 +1,4 @@
-"""Decoder layers in one call. The structures are those of entry.c."""
+"""Decoder layers in one call. The structures are those of layers.c."""
 
 from __future__ import annotations
 

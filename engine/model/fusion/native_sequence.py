@@ -12,6 +12,7 @@ from engine.model.dry_run import LayerFacts
 from engine.model.fusion.modules import Attention, GatedMlp, Layer, LayerSequence, Norm, Rotation, Scale
 from engine.model.fusion.structure import activation_of, is_gated, misfit
 from engine.model.packed_linears import PanelLinear
+from kernels.checks import MAX_HEAD_DIM
 from kernels.native.layers import LayerWeights, LinearWeight, NativeLayers, NormWeight, Seconds
 from kernels.native.ops import MAX_GROUP
 from kernels.native.panels import fits
@@ -48,7 +49,7 @@ class NativeSequence(nn.Module):
 
 def can_be_native(module: Any, layers: LayerFacts) -> bool:
     """Return whether native ops could compute all layers of a `...ForCausalLM`, once fused, and its head."""
-    if misfit(module, layers) or layers.num_q_heads // layers.num_kv_heads > MAX_GROUP:
+    if misfit(module, layers) or not _can_attend(layers):
         return False
     activation = activation_of(module.config)
     if not all(is_gated(layer.mlp, activation) for layer in module.model.layers):
@@ -57,9 +58,14 @@ def can_be_native(module: Any, layers: LayerFacts) -> bool:
     return all(type(each) is nn.Linear and fits(each.in_features, each.weight.dtype) for each in linears)
 
 
-def is_native(sequence: LayerSequence) -> bool:
+def is_native(sequence: LayerSequence, layers: LayerFacts) -> bool:
     """Return whether the parts of all layers, whose weights are packed, are those that native layers have."""
-    return all(_is_native_layer(layer) for layer in sequence.layers)
+    return _can_attend(layers) and all(_is_native_layer(layer) for layer in sequence.layers)
+
+
+def _can_attend(layers: LayerFacts) -> bool:
+    group = layers.num_q_heads // layers.num_kv_heads
+    return group <= MAX_GROUP and layers.head_dim <= MAX_HEAD_DIM
 
 
 def _is_native_layer(layer: Any) -> bool:

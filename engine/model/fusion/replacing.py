@@ -61,7 +61,7 @@ def fuse(module: Any, layers: LayerFacts, *, native: bool = True) -> FusionRepor
         module.model = _fused_decoder(module.model, module.config, layers, probe)
         if weight.device.type == "cpu":
             pack_linears(module)
-            if native and is_native(module.model.layers):
+            if native and is_native(module.model.layers, layers):
                 module.model.layers = NativeSequence(module.model.layers)
         check_same("the embedding", probe.embedded(module.model), embedded, LAYER_TOLERANCES[weight.dtype])
         check_same("the model's output", probe.logits(module), logits, MODEL_TOLERANCES[weight.dtype])

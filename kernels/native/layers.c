@@ -1,0 +1,132 @@
+/* Decoder layers one after the other, in one parallel region. */
+
+#include <stdlib.h>
+
+#include "ops.h"
+
+typedef struct {
+    const void *panels, *bias; /* bias or null */
+    i64 inputs, outputs;
+} Weight;
+
+typedef struct {
+    const void *weight; /* null: no norm */
+    float eps;
+    int unit_offset;
+} Norm;
+
+typedef struct {
+    Weight qkv, output, gate_up, down;
+    Norm query_norm, key_norm, after_attention, mlp_norm, after_mlp, next_norm;
+    const float *sinks; /* or null */
+    i64 rotation, window;
+    float scale, softcap, attention_factor, mlp_factor; /* factor 1: none */
+    int activation;
+} Layer;
+
+/* One step. `hidden` is the norm of `residual` before and after; the other buffers are for what is between. */
+typedef struct {
+    void *hidden, *residual, *qkv, *query, *attended, *added, *gate_up, *activated;
+    void *kv_layer; /* the first layer's */
+    const void *const *cos, *const *sin; /* of each rotation */
+    const i64 *slots;
+    const int32_t *tables, *context_lens, *starts;
+    double *seconds; /* of each Kind, or null */
+    i64 tokens, num_seqs, stride_table, kv_block, kv_layer_stride, kv_kind, kv_slot, kv_head;
+    i64 hidden_size, block_size, num_q_heads, num_kv_heads, head_dim, rotary_dim;
+} Step;
+
+typedef struct {
+    LinearOp qkv, output, gate_up, down;
+    RopeOp rope;
+    AttentionOp attention;
+    GateOp gate;
+    ScaleOp attention_scale, mlp_scale;
+    NormOp after_attention, mlp_norm, after_mlp, next_norm;
+} LayerOps;
+
+enum { MOST_PHASES = 13 };
+
+static LinearOp linear_of(const Step *step, Weight weight, const void *x, void *out) {
+    return (LinearOp){x, weight.panels, weight.bias, out, step->tokens, weight.inputs, weight.inputs,
+                      weight.outputs};
+}
+
+static NormOp norm_of(const Step *step, Norm norm, void *x, void *residual, void *out) {
+    i64 size = step->hidden_size;
+    return (NormOp){x, residual, norm.weight, out, step->tokens, size, size, size, norm.eps, norm.unit_offset};
+}
+
+static RopeOp rope_of(const Step *step, const Layer *layer, void *kv_layer, int is_bf16) {
+    i64 size = step->head_dim, keys = step->num_q_heads * size, values = keys + step->num_kv_heads * size;
+    i64 token = values + step->num_kv_heads * size, rotary = step->rotary_dim;
+    return (RopeOp){
+        step->qkv, at(step->qkv, keys, is_bf16), at(step->qkv, values, is_bf16),
+        step->cos[layer->rotation], step->sin[layer->rotation], kv_layer, step->slots,
+        layer->query_norm.weight, layer->key_norm.weight, step->query,
+        step->tokens, token, size, token, size, token, size, rotary, rotary,
+        step->kv_block, step->kv_kind, step->kv_slot, step->kv_head,
+        step->block_size, step->num_q_heads, step->num_kv_heads, size, rotary / 2,
+        layer->query_norm.eps, layer->query_norm.unit_offset,
+    };
+}
+
+static AttentionOp attention_of(const Step *step, const Layer *layer, const void *kv_layer) {
+    i64 size = step->head_dim;
+    return (AttentionOp){
+        step->query, kv_layer, step->tables, step->context_lens, step->starts, layer->sinks, step->attended,
+        step->num_q_heads * size, size, step->kv_block, step->kv_kind, step->kv_slot, step->kv_head,
+        step->stride_table, step->num_seqs, step->block_size, step->num_kv_heads,
+        step->num_q_heads / step->num_kv_heads, size, layer->window, layer->scale, layer->softcap,
+    };
+}
+
+/* Writes the phases of a layer; returns what follows them. */
+static Phase *add_layer(Phase *next, LayerOps *ops, const Layer *layer, const Step *step, i64 index, int is_bf16) {
+    void *kv_layer = at(step->kv_layer, index * step->kv_layer_stride, is_bf16), *added = step->added;
+    i64 size = step->hidden_size;
+    *ops = (LayerOps){
+        .qkv = linear_of(step, layer->qkv, step->hidden, step->qkv),
+        .rope = rope_of(step, layer, kv_layer, is_bf16),
+        .attention = attention_of(step, layer, kv_layer),
+        .output = linear_of(step, layer->output, step->attended, added),
+        .attention_scale = {added, step->tokens, size, layer->attention_factor},
+        .after_attention = norm_of(step, layer->after_attention, added, 0, added),
+        .mlp_norm = norm_of(step, layer->mlp_norm, added, step->residual, step->hidden),
+        .gate_up = linear_of(step, layer->gate_up, step->hidden, step->gate_up),
+        .gate = {step->gate_up, step->activated, step->tokens, layer->gate_up.outputs, layer->down.inputs,
+                 layer->activation},
+        .down = linear_of(step, layer->down, step->activated, added),
+        .mlp_scale = {added, step->tokens, size, layer->mlp_factor},
+        .after_mlp = norm_of(step, layer->after_mlp, added, 0, added),
+        .next_norm = norm_of(step, layer->next_norm, added, step->residual, step->hidden),
+    };
+    *next++ = linear_phase(&ops->qkv, is_bf16);
+    *next++ = rope_phase(&ops->rope, is_bf16);
+    *next++ = attention_phase(&ops->attention, is_bf16);
+    *next++ = linear_phase(&ops->output, is_bf16);
+    if (layer->attention_factor != 1.0f) *next++ = scale_phase(&ops->attention_scale, is_bf16);
+    if (layer->after_attention.weight) *next++ = norm_phase(&ops->after_attention, is_bf16);
+    *next++ = norm_phase(&ops->mlp_norm, is_bf16);
+    *next++ = linear_phase(&ops->gate_up, is_bf16);
+    *next++ = gate_phase(&ops->gate, is_bf16);
+    *next++ = linear_phase(&ops->down, is_bf16);
+    if (layer->mlp_factor != 1.0f) *next++ = scale_phase(&ops->mlp_scale, is_bf16);
+    if (layer->after_mlp.weight) *next++ = norm_phase(&ops->after_mlp, is_bf16);
+    *next++ = norm_phase(&ops->next_norm, is_bf16);
+    return next;
+}
+
+/* Runs layers one after the other, all of them at once on all threads. Returns 0 if there is no memory. */
+int baton_layers(Parallel parallel, int threads, int is_bf16, const Layer *layers, i64 count, const Step *step) {
+    LayerOps *ops = malloc((size_t)count * sizeof *ops);
+    Phase *phases = aligned_alloc(64, (size_t)count * MOST_PHASES * sizeof *phases), *next = phases;
+    if (ops && phases) {
+        for (i64 i = 0; i < count; i++) next = add_layer(next, &ops[i], &layers[i], step, i, is_bf16);
+        run(parallel, threads, &(Program){phases, next - phases, step->seconds});
+    }
+    int has_memory = ops && phases;
+    free(ops);
+    free(phases);
+    return has_memory;
+}
