@@ -34,7 +34,7 @@ help: ## list the commands
 setup: $(READY) ## make .venv from the lock file; does nothing when it is up to date
 
 # Locked packages come first and without their dependencies, so only torch asks for torch.
-$(READY): pyproject.toml requirements/dev.lock kernels/native/build.py $(wildcard kernels/native/*.[ch])
+$(READY): pyproject.toml requirements/dev.lock kernels/native/build.py $(wildcard kernels/native/source/*.[ch])
 	@test -n "$(PYTHON)" || { echo "Baton needs Python 3.11 or newer; name one with 'make PYTHON=...'" >&2; exit 1; }
 	@echo "Setting up .venv; the download of torch takes longest"
 	"$(PYTHON)" -m venv .venv

@@ -157,9 +157,10 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def lacks_native_ops(device: torch.device) -> bool:
-    """Return whether native ops could compute on a device, and none were built for it."""
-    return device.type == "cpu" and library() is None
+def native_library(device: torch.device) -> str:
+    """Return the name of the library of native ops for a device; empty if there is none."""
+    native = library() if device.type == "cpu" else None
+    return "" if native is None else native.target.name
 
 
 def _check_model_fits(settings: EngineSettings) -> None:

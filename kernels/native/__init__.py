@@ -1,18 +1,20 @@
 """Ops of a decoder layer for processors, in C: what `kernels` computes on a CPU without Triton.
 
-    entry.c      what Python calls for a single op
-    layers.c     what it calls for decoder layers, one after the other
-    ops.h        the arguments of the ops
-    rows.c       norms, activations, rotation
-    attention.c  attention over the paged KV
-    linear.c     linear layers
-    products.h   the sums of products that both are made of, in vectors or in AMX tiles
-    program.c    how threads share the work; common.h has what all use
-    build        compiles them, once for each kind of processor of this architecture
-    loader       loads what was built for this processor
-    ops          calls single ops
-    panels       weights in the order in which linear layers read them
-    layers       calls decoder layers
+    source/   the loops, in C
+        entry.c      what Python calls for a single op
+        layers.c     what it calls for decoder layers, one after the other
+        ops.h        the arguments of the ops
+        rows.c       norms, activations, rotation
+        attention.c  attention over the paged KV
+        linear.c     linear layers
+        products.h   the sums of products that both are made of, in vectors or in AMX tiles
+        program.c    how threads share the work
+        common.h     what all use
+    build     compiles them, once for each kind of processor of this architecture
+    loader    loads what was built for this processor
+    ops       calls single ops
+    panels    weights in the order in which linear layers read them
+    layers    calls decoder layers
 
 All arithmetic is in float32, or in products of bfloat16 that are summed in float32. A row's bits depend on
 that row and on the library alone. An op falls back to its reference in PyTorch where nothing was built, and

@@ -14,8 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
-BUILT = FOLDER / "built"
+SOURCE = Path(__file__).parent / "source"
+BUILT = Path(__file__).parent / "built"
 COMPILERS = ("cc", "gcc", "clang")
 _WITHOUT = "workers on a CPU compute in PyTorch alone, which is slower"
 
@@ -89,7 +89,7 @@ def build(command: str, built: Path = BUILT) -> list[Path]:
     for target in targets():
         path = library_path(target, built)
         unfinished = path.with_suffix(".unfinished")
-        sources = map(str, sorted(FOLDER.glob("*.c")))
+        sources = map(str, sorted(SOURCE.glob("*.c")))
         run = subprocess.run(
             [command, *FLAGS, *target.options, *sources, "-o", str(unfinished), "-lm"],
             check=target is targets()[-1],

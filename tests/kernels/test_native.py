@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernels.add_rms_norm import add_rms_norm, add_rms_norm_reference
 from kernels.chunked_prefill import chunked_prefill
@@ -125,6 +127,33 @@ def test_chunks_attend_in_every_size(head_dim: int, group: int, block_size: int,
     sizes = {"head_dim": head_dim, "block_size": block_size, "num_kv_heads": 1}
     case, cu = ragged_case([(70, 70), (17, 1), (9, 4)], dtype=dtype, **sizes)
     query, arguments = case.query(75, group), features("all", group)
+    got = chunked_prefill(query, *case.paged(), cu, **arguments)
+    assert_chunks_equal_reference(got, query, case, cu, arguments)
+
+
+@needs_library
+@given(
+    batch=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), min_size=1, max_size=20),
+    heads=st.sampled_from([(1, 1), (3, 2), (8, 1), (5, 4)]),
+    head_dim=st.sampled_from([8, 20, 64, 96]),
+    block_size=st.sampled_from([1, 7, 16]),
+    dtype=st.sampled_from(DTYPES),
+    feature=st.sampled_from(sorted(FEATURES)),
+)
+def test_any_batch_attends(
+    batch: list[tuple[int, int]],
+    heads: tuple[int, int],
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    feature: str,
+) -> None:
+    """Each sequence has a context before its chunk, and a chunk; more than 15 share an item's heads."""
+    group, num_kv_heads = heads
+    sizes = {"head_dim": head_dim, "block_size": block_size, "num_kv_heads": num_kv_heads}
+    case, cu = ragged_case([(before + chunk, chunk) for before, chunk in batch], dtype=dtype, **sizes)
+    num_q_heads = group * num_kv_heads
+    query, arguments = case.query(int(cu[-1]), num_q_heads), features(feature, num_q_heads)
     got = chunked_prefill(query, *case.paged(), cu, **arguments)
     assert_chunks_equal_reference(got, query, case, cu, arguments)
 

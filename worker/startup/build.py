@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 import torch
 
-from engine.build import BuiltEngine, EngineSettings, build, lacks_native_ops, resolve_device
+from engine.build import BuiltEngine, EngineSettings, build, native_library, resolve_device
 from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
@@ -77,10 +77,13 @@ def _log_threads(num_threads: int, cores: Cores) -> None:
 
 
 def _log_native_ops(built: BuiltEngine) -> None:
-    if lacks_native_ops(built.runner.model.device):
+    model = built.runner.model
+    library = native_library(model.device)
+    if model.device.type == "cpu" and not library:
         log.warning("native_ops", used=False, reason="none are built; python -m kernels.native.build does")
     else:
-        log.info("native_ops", used=built.uses_native_ops)
+        used, whole = built.uses_native_ops, model.fusion.is_native
+        log.info("native_ops", used=used, library=library, all_layers=whole)
 
 
 def _log_fusion(report: FusionReport) -> None:
@@ -115,6 +118,7 @@ def _measure(config: WorkerConfig, runner: ModelRunner, name: str, on_progress: 
         token_budget=budget,
         cuda_graphs=config.cuda_graphs,
         fusion=runner.model.is_fused,
+        native_ops=native_library(runner.model.device),
     )
     return cached_sweep(
         config.cache,

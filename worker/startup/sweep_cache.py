@@ -46,6 +46,7 @@ class SweepKey:
     token_budget: int
     cuda_graphs: bool
     fusion: bool
+    native_ops: str
     torch: str = torch.__version__
 
     @property

@@ -14,7 +14,7 @@ from scheduling.cost.cost_model import Sample
 from tests.scheduling.cost.steps import DEMO, measure
 from worker.startup.sweep_cache import MAX_OVERSTATEMENT, SweepKey, cached_sweep, device_name
 
-KEY = SweepKey("weights", "a processor x 2", "torch.float32", False, 1, 16, 64, 8, 256, True, True)
+KEY = SweepKey("weights", "a processor x 2", "torch.float32", False, 1, 16, 64, 8, 256, True, True, "avx2")
 
 
 def truly(samples: list[Sample]) -> float:

@@ -80,8 +80,9 @@ INLINE void pack_keys(const void *const *keys, void *panels, i64 size, i64 strid
 
 /* The panels of a tile's values: columns are the numbers of a head, inner rows positions. */
 INLINE void pack_values(const void *const *values, void *panels, i64 size, int is_bf16) {
-    for (i64 first = 0; first < size; first += WIDTH) {
-        i64 count = smaller(size - first, WIDTH), panel = first / PANEL * PANEL * TILE, column = first % PANEL;
+    for (i64 first = 0; first < pieces_of(size, PANEL) * PANEL; first += WIDTH) {
+        i64 count = larger(0, smaller(size - first, WIDTH));
+        i64 panel = first / PANEL * PANEL * TILE, column = first % PANEL;
         for (i64 i = 0; i < TILE; i += 2) {
             VectorBits pair[2];
             for (int which = 0; which < 2; which++) {
