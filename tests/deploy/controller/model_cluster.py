@@ -177,11 +177,15 @@ class Model:
                 yield
 
     def is_done(self) -> bool:
-        """Return whether the pool is as it was wanted, whatever the controller says."""
+        """Return whether the pool is as it was wanted, whatever the controller says.
+
+        A pod whose standing has just changed is ready until its kubelet notices.
+        """
         live = self.live(self.revision)
         if self.revision not in self.wanted:
             return False
-        return len(live) == len(self.pods) == self.target and all(pod.ready for pod in live)
+        has_settled = all(pod.ready and pod.standing is Standing.IN_SERVICE for pod in live)
+        return len(live) == len(self.pods) == self.target and has_settled
 
     # What the controller sees.
 
