@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from kernels.native.loader import processor_features
+
 PRODUCTS = frozenset({"avx512_bf16", "amx_bf16", "bf16", "sve_bf16"})
 """Processor features that multiply bfloat16, by torch's names: of x86, then of ARM."""
 _WITHOUT = ("sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni")
@@ -74,9 +76,3 @@ def _limit(environment: Mapping[str, str]) -> str | None:
     """Return the first variable, with its value, that keeps torch's libraries from such products."""
     values = ((name, environment.get(name, "")) for name in LIMITS)
     return next((f"{name}={value}" for name, value in values if value.lower() in LIMITS[name]), None)
-
-
-def processor_features() -> frozenset[str]:
-    """Return the names of this processor's features; none if this torch cannot tell."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return frozenset(name for name, has in capabilities.items() if has is True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -47,29 +48,36 @@ class Group:
 
 
 class CpuAttention(RotatingStep):
-    """The attention of one batch over `pool`, of which `rows` is another view."""
+    """The attention of one batch over `pool`, of which `rows` is another view.
 
-    __slots__ = ("_groups", "_kept", "_lens", "_rows", "_slot_rows", "_starts")
+    What only some models need is made when it is first asked for: native layers attend by themselves.
+    """
+
+    __slots__ = ("_groups", "_rows", "_stored")
 
     def __init__(self, pool: KVPool, rows: KVRows, batch: StepBatch, order: LayerOrder) -> None:
         super().__init__(pool, batch, order)
         self._rows = rows
         self._groups: dict[int | None, list[Group]] = {}
-        self._lens: list[int] = batch.context_lens.tolist()
-        self._starts: list[int] = batch.cu_seqlens_q.tolist()
-        slots = batch.slot_mapping
-        self._kept: Tensor | None = None
-        if int(slots.min()) < 0:
-            self._kept = (slots >= 0).nonzero().view(-1)
-            slots = slots[self._kept]
-        self._slot_rows = rows.of_slots(slots)
+        self._stored: tuple[Tensor | None, Tensor] | None = None
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
         self._order.enter(layer)
-        if self._kept is not None:
-            key, value = key[self._kept], value[self._kept]
-        self._rows.store(layer, self._slot_rows, key, value)
+        if self._stored is None:
+            self._stored = self._stored_tokens()
+        tokens, rows = self._stored
+        if tokens is not None:
+            key, value = key[tokens], value[tokens]
+        self._rows.store(layer, rows, key, value)
         return self._attend(layer, query, softmax)
+
+    def _stored_tokens(self) -> tuple[Tensor | None, Tensor]:
+        """Return the tokens that are stored, None if all are, and their rows."""
+        slots = self._batch.slot_mapping
+        if int(slots.min()) >= 0:
+            return None, self._rows.of_slots(slots)
+        tokens = (slots >= 0).nonzero().view(-1)
+        return tokens, self._rows.of_slots(slots[tokens])
 
     def _attend(self, layer: int, query: Tensor, softmax: Softmax) -> Tensor:
         kv_layer, batch = self._pool.layer(layer), self._batch
@@ -87,27 +95,29 @@ class CpuAttention(RotatingStep):
 
     def _plan(self, window: int | None) -> Iterator[Group]:
         decodes = []
-        for seq, context_len in enumerate(self._lens):
-            query_len = self._starts[seq + 1] - self._starts[seq]
-            if query_len == 1:
+        bounds = pairwise(self._batch.cu_seqlens_q.tolist())
+        lens = self._batch.context_lens.tolist()
+        for seq, ((start, end), context_len) in enumerate(zip(bounds, lens, strict=True)):
+            if end - start == 1:
                 decodes.append((min(context_len, window or context_len), seq))
             else:
-                yield self._chunk(seq, query_len, context_len, window)
+                yield self._chunk(seq, range(start, end), context_len, window)
         row_bytes = 2 * self._rows.width * self._rows.layout.dtype.itemsize
         for seqs, longest in group_by_length(decodes, MAX_GATHER_BYTES // row_bytes):
             yield self._decodes(seqs, longest, window)
 
-    def _chunk(self, seq: int, query_len: int, context_len: int, window: int | None) -> Group:
-        done = context_len - query_len
+    def _chunk(self, seq: int, tokens: range, context_len: int, window: int | None) -> Group:
+        """Return the group of a chunk, whose tokens are these of the step."""
+        done = context_len - len(tokens)
         first = max(0, done + 1 - window) if window else 0
         positions = torch.arange(first, context_len)
         queries = positions[done - first :, None]
         hidden = positions > queries
         if window:
             hidden |= positions <= queries - window
-        tokens = torch.arange(self._starts[seq], self._starts[seq + 1])
         rows = rows_at(self._rows, self._batch.block_tables[seq : seq + 1], positions[None])
-        return Group(tokens, rows, self._bias(hidden[None, None]), query_len)
+        own = torch.arange(tokens.start, tokens.stop)
+        return Group(own, rows, self._bias(hidden[None, None]), len(tokens))
 
     def _decodes(self, seqs: list[int], longest: int, window: int | None) -> Group:
         seq_index = torch.tensor(seqs)

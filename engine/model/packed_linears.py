@@ -82,7 +82,7 @@ def pack_linears(model: nn.Module) -> None:
 
     An embedding that shares a weight is replaced too. A weight that anything else shares is left as it is.
     """
-    for names in _by_weight(model):
+    for names in modules_by_weight(model):
         modules = [model.get_submodule(name) for name in names]
         linears = [module for module in modules if type(module) is nn.Linear]
         others = [module for module in modules if type(module) is not nn.Linear]
@@ -107,8 +107,8 @@ def packs(weight: Tensor) -> bool:
     return weight.dtype == torch.bfloat16
 
 
-def _by_weight(model: nn.Module) -> list[list[str]]:
-    """Return the names of the modules that have each weight."""
+def modules_by_weight(model: nn.Module) -> list[list[str]]:
+    """Return the names of the modules that have each weight of two dimensions."""
     names: dict[int, list[str]] = defaultdict(list)
     for name, module in model.named_modules():
         for weight in module.parameters(recurse=False):

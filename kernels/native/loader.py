@@ -37,13 +37,17 @@ def library() -> Library | None:
 
 def load(target: Target) -> Library | None:
     """Return the library of a target; None if it was not built, or this processor does not run it."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    features = {name for name, has in capabilities.items() if has is True}
     path = library_path(target)
-    if not (target.features <= features and path.exists()):
+    if not (target.features <= processor_features() and path.exists()):
         return None
     functions = ctypes.CDLL(str(path))
     return Library(functions, target) if getattr(functions, _PREPARE)() else None
+
+
+def processor_features() -> frozenset[str]:
+    """Return the names of this processor's features; none if this torch cannot tell."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return frozenset(name for name, has in capabilities.items() if has is True)
 
 
 @cache

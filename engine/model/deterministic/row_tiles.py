@@ -10,7 +10,6 @@ After He et al., "Defeating Nondeterminism in LLM Inference", Thinking Machines 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from engine.model.packed_linears import PackedLinear, packs
+from engine.model.packed_linears import PackedLinear, modules_by_weight, packs
 from engine.model.quantised.int8_weights import Int8Linear
 from engine.starting import OnProgress, Phase, ignore_progress
 
@@ -122,12 +121,11 @@ class TiledModule(nn.Module):
 def tile_rows(model: nn.Module, on_progress: OnProgress = ignore_progress) -> None:
     """Replace every module of `model` that multiplies rows by its own matrix, except experts."""
     modules = list(model.named_modules())
-    shared = Counter(id(weight) for _, module in modules for weight in module.parameters(recurse=False))
+    owners = {name for names in modules_by_weight(model) if len(names) == 1 for name in names}
     for number, (name, module) in enumerate(modules):
         on_progress(Phase.PREPARING, number, len(modules))
         weight = getattr(module, "weight", None)
-        is_packed = isinstance(weight, Tensor) and shared[id(weight)] == 1 and packs(weight)
-        replaced = _tiled(module, packs=is_packed)
+        replaced = _tiled(module, packs=name in owners and isinstance(weight, Tensor) and packs(weight))
         if replaced is not None:
             model.set_submodule(name, replaced)
 

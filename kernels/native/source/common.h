@@ -23,7 +23,7 @@ INLINE i64 pieces_of(i64 size, i64 piece) { return (size + piece - 1) / piece; }
 typedef void (*Parallel)(void (*body)(void *), void *state, unsigned threads, unsigned flags);
 
 /* What a phase's time is counted as. */
-typedef enum { PRODUCTS, ATTENTION, OTHER_OPS, KINDS } Kind;
+typedef enum { PRODUCTS, ATTENTION, OTHER_OPS } Kind;
 
 /* Work for `count` items, which threads take one by one. */
 typedef struct {

@@ -14,6 +14,7 @@ from engine.calibration import dtype as dtypes
 from engine.calibration.dtype import choose_for_cpu, resolve_dtype
 from engine.execution.model_runner import ModelRunner
 from engine.model.model import load_model
+from kernels.native.loader import processor_features
 from tests import model_zoo
 from tests.engine.ragged import Piece, make_batch, poisoned_pool, shuffled_tables
 
@@ -99,7 +100,7 @@ def test_a_choice_says_its_reason(
 @pytest.mark.skipif(not hasattr(torch.cpu, "get_capabilities"), reason="this torch cannot tell")
 def test_this_processor_s_features_are_known() -> None:
     """Both kinds of processor name theirs, so an empty set would hide what this one can do."""
-    assert dtypes.processor_features()
+    assert processor_features()
 
 
 def rms(error: Tensor) -> float:
