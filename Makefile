@@ -54,7 +54,7 @@ test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that 
 	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
-FAST := chat_formats engine/core house output_text router/core router/replay scheduling sim workloads
+FAST := chat_formats engine/core engine/speculation house output_text router/core router/replay scheduling sim workloads
 FAST += fleet/test_quote.py
 
 .PHONY: test-fast

@@ -82,6 +82,9 @@ COMMANDS: dict[str, Command] = {
     "step-error": Command("costs.step_error", "the error of the cost model"),
     "deterministic": Command("costs.deterministic", "the cost of deterministic mode"),
     "quantisation": Command("costs.quantisation", "the change of logits by 8 bits, and the gain in memory"),
+    "speculation": Command(
+        "costs.speculation", "what drafted tokens save, and what they cost", seeds=THREE_SEEDS
+    ),
     "grammars": Command("costs.grammars", "the cost of output formats", has_model=False, seeds=THREE_SEEDS),
     "decisions": Command("costs.decisions", "how long pure decisions take", has_model=False),
     "core-decisions": Command(

@@ -9,11 +9,12 @@ In reading order:
     device       copies between host and device
     kv           the memory of KV blocks, and how blocks are copied, swapped, summed up and shared
     sampling     how the next token of each row is drawn
+    speculation  drafts of tokens that are yet to be drawn
     model        loading a model, and its attention over the KV blocks
     execution    one step: launched, replayed from graphs, post-processed, in a loop
     calibration  block counts, step costs and determinism, found out before the first request
 
 Imports run one way: build → calibration → execution → model → kv → device → core. `execution` and `build`
-also import `sampling`, which imports `device` and `core`. Every room but `core` may import `errors`,
-`starting` and `kernels`; none imports a service.
+also import `sampling` and `speculation`, which import `device` and `core`. Every room but `core` may import
+`errors`, `starting` and `kernels`; none imports a service.
 """

@@ -24,6 +24,7 @@ from engine.model.fingerprint import fingerprint
 from engine.model.model import Model, load_model
 from engine.model.quantised.quantisation import Quantisation
 from engine.sampling.device_sampler import warm_draws
+from engine.speculation import Speculation
 from engine.starting import OnProgress, Phase, ignore_progress
 from kernels.native.loader import computes, library
 from output_text.detokenizer import Detokenizer
@@ -60,6 +61,8 @@ class EngineSettings:
     On a CPU they are fused only if native ops were built for it (`kernels.native`), in the dtypes of these;
     those of a `deterministic` model only if these compute all of them, and on a GPU never.
     """
+    speculation: Speculation = Speculation.NONE
+    """Where drafts of the next tokens come from, which steps verify."""
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
 
@@ -140,6 +143,7 @@ def build(
         policy=by_name(settings.policy),
         cost=cost,
         deterministic=settings.deterministic,
+        speculates=settings.speculation is Speculation.LOOKUP,
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)

@@ -181,6 +181,17 @@ class Follower:
         self._num_tokens += len(forced)
         return forced
 
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        """Return how many of some tokens may follow one after the other."""
+        return int(self.matcher.validate_tokens(list(token_ids)))
+
+    def after(self, token_id: int) -> Follower:
+        """Return the state behind one more token, which may follow; this one stays as it is."""
+        after = Follower(self.matcher.deep_copy(), 8 * self._num_bytes)
+        after._num_tokens = self._num_tokens + 1
+        after.matcher.consume_token(token_id)
+        return after
+
     def check(self, *, has_allowed: bool) -> None:
         """Set `error` if no token may follow; `has_allowed` says whether any was found to be allowed."""
         # A matcher that fails allows the end of the sequence: what is cut off there would look complete.

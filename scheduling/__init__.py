@@ -11,6 +11,7 @@ and return data. The package may import only `numpy`; `router`, workers and `sim
 - `placement`: which workers serve a request; `roles`: how much of its time a decode worker may spend on
   prompts
 - `memory`: how many KV blocks requests need, and which one gives them up
+- `speculation`: how many drafted tokens a step verifies
 - `scaling`: how many workers a fleet needs
 - `value`: fast frozen dataclasses
 """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.model.quantised.quantisation import Quantisation
+from engine.speculation import Speculation
 from kvtransfer.transports import nixl
 from kvtransfer.transports.transport import TransportMode
 from scheduling.cost.profiles import Profile
@@ -49,6 +50,7 @@ class WorkerConfig:
     quantisation: Quantisation
     fusion: bool
     """Whether the model's layers are fused on a GPU, where they fit."""
+    speculate: Speculation
     threads: int
     policy: str
     timed: Profile | None
@@ -68,6 +70,9 @@ class WorkerConfig:
         if self.deterministic and self.timed is not None:
             raise ValueError("--deterministic is set with --timed; accepted: a worker that computes")
         self._check_quantisation()
+        if self.speculate is not Speculation.NONE and self.timed is not None:
+            chosen = f"--speculate is {self.speculate.value}"
+            raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
         if self.transport is TransportMode.NIXL and not nixl.is_installed():
             raise ValueError("--transport is nixl, which is not installed; accepted: auto, shm or grpc")
         if self.transport is TransportMode.CUDA_IPC and (self.device == "cpu" or self.timed is not None):
@@ -94,6 +99,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     given["service"] = settings_of(given)
     given["transport"] = TransportMode(given["transport"])
     given["quantisation"] = Quantisation(given["quantisation"])
+    given["speculate"] = Speculation(given["speculate"])
     given["threads"] = resolve_threads(given["threads"], given.pop("workers_per_host"), read_cores())
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile
@@ -184,6 +190,13 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         dest="fusion",
         action="store_false",
         help="keep the model's own modules instead of fused ones, to debug",
+    )
+    add(
+        "--speculate",
+        default=Speculation.NONE.value,
+        choices=[choice.value for choice in Speculation],
+        help="draft tokens and verify several in a step, with the same output; lookup: draft what followed "
+        "the newest tokens earlier in the prompt or output (none)",
     )
     add(
         "--threads",

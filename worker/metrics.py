@@ -38,6 +38,8 @@ class WorkerMetrics:
             "preempted_sequences", "Sequences preempted because KV blocks ran short"
         )
         self.recomputed = self._counter("recomputed_tokens", "Tokens computed again after a preemption")
+        self.drafted = self._counter("drafted_tokens", "Drafted tokens that steps verified")
+        self.accepted_drafts = self._counter("accepted_draft_tokens", "Drafted tokens that became output")
         self.step_errors = self._counter("step_errors", "Steps that failed for their whole batch")
         self.refused = self._counter("refused_commands", "Commands that this worker refused")
         self._cost_trusted = self._gauge(
@@ -81,6 +83,8 @@ class WorkerMetrics:
             self.tokens.inc(len(report.tokens.token_ids))
         self.preempted.inc(len(report.preempted))
         self.recomputed.inc(report.recomputed_tokens)
+        self.drafted.inc(report.drafted_tokens)
+        self.accepted_drafts.inc(report.accepted_drafts)
         load = report.load
         self._running.set(load.running)
         self._waiting.set(load.waiting)

@@ -14,7 +14,7 @@ from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.request_flags import add_request_flags
 from baton.cli.values import address, count, decimal, named_json, seconds, unsigned
 from baton.fleet.checkout import find_checkout
-from baton.fleet.spec import PLACEMENTS, POLICIES, QUANTISATIONS, WITHOUT_REDIS, FleetSpec
+from baton.fleet.spec import PLACEMENTS, POLICIES, QUANTISATIONS, SPECULATIONS, WITHOUT_REDIS, FleetSpec
 from baton.security.credentials import Credentials
 from baton.types import SloClass
 
@@ -97,6 +97,14 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         choices=QUANTISATIONS,
         help="what is kept in 8 bits; int8: weights of linear layers, kv8: keys and values, kvfp8: keys and "
         "values as fp8, which is less exact (none)",
+    )
+    add(
+        "--speculate",
+        nargs="?",
+        const="lookup",
+        choices=SPECULATIONS,
+        help="verify several drafted tokens in a step, with the same output; lookup: draft what followed the "
+        "newest tokens earlier in the prompt or output (none; without a value: lookup)",
     )
     add("--timed", metavar="PROFILE", help="compute nothing; steps take as long as this profile or file says")
     add("--secure", action="store_true", help="use TLS, certificates, an API key and a Redis password")

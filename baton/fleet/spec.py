@@ -16,11 +16,13 @@ WITHOUT_REDIS = ("refuse", "local")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
 QUANTISATIONS = ("none", "int8", "kv8", "kvfp8", "int8+kv8", "int8+kvfp8")
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
+SPECULATIONS = ("none", "lookup")
 _CHOICES = {
     "policy": POLICIES,
     "placement": PLACEMENTS,
     "without_redis": WITHOUT_REDIS,
     "quantisation": QUANTISATIONS,
+    "speculate": SPECULATIONS,
 }
 _HOST = "127.0.0.1"
 _REDIS_READY = re.compile("[Rr]eady to accept connections")
@@ -40,7 +42,7 @@ class FleetSpec:
     next number below `.baton/runs` in the checkout. `policy`, `placement` and `without_redis` default to
     those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
     times. `deterministic` workers give the same bits whatever else is in a step. `quantisation` names what
-    all workers keep in 8 bits.
+    all workers keep in 8 bits. `speculate` says where decode workers take drafts of the next tokens from.
     """
 
     model: Path
@@ -58,6 +60,7 @@ class FleetSpec:
     timed: str | None = None
     deterministic: bool = False
     quantisation: str | None = None
+    speculate: str | None = None
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -82,6 +85,8 @@ class FleetSpec:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
         if self.timed and (self.deterministic or self.quantisation not in {None, "none"}):
             raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
+        if self.timed and self.speculate not in {None, "none"}:
+            raise ValueError(f"speculate is {self.speculate!r} with timed: timed workers compute nothing")
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
             raise ValueError(
                 f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
@@ -205,6 +210,7 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own = ["--worker-id", name, *_listen(0), "--workers-per-host", str(spec.num_workers)]
     own += ["--deterministic"] if spec.deterministic else []
     own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
+    own += _flags(speculate=spec.speculate) if kind_of(name) == "decode" else []
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 
 

@@ -56,6 +56,7 @@ class Groups:
     ) -> None:
         self._tables = tables
         self._batch = batch
+        self._blocks = blocks
         self._new_choice = new_choice
         self._keys = itertools.count(1)
         self._admission = Admission(tables, blocks.num_blocks, limits, self._keys, refuse)
@@ -216,6 +217,22 @@ class Groups:
             self._tables.grow(growing, [1] * len(growing))
             for choice in growing:
                 self._batch.table.add_block(choice)
+
+    def cover_draft(self, choice: Choice, num_tokens: int) -> int:
+        """Return how many of so many tokens behind a choice's newest one have blocks, some of them new.
+
+        Blocks are not taken where the running choices are about to need them.
+        """
+        last = int(self._batch.positions[choice.row]) + num_tokens
+        num_lacking = self._tables.num_lacking(choice, last)
+        if num_lacking <= 0:
+            return num_tokens
+        num_new = max(0, num_lacking - choice.num_reserved_blocks)
+        if num_new and self._blocks.num_available_blocks < num_new + self._batch.num_rows:
+            return num_tokens - self._tables.num_uncovered(choice, last)
+        self._tables.grow([choice], [num_lacking])
+        self._batch.table.set_blocks(choice)
+        return num_tokens
 
     def end_choice(self, choice: Choice) -> None:
         """A running choice has its last token; the group ends with the last choice."""

@@ -126,6 +126,10 @@ class StepReport:
     """Blocks that left it."""
     recomputed_tokens: int = 0
     """Tokens of the step that had been computed before, and were lost to a preemption."""
+    drafted_tokens: int = 0
+    """Tokens that the step has verified."""
+    accepted_drafts: int = 0
+    """How many of them it drew too, so that they are outputs."""
     shape: StepShape | None = None
     """None when no step was run."""
     step_error: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from engine.core.step import ChunkWork, Step, within_rows
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.policies.policy import Policy
 from scheduling.request import FailureReason
+from scheduling.speculation import Offer, draft_lengths
 from scheduling.step import StepPlan, StepView
 
 Copies = list[tuple[int, int]]
@@ -120,8 +121,27 @@ class WorkerCore:
         They need no further block, and are not the last ones of their choices.
         """
         for row, num_tokens in num_known.items():
-            step.shape = step.shape.with_chunk(int(self.batch.positions[row]) + 1, num_tokens)
+            step.shape = step.shape.with_more(int(self.batch.positions[row]) + 1, num_tokens)
             self.batch.skip(row, num_tokens)
+
+    def choose_drafts(self, step: Step, offers: Sequence[Offer], now_s: float, most: int) -> dict[int, int]:
+        """Return how many drafted tokens of each row a step verifies, at most `most` in total.
+
+        They are counted in its shape, and have blocks: none that others are about to need.
+        """
+        decodes = self.batch.decode_load(now_s)
+        lengths = draft_lengths(offers, step.shape, decodes, self.cost, most)
+        chosen = {row: self.groups.cover_draft(self.batch.choices[row], num) for row, num in lengths.items()}
+        for row, num_tokens in chosen.items():
+            step.shape = step.shape.with_more(int(self.batch.positions[row]) + 1, num_tokens)
+        return {row: num_tokens for row, num_tokens in chosen.items() if num_tokens}
+
+    def accept_drafts(self, step: Step, num_accepted: Mapping[int, int]) -> None:
+        """Count drafted tokens that the step has drawn too, by row; one more is drawn behind them."""
+        for row, num_tokens in num_accepted.items():
+            step.positions[row - step.first_row] += num_tokens
+            self.batch.skip(row, num_tokens)
+            self.groups.report.accepted_drafts += num_tokens
 
     def join(self, step: Step) -> None:
         """Count the chunks of a launched step; prompts that are complete with it take their rows."""

@@ -15,6 +15,7 @@ from engine.core.step import ChunkWork
 from engine.device.host_copies import StepUpload
 from engine.model.step_batch import StepBatch
 from engine.sampling.sampling_table import SamplingTable
+from engine.speculation.draft_table import DraftTable
 
 
 class DeviceRows:
@@ -26,6 +27,7 @@ class DeviceRows:
         max_blocks: int,
         vocab_size: int,
         device: torch.device,
+        num_draft_rows: int = 0,
     ) -> None:
         self.token_ids = np.zeros(max_rows, dtype=np.int64)
         """The newest token of each row, whose KV is not written yet, or where it is `in_flight`: its place
@@ -33,7 +35,10 @@ class DeviceRows:
         """
         self.in_flight = np.zeros(max_rows, dtype=np.bool_)
         self.block_tables = np.zeros((max_rows, max_blocks), dtype=np.int32)
-        self.sampling = SamplingTable(max_rows, vocab_size, device)
+        self.sampling = SamplingTable(max_rows + num_draft_rows, vocab_size, device)
+        """Drafted tokens have the last rows."""
+        self.drafts = DraftTable(max_rows)
+        self.has_drafts = num_draft_rows > 0
         self._columns = (self.token_ids, self.in_flight, self.block_tables)
         self._places = np.arange(max_rows, dtype=np.int64)
 
@@ -42,6 +47,7 @@ class DeviceRows:
         prompt, outputs = group.spec.prompt_token_ids, choice.output_token_ids
         self.token_ids[row] = outputs[-1] if outputs else prompt[-1]
         self.in_flight[row] = False
+        self.drafts.join(row)
         self.sampling.set(
             row,
             group.spec.sampling,
@@ -59,6 +65,7 @@ class DeviceRows:
             for column in self._columns:
                 column[row] = column[last]
             self.sampling.move(last, row)
+            self.drafts.move(last, row)
 
     def set_blocks(self, choice: Choice) -> None:
         table = choice.block_table
@@ -76,6 +83,20 @@ class DeviceRows:
     def land(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Set the tokens of `rows` that were in flight; no later step has appended to these."""
         self.token_ids[rows], self.in_flight[rows] = token_ids, False
+
+
+def _lengths(tokens: Mapping[int, Sequence[int]], num_rows: int) -> NDArray[np.int64]:
+    """Return the number of tokens of each row."""
+    lengths = np.zeros(num_rows, dtype=np.int64)
+    lengths[list(tokens)] = [len(own) for own in tokens.values()]
+    return lengths
+
+
+def _last(ends: NDArray[np.int64], nums: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the last `nums` [n] numbers before each of `ends` [n], ascending."""
+    if not len(ends):
+        return ends
+    return np.arange(nums.sum()) + np.repeat(ends - np.cumsum(nums), nums)
 
 
 class StepAssembler:
@@ -108,10 +129,13 @@ class StepAssembler:
                 most -= len(tokens)
         return forced
 
-    def begin_restricting(self, num_decodes: int) -> None:
-        """Begin to find the tokens that grammars allow in the first rows; they have taken in the outputs."""
+    def begin_restricting(self, num_decodes: int, draft_rows: Sequence[int]) -> None:
+        """Begin to find the tokens that grammars allow in the first rows; they have taken in the outputs.
+
+        So for `draft_rows` of the sampling table, which have a grammar.
+        """
         masks = self._table.sampling.masks
-        masks.begin(np.flatnonzero(masks.has_grammar[:num_decodes]).tolist())
+        masks.begin([*np.flatnonzero(masks.has_grammar[:num_decodes]).tolist(), *draft_rows])
 
     def end_restricting(self) -> None:
         """Wait for what was begun: rows may change again."""
@@ -141,20 +165,25 @@ class StepAssembler:
     @property
     def depends_on_newest(self) -> bool:
         """True if some row's next token cannot be drawn before the host knows the one before it."""
-        sampling, num_rows = self._table.sampling, self._batch.num_rows
-        return bool(sampling.has_bad_words[:num_rows].any() or sampling.masks.has_grammar[:num_rows].any())
+        rows, sampling = slice(self._batch.num_rows), self._table.sampling
+        depends = sampling.has_bad_words[rows].any() or sampling.masks.has_grammar[rows].any()
+        return bool(depends or (self._table.has_drafts and not sampling.wants_logprobs[rows].all()))
 
     def assemble(
-        self, num_decodes: int, chunks: Sequence[ChunkWork], forced: Mapping[int, Sequence[int]]
+        self,
+        num_decodes: int,
+        chunks: Sequence[ChunkWork],
+        forced: Mapping[int, Sequence[int]],
+        drafts: Mapping[int, Sequence[int]],
     ) -> StepBatch:
         """Return the step of the first rows (all of them, or none), then the chunks.
 
-        Each row has the newest token that was drawn for it, and those that are `forced` after that one.
-        Each chunk's block table covers its last token.
+        Each row has the newest token that was drawn for it, those that are `forced` after that one, and then
+        `drafts`, each with logits of its own. Each chunk's block table covers its last token.
         """
         n = num_decodes
-        if chunks or forced:
-            return self._assemble_mixed(n, chunks, forced)
+        if chunks or forced or drafts:
+            return self._assemble_mixed(n, chunks, forced, drafts)
         positions = self._batch.positions[:n]
         longest = int(positions.max()) + 1
         width = -(-longest // self._block_size)
@@ -179,15 +208,18 @@ class StepAssembler:
         return slots + positions - blocks * self._block_size
 
     def _assemble_mixed(
-        self, n: int, chunks: Sequence[ChunkWork], forced: Mapping[int, Sequence[int]]
+        self,
+        n: int,
+        chunks: Sequence[ChunkWork],
+        forced: Mapping[int, Sequence[int]],
+        drafts: Mapping[int, Sequence[int]],
     ) -> StepBatch:
         size, table = self._block_size, self._table
-        num_forced = np.zeros(n, dtype=np.int64)
-        num_forced[list(forced)] = [len(tokens) for tokens in forced.values()]
+        num_forced, num_drafted = _lengths(forced, n), _lengths(drafts, n)
         chunk_ends = np.array([chunk.end for chunk in chunks], dtype=np.int64)
         chunk_begins = np.array([chunk.begin for chunk in chunks], dtype=np.int64)
-        lengths = np.concatenate([1 + num_forced, chunk_ends - chunk_begins])
-        ends = np.concatenate([self._batch.positions[:n] + 1, chunk_ends])
+        lengths = np.concatenate([1 + num_forced + num_drafted, chunk_ends - chunk_begins])
+        ends = np.concatenate([self._batch.positions[:n] + 1 + num_drafted, chunk_ends])
         starts = np.concatenate([[0], np.cumsum(lengths)])
         longest = int(ends.max())
         tables = np.zeros((n + len(chunks), -(-longest // size)), dtype=np.int32)
@@ -198,7 +230,9 @@ class StepAssembler:
         in_flight = np.zeros(starts[-1], dtype=np.bool_)
         token_ids[starts[:n]], in_flight[starts[:n]] = table.token_ids[:n], table.in_flight[:n]
         for row, tokens in forced.items():
-            token_ids[starts[row] + 1 : starts[row + 1]] = tokens
+            token_ids[starts[row] + 1 : starts[row] + 1 + len(tokens)] = tokens
+        for row, tokens in drafts.items():
+            token_ids[starts[row + 1] - len(tokens) : starts[row + 1]] = tokens
         wanted: list[int] = []
         for place, (chunk, start) in enumerate(zip(chunks, starts[n:-1].tolist(), strict=True), n):
             blocks = chunk.group.block_table[: tables.shape[1]]
@@ -217,7 +251,9 @@ class StepAssembler:
             block_tables=tables,
             context_lens=ends.astype(np.int32),
             cu_seqlens_q=starts.astype(np.int32),
-            logit_rows=np.concatenate([starts[1 : n + 1] - 1, np.array(wanted, dtype=np.int64)]),
+            logit_rows=np.concatenate(
+                [_last(starts[1 : n + 1], 1 + num_drafted), np.array(wanted, np.int64)]
+            ),
             in_flight=in_flight,
         )
 

@@ -55,6 +55,9 @@ class Flight:
     drawn: Drawn | None = None
     """None where no row got a token."""
     forced: dict[int, list[int]] = field(default_factory=dict)
-    """Tokens that come before the drawn one, by the place of a choice among the step's."""
+    """Tokens that come before the drawn one, by the place of a choice among the step's: forced by its
+    grammar, then drafted and accepted."""
+    drafts: dict[int, list[int]] = field(default_factory=dict)
+    """Tokens that the step verifies behind those that are forced, by row."""
     stuck: dict[int, str] = field(default_factory=dict)
     """Why no token may follow by its grammar, by the place of a choice among the step's."""

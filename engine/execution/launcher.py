@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.sequence import SequenceGroup
@@ -14,13 +13,10 @@ from engine.core.step import Step
 from engine.core.worker_core import Copies, WorkerCore
 from engine.device.host_copies import upload
 from engine.execution.device_rows import DeviceRows, StepAssembler
+from engine.execution.drafting import Drafting, Draw
 from engine.execution.flight import Flight
 from engine.model.step_batch import StepBatch
-from engine.sampling.drawn import Drawn
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE, TakenRows
-from engine.sampling.sampling_table import SamplingTable
-
-Draw = Callable[[Tensor, SamplingTable, NDArray[np.int64], int], Drawn]
 
 
 class Runner(Protocol):
@@ -48,6 +44,7 @@ class Launcher:
         *,
         prompt_rows_at_once: int = ROWS_AT_ONCE,
         takes_forced: bool = True,
+        drafting: Drafting | None = None,
     ) -> None:
         self._runner = runner
         self._pool = pool
@@ -58,6 +55,7 @@ class Launcher:
         self._draw = draw
         self._prompt_rows_at_once = prompt_rows_at_once
         self._takes_forced = takes_forced
+        self._drafting = drafting
 
     def launch(self, flight: Flight, newest: Tensor | None) -> None:
         """Launch a step, and append its tokens to the rows as far as they are known to come.
@@ -68,22 +66,26 @@ class Launcher:
         self._core.cover(step)
         flight.forced = self._assembler.force(step.num_decodes, self._num_forced(step))
         self._core.skip(step, {row: len(tokens) for row, tokens in flight.forced.items()})
-        batch = self._assembler.assemble(step.num_decodes, step.chunks, flight.forced)
+        draft_rows = self._draft(flight)
+        batch = self._assembler.assemble(step.num_decodes, step.chunks, flight.forced, flight.drafts)
         if newest is not None:
             batch = batch.with_newest(newest)
         else:
             assert not self._rows.in_flight[: step.num_decodes].any(), "a token that no step draws"
-        self._assembler.begin_restricting(step.num_decodes)
+        self._assembler.begin_restricting(step.num_decodes, draft_rows)
         try:
             logits = self._runner.forward(batch)
         finally:
             self._assembler.end_restricting()
+        draft_logits = logits
+        if flight.drafts:
+            logits, draft_logits = _parted(logits, flight.drafts)
         if any(chunk.prompt_rows for chunk in step.chunks):
             logits = self._take_prompt_rows(flight, logits)
         self._core.join(step)
         repeats = [1] * step.num_decodes + [group.num_rows for group in step.joining]
         if step.choices:
-            self._draw_tokens(flight, _repeated(logits, repeats))
+            self._draw_tokens(flight, _repeated(logits, repeats), draft_logits)
         self._copy(self._core.advance(step))
         flight.mark.end()
 
@@ -119,13 +121,35 @@ class Launcher:
                 at += 1
         return logits[upload(np.array(drawn, dtype=np.int64), logits.device)]
 
-    def _draw_tokens(self, flight: Flight, logits: Tensor) -> None:
-        """Draw a token for each row of the step, before any of them leaves."""
+    def _draft(self, flight: Flight) -> list[int]:
+        """Guess tokens for a step; return the rows of the sampling table of those that have a grammar."""
+        if self._drafting is None or not flight.step.num_decodes:
+            return []
+        flight.drafts = self._drafting.propose(flight.step, flight.forced)
+        return self._drafting.describe(flight.drafts, flight.forced) if flight.drafts else []
+
+    def _draw_tokens(self, flight: Flight, logits: Tensor, draft_logits: Tensor) -> None:
+        """Draw a token for each row of the step, before any of them leaves, and accept drafts."""
         table, first_row = self._rows, flight.step.first_row
         rows = slice(first_row, self._batch.num_rows)
         flight.stuck = self._assembler.restrict_draws(first_row, flight.step.num_decodes)
         flight.drawn = self._draw(logits, table.sampling, self._batch.num_outputs[rows], first_row)
+        if flight.drafts and self._drafting is not None:
+            self._drafting.verify(flight, draft_logits)
         table.put_in_flight(rows)
+
+
+def _parted(logits: Tensor, drafts: Mapping[int, Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return the logits that rows draw from without drafts, and those behind each drafted token."""
+    is_drafted = np.zeros(logits.shape[0], dtype=np.bool_)
+    num_before = 0
+    for row, tokens in sorted(drafts.items()):
+        begin = row + num_before + 1
+        is_drafted[begin : begin + len(tokens)] = True
+        num_before += len(tokens)
+    places = (upload(np.flatnonzero(which), logits.device) for which in (~is_drafted, is_drafted))
+    own, drafted = (logits[some] for some in places)
+    return own, drafted
 
 
 def _repeated(logits: Tensor, repeats: Sequence[int]) -> Tensor:

@@ -51,6 +51,7 @@ class Postprocessor:
         wanted = self._without_broken(flight, sampled, tokens)
         fills = (step.positions + 1) % self._block_size == 0
         fills[step.shape.num_decodes :] = True
+        fills[list(flight.drafts)] = True  # what was accepted may have left the block
         filled = [step.choices[place] for place in wanted if fills[place] and _is_known(step, place)]
         finished = [step.choices[place] for place in wanted if step.choices[place].is_finished]
         return self._core.finish(step, filled, finished)

@@ -46,6 +46,7 @@ from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
 from engine.device.copy_stream import mark_steps
 from engine.execution.device_rows import DeviceRows, StepAssembler
+from engine.execution.drafting import MAX_DRAFT_ROWS, Drafting
 from engine.execution.flight import Flight, StepMark
 from engine.execution.launcher import Launcher, Runner
 from engine.execution.postprocessing import Postprocessor
@@ -70,8 +71,9 @@ class StepLoop:
     device is where the steps run. `detokenizer` is None for a model without a tokenizer.
     `num_swap_blocks` of host memory are for sequences that give up their place in the pool; by default see
     `default_slots`. `clock` is monotonic, in seconds. A `deterministic` loop draws for each row alone. One
-    that `takes_forced` computes tokens that a grammar forces together with the one before them. Where the
-    loop `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
+    that `takes_forced` computes tokens that a grammar forces together with the one before them; one that
+    `speculates` does so with drafted tokens, and accepts those that it then draws too. Where the loop
+    `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class StepLoop:
         clock: Callable[[], float] = time.monotonic,
         deterministic: bool = False,
         takes_forced: bool = True,
+        speculates: bool = False,
         overlaps: bool | None = None,
         new_mark: Callable[[], StepMark] | None = None,
     ) -> None:
@@ -97,7 +100,13 @@ class StepLoop:
         self._blocks = blocks
         self._detokenizer = detokenizer
         size, max_rows = blocks.block_size, limits.max_num_seqs
-        self._rows = DeviceRows(max_rows, -(-limits.max_context // size), limits.vocab_size, pool.device)
+        self._rows = DeviceRows(
+            max_rows,
+            -(-limits.max_context // size),
+            limits.vocab_size,
+            pool.device,
+            num_draft_rows=MAX_DRAFT_ROWS if speculates else 0,
+        )
         self._core = WorkerCore(
             blocks,
             HashedNames(fingerprint, size),
@@ -111,15 +120,17 @@ class StepLoop:
         )
         self._clock = clock
         self._assembler = StepAssembler(self._core.batch, self._rows, size, pool.device)
+        draw = draw_each if deterministic else draw_all
         self._launcher = Launcher(
             runner,
             pool,
             self._core,
             self._rows,
             self._assembler,
-            draw_each if deterministic else draw_all,
+            draw,
             prompt_rows_at_once=1 if deterministic else ROWS_AT_ONCE,
             takes_forced=takes_forced,
+            drafting=Drafting(self._core, self._rows, draw, clock) if speculates else None,
         )
         self._postprocessor = Postprocessor(self._core, self._rows, size)
         self._overlaps = pool.device.type == "cuda" if overlaps is None else overlaps

@@ -50,6 +50,14 @@ class GrammarMasks:
         self._allowed[target] = self._allowed[source]
         self._followers[target] = self._followers[source]
 
+    def spread(self, source: int, targets: range, token_ids: Sequence[int]) -> None:
+        """Give each of `targets` the state of a row behind one more of `token_ids`, which it allows."""
+        self.has_grammar[targets.start : targets.stop] = self.has_grammar[source]
+        follower = self._followers[source]
+        for row, token_id in zip(targets, token_ids, strict=True):
+            follower = None if follower is None else follower.after(token_id)
+            self._followers[row] = follower
+
     def follower(self, row: int) -> Follower:
         """Return the state of a row that has a grammar."""
         follower = self._followers[row]

@@ -30,12 +30,24 @@ class TokenCounts:
         self._in_prompt[row].zero_()
         self._in_prompt[row, upload_ids(prompt_token_ids, self._device)] = True
         # Not bincount, which waits for a GPU to learn the length of its result.
-        tokens = upload_ids(output_token_ids, self._device)
-        self._counts[row].zero_().index_add_(0, tokens, torch.ones_like(tokens, dtype=torch.int32))
+        self._counts[row].zero_()
+        self.add_to(row, output_token_ids)
 
     def add(self, rows: Tensor, token_ids: Tensor) -> None:
         """Count one more generated token in each of `rows` (distinct); both [r] int64."""
         self._counts[rows, token_ids] += 1
+
+    def add_to(self, row: int, token_ids: Sequence[int]) -> None:
+        """Count some more generated tokens of one row."""
+        tokens = upload_ids(token_ids, self._device)
+        self._counts[row].index_add_(0, tokens, torch.ones_like(tokens, dtype=torch.int32))
+
+    def spread(self, source: int, targets: range, token_ids: Sequence[int]) -> None:
+        """Copy a row to others; each has one more of `token_ids` than the one before, the first has one."""
+        rows = slice(targets.start, targets.stop)
+        self._in_prompt[rows], self._counts[rows] = self._in_prompt[source], self._counts[source]
+        for row, token_id in zip(targets, token_ids, strict=True):
+            self._counts[row : targets.stop, token_id] += 1
 
     def move(self, source: int, target: int) -> None:
         self._in_prompt[target] = self._in_prompt[source]

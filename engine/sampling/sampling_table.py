@@ -150,6 +150,27 @@ class SamplingTable:
         if self.has_penalties[source]:
             self.counts.move(source, target)
 
+    def spread(
+        self, source: int, targets: range, token_ids: Sequence[int], output_token_ids: Sequence[int]
+    ) -> None:
+        """Describe places of one row's output by a row each: behind the first of `token_ids`, the second, ...
+
+        `output_token_ids` come before all of these.
+        """
+        rows = slice(targets.start, targets.stop)
+        for column in self._columns:
+            column[rows] = column[source]
+        for edits in (self.bias, self.banned, self.bias_and_banned):
+            edits[rows] = [edits[source]] * len(targets)
+        self.bad_words[rows] = [self.bad_words[source]] * len(targets)
+        self.masks.spread(source, targets, token_ids)
+        if self.has_penalties[source]:
+            self.counts.spread(source, targets, token_ids)
+        if self.has_bad_words[source]:
+            output = [*output_token_ids, *token_ids]
+            for row, end in zip(targets, range(len(output_token_ids) + 1, len(output) + 1), strict=True):
+                self.banned_now[row] = self.bad_words[source].banned_after(output[:end])
+
     def masked(self, logits: Tensor, first_row: int) -> Tensor:
         """Return logits [rows, vocab] without the tokens that grammars of the rows do not allow.
 

@@ -76,6 +76,17 @@ class StepShape:
             self.num_decodes,
         )
 
+    def with_more(self, context: int, tokens: int) -> StepShape:
+        """Return this step with more tokens behind those of one of its sequences, which has that context."""
+        return StepShape(
+            self.num_tokens + tokens,
+            self.num_seqs,
+            self.decode_context,
+            self.chunk_attention + tokens * (context + tokens / 2),
+            self.chunk_context,
+            self.num_decodes,
+        )
+
 
 Sample = tuple[StepShape, float]
 """A step and the seconds it took."""

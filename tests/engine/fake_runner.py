@@ -57,8 +57,12 @@ class LateMark(StepMark):
 class FakeRunner:
     """A pool of (token, position) per slot."""
 
-    def __init__(self, num_blocks: int, block_size: int, vocab_size: int) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, vocab_size: int, num_seen: int | None = None
+    ) -> None:
         self.block_size = block_size
+        self.num_seen = num_seen
+        """Only so many of the last tokens matter, so that outputs repeat themselves; None: all do."""
         self.vocab_size = vocab_size
         self.pool = torch.full((num_blocks, block_size, 2), -1, dtype=torch.int64)
         self.batches: list[tuple[int, int]] = []
@@ -135,4 +139,5 @@ class FakeRunner:
         tokens = context[:, 0].tolist()
         if self.poison is not None and tokens[-1] == self.poison:
             return np.full(self.vocab_size, np.nan)
-        return logits_after(tokens, self.vocab_size)
+        seen = tokens if self.num_seen is None else tokens[-self.num_seen :]
+        return logits_after(seen, self.vocab_size)

@@ -82,11 +82,13 @@ class Driver:
         cost: CostModel = UNKNOWN_COST,
         num_swap_blocks: int | None = None,
         takes_forced: bool = True,
+        speculates: bool = False,
+        num_seen: int | None = None,
         overlaps: bool | None = None,
     ) -> None:
         self._grammars = grammars
         self.overlaps = OVERLAPS if overlaps is None else overlaps
-        self.runner = FakeRunner(num_blocks, block_size, VOCAB)
+        self.runner = FakeRunner(num_blocks, block_size, VOCAB, num_seen)
         self.blocks = BlockManager(num_blocks, block_size)
         limits = EngineLimits(
             vocab_size=VOCAB,
@@ -103,6 +105,7 @@ class Driver:
             fingerprint="model",
             detokenizer=detokenizer,
             takes_forced=takes_forced,
+            speculates=speculates,
             policy=policy,
             cost=cost,
             num_swap_blocks=num_swap_blocks,

@@ -46,6 +46,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         quantisation=config.quantisation,
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
+        speculation=config.speculate,
         available_bytes=available_bytes,
     )
     built = build(settings, lambda runner, name: _measure(config, runner, name, on_progress), on_progress)

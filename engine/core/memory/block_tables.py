@@ -140,7 +140,15 @@ class BlockTables:
 
     def lacks_block(self, choice: Choice, position: int) -> bool:
         """Return True if the token at `position` needs a block that is not in the choice's table."""
-        return len(choice.block_table) * self._size <= position
+        return self.num_lacking(choice, position) > 0
+
+    def num_lacking(self, choice: Choice, position: int) -> int:
+        """Return how many more blocks the choice's table needs to have the token at `position`."""
+        return position // self._size + 1 - len(choice.block_table)
+
+    def num_uncovered(self, choice: Choice, position: int) -> int:
+        """Return how many tokens up to `position` are behind the last block of the choice's table."""
+        return max(0, position + 1 - len(choice.block_table) * self._size)
 
     def grow(self, choices: Sequence[Choice], growths: Sequence[int]) -> None:
         """Append so many blocks to each choice's table; those that are not promised are there."""

@@ -50,6 +50,8 @@ def value(arguments: list[str], flag: str) -> str:
         ({"placement": "random"}, "placement is 'random': it must be one of disaggregated, aggregated"),
         ({"quantisation": "int3"}, "quantisation is 'int3': it must be one of none, int8"),
         ({"quantisation": "int8", "timed": "p"}, "quantisation is set with timed"),
+        ({"speculate": "maybe"}, "speculate is 'maybe': it must be one of none, lookup"),
+        ({"speculate": "lookup", "timed": "p"}, "speculate is 'lookup' with timed"),
         ({"policy": "fifo"}, "policy is 'fifo': it must be one of static, dynamic, orca"),
         ({"placement": "disaggregated", "prefill": 0}, "needs at least 1"),
         ({"secure": Path("s"), "redis_url": "redis://127.0.0.1/0"}, "it must be rediss:// or unix://"),
@@ -83,6 +85,13 @@ def test_the_names_are_those_that_the_services_take() -> None:
     assert config.WITHOUT_REDIS == WITHOUT_REDIS
     assert tuple(choice.value for choice in Quantisation) == QUANTISATIONS
     assert set(PLACEMENTS) == {placement.value for placement in Placement}
+
+
+def test_only_decode_workers_are_told_to_guess() -> None:
+    spec = FleetSpec(model=MODEL, speculate="lookup")
+    assert value(command(spec, "decode-0"), "--speculate") == "lookup"
+    for name in ("router-0", "prefill-0"):
+        assert "--speculate" not in command(spec, name)
 
 
 def test_what_is_quantised_goes_to_workers_only() -> None:

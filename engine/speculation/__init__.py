@@ -1,0 +1,18 @@
+"""Drafts of the next tokens of rows, which the model then verifies.
+
+    prompt_lookup  drafts what followed the newest tokens of a sequence before
+    draft_table    the drafts of each row of a batch
+
+Of the engine it imports `engine.core`, for the type of a choice.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Speculation(enum.Enum):
+    """Where drafts come from."""
+
+    NONE = "none"
+    LOOKUP = "lookup"
