@@ -15,6 +15,7 @@ RUN = 3
 """Tokens that have to be the same before a draft. Fewer give many drafts that are not accepted."""
 _BITS = 21
 """Bits of a token in a run's number. No vocabulary is larger than 2 million tokens."""
+_RUN_MASK = (1 << RUN * _BITS) - 1
 
 
 class PromptLookup:
@@ -25,6 +26,8 @@ class PromptLookup:
         self._tokens: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._runs: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         """The number of the run that ends with each token."""
+        self._newest = 0
+        """That of the newest one."""
         self.extend(token_ids)
 
     def __len__(self) -> int:
@@ -38,11 +41,17 @@ class PromptLookup:
             self._tokens, self._runs = (_longer(column, 2 * end) for column in (self._tokens, self._runs))
         self._tokens[begin:end] = token_ids
         self._num = end
+        if end - begin <= RUN:  # one by one is faster
+            for place, token_id in enumerate(token_ids, begin):
+                self._newest = (self._newest << _BITS | token_id) & _RUN_MASK
+                self._runs[place] = self._newest
+            return
         runs = np.zeros(end - begin, dtype=np.int64)
         for back in range(RUN):
             first = max(begin, back)
             runs[first - begin :] |= self._tokens[first - back : end - back] << (_BITS * back)
         self._runs[begin:end] = runs
+        self._newest = int(runs[-1])
 
     def draft(self, most: int) -> list[int]:
         """Return at most `most` tokens that may come next; none where the newest run is new.
@@ -51,7 +60,7 @@ class PromptLookup:
         """
         if self._num <= RUN or most < 1:
             return []
-        (ends,) = (self._runs[RUN - 1 : self._num - 1] == self._runs[self._num - 1]).nonzero()
+        (ends,) = (self._runs[RUN - 1 : self._num - 1] == self._newest).nonzero()
         if not ends.size:
             return []
         begin = int(ends[-1]) + RUN

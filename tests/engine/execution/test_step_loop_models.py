@@ -24,7 +24,7 @@ from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, SamplingParams, StopRules
-from tests.engine.loop_driver import DEAR_TOKENS, UNKNOWN_COST, spec
+from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, UNKNOWN_COST, spec
 from tests.model_zoo import build, load_stock, stock_generate
 
 SIZE, NUM_BLOCKS = 4, 96
@@ -44,6 +44,7 @@ class Engine:
         num_blocks: int = NUM_BLOCKS,
         cost: CostModel = UNKNOWN_COST,
         stored: torch.dtype | None = None,
+        speculates: bool = False,
     ) -> None:
         model = replace(model, stored=stored)
         self.pool = KVPool(model.block_layout(SIZE), num_blocks)
@@ -62,6 +63,7 @@ class Engine:
             cost=cost,
             num_swap_blocks=100,
             deterministic=model.is_deterministic,
+            speculates=speculates,
         )
         self.reports: list[StepReport] = []
 
@@ -131,6 +133,21 @@ def test_concurrent_ragged_sequences_equal_stock_generate(directory: Path, model
     engine = Engine(model, budget)
     engine.finish(*decodes())
     assert [engine.tokens(handle) for handle in range(len(PROMPTS))] == expected(directory)
+
+
+def test_drafted_tokens_change_nothing(directory: Path, model: Model) -> None:
+    """With few tokens to choose from the model repeats itself, so that most drafts are accepted."""
+    free_drafts = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
+    engine, plain = Engine(model, cost=free_drafts, speculates=True), Engine(model)
+    stop, few = StopRules(40, ignore_eos=True), replace(GREEDY, allowed_token_ids=(3, 4, 5))
+    for handle, prompt in enumerate(PROMPTS):
+        requests = [Decode(spec(handle, prompt, stop=stop))]
+        requests.append(Decode(spec(handle + 10, prompt, stop=stop, sampling=few)))
+        engine.finish(*requests)
+        plain.finish(*requests)
+        assert engine.tokens(handle) == stock_generate(directory, prompt, 40).tokens
+        assert engine.tokens(handle + 10) == plain.tokens(handle + 10)
+    assert sum(report.accepted_drafts for report in engine.reports) > 60
 
 
 def test_prefix_hits_change_nothing(directory: Path, model: Model) -> None:

@@ -1,0 +1,80 @@
+"""A fleet whose decode worker verifies drafted tokens gives the same outputs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from baton import AsyncClient, Regex, Sampling, Stop
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import DEMO_MODEL, metric
+from tests.forked import Zygote
+from tests.model_zoo import stock_generate
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+TEXT = "Return the number of items. Return the number of"
+"""The demo model soon repeats itself behind it."""
+LENGTH = 160
+
+
+async def fleet_of(zygote: Zygote, run_dir: Path, speculate: str) -> AsyncIterator[Fleet]:
+    args = ("--dtype", "float64")
+    spec = FleetSpec(
+        model=DEMO_MODEL,
+        placement="disaggregated",
+        speculate=speculate,
+        extra_args={"prefill": args, "decode": args},
+        run_dir=run_dir,
+    )
+    async with Fleet(spec, make_process=zygote.process) as fleet:
+        yield fleet
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    async for started in fleet_of(zygote, tmp_path_factory.mktemp("drafting"), "lookup"):
+        yield started
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plain(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    async for started in fleet_of(zygote, tmp_path_factory.mktemp("plain"), "none"):
+        yield started
+
+
+async def test_greedy_outputs_are_those_of_stock_transformers(fleet: Fleet) -> None:
+    async with AsyncClient(fleet.router_addresses) as client:
+        stop = Stop(max_tokens=LENGTH, ignore_eos=True)
+        prompt = await client.count_tokens(TEXT)
+        completion = await client.complete(prompt, sampling=Sampling(temperature=0.0), stop=stop)
+    (choice,) = completion.choices
+    assert list(choice.token_ids) == stock_generate(DEMO_MODEL, list(prompt), LENGTH).tokens
+    # How many depends on what steps cost on this machine.
+    assert await metric(fleet, "decode-0", "baton_accepted_draft_tokens_total") > 0
+
+
+@pytest.mark.parametrize(
+    ("sampling", "output_format"),
+    [
+        (Sampling(temperature=0.8, seed=5, n=3), None),
+        (Sampling(temperature=0.3, top_p=0.9, repetition_penalty=1.05, seed=6, n=2), None),
+        (Sampling(temperature=0.5, seed=7, logprobs=2), None),
+        (Sampling(temperature=2.0, seed=8, n=2), Regex(r"(ab|abc|bca){3,40}\.")),
+    ],
+)
+async def test_random_outputs_are_the_same_token_by_token(
+    fleet: Fleet, plain: Fleet, sampling: Sampling, output_format: Regex | None
+) -> None:
+    found = []
+    for served in (fleet, plain):
+        async with AsyncClient(served.router_addresses) as client:
+            stop = Stop(max_tokens=LENGTH // 2)
+            completion = await client.complete(
+                TEXT, sampling=sampling, stop=stop, output_format=output_format
+            )
+        found.append([(choice.token_ids, choice.text, choice.logprobs) for choice in completion.choices])
+    assert found[0] == found[1]
