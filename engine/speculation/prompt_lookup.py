@@ -27,7 +27,7 @@ class PromptLookup:
         self._runs: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         """The number of the run that ends with each token."""
         self._newest = 0
-        """That of the newest one."""
+        """The number of the run that ends with the newest token."""
         self.extend(token_ids)
 
     def __len__(self) -> int:
