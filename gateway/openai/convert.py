@@ -23,6 +23,7 @@ from gateway.openai.messages import chat_of
 from gateway.openai.schema import (
     ChatBody,
     CompletionBody,
+    GenerationBody,
     SamplingFields,
 )
 from gateway.slo import slo_of
@@ -54,7 +55,7 @@ _STRUCTURED_NAMES = {
 }
 
 
-def param_of(field: str, body: ChatBody | CompletionBody | None = None) -> str:
+def param_of(field: str, body: GenerationBody | None = None) -> str:
     """Return the name in the HTTP body of a field of the contract: `sampling.top_p` is `top_p`.
 
     Some fields have several names, of which `body` decides.
@@ -62,7 +63,7 @@ def param_of(field: str, body: ChatBody | CompletionBody | None = None) -> str:
     return "messages" if field == "chat" else renamed(field, _RENAMED | _names_in(body))
 
 
-def _names_in(body: ChatBody | CompletionBody | None) -> dict[str, str]:
+def _names_in(body: GenerationBody | None) -> dict[str, str]:
     """Return the names of fields that have others in another body."""
     names: dict[str, str] = {}
     if body is not None and body.structured_outputs is not None:

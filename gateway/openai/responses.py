@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from baton.errors import BatonError
@@ -99,7 +100,7 @@ class Writer:
                 yield sse(head | {"choices": [], "usage": usage})
             yield DONE
         except (BatonError, ApiError) as error:
-            yield sse(error_json(problem_of(error, param_of)))
+            yield sse(error_json(problem_of(error, partial(param_of, body=self.body))))
         finally:
             for running in runnings:
                 await running.close()
