@@ -132,7 +132,7 @@ class StepAssembler:
     def begin_restricting(self, num_decodes: int, draft_rows: Sequence[int]) -> None:
         """Begin to find the tokens that grammars allow in the first rows; they have taken in the outputs.
 
-        So for `draft_rows` of the sampling table, which have a grammar.
+        Do the same for `draft_rows` of the sampling table, which have a grammar.
         """
         masks = self._table.sampling.masks
         masks.begin([*np.flatnonzero(masks.has_grammar[:num_decodes]).tolist(), *draft_rows])

@@ -122,7 +122,7 @@ class Launcher:
         return logits[upload(np.array(drawn, dtype=np.int64), logits.device)]
 
     def _draft(self, flight: Flight) -> list[int]:
-        """Guess tokens for a step; return the rows of the sampling table of those that have a grammar."""
+        """Draft tokens for a step; return the rows of the sampling table of those that have a grammar."""
         if self._drafting is None or not flight.step.num_decodes:
             return []
         flight.drafts = self._drafting.propose(flight.step, flight.forced)
