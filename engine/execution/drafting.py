@@ -90,6 +90,7 @@ class Drafting:
         owners = np.repeat(list(drafts), [len(draft) for draft in drafts.values()])
         indexes = self._batch.num_outputs[owners] + np.array(places)
         rows = range(self._first, self._first + len(places))
+        # A row whose grammar cannot go on has no finite logit then. The step that reaches it says why.
         sampling.masks.stuck([row for row in rows if sampling.masks.has_grammar[row]])
         behind = self._draw(logits, sampling, indexes, self._first).wait()
         sampled = flight.drawn.wait()

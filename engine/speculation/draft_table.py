@@ -40,11 +40,9 @@ class DraftTable:
         drafts = self._rows[row]
         if drafts is None:
             drafts = self._rows[row] = _Drafts(choice)
-        else:
-            drafts.lookup.extend(choice.output_token_ids[drafts.num_outputs :])
-            drafts.num_outputs = len(choice.output_token_ids)
-        drafts.lookup.extend(forced)
-        drafts.num_outputs += len(forced)
+        new = [*choice.output_token_ids[drafts.num_outputs :], *forced]
+        drafts.lookup.extend(new)
+        drafts.num_outputs += len(new)
         return drafts.lookup.draft(most)
 
     def acceptance(self, row: int) -> Acceptance:

@@ -28,6 +28,8 @@ RESERVING = replace(CHUNKED, reserves_maximum=True)
 UNKNOWN_COST = CostModel((0.0,) * 6, 0.0, is_trusted=False)
 DEAR_TOKENS = CostModel((0.0, 0.0, 1.0, 0.0, 0.0, 0.0), 0.0)
 """Computing anything again costs more than any copy, so that what can be swapped is."""
+FREE_DRAFTS = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
+"""A step takes a second, whatever it computes: every draft pays."""
 
 
 def spec(

@@ -53,9 +53,8 @@ async def test_greedy_outputs_are_those_of_stock_transformers(fleet: Fleet) -> N
         completion = await client.complete(prompt, sampling=Sampling(temperature=0.0), stop=stop)
     (choice,) = completion.choices
     assert list(choice.token_ids) == stock_generate(DEMO_MODEL, list(prompt), LENGTH).tokens
-    # Whether drafts pay depends on what steps cost on this machine.
-    drafted = await metric(fleet, "decode-0", "baton_drafted_tokens_total")
-    assert drafted >= await metric(fleet, "decode-0", "baton_accepted_draft_tokens_total")
+    # How many depends on what steps cost on this machine.
+    assert await metric(fleet, "decode-0", "baton_accepted_draft_tokens_total") > 0
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.commands import Decode, KVArrived, Receive, Release, StopAndCopy
+from engine.core.commands import Decode, Receive, StopAndCopy
 from output_text.detokenizer import Detokenizer
 from output_text.grammar import Grammars, grammar_of
-from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
+from tests.engine.core.test_step_loop_moving import fetch, resumed, running
 from tests.engine.loop_driver import VOCAB, Driver, spec
 from tests.output_text.tokenizers_zoo import one_byte_tokens
 
@@ -134,19 +134,10 @@ def test_a_choice_moves_with_all_of_its_forced_tokens(num_turns: int) -> None:
     request = asked(7, r"([A-C]-forced!){9}", SamplingParams(temperature=0.9, seed=4), StopRules(99))
     source, target, alone = (Driver(**words()) for _ in range(3))
     alone.finish(Decode(request))
-    source.turn(Decode(request))
-    for _ in range(num_turns):
-        source.turn()
+    running(source, request, num_turns)
     source.turn(StopAndCopy(7, ((0, 70),)))
-    resumed = replace(request, handle=70, output_token_ids=tuple(source.tokens(7)))
-    target.finish(Receive(resumed, ReceiveKind.STOPPED))
-    (filled,) = [row for report in source.reports for row in report.filled if row.handle == 70]
-    (received,) = [row for report in target.reports for row in report.received]
-    assert received.hashes == filled.hashes
-    for index in range(received.num_held, len(received.blocks)):
-        target.runner.pool[received.blocks[index]] = source.runner.pool[filled.blocks[index]]
-    target.finish(KVArrived(70, len(received.blocks), TokenColumns()))
-    source.turn(Release(70))
+    target.finish(Receive(resumed(source, request, 0, 70), ReceiveKind.STOPPED))
+    fetch(source, target, 70, 70)
     assert source.rows(7) + target.rows(70) == alone.rows(7)
     assert source.text(7) + target.text(70) == alone.text(7)
 

@@ -8,18 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.commands import Decode, KVArrived, Receive, Release, StopAndCopy
-from scheduling.columns import TokenColumns
+from engine.core.commands import Decode, Receive, StopAndCopy
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from tests.engine.core.test_step_loop_forced import FORCED, FREE, SAMPLINGS, STOPS, answered, asked, words
-from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, RESERVING, UNKNOWN_COST, Driver, spec
+from tests.engine.core.test_step_loop_moving import fetch, resumed, running
+from tests.engine.loop_driver import DEAR_TOKENS, FREE_DRAFTS, GREEDY, RESERVING, UNKNOWN_COST, Driver, spec
 
 pytestmark = pytest.mark.usefixtures("both_ways")
-
-FREE_DRAFTS = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
-"""A step takes a second, whatever it computes: every draft pays."""
 
 
 @st.composite
@@ -128,23 +125,14 @@ def test_a_choice_moves_with_all_of_its_accepted_drafts(num_turns: int) -> None:
     source, target = (looping() for _ in range(2))
     alone = Driver(num_seen=1, num_blocks=64, block_size=16)
     alone.finish(Decode(request))
-    source.turn(Decode(request))
-    for _ in range(num_turns):
-        source.turn()
+    running(source, request, num_turns)
     source.turn(StopAndCopy(7, ((0, 70),)))
-    resumed = replace(request, handle=70, output_token_ids=tuple(source.tokens(7)))
-    target.finish(Receive(resumed, ReceiveKind.STOPPED))
-    (filled,) = [row for report in source.reports for row in report.filled if row.handle == 70]
-    (received,) = [row for report in target.reports for row in report.received]
-    assert received.hashes == filled.hashes
-    for index in range(received.num_held, len(received.blocks)):
-        target.runner.pool[received.blocks[index]] = source.runner.pool[filled.blocks[index]]
-    target.finish(KVArrived(70, len(received.blocks), TokenColumns()))
-    source.turn(Release(70))
+    target.finish(Receive(resumed(source, request, 0, 70), ReceiveKind.STOPPED))
+    fetch(source, target, 70, 70)
     assert source.rows(7) + target.rows(70) == alone.rows(7)
 
 
-def test_a_stop_within_a_accepted_draft_ends_the_choice_there() -> None:
+def test_a_stop_within_an_accepted_draft_ends_the_choice_there() -> None:
     """The prompt has the run that ends with the stop token, so that the token is drafted."""
     alone = Driver(num_seen=1, num_blocks=64, block_size=16)
     alone.finish(Decode(spec(1, range(5), 12)))

@@ -24,7 +24,7 @@ from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, SamplingParams, StopRules
-from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, UNKNOWN_COST, spec
+from tests.engine.loop_driver import DEAR_TOKENS, FREE_DRAFTS, GREEDY, UNKNOWN_COST, spec
 from tests.model_zoo import build, load_stock, stock_generate
 
 SIZE, NUM_BLOCKS = 4, 96
@@ -137,8 +137,7 @@ def test_concurrent_ragged_sequences_equal_stock_generate(directory: Path, model
 
 def test_drafted_tokens_change_nothing(directory: Path, model: Model) -> None:
     """With few tokens to choose from the model repeats itself, so that most drafts are accepted."""
-    free_drafts = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
-    engine, plain = Engine(model, cost=free_drafts, speculates=True), Engine(model)
+    engine, plain = Engine(model, cost=FREE_DRAFTS, speculates=True), Engine(model)
     stop, few = StopRules(40, ignore_eos=True), replace(GREEDY, allowed_token_ids=(3, 4, 5))
     for handle, prompt in enumerate(PROMPTS):
         requests = [Decode(spec(handle, prompt, stop=stop))]
