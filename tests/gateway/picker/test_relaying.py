@@ -95,6 +95,8 @@ async def left(picker: Picker) -> bool:
         _, writer = await asyncio.open_connection(host, int(port))
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # The port was closed while this connection was being made.
+        return False
     writer.close()
     return False
 
