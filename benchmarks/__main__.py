@@ -59,6 +59,9 @@ COMMANDS: dict[str, Command] = {
     "strikes": Command(
         "peers.strikes", "what streams survive when a process dies, beside Dynamo", seeds=THREE_SEEDS
     ),
+    "overload": Command(
+        "peers.overload", "twice the load that a fleet carries, beside Dynamo", seeds=THREE_SEEDS
+    ),
     "batches": Command(
         "fleets.doors.batches", "interactive promises with and without a batch under way", seeds=THREE_SEEDS
     ),

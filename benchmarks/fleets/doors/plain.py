@@ -9,9 +9,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+_BUSY = (b"HTTP/1.1 429", b"HTTP/1.1 503")
+
 
 class BadStream(Exception):
     """A response that is not the whole stream of tokens that was asked for."""
+
+
+class Rejected(BadStream):
+    """A request that the server did not take, with status 429 or 503."""
 
 
 class PlainCaller:
@@ -35,7 +41,8 @@ class PlainCaller:
     async def play(self, body: Mapping[str, Any]) -> float:
         """Stream a completion of `max_tokens` to its end; return the seconds to its first token.
 
-        Raises `BadStream` for a refusal, and for a stream with an error or another number of tokens.
+        Raises `Rejected` if the server is busy or cannot keep the request's SLO, and `BadStream` for another
+        error, within the stream too, and for another number of tokens.
         """
         wanted = {**body, "stream": True, "stream_options": {"include_usage": True}}
         content = json.dumps(wanted).encode()
@@ -48,6 +55,8 @@ class PlainCaller:
         received = b""
         while not received.endswith(b"\r\n0\r\n\r\n"):
             piece = await self._reader.read(1 << 16)
+            if not received and piece.startswith(_BUSY):
+                raise Rejected(f"the response is {piece[-300:]!r}")
             if not piece or (not received and not piece.startswith(b"HTTP/1.1 200")):
                 raise BadStream(f"the response ended with {(received + piece)[-300:]!r}")
             if not ttft_s and b"data: {" in piece:
