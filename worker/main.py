@@ -24,7 +24,13 @@ from engine.errors import ModelRefused, NotDeterministic
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
-from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
+from services.process.event_loop import (
+    freeze_garbage,
+    measure_loop,
+    start_threads,
+    uncollected_imports,
+    watch_loop,
+)
 from services.process.watchdog import Watchdog, leave_stalled
 from services.rpc.listening import MetricsServer
 from services.security.tls import CertificateRole, FleetTls
@@ -126,7 +132,8 @@ def _build(config: WorkerConfig, on_progress: OnProgress) -> Engine:
         from worker.timed.timed_engine import build_timed_engine  # noqa: PLC0415 - see above
 
         return build_timed_engine(config, config.timed)
-    from worker.startup.build import build_engine  # noqa: PLC0415 - see above
+    with uncollected_imports():
+        from worker.startup.build import build_engine  # noqa: PLC0415 - see above
 
     return build_engine(config, on_progress)
 

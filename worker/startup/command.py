@@ -8,6 +8,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from importlib import metadata
 from typing import Never
 
+from services.process.event_loop import uncollected_imports
 from services.process.log import configure_logging
 from worker.config import parse_config
 from worker.errors import EXIT_CONFIG, ForeignKernelsError
@@ -32,7 +33,8 @@ def run(role: WorkerRole) -> Never:
     start = Start(f"{role.value}_worker", config.worker_id)
     shorten_waits(os.environ)
     # Imported late: torch takes seconds to load, and a wrong flag should be reported at once.
-    from worker.main import main  # noqa: PLC0415
+    with uncollected_imports():
+        from worker.main import main  # noqa: PLC0415
 
     sys.exit(main(role, config, start))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.process.event_loop import NUM_THREADS, count_tasks, start_threads
+from services.process.event_loop import NUM_THREADS, count_tasks, start_threads, uncollected_imports
 from services.process.watchdog import EXIT_STALLED
 
 CHECKOUT = Path(__file__).parents[3]
@@ -89,3 +90,15 @@ def test_a_process_that_was_stopped_goes_on() -> None:
             os.kill(process.pid, signal.SIGCONT)
         process.communicate("\n", timeout=60)
     assert process.returncode == 0
+
+
+def test_collections_go_on_after_imports_that_fail() -> None:
+    try:
+        with uncollected_imports():
+            assert not gc.isenabled()
+            raise ImportError("no such package")
+    except ImportError:
+        assert gc.isenabled()
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
