@@ -31,6 +31,7 @@ from gateway.serving.metrics import GatewayMetrics
 from gateway.serving.requests import Requests
 from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from services.process.log import configure_logging
+from services.process.reports import report
 from services.rpc.listening import AddressUnusable, MetricsServer
 from services.security.tls import check_in_date
 from state.durable import DurableRedis, open_durable
@@ -118,8 +119,7 @@ class _Server(uvicorn.Server):
         freeze_garbage()
         scheme = "https" if self.config.is_ssl else "http"
         structlog.get_logger().info("listening", address=self._address, scheme=scheme)
-        # The launcher reads this line.
-        print(f"READY gateway address={self._address} metrics={self._metrics_address}", flush=True)  # noqa: T201
+        report(f"READY gateway address={self._address} metrics={self._metrics_address}")
 
 
 def _settings(config: GatewayConfig, app: ASGIApp) -> uvicorn.Config:

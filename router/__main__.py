@@ -38,6 +38,7 @@ from router.processes import Processes
 from router.replay.recording import Recorder
 from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from services.process.log import configure_logging
+from services.process.reports import report
 from services.rpc import reflection
 from services.rpc.health import SERVICE_NAME, WHOLE, Health
 from services.rpc.listening import AddressUnusable, MetricsServer, add_port
@@ -176,8 +177,7 @@ async def _add_services(
 
 
 def _print_ready(router_id: str, address: str, metrics: str) -> None:
-    # The launcher reads this line.
-    print(f"READY router {router_id} address={address} metrics={metrics}", flush=True)  # noqa: T201
+    report(f"READY router {router_id} address={address} metrics={metrics}")
 
 
 def _stop_on_signals(*numbers: signal.Signals) -> asyncio.Event:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.config import RouterConfig
+from services.process.reports import report
 from services.rpc.listening import reserve_port
 
 REST_S = 0.5
@@ -176,8 +177,7 @@ class Processes:
         if not self._ready and all(each.metrics for each in self._children):
             self._ready = True
             metrics = ",".join(each.metrics for each in self._children)
-            ready = f"READY router {self._config.router_id} address={found[1].decode()} metrics={metrics}"
-            print(ready, flush=True)  # noqa: T201 -- the launcher reads this line
+            report(f"READY router {self._config.router_id} address={found[1].decode()} metrics={metrics}")
 
 
 def _leave_with(parent: int) -> None:

@@ -31,6 +31,7 @@ from services.process.event_loop import (
     uncollected_imports,
     watch_loop,
 )
+from services.process.reports import report
 from services.process.watchdog import Watchdog, leave_stalled
 from services.rpc.listening import MetricsServer
 from services.security.tls import CertificateRole, FleetTls
@@ -264,9 +265,7 @@ class _Worker:
         record, metrics, service = self._record, self._metrics_address, self._config.service
         log.info("listening", **service.security.describe(service.listen))
         log.info("ready", address=record.address, metrics=metrics, num_blocks=record.num_blocks)
-        # The launcher reads this line.
-        line = f"READY {record.role}_worker {record.worker_id} address={record.address} metrics={metrics}"
-        print(line, flush=True)  # noqa: T201
+        report(f"READY {record.role}_worker {record.worker_id} address={record.address} metrics={metrics}")
 
     async def _until_drained(self, signals: StopSignals) -> None:
         """Serve until asked to stop, then wait for sequences to end or leave, `drain_s` at most."""

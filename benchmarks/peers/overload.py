@@ -4,10 +4,11 @@
 
 All are asked over HTTP, with prompts of 1000 random words and 64 tokens of output, at random times. Workers
 compute nothing, and those of the two sides have different speeds, so each arm has limits of its own: a first
-token within 10 times, and later tokens within 2.5 times, what a request takes on the idle arm (median of 20). A
-request is good if its client sees both limits kept. The capacity is the highest rate found at which 90 % are
-good. Baton is told the limits with each request, and refuses those that it cannot keep. Dynamo knows no limits:
-it runs as it comes, and once more with its thresholds for rejecting requests while its workers are busy.
+token within 10 times, and later tokens within 2.5 times, what a request takes on the idle arm (median of
+20). A request is good if its client sees both limits kept. The capacity is the highest rate found at which
+90 % are good. Baton is told the limits with each request, and refuses those that it cannot keep. Dynamo knows
+no limits: it runs as it comes, and once more with its thresholds for rejecting requests while workers are
+busy.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -229,10 +230,10 @@ def section_of(found: Mapping[str, Found], note: str) -> Section:
         for load in LOADS
     ]
     stated = [
-        (name, f"{at.limits.ttft_ms:.0f}", f"{at.limits.tpot_ms:.1f}", f"{at.capacity:.1f}", cell(at.of_peak()))
+        (name, *(f"{limit:.1f}" for limit in astuple(at.limits)), f"{at.capacity:.1f}", cell(at.of_peak()))
         for name, at in found.items()
     ]
-    limits = ("arm", "TTFT limit, ms", "TPOT limit, ms", "capacity, requests/s", "good at 2 × capacity / peak")
+    limits = ("arm", "TTFT limit, ms", "TPOT limit, ms", "capacity, requests/s", "good at twice that / peak")
     data = {
         name: {"limits": asdict(at.limits), "capacity": at.capacity,
                "runs": {load: list(map(asdict, runs)) for load, runs in at.runs.items()}}

@@ -21,6 +21,7 @@ from gateway.picker.pool import Pool
 from gateway.picker.service import NAME, PickerService
 from services.process.event_loop import freeze_garbage, start_threads, watch_loop
 from services.process.log import configure_logging
+from services.process.reports import report
 from services.rpc.health import SERVICE_NAME, WHOLE, Health
 from services.rpc.listening import MetricsServer, add_port
 from services.security.settings import Security
@@ -68,7 +69,7 @@ async def _serve(config: PickerConfig, service: PickerService, pool: Pool, metri
     freeze_garbage()
     address = f"{config.host}:{port}"
     structlog.get_logger().info("listening", address=address, tls=config.tls_cert is not None)
-    print(f"READY picker address={address} metrics={metrics_address}", flush=True)  # noqa: T201
+    report(f"READY picker address={address} metrics={metrics_address}")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,3 +1,4 @@
-"""The life of a process: `log` and `background` (no caller waits for a disk), `event_loop`, `standstill`,
-`watchdog`, `threads`, `limits` (its cores and memory). Imports nothing else of the project.
+"""The life of a process: `log` and `background` (no caller waits for a disk), `reports` (to its launcher),
+`event_loop`, `standstill`, `watchdog`, `threads`, `limits` (its cores and memory). Imports nothing else of
+the project.
 """

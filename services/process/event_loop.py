@@ -28,7 +28,7 @@ def start_threads() -> None:
 
 @contextmanager
 def uncollected_imports() -> Iterator[None]:
-    """Import large packages without collections, which take a fifth of the time; later ones pass them over."""
+    """Import large packages without collections, which take a fifth of the time. Later ones skip them."""
     gc.disable()
     try:
         yield

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from pytest import MonkeyPatch
 
 from benchmarks.peers import overload
 from benchmarks.peers.overload import LOADS, Arm, Found, Limits, Served, play, section_of
@@ -23,7 +22,8 @@ async def server() -> AsyncIterator[tuple[str, list[bytes]]]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        bodies.append(await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0])))
+        length = head.partition(b"content-length: ")[2].partition(b"\r")[0]
+        bodies.append(await reader.readexactly(int(length)))
         turn = len(bodies) % 3
         errors = {1: b"HTTP/1.1 503 Service Unavailable\r\n\r\n", 2: b"HTTP/1.1 500 Broken\r\n\r\n"}
         writer.write(errors.get(turn, STREAM % overload.NUM_TOKENS))
@@ -35,7 +35,7 @@ async def server() -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 @pytest.mark.parametrize("is_told_limits", [True, False])
-async def test_a_run_counts_every_request_once(monkeypatch: MonkeyPatch, is_told_limits: bool) -> None:
+async def test_a_run_counts_every_request_once(monkeypatch: pytest.MonkeyPatch, is_told_limits: bool) -> None:
     monkeypatch.setattr(overload, "SECONDS", 1.0)
     async with server() as (address, bodies):
         served = await play(Arm("any", address, {"model": "m"}, is_told_limits), LIMITS, 30.0, "seed")
@@ -60,5 +60,5 @@ def test_the_peak_is_the_best_up_to_the_capacity() -> None:
         found.runs[load].append(Served(1.0, [1.0] * number, [1.0] * number, [3.0], ["x"]))
     assert found.of_peak() == [pytest.approx(6 / 8)]
     told = section_of({"any": found}, "note").markdown()
-    assert "| any | 100 | 10.0 | 10.0 | 0.75 |" in told
+    assert "| any | 100.0 | 10.0 | 10.0 | 0.75 |" in told
     assert "| any | 2 | 20.0 | 0.3 | 85.7 | 12 | 3 | 1 | 1 |" in told

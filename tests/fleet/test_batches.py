@@ -21,9 +21,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 NUM_LINES = 60
 LINES = [
-    line(f"line-{n}", max_tokens=40 + n % 7, temperature=0.9, seed=n, ignore_eos=True)
+    line(f"line-{n}", max_tokens=40 + n % 7 if n < 50 else 160, temperature=0.9, seed=n, ignore_eos=True)
     for n in range(NUM_LINES)
 ]
+"""The last ones are long: the batch is to go on when the last process is killed, however late the test is."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

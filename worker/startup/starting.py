@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from engine.starting import Phase
+from services.process.reports import report
 
 log = structlog.get_logger()
 
@@ -95,7 +96,7 @@ class Start:
             printed, activity = now, _Activity()
             # Stdout may be closed.
             with contextlib.suppress(OSError, ValueError):
-                print(f"{self._prefix} done={now.done} total={now.total} phase={now.phase}", flush=True)  # noqa: T201
+                report(f"{self._prefix} done={now.done} total={now.total} phase={now.phase}")
             if begun is not None or time.monotonic() - logged_at >= LOG_S:
                 logged_at = time.monotonic()
                 log.info("starting", phase=now.phase.value, done=now.done, total=now.total)

@@ -8,7 +8,8 @@ import { addresses, clientOf, kill, Reader, sampled } from "./fleet.ts";
 const client = clientOf();
 after(() => client.close());
 
-const LONG = sampled(240);
+/** Long enough that no stream ends before the others have begun, on a busy machine too. */
+const LONG = sampled(600);
 const NUM_STREAMS = 6;
 
 /** Start streams, wait until each of them has tokens, do something to the fleet, and read them to their ends. */
