@@ -202,7 +202,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="threads that compute; 0: one for each core (the cores divided by --workers-per-host)",
+        help="threads that compute; 0: one for each processor (the cores of full speed / --workers-per-host)",
     )
     add(
         "--workers-per-host",

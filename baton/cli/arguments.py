@@ -165,7 +165,9 @@ def _add_fleet_flags(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--model", type=Path, metavar="PATH", help="the folder of the checkpoint (the checkout's demo_model)")
     add("--redis", dest="redis_url", metavar="URL", help="use this Redis instead of starting one")
-    add("--threads", type=unsigned, metavar="N", help="threads of each worker (cores / workers)")
+    add(
+        "--threads", type=unsigned, metavar="N", help="threads of each worker (cores of full speed / workers)"
+    )
     add("--run-dir", type=Path, metavar="PATH", help="the folder for logs and state (.baton/runs/<n>)")
 
 

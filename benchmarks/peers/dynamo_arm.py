@@ -10,7 +10,7 @@ import sys
 import tempfile
 import urllib.request
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -67,7 +67,9 @@ async def dynamo(model: Path) -> AsyncIterator[Arm]:
 
 
 @asynccontextmanager
-async def running(model: Path, num_workers: int, *flags: str) -> AsyncIterator[Dynamo]:
+async def running(
+    model: Path, num_workers: int, *flags: str, worker_flags: Sequence[str] = ()
+) -> AsyncIterator[Dynamo]:
     """Run a frontend with these flags and mockers, one worker each, which take the model's tokenizer."""
     await install()
     with tempfile.TemporaryDirectory(prefix="dynamo-") as name:
@@ -79,7 +81,7 @@ async def running(model: Path, num_workers: int, *flags: str) -> AsyncIterator[D
                 "frontend": ("--router-mode", "kv", "--http-host", "127.0.0.1", "--http-port", port, *flags)
             }
             for index in range(num_workers):
-                kinds[f"mocker-{index}"] = ("--model-path", str(model), "--model-name", NAME)
+                kinds[f"mocker-{index}"] = ("--model-path", str(model), "--model-name", NAME, *worker_flags)
             started = {
                 log: await stack.enter_async_context(_running(folder, log, *arguments))
                 for log, arguments in kinds.items()

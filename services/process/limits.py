@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from services.process.topology import num_full_cores
+
 UNLIMITED_BYTES = 1 << 60
 """Version 1 writes a number of about this size where no limit is set."""
 _PAGE_CACHE = ("active_file", "inactive_file", "total_active_file", "total_inactive_file")
@@ -19,10 +21,13 @@ _PAGE_CACHE = ("active_file", "inactive_file", "total_active_file", "total_inact
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Processors in the affinity mask, and the cores of time that a container may take; None: no quota."""
+    """The processors in the affinity mask, and what they amount to."""
 
     processors: int
     quota: float | None = None
+    """The processors of time that a container may take; None: no quota."""
+    full: int | None = None
+    """The cores of full speed behind the processors; None: as many."""
 
     @property
     def most(self) -> int:
@@ -30,8 +35,9 @@ class Cores:
         return max(1, min(self.processors, math.ceil(self.quota or self.processors)))
 
     def share(self, num_processes: int) -> int:
-        """Return the threads of one of several processes that share the cores, at least 1."""
-        whole = int(min(self.processors, self.quota or self.processors))
+        """Return the threads of one of several processes that share the cores of full speed, at least 1."""
+        cores = self.full or self.processors
+        whole = int(min(cores, self.quota or cores))
         return max(1, whole // num_processes)
 
     def pauses(self, num_threads: int) -> bool:
@@ -39,8 +45,9 @@ class Cores:
         return self.quota is not None and num_threads > self.quota
 
     def __str__(self) -> str:
+        full = "" if self.full in (None, self.processors) else f" on {self.full} cores of full speed"
         quota = "" if self.quota is None else f", of which a quota allows {self.quota:g}"
-        return f"{self.processors} in the affinity mask{quota}"
+        return f"{self.processors} in the affinity mask{full}{quota}"
 
 
 def read_cores(root: Path = Path("/")) -> Cores:
@@ -53,7 +60,8 @@ def read_cores(root: Path = Path("/")) -> Cores:
         quota, period = _words(group / "cpu.cfs_quota_us"), _words(group / "cpu.cfs_period_us")
         if quota and period and int(quota[0]) > 0:
             quotas.append(int(quota[0]) / int(period[0]))
-    return Cores(len(os.sched_getaffinity(0)), min(quotas, default=None))
+    processors = os.sched_getaffinity(0)
+    return Cores(len(processors), min(quotas, default=None), num_full_cores(processors, root))
 
 
 def available_bytes(root: Path = Path("/")) -> int:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-_BUSY = (b"HTTP/1.1 429", b"HTTP/1.1 503")
+_BUSY = (b"HTTP/1.1 429", b"HTTP/1.1 503", b"HTTP/1.1 529")
 
 
 class BadStream(Exception):
@@ -17,7 +17,7 @@ class BadStream(Exception):
 
 
 class Rejected(BadStream):
-    """A request that the server did not take, with status 429 or 503."""
+    """A request that the server did not take, with status 429, 503 or 529."""
 
 
 class PlainCaller:

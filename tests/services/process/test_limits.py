@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from services.process.limits import Cores, available_bytes, read_cores
 
 MIB = 1 << 20
-CORES = st.builds(Cores, st.integers(1, 512), st.none() | st.floats(0.01, 600))
+CORES = st.integers(1, 512).flatmap(
+    lambda processors: st.builds(
+        Cores, st.just(processors), st.none() | st.floats(0.01, 600), st.none() | st.integers(1, processors)
+    )
+)
 
 
 def machine(root: Path, groups: str, **files: str) -> Path:
@@ -31,7 +35,8 @@ def machine(root: Path, groups: str, **files: str) -> Path:
 def test_processes_that_share_cores_have_no_more_threads_than_cores(cores: Cores, num_processes: int) -> None:
     share = cores.share(num_processes)
     assert 1 <= share <= cores.most <= cores.processors
-    assert share == 1 or share * num_processes <= min(cores.processors, cores.quota or cores.processors)
+    most = cores.full or cores.processors
+    assert share == 1 or share * num_processes <= min(most, cores.quota or most)
     assert not cores.pauses(share) or share == 1
 
 
@@ -65,13 +70,20 @@ def test_the_tightest_quota_of_a_container_counts(
     groups: str, files: dict[str, str], quota: float | None, tmp_path: Path
 ) -> None:
     cores = read_cores(machine(tmp_path, groups, **files))
-    assert cores == Cores(len(os.sched_getaffinity(0)), quota)
+    processors = len(os.sched_getaffinity(0))
+    assert cores == Cores(processors, quota, processors)
 
 
 def test_a_quota_of_half_a_core_allows_one_thread_which_pauses() -> None:
     cores = Cores(8, 0.5)
     assert (cores.most, cores.share(2), cores.pauses(1)) == (1, 1, True)
     assert str(cores) == "8 in the affinity mask, of which a quota allows 0.5"
+
+
+def test_threads_of_one_core_and_slow_cores_get_no_thread_by_default() -> None:
+    cores = Cores(24, None, 8)
+    assert (cores.most, cores.share(1), cores.share(2)) == (24, 8, 4)
+    assert str(cores) == "24 in the affinity mask on 8 cores of full speed"
 
 
 @pytest.mark.parametrize(
