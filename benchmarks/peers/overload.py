@@ -7,8 +7,8 @@ compute nothing, and those of the two sides have different speeds, so each arm h
 token within 10 times, and later tokens within 2.5 times, what a request takes on the idle arm (median of
 20). A request is good if its client sees both limits kept. The capacity is the highest rate found at which
 90 % are good. Baton is told the limits with each request, and refuses those that it cannot keep. Dynamo knows
-no limits: it runs as it comes, and once more with its thresholds for rejecting requests while workers are
-busy.
+no limits: it runs as it comes, and once more with its own means against overload, set by hand for this load:
+a small batch, and a threshold beyond which it rejects requests.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ FIRST_RATE, RATE_STEP, BISECTIONS = 2.0, 1.5, 2
 SECONDS = 20.0
 LOADS = (0.8, 1.0, 2.0)
 """Offered loads as multiples of the capacity. The peak is the best of those up to 1."""
-REJECTING = ("--active-decode-blocks-threshold", "0.9", "--active-prefill-tokens-threshold-frac", "1.0")
-"""A worker is busy when 90 % of its blocks are used, or when a full batch of prompts, 8192 tokens, waits."""
+REJECTING = ("--active-prefill-tokens-threshold", "5000")
+"""The frontend rejects requests while more tokens than this, of three or four prompts, are to be computed."""
+SMALL_BATCH = ("--max-num-seqs", "12")
+"""The worker runs no more sequences at once than its limit of TPOT allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,8 @@ async def _measure(model: Path, seeds: Sequence[int]) -> tuple[dict[str, Found],
     async with AsyncExitStack() as stack:
         arms = [await stack.enter_async_context(_baton(model))]
         try:
-            for name, flags in (("Dynamo", ()), ("Dynamo, rejecting", REJECTING)):
-                peer = await stack.enter_async_context(running(model, 1, *flags))
+            for name, flags, worker_flags in (("Dynamo", (), ()), ("Dynamo, set", REJECTING, SMALL_BATCH)):
+                peer = await stack.enter_async_context(running(model, 1, *flags, worker_flags=worker_flags))
                 arms.append(Arm(name, peer.address, {"model": NAME}, is_told_limits=False))
         except (NotInstalled, TimeoutError) as error:
             note += f" Dynamo is missing: {error}"
