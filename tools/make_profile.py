@@ -27,7 +27,7 @@ from services.process.event_loop import freeze_garbage
 from worker.config import WorkerConfig, parse_config
 from worker.engine import Engine
 from worker.startup.build import build_engine
-from worker.startup.sweep_cache import device_name
+from worker.startup.kept_files import device_name
 
 NUM_ACTS = 12
 REQUESTS_PER_ACT = 40

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from engine.calibration.cuts import Piece, Steps, cut_ways
 from engine.errors import NotDeterministic
 from engine.execution.model_runner import ModelRunner
 from engine.model.step_batch import StepBatch
@@ -23,22 +24,10 @@ from engine.starting import OnProgress, Phase, ignore_progress
 LENGTHS = (150, 37, 9)
 """Lengths of the sequences, if the model and the pool have room: over a tile of positions, under one, and a
 few. If contexts are summed in spans, the first sequence is two spans longer."""
-NUM_TAIL = 3
-"""Number of last tokens of a sequence that are decoded one by one."""
 _STRIDE = 7919
 _CHUNKS = ((64, 16, 3), (50, 5, 2))
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Tokens `begin` to `end` of a sequence, computed in one step."""
-
-    sequence: int
-    begin: int
-    end: int
-
-
-Steps = list[list[Piece]]
+_BESIDE = (20, 4)
+"""Sizes of the chunks that come while the first sequence is decoded."""
 
 
 def check_determinism(runner: ModelRunner, on_progress: OnProgress = ignore_progress) -> str:
@@ -49,7 +38,7 @@ def check_determinism(runner: ModelRunner, on_progress: OnProgress = ignore_prog
     """
     lengths = _lengths(runner)
     alone: Steps = [[Piece(sequence, 0, length)] for sequence, length in enumerate(lengths)]
-    ways = list(_ways(lengths))
+    ways = list(cut_ways(lengths, _CHUNKS, _BESIDE))
     total = len(alone) + sum(len(steps) for _, steps in ways)
     numbers = itertools.count(1)
 
@@ -87,43 +76,6 @@ def _lengths(runner: ModelRunner) -> list[int]:
     first, *others = LENGTHS
     lengths = (first + 2 * (runner.span or 0), *others)
     return [min(length, room, runner.model.facts.max_context) for length in lengths]
-
-
-def _ways(lengths: Sequence[int]) -> Iterator[tuple[str, Steps]]:
-    """Yield ways to cut the same tokens into steps, by name."""
-    for sizes in _CHUNKS:
-        named = ", ".join(map(str, sizes))
-        cuts = [
-            list(_cut(which, length, size))
-            for which, (length, size) in enumerate(zip(lengths, sizes, strict=True))
-        ]
-        yield f"in chunks of {named}, together", _together(cuts)
-    heads = [Piece(which, 0, length - _tail(length)) for which, length in enumerate(lengths)]
-    tails = [
-        [Piece(which, place, place + 1) for place in range(length - _tail(length), length)]
-        for which, length in enumerate(lengths)
-    ]
-    one_by_one = [*heads, *(piece for tail in tails for piece in tail)]
-    yield "token by token, alone", [[piece] for piece in one_by_one]
-    yield "token by token, together", [heads, *_together(tails)]
-    # The longest is decoded while the others' prompts are computed in chunks, in the reverse order.
-    chunks = _together([tails[0], list(_cut(1, lengths[1], 20)), list(_cut(2, lengths[2], 4))])
-    yield "decoded while chunks of others come", [[heads[0]], *(step[::-1] for step in chunks)]
-
-
-def _tail(length: int) -> int:
-    return min(NUM_TAIL, length - 1)
-
-
-def _cut(sequence: int, length: int, size: int) -> Iterator[Piece]:
-    for begin in range(0, length, size):
-        yield Piece(sequence, begin, min(begin + size, length))
-
-
-def _together(cuts: Sequence[Sequence[Piece]]) -> Steps:
-    """Put the next piece of every sequence into each step, while it has one."""
-    longest = max(len(pieces) for pieces in cuts)
-    return [[pieces[index] for pieces in cuts if index < len(pieces)] for index in range(longest)]
 
 
 def _run(

@@ -3,5 +3,6 @@
 command      parses the flags, checks the environment, reports the start, runs
 starting     reports the progress of the start
 build        builds the engine that the flags ask for
-sweep_cache  keeps what steps cost for the next start
+kept_files   files that are kept for the next start
+sweep_cache  keeps what steps cost
 """

@@ -8,27 +8,23 @@ If steps now take longer, perhaps only the start is busy: the cost model adapts 
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import platform
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 import torch
 
 from engine.calibration.sweep import Sweep
 from scheduling.cost.cost_model import Sample, StepShape, is_usable
+from worker.startup.kept_files import file_name, keep, kept
 
 log = structlog.get_logger()
 
 FORMAT = 1
 MAX_OVERSTATEMENT = 1.5
 """A stored sweep is thrown away if its small steps took this many times longer than they take now."""
-CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +47,7 @@ class SweepKey:
 
     @property
     def file_name(self) -> str:
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest() + ".json"
-
-
-def device_name(device: torch.device) -> str:
-    """Return the name of the processor and their number: a sweep is valid for no other."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{_processor()} x {os.cpu_count()}"
-
-
-def _processor() -> str:
-    try:
-        lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+        return file_name(asdict(self))
 
 
 def cached_sweep(
@@ -100,17 +79,10 @@ def cached_sweep(
 
 
 def _load(path: Path, key: SweepKey) -> list[Sample] | None:
-    try:
-        return _parse(path.read_text(encoding="utf-8"), key)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        log.warning("sweep_cache_ignored", path=str(path), reason=f"{type(error).__name__}: {error}")
-        return None
+    return kept(path, lambda document: _parse(document, key), "sweep_cache_ignored")
 
 
-def _parse(text: str, key: SweepKey) -> list[Sample]:
-    document = json.loads(text)
+def _parse(document: Any, key: SweepKey) -> list[Sample]:
     if document["format"] != FORMAT or document["key"] != asdict(key):
         raise ValueError("it belongs to another worker")
     samples = [(StepShape(*shape), float(seconds)) for *shape, seconds in document["samples"]]
@@ -120,15 +92,5 @@ def _parse(text: str, key: SweepKey) -> list[Sample]:
 
 
 def _store(path: Path, key: SweepKey, samples: list[Sample]) -> None:
-    """Write the file whole or not at all: another worker may read or write the same one."""
     rows = [[*shape.sizes, shape.num_decodes, seconds] for shape, seconds in samples]
-    text = json.dumps({"format": FORMAT, "key": asdict(key), "samples": rows})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=path.stem, delete=False
-        ) as file:
-            file.write(text)
-        Path(file.name).replace(path)
-    except OSError as error:
-        log.warning("sweep_not_cached", path=str(path), reason=str(error))
+    keep(path, {"format": FORMAT, "key": asdict(key), "samples": rows}, "sweep_not_cached")

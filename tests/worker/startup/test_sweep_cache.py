@@ -12,7 +12,8 @@ import torch
 from engine.calibration.sweep import Sweep
 from scheduling.cost.cost_model import Sample
 from tests.scheduling.cost.steps import DEMO, measure
-from worker.startup.sweep_cache import MAX_OVERSTATEMENT, SweepKey, cached_sweep, device_name
+from worker.startup.kept_files import device_name
+from worker.startup.sweep_cache import MAX_OVERSTATEMENT, SweepKey, cached_sweep
 
 KEY = SweepKey("weights", "a processor x 2", "torch.float32", False, 1, 16, 64, 8, 256, True, True, "avx2")
 
