@@ -13,8 +13,9 @@ In reading order:
     model        loading a model, and its attention over the KV blocks
     execution    one step: launched, replayed from graphs, post-processed, in a loop
     calibration  block counts, step costs and determinism, found out before the first request
+    proof        shows that a model off the list computes what transformers does
 
-Imports run one way: build → calibration → execution → model → kv → device → core. `execution` and `build`
-also import `sampling` and `speculation`, which import `device` and `core`. Every room but `core` may import
-`errors`, `starting` and `kernels`; none imports a service.
+Imports run one way: build → proof → calibration → execution → model → kv → device → core. `execution` and
+`build` also import `sampling` and `speculation`, which import `device` and `core`. Every room but `core` may
+import `errors`, `starting` and `kernels`; none imports a service.
 """

@@ -19,10 +19,11 @@ from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import BlockLayout, KVPool
-from engine.model.allow_list import read_config
+from engine.model.allow_list import Config, is_listed, read_config
 from engine.model.fingerprint import fingerprint
 from engine.model.model import Model, load_model
 from engine.model.quantised.quantisation import Quantisation
+from engine.proof.proving import Proof, load_proven
 from engine.sampling.device_sampler import warm_draws
 from engine.speculation import Speculation
 from engine.starting import OnProgress, Phase, ignore_progress
@@ -63,6 +64,10 @@ class EngineSettings:
     """
     speculation: Speculation = Speculation.NONE
     """Where drafts of the next tokens come from, which steps verify."""
+    prove_model: bool = False
+    """Whether a model of an architecture that is not listed is loaded, and proven unless `proof` is given."""
+    proof: Proof | None = None
+    """The proof that an earlier start made of the same model on this machine."""
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
 
@@ -81,6 +86,8 @@ class BuiltEngine:
     """A digest of the logits of known tokens; empty unless the engine is deterministic."""
     uses_native_ops: bool
     """Whether `kernels.native` computes some of its ops."""
+    proof: Proof | None
+    """The proof of its model; None for one of the list."""
 
 
 Measure = Callable[[ModelRunner, str], Sweep]
@@ -92,22 +99,13 @@ def build(
 ) -> BuiltEngine:
     """Build an engine, and call `on_progress` on the way. Without `measure` a sweep is run.
 
-    Raises ModelRefused for a model that cannot be served, ValueError for a setting that is not valid, and
-    NotDeterministic if a deterministic engine does not give the same bits on this machine.
+    Raises ModelRefused for a model that cannot be served, or not proven, ValueError for a setting that is not
+    valid, and NotDeterministic if a deterministic engine does not give the same bits on this machine.
     """
     on_progress(Phase.READING, 0, 0)
-    _check_model_fits(settings)
-    model = load_model(
-        settings.model,
-        settings.dtype,
-        settings.device,
-        deterministic=settings.deterministic,
-        fused=settings.fusion
-        and can_fuse(settings.device, settings.dtype, deterministic=settings.deterministic),
-        random_seed=settings.random_weights,
-        quantisation=settings.quantisation,
-        on_progress=on_progress,
-    )
+    config = read_config(settings.model, unlisted=settings.prove_model)
+    _check_model_fits(settings, config)
+    model, proof = _load(settings, config, on_progress)
     layout = model.block_layout(settings.block_size)
     num_blocks = _num_blocks(settings, model, layout)
     if settings.device.type == "cpu" and settings.available_bytes is not None:
@@ -148,7 +146,15 @@ def build(
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
     return BuiltEngine(
-        runner, loop, name, cost, tuple(swept.samples), grammars, determinism_digest, _uses_native_ops(model)
+        runner,
+        loop,
+        name,
+        cost,
+        tuple(swept.samples),
+        grammars,
+        determinism_digest,
+        _uses_native_ops(model),
+        proof,
     )
 
 
@@ -167,12 +173,34 @@ def native_library(device: torch.device) -> str:
     return "" if native is None else native.target.name
 
 
-def _check_model_fits(settings: EngineSettings) -> None:
+def _load(settings: EngineSettings, config: Config, on_progress: OnProgress) -> tuple[Model, Proof | None]:
+    """Load the model; one that is not listed comes with its proof."""
+    fused = settings.fusion and can_fuse(
+        settings.device, settings.dtype, deterministic=settings.deterministic
+    )
+    load = partial(
+        load_model,
+        settings.model,
+        settings.dtype,
+        settings.device,
+        deterministic=settings.deterministic,
+        random_seed=settings.random_weights,
+        quantisation=settings.quantisation,
+        unlisted=settings.prove_model,
+        on_progress=on_progress,
+    )
+    if is_listed(config):
+        return load(fused=fused), None
+    if settings.proof is not None:
+        return load(fused=settings.proof.is_fused), settings.proof
+    return load_proven(load, fused=fused, block_size=settings.block_size, on_progress=on_progress)
+
+
+def _check_model_fits(settings: EngineSettings, config: Config) -> None:
     """Raise ValueError if weights and pool are known not to fit. Drawn weights have no files to look at."""
     if settings.device.type != "cpu" or settings.available_bytes is None:
         return
     is_drawn = settings.random_weights is not None
-    config = read_config(settings.model)
     weights = 0 if is_drawn else loaded_bytes(settings.model, config, settings.dtype)
     pool = 0 if settings.num_blocks is not None else (settings.kv_memory_mb or CPU_MEBIBYTES) * MEBIBYTE
     check_model_fits(settings.model, settings.dtype, weights, pool, settings.available_bytes())

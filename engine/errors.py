@@ -3,6 +3,7 @@
 EngineError
 ├── FusionDiffers     a fused part does not compute the same as the part it replaces
 ├── ModelRefused      a model directory that cannot be served correctly
+│   └── NotProven     a part of the model does not compute what transformers' own does
 └── NotDeterministic  on this machine a token's logits depend on the rest of the step
 """
 
@@ -35,6 +36,22 @@ class ModelRefused(EngineError):
         self.field = field
         self.found = found
         self.accepted = accepted
+
+
+class NotProven(ModelRefused):
+    """`part` of the model, computed `way`, is further from transformers' own than tolerated."""
+
+    def __init__(self, directory: Path, part: str, way: str, difference: float, tolerance: float) -> None:
+        super().__init__(
+            directory,
+            part,
+            f"differs from transformers' own by {difference:.1e} of its length when computed {way}",
+            f"at most {tolerance:.1e}, a multiple of what rounding changes",
+        )
+        self.part = part
+        self.way = way
+        self.difference = difference
+        self.tolerance = tolerance
 
 
 class NotDeterministic(EngineError):

@@ -14,6 +14,8 @@ class Phase(enum.StrEnum):
     """Counted in bytes, which the worker looks up itself."""
     PREPARING = "preparing layers"
     """Quantising them, or choosing the tiles of deterministic products."""
+    COMPARING = "comparing with transformers"
+    """The proof of a model that is not on the list."""
     PROVING = "proving determinism"
     RECORDING = "recording decode steps"
     MEASURING = "measuring steps"

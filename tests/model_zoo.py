@@ -1,4 +1,4 @@
-"""Tiny random models of every family that is served, and transformers' own answer to compare with.
+"""Tiny random models of every listed family and of some others, and transformers' own answer to compare with.
 
     directory = build("gemma2", tmp_path / "gemma2", seed=1)
     expected = stock_generate(directory, prompt, num_tokens=10)
@@ -148,11 +148,40 @@ CASES: dict[str, Case] = {
     ),
     "olmo2": Case("olmo2"),
 }
+UNLISTED: dict[str, Case] = {
+    # Its embeddings and norms are scaled.
+    "gemma": Case("gemma"),
+    # Attention and MLP side by side, one product for query, key and value, a part of each head rotated.
+    "gpt_neox": Case("gpt_neox", _PLAIN_HEADS),
+    # Windows in three of four layers, the fourth without positions.
+    "cohere2": Case("cohere2", {"sliding_window": WINDOW}, window=True),
+    "olmoe": Case("olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
+    # Keys wider than values, both made of one latent.
+    "deepseek_v3": Case(
+        "deepseek_v3",
+        {
+            "head_dim": 8,
+            "num_key_value_heads": 4,
+            "q_lora_rank": 32,
+            "kv_lora_rank": 32,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 16,
+            "n_routed_experts": 4,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "first_k_dense_replace": 1,
+        },
+    ),
+}
+"""Served once they are proven."""
 
 
 def build(name: str, directory: Path, seed: int = 1) -> Path:
-    """Write the model directory of `CASES[name]`: config, float64 weights, tokenizer, chat template."""
-    case = CASES[name]
+    """Write the model directory of a case: config, float64 weights, tokenizer, chat template."""
+    case = (CASES | UNLISTED)[name]
     values = {key: value for key, value in (_BASE | case.config).items() if value is not None}
     if "sliding_window" in case.config:
         values["sliding_window"] = case.config["sliding_window"]

@@ -47,6 +47,8 @@ class WorkerConfig:
     cuda_graphs: bool
     random_weights: int | None
     """The seed to draw weights from, for measuring; None: the checkpoint's are read."""
+    prove_model: bool
+    """Whether a model that is not on the list is served, once it is proven."""
     quantisation: Quantisation
     fusion: bool
     """Whether the model's layers are fused on a GPU, where they fit."""
@@ -69,6 +71,8 @@ class WorkerConfig:
             )
         if self.deterministic and self.timed is not None:
             raise ValueError("--deterministic is set with --timed; accepted: a worker that computes")
+        if self.prove_model and self.timed is not None:
+            raise ValueError("--prove-model is set with --timed; accepted: a worker that computes")
         self._check_quantisation()
         if self.speculate is not Speculation.NONE and self.timed is not None:
             chosen = f"--speculate is {self.speculate.value}"
@@ -177,6 +181,12 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SEED",
         help="draw the weights instead of reading them, to measure; --model needs only config.json and "
         "tokenizer.json",
+    )
+    add(
+        "--prove-model",
+        action="store_true",
+        help="serve an architecture that is not on the list too, once this worker has shown that it computes "
+        "what transformers does",
     )
     add(
         "--quantisation",

@@ -93,6 +93,12 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     )
     add("--deterministic", action="store_true", help="compute the same bits whoever shares a step; slower")
     add(
+        "--prove-model",
+        action="store_true",
+        help="serve an architecture that is not on the list too, once each worker has shown that it computes "
+        "what transformers does",
+    )
+    add(
         "--quantisation",
         choices=QUANTISATIONS,
         help="what is kept in 8 bits; int8: weights of linear layers, kv8: keys and values, kvfp8: keys and "

@@ -41,8 +41,9 @@ class FleetSpec:
     to hand over its work; a fleet that stops waits for `stop_grace_s`. Without `run_dir` the logs go to the
     next number below `.baton/runs` in the checkout. `policy`, `placement` and `without_redis` default to
     those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
-    times. `deterministic` workers give the same bits whatever else is in a step. `quantisation` names what
-    all workers keep in 8 bits. `speculate` says where decode workers take drafts of the next tokens from.
+    times. `deterministic` workers give the same bits whatever else is in a step. Workers that `prove_model`
+    serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
+    8 bits. `speculate` says where decode workers take drafts of the next tokens from.
     """
 
     model: Path
@@ -59,6 +60,7 @@ class FleetSpec:
     without_redis: str | None = None
     timed: str | None = None
     deterministic: bool = False
+    prove_model: bool = False
     quantisation: str | None = None
     speculate: str | None = None
     threads: int | None = None
@@ -85,6 +87,8 @@ class FleetSpec:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
         if self.timed and (self.deterministic or self.quantisation not in {None, "none"}):
             raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
+        if self.timed and self.prove_model:
+            raise ValueError("prove_model is set with timed: timed workers compute nothing")
         if self.timed and self.speculate not in {None, "none"}:
             raise ValueError(f"speculate is {self.speculate!r} with timed: timed workers compute nothing")
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
@@ -209,6 +213,7 @@ def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> Pro
 def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own = ["--worker-id", name, *_listen(0), "--workers-per-host", str(spec.num_workers)]
     own += ["--deterministic"] if spec.deterministic else []
+    own += ["--prove-model"] if spec.prove_model else []
     own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
     own += _flags(speculate=spec.speculate) if kind_of(name) == "decode" else []
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)

@@ -1,7 +1,8 @@
 """A transformers model that serves: checked, loaded, quantised, fused, with attention over the KV pool.
 
     model           loads a model directory and holds its facts
-    allow_list      which models are served
+    allow_list      which models are served by name
+    unlisted        which other ones cannot be served, by their configuration
     checkpoint      checks that the files of a checkpoint are complete
     quantised       weights in 8 bits
     packed_linears  linear layers in bfloat16, in the order in which a CPU reads them
@@ -13,6 +14,6 @@
     fusion          fused modules in place of the model's own, where they fit
     deterministic   layers and attention whose bits do not depend on the other rows of a step
 
-Of the engine it imports `engine.kv`. Its own files import downwards: `model` → `deterministic`, `fusion` →
-`dry_run`, `cpu_attention`, `quantised`, `packed_linears` → `attention` → `step_batch`.
+Of the engine it imports `engine.kv`. Its own files import downwards: `model` → `deterministic`, `fusion`,
+`unlisted` → `dry_run`, `cpu_attention`, `quantised`, `packed_linears` → `attention` → `step_batch`.
 """

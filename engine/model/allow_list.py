@@ -1,4 +1,4 @@
-"""The models that are served: only those whose logits were shown to equal transformers' own.
+"""The architectures that are served by name: those whose logits were shown to equal transformers' own.
 
 Others might load and generate fluent but wrong text: ALiBi models never call the attention function, some
 RoPE types depend on the longest position of the whole batch, a quantised checkpoint needs kernels for it.
@@ -36,8 +36,16 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 Config = dict[str, Any]
 
 
-def read_config(directory: Path) -> Config:
-    """Read a model's config.json. Raises ModelRefused, naming the first field that is not accepted."""
+def is_listed(config: Config) -> bool:
+    """Return whether a model is served without a proof of its own."""
+    return config.get("model_type") in ARCHITECTURES
+
+
+def read_config(directory: Path, *, unlisted: bool = False) -> Config:
+    """Read a model's config.json; with `unlisted`, other architectures are accepted too.
+
+    Raises ModelRefused, naming the first field that is not accepted.
+    """
     if not directory.is_dir():
         raise ModelRefused(directory, "the path", "is not a directory", "a model directory with config.json")
     path = directory / "config.json"
@@ -51,14 +59,14 @@ def read_config(directory: Path) -> Config:
         raise ModelRefused(directory, "config.json", f"is not JSON ({error})", "a JSON object") from error
     if not isinstance(config, dict):
         raise ModelRefused(directory, "config.json", f"holds a {type(config).__name__}", "a JSON object")
+    if not unlisted and not is_listed(config):
+        accepted = f"{', '.join(ARCHITECTURES)}; --prove-model tries others"
+        raise ModelRefused(directory, "model_type", f"is {config.get('model_type')!r}", accepted)
     _check(directory, config)
     return config
 
 
 def _check(directory: Path, config: Config) -> None:
-    model_type = config.get("model_type")
-    if model_type not in ARCHITECTURES:
-        raise ModelRefused(directory, "model_type", f"is {model_type!r}", ", ".join(ARCHITECTURES))
     for field, rope_type in _rope_types(config):
         if rope_type not in ROPE_TYPES:
             raise ModelRefused(directory, field, f"is {rope_type!r}", ", ".join(ROPE_TYPES))

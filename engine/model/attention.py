@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
@@ -52,13 +53,16 @@ def paged_attention(
     s_aux: Tensor | None = None,
     **_ignored: Any,
 ) -> tuple[Tensor, None]:
-    """Attend with query [1, num_q_heads, T, D], key and value [1, num_kv_heads, T, D].
+    """Attend with query [1, num_q_heads, T, D], key [1, num_kv_heads, T, D], value [1, num_kv_heads, T, V].
 
-    Return [1, T, num_q_heads, D].
+    Return [1, T, num_q_heads, V]. Where values are narrower than keys, they are stored as wide as keys.
     """
     assert attention_mask is None, "a model built a mask that the paged pool cannot honour"
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer: Any = module.layer_idx
+    width = value.shape[-1]
+    if width < key.shape[-1]:
+        value = F.pad(value, (0, key.shape[-1] - width))
     output = step.attend(
         layer,
         query[0].transpose(0, 1),
@@ -66,7 +70,7 @@ def paged_attention(
         value[0].transpose(0, 1),
         Softmax(scale, sliding_window or None, softcap or None, s_aux),
     )
-    return output[None], None
+    return output[None, ..., :width], None
 
 
 class LayerOrder:

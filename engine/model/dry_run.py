@@ -14,6 +14,8 @@ from engine.model.attention import LayerOrder
 from kernels.paged_attention.arguments import Softmax
 
 DRY_RUN_TOKENS = 2
+STEP_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""Errors of a model's own code that takes its input for something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,9 @@ def dry_run(directory: Path, module: Any, device: torch.device) -> LayerFacts:
             ).logits
     except (AssertionError, TypeError) as error:
         raise _bypassed(directory, str(error)) from error
-    num_layers = module.config.num_hidden_layers
+    except STEP_ERRORS as error:
+        raise uncomputable(directory, "a step", error) from error
+    num_layers = getattr(module.config, "num_hidden_layers", None)
     if step.order.next_layer != num_layers:
         raise _bypassed(directory, f"{step.order.next_layer} of {num_layers} layers called it")
     if logits.shape[:2] != (1, 1):
@@ -65,6 +69,16 @@ def dry_run(directory: Path, module: Any, device: torch.device) -> LayerFacts:
             directory, "attention heads", f"are {sorted(step.shapes)}", "the same sizes in all layers"
         )
     return LayerFacts(num_q_heads, num_kv_heads, head_dim, tuple(step.softmaxes))
+
+
+def uncomputable(directory: Path, what: str, error: Exception) -> ModelRefused:
+    """Return the refusal of a model whose own code fails."""
+    return ModelRefused(
+        directory,
+        what,
+        f"cannot be computed ({type(error).__name__}: {error})",
+        "a model that takes tokens, and the position of each",
+    )
 
 
 def _bypassed(directory: Path, found: str) -> ModelRefused:

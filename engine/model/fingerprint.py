@@ -30,15 +30,28 @@ def fingerprint(
     """
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((layout.shape, str(layout.dtype), str(layout.stored))).encode())
+    _add_weights(digest, directory, random_seed, quantisation)
+    return digest.hexdigest()
+
+
+def weights_digest(directory: Path, random_seed: int | None, quantisation: Quantisation) -> str:
+    """Return a digest of config.json and weights, which can be told before they are loaded."""
+    digest = hashlib.blake2b(digest_size=16)
+    _add_weights(digest, directory, random_seed, quantisation)
+    return digest.hexdigest()
+
+
+def _add_weights(
+    digest: hashlib.blake2b, directory: Path, random_seed: int | None, quantisation: Quantisation
+) -> None:
     if quantisation is not Quantisation.NONE:
         digest.update(quantisation.value.encode())
     _add_file(digest, directory / "config.json")
     if random_seed is not None:
         digest.update(f"random weights {random_seed}".encode())
-        return digest.hexdigest()
+        return
     for path in sorted(directory.glob("*.safetensors")):
         _add_file(digest, path)
-    return digest.hexdigest()
 
 
 def _add_file(digest: hashlib.blake2b, path: Path) -> None:

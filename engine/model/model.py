@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from engine.errors import FusionDiffers, ModelRefused
 from engine.kv.kv_pool import BlockLayout
-from engine.model.allow_list import Config, read_config
+from engine.model.allow_list import Config, is_listed, read_config
 from engine.model.attention import ATTENTION, AttentionStep
 from engine.model.checkpoint import check_tokenizer, check_weights, tensor_names, weight_bytes
 from engine.model.deterministic.invariant_rows import make_rows_invariant
@@ -25,6 +26,7 @@ from engine.model.packed_linears import pack_linears
 from engine.model.quantised.compressed_tensors import loader, unpack_linears
 from engine.model.quantised.int8_weights import Quantised, quantise_linears, quantised_of
 from engine.model.quantised.quantisation import Quantisation
+from engine.model.unlisted import check_unlisted, check_windows
 from engine.starting import OnProgress, Phase, ignore_progress
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -94,6 +96,10 @@ class Model:
         return logits
 
 
+OnLoaded = Callable[[Any, ModelFacts, LayerFacts], None]
+"""Called with transformers' module once its weights are there, before any part of it is replaced."""
+
+
 def load_model(
     directory: Path,
     dtype: torch.dtype,
@@ -103,9 +109,11 @@ def load_model(
     fused: bool = False,
     random_seed: int | None = None,
     quantisation: Quantisation = Quantisation.NONE,
+    unlisted: bool = False,
+    on_loaded: OnLoaded | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Model:
-    """Load a model directory of the allow-list.
+    """Load a model directory of the allow-list; with `unlisted`, of any architecture that may fit.
 
     A `deterministic` model gives a token the same logits whatever else is in its step; on a GPU it cannot
     have experts. Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were
@@ -117,7 +125,9 @@ def load_model(
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
-    config = read_config(directory)
+    config = read_config(directory, unlisted=unlisted)
+    if not is_listed(config):
+        check_unlisted(directory, config)
     if quantisation.weights or (random_seed is None and config.get("quantization_config")):
         _check_int8(dtype, device, deterministic=deterministic)
     if quantisation.kv == "float8_e4m3fn":
@@ -139,6 +149,7 @@ def load_model(
         deterministic=deterministic,
         random_seed=random_seed,
         quantisation=quantisation,
+        on_loaded=on_loaded,
         on_progress=on_progress,
     )
     try:
@@ -174,6 +185,7 @@ def _load(
     fused: bool,
     random_seed: int | None,
     quantisation: Quantisation,
+    on_loaded: OnLoaded | None,
     on_progress: OnProgress,
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
@@ -182,7 +194,8 @@ def _load(
     else:
         module = _draw_module(directory, dtype, device, experts, random_seed)
     # Steps have no padding; some models would search each step for it, to warn.
-    module.config.pad_token_id = None
+    # Set past the checks of configs that do not let it be missing.
+    vars(module.config)["pad_token_id"] = None
     module.eval().requires_grad_(requires_grad=False)
     unpack_linears(directory, module, device)
     if quantisation.weights:
@@ -190,6 +203,11 @@ def _load(
     module.to(device)
     quantised = quantised_of(module)
     layers = dry_run(directory, module, device)
+    facts = _facts(directory, config, module, layers)
+    if not is_listed(config):
+        check_windows(directory, module.config, layers)
+    if on_loaded is not None:
+        on_loaded(module, facts, layers)
     stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
     if deterministic and fused:
         fused = stored is None and can_be_native(module, layers)
@@ -197,7 +215,6 @@ def _load(
         tile_rows(module, on_progress)
     elif deterministic and device.type != "cpu":
         make_rows_invariant(directory, module)
-    facts = _facts(directory, config, module, layers)
     fusion = fuse(module, layers, native=stored is None) if fused else NOT_FUSED
     if device.type == "cpu" and not deterministic:
         pack_linears(module)
@@ -256,7 +273,9 @@ def _facts(directory: Path, config: Config, module: Any, layers: LayerFacts) -> 
     loaded = module.config
     eos = module.generation_config.eos_token_id
     if eos is None:
-        eos = loaded.eos_token_id
+        eos = getattr(loaded, "eos_token_id", None)
+    if getattr(loaded, "max_position_embeddings", None) is None:
+        raise ModelRefused(directory, "max_position_embeddings", "is missing", "the longest context")
     eos_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
     return ModelFacts(
         directory=directory,

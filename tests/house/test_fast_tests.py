@@ -20,6 +20,7 @@ LEFT_OUT = {
     "engine/execution": "runs models",
     "engine/kv": "runs models",
     "engine/model": "runs models",
+    "engine/proof": "runs models",
     "engine/sampling": "runs models",
     "fleet": "starts fleets",
     "gateway": "starts processes and fleets",

@@ -29,6 +29,10 @@ from worker.config import parse_config, resolve_threads
         ("--worker-id=a b", "--worker-id is 'a b'; accepted: printable characters without space or colon"),
         ("--redis=localhost", "--redis is 'localhost'; accepted: a URL such as redis://127.0.0.1:6379/0"),
         (
+            "--prove-model --timed=demo-cpu",
+            "--prove-model is set with --timed; accepted: a worker that computes",
+        ),
+        (
             "--speculate=lookup --timed=demo-cpu",
             "--speculate is lookup with --timed; accepted: none, since nothing is computed",
         ),

@@ -5,4 +5,5 @@ starting     reports the progress of the start
 build        builds the engine that the flags ask for
 kept_files   files that are kept for the next start
 sweep_cache  keeps what steps cost
+proof_cache  keeps the proof of a model that is not on the list
 """

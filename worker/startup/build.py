@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from functools import partial
+
 import structlog
 import torch
 
@@ -10,15 +13,20 @@ from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
 from engine.execution.model_runner import ModelRunner
-from engine.model.allow_list import read_config
+from engine.model.allow_list import is_listed, read_config
+from engine.model.fingerprint import weights_digest
 from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.model import DTYPES
 from engine.model.quantised.int8_weights import Quantised
+from engine.proof.proving import Proof
+from engine.proof.versions import own_code
 from engine.starting import OnProgress, ignore_progress
 from services.process.limits import Cores, available_bytes, read_cores
 from worker.config import WorkerConfig
 from worker.engine import Computing, Engine
-from worker.startup.sweep_cache import SweepKey, cached_sweep, device_name
+from worker.startup.kept_files import device_name
+from worker.startup.proof_cache import ProofFile, ProofKey
+from worker.startup.sweep_cache import SweepKey, cached_sweep
 
 log = structlog.get_logger()
 
@@ -28,9 +36,10 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
     torch.set_num_threads(config.threads)
     _log_threads(config.threads, read_cores())
     device = resolve_device(config.device)
-    model_config = read_config(config.service.model)
+    model_config = read_config(config.service.model, unlisted=config.prove_model)
     choice = resolve_dtype(DTYPES.get(config.dtype), device, model_config)
     log.info("dtype", dtype=choice.name, reason=choice.reason, checkpoint=checkpoint_dtype(model_config))
+    proof_file = None if is_listed(model_config) else _proof_file(config, device, choice.name)
     settings = EngineSettings(
         model=config.service.model,
         dtype=choice.dtype,
@@ -47,9 +56,13 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
         speculation=config.speculate,
+        prove_model=config.prove_model,
+        proof=None if proof_file is None else proof_file.read(),
         available_bytes=available_bytes,
     )
-    built = build(settings, lambda runner, name: _measure(config, runner, name, on_progress), on_progress)
+    built = build(settings, partial(_measure, config, on_progress), on_progress)
+    if proof_file is not None:
+        _keep_proof(proof_file, built.proof, is_new=settings.proof is None)
     runner = built.runner
     _log_native_ops(built)
     if runner.model.fusion != NOT_FUSED:
@@ -104,7 +117,29 @@ def _log_quantisation(quantised: Quantised) -> None:
     )
 
 
-def _measure(config: WorkerConfig, runner: ModelRunner, name: str, on_progress: OnProgress) -> Sweep:
+def _proof_file(config: WorkerConfig, device: torch.device, dtype: str) -> ProofFile:
+    """Return the file for the proof of this worker's model, which is not on the list."""
+    key = ProofKey(
+        weights=weights_digest(config.service.model, config.random_weights, config.quantisation),
+        device=device_name(device),
+        dtype=dtype,
+        deterministic=config.deterministic,
+        fusion=config.fusion,
+        block_size=config.block_size,
+        native_ops=native_library(device),
+        code=own_code(),
+    )
+    return ProofFile(config.cache, key)
+
+
+def _keep_proof(file: ProofFile, proof: Proof | None, *, is_new: bool) -> None:
+    assert proof is not None, "a model off the list was built without a proof"
+    if is_new:
+        file.write(proof)
+    log.info("model_proven", proof="made now" if is_new else "found", path=str(file.path), **asdict(proof))
+
+
+def _measure(config: WorkerConfig, on_progress: OnProgress, runner: ModelRunner, name: str) -> Sweep:
     """Return what steps cost here: measured now, or by an earlier worker like this one."""
     seqs, budget = config.max_num_seqs, config.token_budget
     key = SweepKey(

@@ -50,6 +50,7 @@ def value(arguments: list[str], flag: str) -> str:
         ({"placement": "random"}, "placement is 'random': it must be one of disaggregated, aggregated"),
         ({"quantisation": "int3"}, "quantisation is 'int3': it must be one of none, int8"),
         ({"quantisation": "int8", "timed": "p"}, "quantisation is set with timed"),
+        ({"prove_model": True, "timed": "p"}, "prove_model is set with timed"),
         ({"speculate": "maybe"}, "speculate is 'maybe': it must be one of none, lookup"),
         ({"speculate": "lookup", "timed": "p"}, "speculate is 'lookup' with timed"),
         ({"policy": "fifo"}, "policy is 'fifo': it must be one of static, dynamic, orca"),
@@ -92,6 +93,13 @@ def test_only_decode_workers_are_told_to_guess() -> None:
     assert value(command(spec, "decode-0"), "--speculate") == "lookup"
     for name in ("router-0", "prefill-0"):
         assert "--speculate" not in command(spec, name)
+
+
+def test_only_workers_are_told_to_prove_their_model() -> None:
+    spec = FleetSpec(model=MODEL, prove_model=True)
+    for name in ("prefill-0", "decode-0"):
+        assert "--prove-model" in command(spec, name)
+    assert "--prove-model" not in command(spec, "router-0")
 
 
 def test_what_is_quantised_goes_to_workers_only() -> None:

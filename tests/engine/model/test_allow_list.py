@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.errors import ModelRefused
-from engine.model.allow_list import ARCHITECTURES, read_config
+from engine.model.allow_list import ARCHITECTURES, is_listed, read_config
 from tests import model_zoo
 
 
@@ -32,6 +32,12 @@ def test_any_other_architecture_is_refused(architecture: object, tmp_path: Path)
         ModelRefused, match=rf"model_type is {architecture!r}; accepted: gemma2, .*, qwen3_moe"
     ):
         read_config(write(tmp_path, {"model_type": architecture}))
+
+
+def test_unlisted_architectures_are_accepted_where_they_are_proven(tmp_path: Path) -> None:
+    config = {"model_type": "olmoe", "vocab_size": 97}
+    assert read_config(write(tmp_path, config), unlisted=True) == config
+    assert not is_listed(config)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@
 {{- fail (printf "pools.%s has the name of another part; accepted: any other name" $name) -}}
 {{- end -}}
 {{- range $flag, $value := $pool.flags -}}
-{{- if has $flag (list "policy" "timed" "block-size" "dtype" "quantisation" "deterministic" "random-weights") -}}
+{{- if has $flag (list "policy" "timed" "block-size" "dtype" "quantisation" "deterministic" "prove-model" "random-weights") -}}
 {{- fail (printf "pools.%s.flags.%s is set, but all workers of a fleet must share it; accepted: fleet.flags.%s" $name $flag $flag) -}}
 {{- end -}}
 {{- end -}}
