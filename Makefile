@@ -237,6 +237,10 @@ $(PROTO_READY): requirements/proto.lock | $(READY)
 docs: $(READY) ## generate docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m tools.document
 
+.PHONY: models
+models: $(READY) ## try every causal model type of transformers with a tiny model, and write docs/models.md; takes two minutes
+	$(BIN)/python -m tools.try_models
+
 .PHONY: bench
 bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
 	$(BIN)/python -m benchmarks bench $(BENCH_ARGS)

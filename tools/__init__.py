@@ -2,6 +2,7 @@
 
 - `house`: measure the structure of the code; `document`: generate the lists of flags and metrics
 - `make_profile`: measure this machine for the simulator; `train_demo_model`: make the demo checkpoint
+- `try_models`: try every model type of transformers, and list which are served
 - `minimal_root`: copy what an image needs while it is built; `lint_chart`: render and validate the Helm chart
 
 They may import any package of the project; no package imports them, only tests.
