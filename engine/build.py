@@ -193,7 +193,14 @@ def _load(settings: EngineSettings, config: Config, on_progress: OnProgress) -> 
         return load(fused=fused), None
     if settings.proof is not None:
         return load(fused=settings.proof.is_fused), settings.proof
-    return load_proven(load, fused=fused, block_size=settings.block_size, on_progress=on_progress)
+    on_gpu = settings.device.type == "cuda"
+    return load_proven(
+        load,
+        fused=fused,
+        block_size=settings.block_size,
+        free_bytes=CudaMemory(settings.device).free_bytes if on_gpu else settings.available_bytes,
+        on_progress=on_progress,
+    )
 
 
 def _check_model_fits(settings: EngineSettings, config: Config) -> None:

@@ -21,35 +21,36 @@ class Piece:
 Steps = list[list[Piece]]
 
 
-def cut_ways(
-    lengths: Sequence[int], chunks: Sequence[Sequence[int]], beside: Sequence[int]
-) -> Iterator[tuple[str, Steps]]:
-    """Yield ways to cut sequences of these lengths into steps, by name.
-
-    Each of `chunks` has a size for every sequence. `beside` has one for every sequence but the first, for
-    chunks that come while the first is decoded.
-    """
-    for sizes in chunks:
-        named = ", ".join(map(str, sizes))
-        yield f"in chunks of {named}, together", in_chunks(lengths, sizes)
-    heads = [Piece(which, 0, length - _tail(length)) for which, length in enumerate(lengths)]
-    tails = [
-        [Piece(which, place, place + 1) for place in range(length - _tail(length), length)]
-        for which, length in enumerate(lengths)
-    ]
-    one_by_one = [*heads, *(piece for tail in tails for piece in tail)]
-    yield "token by token, alone", [[piece] for piece in one_by_one]
-    yield "token by token, together", [heads, *_together(tails)]
-    # The longest is decoded while the others' prompts are computed in chunks, in the reverse order.
-    others = [list(_cut(which, lengths[which], size)) for which, size in enumerate(beside, start=1)]
-    decoded = _together([tails[0], *others])
-    yield "decoded while chunks of others come", [[heads[0]], *(step[::-1] for step in decoded)]
-
-
 def in_chunks(lengths: Sequence[int], sizes: Sequence[int]) -> Steps:
     """Cut each sequence into chunks of its size; a step has the next chunk of every sequence."""
     cuts = zip(lengths, sizes, strict=True)
     return _together([list(_cut(which, length, size)) for which, (length, size) in enumerate(cuts)])
+
+
+def token_by_token(lengths: Sequence[int], *, together: bool) -> Steps:
+    """Compute all but the last tokens in the first step or steps, and then those one by one."""
+    heads, tails = _heads(lengths), _tails(lengths)
+    if together:
+        return [heads, *_together(tails)]
+    return [[piece] for piece in [*heads, *(piece for tail in tails for piece in tail)]]
+
+
+def decoded_beside(lengths: Sequence[int], sizes: Sequence[int]) -> Steps:
+    """Decode the first sequence while the others come in chunks of these sizes, in the reverse order."""
+    others = [list(_cut(which, lengths[which], size)) for which, size in enumerate(sizes, start=1)]
+    decoded = _together([_tails(lengths)[0], *others])
+    return [[_heads(lengths)[0]], *(step[::-1] for step in decoded)]
+
+
+def _heads(lengths: Sequence[int]) -> list[Piece]:
+    return [Piece(which, 0, length - _tail(length)) for which, length in enumerate(lengths)]
+
+
+def _tails(lengths: Sequence[int]) -> list[list[Piece]]:
+    return [
+        [Piece(which, place, place + 1) for place in range(length - _tail(length), length)]
+        for which, length in enumerate(lengths)
+    ]
 
 
 def _tail(length: int) -> int:

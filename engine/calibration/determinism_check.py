@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engine.calibration.cuts import Piece, Steps, cut_ways
+from engine.calibration.cuts import Piece, Steps, decoded_beside, in_chunks, token_by_token
 from engine.errors import NotDeterministic
 from engine.execution.model_runner import ModelRunner
 from engine.model.step_batch import StepBatch
@@ -38,7 +38,7 @@ def check_determinism(runner: ModelRunner, on_progress: OnProgress = ignore_prog
     """
     lengths = _lengths(runner)
     alone: Steps = [[Piece(sequence, 0, length)] for sequence, length in enumerate(lengths)]
-    ways = list(cut_ways(lengths, _CHUNKS, _BESIDE))
+    ways = _ways(lengths)
     total = len(alone) + sum(len(steps) for _, steps in ways)
     numbers = itertools.count(1)
 
@@ -76,6 +76,20 @@ def _lengths(runner: ModelRunner) -> list[int]:
     first, *others = LENGTHS
     lengths = (first + 2 * (runner.span or 0), *others)
     return [min(length, room, runner.model.facts.max_context) for length in lengths]
+
+
+def _ways(lengths: Sequence[int]) -> list[tuple[str, Steps]]:
+    """Return ways to cut the same tokens into steps, by name."""
+    chunks = [
+        (f"in chunks of {', '.join(map(str, sizes))}, together", in_chunks(lengths, sizes))
+        for sizes in _CHUNKS
+    ]
+    return [
+        *chunks,
+        ("token by token, alone", token_by_token(lengths, together=False)),
+        ("token by token, together", token_by_token(lengths, together=True)),
+        ("decoded while chunks of others come", decoded_beside(lengths, _BESIDE)),
+    ]
 
 
 def _run(

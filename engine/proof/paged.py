@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from engine.calibration.cuts import Piece, Steps, cut_ways, in_chunks
+from engine.calibration.cuts import Piece, Steps, decoded_beside, in_chunks, token_by_token
 from engine.execution.model_runner import ModelRunner
 from engine.model.step_batch import StepBatch
 from engine.proof.layers import Layers, watched
@@ -16,7 +16,7 @@ from engine.proof.sequences import Sequences
 from engine.proof.stock import LOGITS, Outputs
 
 _WHOLE = (1 << 20,) * 4
-_CHUNKS = ((64, 16, 3, 5), (50, 5, 2, 24), (7, 37, 9, 11))
+_CHUNKS = ((64, 16, 3, 5), (33, 5, 2, 24))
 _BESIDE = (20, 4, 7)
 """Sizes of chunks for each sequence of `engine.proof.sequences`; the last: for each but the first."""
 
@@ -32,10 +32,20 @@ class Way:
 
 def make_ways(lengths: Sequence[int]) -> list[Way]:
     """Return the ways in which sequences of these lengths are computed."""
-    alone = [Way("alone", [[piece] for piece in in_chunks(lengths, _WHOLE)[0]])]
-    cut = [Way(name, steps) for name, steps in cut_ways(lengths, _CHUNKS, _BESIDE)]
+    (whole,) = in_chunks(lengths, _WHOLE)
+    chunks = [
+        Way(f"in chunks of {', '.join(map(str, sizes))}, together", in_chunks(lengths, sizes))
+        for sizes in _CHUNKS
+    ]
     resumed = in_chunks(lengths, _CHUNKS[0])
-    return [*alone, *cut, Way("resumed in other blocks", resumed, len(resumed) // 2)]
+    return [
+        Way("alone", [[piece] for piece in whole]),
+        *chunks,
+        Way("token by token, alone", token_by_token(lengths, together=False)),
+        Way("token by token, together", token_by_token(lengths, together=True)),
+        Way("decoded while chunks of others come", decoded_beside(lengths, _BESIDE)),
+        Way("resumed in other blocks", resumed, len(resumed) // 2),
+    ]
 
 
 def num_blocks_for(lengths: Sequence[int], block_size: int) -> int:

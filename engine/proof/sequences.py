@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.model.model import ModelFacts
 
-LENGTHS = (140, 37, 9)
+LENGTHS = (100, 37, 9)
 """Lengths of the sequences from position 0, if the context is long enough: over several blocks, over one or
 two, and less than one."""
 NUM_FAR = 24

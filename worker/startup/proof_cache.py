@@ -51,4 +51,4 @@ class ProofFile:
             raise ValueError("it belongs to another worker")
         fields = document["proof"]
         numbers = (float(fields[name]) for name in ("difference", "noise", "seconds"))
-        return Proof(bool(fields["is_fused"]), *numbers)
+        return Proof(bool(fields["is_fused"]), bool(fields["in_float32"]), *numbers)

@@ -14,6 +14,7 @@ from transformers.models.gemma import modeling_gemma
 
 from engine.errors import ModelRefused, NotProven
 from engine.model.model import Model, load_model
+from engine.proof import proving
 from engine.proof.proving import Proof, load_proven
 from engine.starting import OnProgress, Phase, ignore_progress
 from tests import model_zoo
@@ -38,10 +39,11 @@ def prove(
     *,
     fused: bool = False,
     deterministic: bool = False,
+    free_bytes: Callable[[], int] | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> tuple[Model, Proof]:
     load = partial(load_model, directory, dtype, CPU, deterministic=deterministic, unlisted=True)
-    return load_proven(load, fused=fused, block_size=4, on_progress=on_progress)
+    return load_proven(load, fused=fused, block_size=4, free_bytes=free_bytes, on_progress=on_progress)
 
 
 @pytest.mark.parametrize("name", model_zoo.UNLISTED)
@@ -56,11 +58,15 @@ def test_a_proven_model_s_tokens_are_those_of_stock_generate(name: str, zoo: Zoo
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["gemma", "cohere2", "gpt_oss", "llama_tied"])
 def test_correct_models_are_proven_in_other_dtypes(name: str, dtype: torch.dtype, zoo: Zoo) -> None:
-    if (name, dtype) == ("gpt_oss", torch.bfloat16):
-        with pytest.raises(ModelRefused, match=r"of their length when .*; --dtype float32 rounds less"):
-            prove(zoo(name), dtype)
-    else:
-        prove(zoo(name), dtype)
+    _, proof = prove(zoo(name), dtype)
+    assert proof.in_float32
+
+
+def test_noise_that_would_hide_a_wrong_model_is_refused(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proving, "MAX_NOISE", 0.01)
+    with pytest.raises(ModelRefused, match=r"change by .* of their length .*; --dtype float32 rounds less"):
+        prove(zoo("gemma"), torch.bfloat16, free_bytes=lambda: 1000)
+    prove(zoo("gemma"), torch.bfloat16)
 
 
 @pytest.mark.parametrize(("fused", "deterministic"), [(False, True), (True, False), (True, True)])
@@ -82,17 +88,39 @@ def scaled_attention(factor: float, layer: int) -> Callable[..., Any]:
     return attend
 
 
-@pytest.mark.parametrize(
-    ("dtype", "factor"), [(torch.float64, 1.001), (torch.float32, 1.001), (torch.bfloat16, 1.5)], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_another_scale_of_attention_is_found_in_its_layer(
-    dtype: torch.dtype, factor: float, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(modeling_gemma, "eager_attention_forward", scaled_attention(factor, 2))
+    monkeypatch.setattr(modeling_gemma, "eager_attention_forward", scaled_attention(1.001, 2))
     with pytest.raises(NotProven, match=r"model\.layers\.2 differs .* computed alone; accepted: ") as refusal:
         prove(zoo("gemma"), dtype)
     assert refusal.value.part == "model.layers.2"
     assert refusal.value.difference > refusal.value.tolerance > 0
+
+
+def test_bfloat16_hides_small_faults_where_float32_does_not_fit(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modeling_gemma, "eager_attention_forward", scaled_attention(1.001, 2))
+    _, proof = prove(zoo("gemma"), torch.bfloat16, free_bytes=lambda: 1000)
+    assert not proof.in_float32
+    monkeypatch.setattr(modeling_gemma, "eager_attention_forward", scaled_attention(1.5, 2))
+    with pytest.raises(NotProven) as refusal:
+        prove(zoo("gemma"), torch.bfloat16, free_bytes=lambda: 1000)
+    assert refusal.value.part == "model.layers.2"
+
+
+def test_the_weights_are_the_same_after_a_proof_in_float32(zoo: Zoo) -> None:
+    model, proof = prove(zoo("gemma"), torch.bfloat16)
+    plain = load_model(zoo("gemma"), torch.bfloat16, CPU, unlisted=True)
+    assert proof.in_float32
+    ours, theirs = model.module.state_dict(), plain.module.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert {name: tensor.dtype for name, tensor in ours.items()} == {
+        name: tensor.dtype for name, tensor in theirs.items()
+    }
 
 
 def test_a_wrong_fused_model_is_proven_with_its_own_modules(
@@ -140,9 +168,10 @@ def test_code_that_fails_on_blocks_is_refused(zoo: Zoo, monkeypatch: pytest.Monk
         prove(zoo("gemma"))
 
 
-def test_progress_counts_up_to_every_step(zoo: Zoo) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_progress_counts_up_to_every_step(dtype: torch.dtype, zoo: Zoo) -> None:
     told: list[tuple[Phase, int, int]] = []
-    prove(zoo("gemma"), on_progress=lambda *progress: told.append(progress))
+    prove(zoo("gemma"), dtype, on_progress=lambda *progress: told.append(progress))
     counts = [(done, total) for phase, done, total in told if phase is Phase.COMPARING]
     total = counts[0][1]
     assert counts == [(done, total) for done in range(total + 1)]

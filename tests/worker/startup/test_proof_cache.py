@@ -22,7 +22,7 @@ from worker.startup.build import build_engine
 from worker.startup.proof_cache import ProofFile, ProofKey
 
 KEY = ProofKey("weights", "a processor x 2", "float32", False, True, 16, "avx2", "code")
-PROOF = Proof(is_fused=True, difference=1e-6, noise=2e-6, seconds=3.5)
+PROOF = Proof(is_fused=True, in_float32=True, difference=1e-6, noise=2e-6, seconds=3.5)
 
 
 @pytest.fixture(scope="module")
