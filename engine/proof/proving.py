@@ -150,7 +150,7 @@ def _check_noise(facts: ModelFacts, stock: Stock) -> None:
 def _distance(facts: ModelFacts, stock: Stock, found: Outputs, way: str) -> float:
     """Return the largest distance of logits. Raises NotProven for the first output that is too far away."""
     for part, rows in found.items():
-        worst = excess(distances(rows, stock.outputs[part]), stock.noise[part])
+        worst = excess(distances(rows, stock.outputs[part]), stock.noise[part], is_mixture=stock.is_mixture)
         if worst is not None:
             raise NotProven(facts.directory, part, way, worst.difference, worst.tolerance)
     return float(distances(found[LOGITS], stock.outputs[LOGITS]).max())

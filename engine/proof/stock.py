@@ -34,6 +34,8 @@ class Stock:
     sequences: Sequences
     outputs: Outputs
     noise: dict[str, Tensor]
+    is_mixture: bool
+    """Whether the model has experts."""
 
 
 @torch.inference_mode()
@@ -53,7 +55,11 @@ def run_stock(module: Any, facts: ModelFacts, sequences: Sequences, step_done: C
             for name, rows in outputs.items():
                 noise[name] = torch.maximum(noise[name], distances(moved[name], rows))
             step_done()
-    return Stock(sequences, outputs, noise)
+    return Stock(sequences, outputs, noise, _has_experts(module))
+
+
+def _has_experts(module: Any) -> bool:
+    return any("expert" in f"{name} {type(part).__name__}".lower() for name, part in module.named_modules())
 
 
 @contextmanager

@@ -7,9 +7,14 @@ import math
 import pytest
 import torch
 
-from engine.proof.tolerance import FACTOR, distances, excess
+from engine.proof.tolerance import FACTOR, MIXED, Excess, distances
+from engine.proof.tolerance import excess as excess_of
 
 NOISE = torch.full((10,), 1e-6, dtype=torch.float64)
+
+
+def excess(differences: torch.Tensor, noise: torch.Tensor, *, is_mixture: bool = False) -> Excess | None:
+    return excess_of(differences, noise, is_mixture=is_mixture)
 
 
 def with_row(value: float, row: int = 3) -> torch.Tensor:
@@ -50,6 +55,15 @@ def test_rows_may_jump_where_transformers_own_do() -> None:
     noise = with_row(1.0, row=0)
     assert excess(with_row(1.0), noise) is None
     assert excess(torch.full((10,), 1.0, dtype=torch.float64), noise) is not None
+
+
+def test_a_few_rows_of_a_mixture_may_jump_where_none_of_transformers_do() -> None:
+    differences = NOISE.clone()
+    differences[:MIXED] = 1.0
+    assert excess(differences, NOISE, is_mixture=True) is None
+    assert excess(differences, NOISE) is not None
+    differences[MIXED] = 1.0
+    assert excess(differences, NOISE, is_mixture=True) is not None
 
 
 def test_noise_that_is_not_a_number_accepts_nothing() -> None:
