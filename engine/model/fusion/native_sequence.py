@@ -9,7 +9,16 @@ from torch import Tensor, nn
 
 from engine.model.attention import RotatingStep
 from engine.model.dry_run import LayerFacts
-from engine.model.fusion.modules import Attention, GatedMlp, Layer, LayerSequence, Norm, Rotation, Scale
+from engine.model.fusion.modules import (
+    Attention,
+    GatedMlp,
+    Layer,
+    LayerSequence,
+    Norm,
+    Product,
+    Rotation,
+    Scale,
+)
 from engine.model.fusion.structure import activation_of, is_gated, misfit
 from engine.model.packed_linears import PanelLinear
 from kernels.checks import MAX_HEAD_DIM
@@ -54,7 +63,7 @@ def can_be_native(module: Any, layers: LayerFacts) -> bool:
     activation = activation_of(module.config)
     if not all(is_gated(layer.mlp, activation) for layer in module.model.layers):
         return False
-    linears = [each for each in module.modules() if isinstance(each, nn.Linear)]
+    linears = [each for each in module.modules() if isinstance(each, Product)]
     return all(type(each) is nn.Linear and fits(each.in_features, each.weight.dtype) for each in linears)
 
 

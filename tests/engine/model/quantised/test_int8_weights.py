@@ -103,6 +103,14 @@ def test_a_deterministic_model_may_be_quantised(
     torch.testing.assert_close(logits_of(same), logits_of(load_int8(zoo(name), dtype)), rtol=0.1, atol=0.3)
 
 
+def test_a_deterministic_int8_model_keeps_its_own_layers(zoo: Callable[[str], Path]) -> None:
+    """Native ops do not compute int8 layers, and nothing else fuses deterministic ones."""
+    cpu, int8 = torch.device("cpu"), Quantisation.INT8
+    model = load_model(zoo("llama"), torch.float32, cpu, deterministic=True, fused=True, quantisation=int8)
+    assert not model.is_fused
+    check_determinism(ModelRunner(model, poisoned_pool(model, BLOCK_SIZE, 160)))
+
+
 def test_what_int8_products_do_not_take_is_refused(zoo: Callable[[str], Path]) -> None:
     with pytest.raises(ValueError, match=r"dtype is torch.float64 with int8 weights; accepted: float32"):
         load_int8(zoo("llama"), torch.float64)
