@@ -19,7 +19,7 @@ from engine.proof.exact import bytes_added, in_float32
 from engine.proof.layers import decoder_layers
 from engine.proof.paged import PagedRun, make_ways, num_blocks_for
 from engine.proof.sequences import Sequences, make_sequences
-from engine.proof.stock import LOGITS, NUM_RUNS, Outputs, Stock, run_stock
+from engine.proof.stock import LOGITS, NUM_RUNS, Outputs, Stock, own_experts, run_stock
 from engine.proof.tolerance import MAX_NOISE, distances, excess
 from engine.starting import OnProgress, Phase, ignore_progress
 
@@ -96,7 +96,7 @@ class _Prover:
         self._step_done = lambda: self._on_progress(Phase.COMPARING, next(numbers), num_rounds * num_steps)
         self._on_progress(Phase.COMPARING, 0, num_rounds * num_steps)
         if num_rounds == 2:
-            with in_float32(module):
+            with in_float32(module), own_experts(module):
                 exact = Model(facts, module, torch.float32, next(module.parameters()).device)
                 self._compare(exact, self._run_stock(module, facts, sequences))
         self._stock = self._run_stock(module, facts, sequences)

@@ -45,7 +45,7 @@ def run_stock(module: Any, facts: ModelFacts, sequences: Sequences, step_done: C
     Calls `step_done` NUM_RUNS times.
     """
     layers = decoder_layers(facts, module)
-    with _own_parts(module):
+    with own_experts(module), _own_attention(module):
         outputs = _compute(module, layers, sequences)
         step_done()
         noise = {name: torch.zeros(len(rows), dtype=torch.float64) for name, rows in outputs.items()}
@@ -63,18 +63,26 @@ def _has_experts(module: Any) -> bool:
 
 
 @contextmanager
-def _own_parts(module: Any) -> Iterator[None]:
-    """Let the model use its own attention, and its own loop over experts if it has any."""
+def own_experts(module: Any) -> Iterator[None]:
+    """Let the model use its own loop over experts, if it has any."""
     experts = getattr(module.config, "_experts_implementation", None)
+    if experts is None:
+        yield
+        return
+    module.set_experts_implementation(OWN)
+    try:
+        yield
+    finally:
+        module.set_experts_implementation(experts)
+
+
+@contextmanager
+def _own_attention(module: Any) -> Iterator[None]:
     module.set_attn_implementation(OWN)
-    if experts is not None:
-        module.set_experts_implementation(OWN)
     try:
         yield
     finally:
         module.set_attn_implementation(ATTENTION)
-        if experts is not None:
-            module.set_experts_implementation(experts)
 
 
 def _compute(module: Any, layers: Layers, sequences: Sequences) -> Outputs:

@@ -69,9 +69,19 @@ def test_noise_that_would_hide_a_wrong_model_is_refused(zoo: Zoo, monkeypatch: p
     prove(zoo("gemma"), torch.bfloat16)
 
 
-@pytest.mark.parametrize(("fused", "deterministic"), [(False, True), (True, False), (True, True)])
-def test_a_model_is_proven_as_it_is_served(fused: bool, deterministic: bool, zoo: Zoo) -> None:
-    model, proof = prove(zoo("gemma"), torch.float32, fused=fused, deterministic=deterministic)
+@pytest.mark.parametrize(
+    ("name", "dtype", "fused", "deterministic"),
+    [
+        ("gemma", torch.float32, False, True),
+        ("gemma", torch.float32, True, False),
+        ("gemma", torch.float32, True, True),
+        ("olmoe", torch.bfloat16, False, True),
+    ],
+)
+def test_a_model_is_proven_as_it_is_served(
+    name: str, dtype: torch.dtype, fused: bool, deterministic: bool, zoo: Zoo
+) -> None:
+    model, proof = prove(zoo(name), dtype, fused=fused, deterministic=deterministic)
     assert proof.is_fused is model.is_fused
     assert model.is_fused is fused
 
