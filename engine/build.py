@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.model.adapters.checkpoint import read_adapter
 from engine.model.allow_list import read_config
 from engine.model.fingerprint import fingerprint
 from engine.model.model import Model, load_model
@@ -63,6 +64,8 @@ class EngineSettings:
     """
     speculation: Speculation = Speculation.NONE
     """Where drafts of the next tokens come from, which steps verify."""
+    adapters: tuple[tuple[str, Path], ...] = ()
+    """The name of each LoRA adapter, and the folder of its files."""
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
 
@@ -81,6 +84,8 @@ class BuiltEngine:
     """A digest of the logits of known tokens; empty unless the engine is deterministic."""
     uses_native_ops: bool
     """Whether `kernels.native` computes some of its ops."""
+    adapters: Mapping[str, str]
+    """The digest of each LoRA adapter, by its name."""
 
 
 Measure = Callable[[ModelRunner, str], Sweep]
@@ -92,10 +97,11 @@ def build(
 ) -> BuiltEngine:
     """Build an engine, and call `on_progress` on the way. Without `measure` a sweep is run.
 
-    Raises ModelRefused for a model that cannot be served, ValueError for a setting that is not valid, and
-    NotDeterministic if a deterministic engine does not give the same bits on this machine.
+    Raises ModelRefused or AdapterRefused for what cannot be served, ValueError for a setting that is not
+    valid, and NotDeterministic if a deterministic engine does not give the same bits on this machine.
     """
     on_progress(Phase.READING, 0, 0)
+    adapters = [read_adapter(name, path) for name, path in settings.adapters]
     _check_model_fits(settings)
     model = load_model(
         settings.model,
@@ -106,6 +112,7 @@ def build(
         and can_fuse(settings.device, settings.dtype, deterministic=settings.deterministic),
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
+        adapters=adapters,
         on_progress=on_progress,
     )
     layout = model.block_layout(settings.block_size)
@@ -144,11 +151,20 @@ def build(
         cost=cost,
         deterministic=settings.deterministic,
         speculates=settings.speculation is Speculation.LOOKUP,
+        adapters={} if model.adapters is None else model.adapters.slots,
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
     return BuiltEngine(
-        runner, loop, name, cost, tuple(swept.samples), grammars, determinism_digest, _uses_native_ops(model)
+        runner,
+        loop,
+        name,
+        cost,
+        tuple(swept.samples),
+        grammars,
+        determinism_digest,
+        _uses_native_ops(model),
+        {} if model.adapters is None else model.adapters.digests,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,9 @@ from torch import Tensor
 
 from engine.errors import FusionDiffers, ModelRefused
 from engine.kv.kv_pool import BlockLayout
+from engine.model.adapters.attaching import Adapters, attach, linear_sizes
+from engine.model.adapters.checkpoint import AdapterFiles
+from engine.model.adapters.grouping import AdapterGroup
 from engine.model.allow_list import Config, read_config
 from engine.model.attention import ATTENTION, AttentionStep
 from engine.model.checkpoint import check_tokenizer, check_weights, tensor_names, weight_bytes
@@ -67,6 +71,8 @@ class Model:
     """The dtype that keys and values are stored in, if it is not `dtype`."""
     fusion: FusionReport = NOT_FUSED
     """The modules that were replaced by fused ones."""
+    adapters: Adapters | None = None
+    """The LoRA adapters beside its linear layers, if it has any."""
 
     @property
     def is_fused(self) -> bool:
@@ -80,9 +86,26 @@ class Model:
 
     @torch.inference_mode()
     def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        logit_rows: Tensor,
+        step: AttentionStep,
+        adapter_groups: tuple[AdapterGroup, ...] = (),
+    ) -> Tensor:
+        """Run token_ids and positions [T]; return logits [R, vocab_size] of logit_rows [R].
+
+        Tokens in `adapter_groups` have the adapter of their group.
+        """
+        if not adapter_groups:
+            return self._forward(token_ids, positions, logit_rows, step)
+        assert self.adapters is not None, "rows have an adapter, and the model has none"
+        with self.adapters.step.running(adapter_groups):
+            return self._forward(token_ids, positions, logit_rows, step)
+
+    def _forward(
         self, token_ids: Tensor, positions: Tensor, logit_rows: Tensor, step: AttentionStep
     ) -> Tensor:
-        """Run token_ids and positions [T]; return logits [R, vocab_size] of logit_rows [R]."""
         output = self.module(
             input_ids=token_ids[None],
             position_ids=positions[None],
@@ -103,6 +126,7 @@ def load_model(
     fused: bool = False,
     random_seed: int | None = None,
     quantisation: Quantisation = Quantisation.NONE,
+    adapters: Sequence[AdapterFiles] = (),
     on_progress: OnProgress = ignore_progress,
 ) -> Model:
     """Load a model directory of the allow-list.
@@ -111,12 +135,15 @@ def load_model(
     have experts. Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were
     checked to compute the same; those of a deterministic one only if native ops compute all of them. With a
     `random_seed`, weights are drawn on the device and none are read, for measuring. `on_progress` gets the
-    number of bytes to read.
+    number of bytes to read. With `adapters`, tokens may have one of them; such a model is not deterministic.
 
-    Raises ModelRefused, naming the field that is not accepted, and ValueError for settings that do not fit.
+    Raises ModelRefused or AdapterRefused, naming the field that is not accepted, and ValueError for settings
+    that do not fit.
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
+    if deterministic and adapters:
+        raise ValueError("deterministic with adapters; accepted: one of the two")
     config = read_config(directory)
     if quantisation.weights or (random_seed is None and config.get("quantization_config")):
         _check_int8(dtype, device, deterministic=deterministic)
@@ -139,6 +166,7 @@ def load_model(
         deterministic=deterministic,
         random_seed=random_seed,
         quantisation=quantisation,
+        adapters=adapters,
         on_progress=on_progress,
     )
     try:
@@ -174,6 +202,7 @@ def _load(
     fused: bool,
     random_seed: int | None,
     quantisation: Quantisation,
+    adapters: Sequence[AdapterFiles],
     on_progress: OnProgress,
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
@@ -198,10 +227,15 @@ def _load(
     elif deterministic and device.type != "cpu":
         make_rows_invariant(directory, module)
     facts = _facts(directory, config, module, layers)
+    sizes = linear_sizes(module) if adapters else {}
     fusion = fuse(module, layers, native=stored is None) if fused else NOT_FUSED
     if device.type == "cpu" and not deterministic:
         pack_linears(module)
-    return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion)
+    attached = None
+    if adapters:
+        attached = Adapters(adapters)
+        attach(module, attached, sizes, dtype, device)
+    return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion, attached)
 
 
 def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *, is_quantised: bool) -> Any:

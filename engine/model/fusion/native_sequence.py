@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,13 +18,16 @@ from kernels.native.ops import MAX_GROUP
 from kernels.native.panels import fits
 
 
-class NativeSequence(nn.Module):
-    """Replaces a `LayerSequence`, whose modules it keeps for their weights."""
+class NativeSequence(LayerSequence):
+    """Replaces a `LayerSequence`, whose modules it keeps for their weights.
+
+    It runs these modules one by one in steps that ask for more than native layers compute.
+    """
 
     def __init__(self, stock: LayerSequence) -> None:
         """`stock` is one that `is_native` accepts."""
-        super().__init__()
-        self.layers = stock.layers
+        super().__init__(stock.layers, stock.kinds)
+        self._runs_modules: Callable[[], bool] = bool
         self._kinds = tuple(sorted(set(stock.kinds)))
         weights = [
             _weights(layer, self._kinds.index(kind))
@@ -37,10 +40,16 @@ class NativeSequence(nn.Module):
         self, hidden: Tensor, residual: Tensor, rotations: Mapping[str, Rotation], step: RotatingStep
     ) -> Tensor:
         """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum, in its place."""
+        if self._runs_modules():
+            return super().forward(hidden, residual, rotations, step)
         self._native.run(
             hidden, residual, [rotations[kind] for kind in self._kinds], step.paged(len(self.layers))
         )
         return hidden
+
+    def run_modules_where(self, is_needed: Callable[[], bool]) -> None:
+        """Run the layers' own modules in the steps during which `is_needed` returns True."""
+        self._runs_modules = is_needed
 
     def count_time(self, seconds: Seconds | None) -> None:
         """Add the time of steps to `seconds` from now on; None: no longer."""
