@@ -19,8 +19,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from tests.model_zoo import save_tokenizer
-
 ALPHA = 8
 
 
@@ -83,11 +81,12 @@ def merge(directory: Path, adapter: Path, target: Path) -> Path:
     root = config["r"] ** 0.5 if config.get("use_rslora") else config["r"]
     tensors = load_file(adapter / "adapter_model.safetensors")
     for key in [key for key in tensors if ".lora_A." in key]:
-        module = model.get_submodule(key.removeprefix("base_model.model.").removesuffix(".lora_A.weight"))
+        module: Any = model.get_submodule(
+            key.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+        )
         added = config["lora_alpha"] / root * tensors[key.replace("lora_A", "lora_B")] @ tensors[key]
         module.weight.add_(added.t() if isinstance(module, Conv1D) else added)
     model.save_pretrained(target)
-    save_tokenizer(target)
     return target
 
 

@@ -43,6 +43,7 @@ class FleetSpec:
     those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
     times. `deterministic` workers give the same bits whatever else is in a step. `quantisation` names what
     all workers keep in 8 bits. `speculate` says where decode workers take drafts of the next tokens from.
+    `lora` are adapters that all workers serve, each as NAME=PATH.
     """
 
     model: Path
@@ -61,6 +62,7 @@ class FleetSpec:
     deterministic: bool = False
     quantisation: str | None = None
     speculate: str | None = None
+    lora: Sequence[str] = ()
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class FleetSpec:
             raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
         if self.timed and self.speculate not in {None, "none"}:
             raise ValueError(f"speculate is {self.speculate!r} with timed: timed workers compute nothing")
+        self._check_lora()
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
             raise ValueError(
                 f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
@@ -97,6 +100,15 @@ class FleetSpec:
         unknown = set(self.extra_args) - {"router", "prefill", "decode", "gateway"} - set(self.process_names)
         if unknown:
             raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
+
+    def _check_lora(self) -> None:
+        for adapter in self.lora:
+            if not all(adapter.partition("=")):
+                raise ValueError(f"lora has {adapter!r}: it must be NAME=PATH")
+        if self.timed and self.lora:
+            raise ValueError("lora is set with timed: timed workers compute nothing")
+        if self.deterministic and self.lora:
+            raise ValueError("lora is set with deterministic: it must be one of the two")
 
     def _check_ports(self) -> None:
         for name, number in (("router_port", self.routers), ("http_port", self.gateways)):
@@ -210,6 +222,9 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own = ["--worker-id", name, *_listen(0), "--workers-per-host", str(spec.num_workers)]
     own += ["--deterministic"] if spec.deterministic else []
     own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
+    for adapter in spec.lora:
+        adapter_name, _, path = adapter.partition("=")
+        own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]
     own += _flags(speculate=spec.speculate) if kind_of(name) == "decode" else []
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 

@@ -12,7 +12,7 @@ from engine.calibration.sweep import Sweep, overstatement, sweep
 from engine.execution.model_runner import ModelRunner
 from engine.model.allow_list import read_config
 from engine.model.fusion import NOT_FUSED, FusionReport
-from engine.model.model import DTYPES
+from engine.model.model import DTYPES, Model
 from engine.model.quantised.int8_weights import Quantised
 from engine.starting import OnProgress, ignore_progress
 from services.process.limits import Cores, available_bytes, read_cores
@@ -47,6 +47,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
         speculation=config.speculate,
+        adapters=config.lora,
         available_bytes=available_bytes,
     )
     built = build(settings, lambda runner, name: _measure(config, runner, name, on_progress), on_progress)
@@ -56,6 +57,8 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         _log_fusion(runner.model.fusion)
     if runner.model.quantised is not None:
         _log_quantisation(runner.model.quantised)
+    if runner.model.adapters is not None:
+        _log_adapters(runner.model)
     return Engine(
         built.loop,
         runner.pool,
@@ -66,6 +69,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         built.grammars,
         Computing(choice.name, built.uses_native_ops),
         built.determinism_digest,
+        built.adapters,
     )
 
 
@@ -102,6 +106,14 @@ def _log_quantisation(quantised: Quantised) -> None:
         mb=round(quantised.num_bytes / MEBIBYTE, 1),
         float_mb=round(quantised.float_bytes / MEBIBYTE, 1),
     )
+
+
+def _log_adapters(model: Model) -> None:
+    assert model.adapters is not None, "the caller has looked"
+    for adapter in model.adapters.files:
+        log.info("adapter", name=adapter.name, digest=adapter.digest, rank=adapter.rank)
+    if model.fusion.is_native:
+        log.info("adapter_steps", native_layers=False, reason="steps with adapters run layer by layer")
 
 
 def _measure(config: WorkerConfig, runner: ModelRunner, name: str, on_progress: OnProgress) -> Sweep:

@@ -72,7 +72,7 @@ def _is_rank(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 _ABSENT = "false, empty or absent"
@@ -109,7 +109,7 @@ def _check_config(name: str, path: Path, config: Mapping[str, Any]) -> None:
 def _read_matrices(name: str, path: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
     found: dict[str, dict[str, Tensor]] = {}
     try:
-        with safetensors.safe_open(path / WEIGHTS, framework="pt") as file:  # type: ignore[no-untyped-call] # has no types
+        with safetensors.safe_open(path / WEIGHTS, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
     except (safetensors.SafetensorError, OSError) as error:
         raise AdapterRefused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,10 @@ def adapter(base: Path) -> Path:
     return write_adapter(base, base.parent / "adapter", seed=1, targets=("q_proj", "down_proj"))
 
 
-def rewrite(source: Path, target: Path, change: dict[str, torch.Tensor | None]) -> Path:
+def rewrite(source: Path, target: Path, change: Mapping[str, torch.Tensor | None]) -> Path:
     """Copy an adapter with some tensors changed, added or removed (None)."""
     copy_adapter(source, target)
-    tensors = load_file(source / "adapter_model.safetensors") | change
+    tensors = {**load_file(source / "adapter_model.safetensors"), **change}
     kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     save_file(kept, target / "adapter_model.safetensors")
     return target
