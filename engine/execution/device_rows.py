@@ -14,7 +14,7 @@ from engine.core.batch import Batch
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.step import ChunkWork
 from engine.device.host_copies import StepUpload
-from engine.model.adapters.grouping import NO_ADAPTER, AdapterGroup, group_rows
+from engine.model.adapters.grouping import NO_ADAPTER, AdapterRows, adapter_rows
 from engine.model.step_batch import StepBatch
 from engine.sampling.sampling_table import SamplingTable
 from engine.speculation.draft_table import DraftTable
@@ -213,7 +213,7 @@ class StepAssembler:
             cu_seqlens_q=self._starts[: n + 1],
             logit_rows=self._rows[:n],
             in_flight=self._table.in_flight[:n],
-            adapter_groups=self._adapter_groups(self._table.adapters[:n]),
+            adapters=self._adapters(self._table.adapters[:n]),
         )
 
     def _slots(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -272,19 +272,19 @@ class StepAssembler:
                 [_last(starts[1 : n + 1], 1 + num_drafted), np.array(wanted, np.int64)]
             ),
             in_flight=in_flight,
-            adapter_groups=self._adapter_groups(adapters[owners]),
+            adapters=self._adapters(adapters[owners]),
         )
 
-    def _adapter_groups(self, slots: NDArray[np.int64]) -> tuple[AdapterGroup, ...]:
+    def _adapters(self, slots: NDArray[np.int64]) -> AdapterRows | None:
         """Return the tokens that have an adapter; the slots are those of each token."""
-        return group_rows(slots, self._device) if self._table.has_adapters else ()
+        return adapter_rows(slots, self._device) if self._table.has_adapters else None
 
     def _step_batch(
         self,
         *,
         max_query_len: int,
         max_context_len: int,
-        adapter_groups: tuple[AdapterGroup, ...],
+        adapters: AdapterRows | None,
         **columns: NDArray[Any],
     ) -> StepBatch:
         """Return the step whose tensors have these numbers."""
@@ -297,5 +297,5 @@ class StepAssembler:
             **named,
             max_query_len=max_query_len,
             max_context_len=max_context_len,
-            adapter_groups=adapter_groups,
+            adapters=adapters,
         )

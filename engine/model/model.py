@@ -16,7 +16,7 @@ from engine.errors import FusionDiffers, ModelRefused
 from engine.kv.kv_pool import BlockLayout
 from engine.model.adapters.attaching import Adapters, attach, linear_sizes
 from engine.model.adapters.checkpoint import AdapterFiles
-from engine.model.adapters.grouping import AdapterGroup
+from engine.model.adapters.grouping import AdapterRows
 from engine.model.allow_list import Config, read_config
 from engine.model.attention import ATTENTION, AttentionStep
 from engine.model.checkpoint import check_tokenizer, check_weights, tensor_names, weight_bytes
@@ -91,16 +91,16 @@ class Model:
         positions: Tensor,
         logit_rows: Tensor,
         step: AttentionStep,
-        adapter_groups: tuple[AdapterGroup, ...] = (),
+        adapters: AdapterRows | None = None,
     ) -> Tensor:
         """Run token_ids and positions [T]; return logits [R, vocab_size] of logit_rows [R].
 
-        Tokens in `adapter_groups` have the adapter of their group.
+        Some of the tokens may have `adapters`.
         """
-        if not adapter_groups:
+        if adapters is None:
             return self._forward(token_ids, positions, logit_rows, step)
         assert self.adapters is not None, "rows have an adapter, and the model has none"
-        with self.adapters.step.running(adapter_groups):
+        with self.adapters.step.running(adapters):
             return self._forward(token_ids, positions, logit_rows, step)
 
     def _forward(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.model.adapters.grouping import AdapterGroup
+from engine.model.adapters.grouping import AdapterRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class StepBatch:
     max_context_len: int
     in_flight: torch.Tensor | None = None
     """[T] bool; where True, `token_ids` has the token's place among those that the previous step draws."""
-    adapter_groups: tuple[AdapterGroup, ...] = ()
-    """The tokens that have an adapter, by adapter."""
+    adapters: AdapterRows | None = None
+    """The tokens that have an adapter; None if none has."""
 
     @classmethod
     def of_chunks(

@@ -112,8 +112,6 @@ def _log_adapters(model: Model) -> None:
     assert model.adapters is not None, "the caller has looked"
     for adapter in model.adapters.files:
         log.info("adapter", name=adapter.name, digest=adapter.digest, rank=adapter.rank)
-    if model.fusion.is_native:
-        log.info("adapter_steps", native_layers=False, reason="steps with adapters run layer by layer")
 
 
 def _measure(config: WorkerConfig, runner: ModelRunner, name: str, on_progress: OnProgress) -> Sweep:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ from transformers.pytorch_utils import Conv1D
 
 from engine.errors import AdapterRefused
 from engine.model.adapters.checkpoint import AdapterFiles
-from engine.model.adapters.layers import AdaptedLinear, AdapterStep, Part
+from engine.model.adapters.layers import AdaptedLinear, AdapterStep
 from engine.model.fusion import NativeSequence, fused_place
 from engine.model.quantised.int8_weights import Int8Linear
+from kernels.native.adapters import AdapterParts, AdapterWeights
 
 Sizes = Mapping[str, tuple[int, int]]
 """(inputs, outputs) of a model's linear layers, by their names before fusion."""
@@ -81,33 +83,46 @@ def attach(module: Any, adapters: Adapters, sizes: Sizes, dtype: torch.dtype, de
     for adapter in adapters.files:
         check_fits(adapter, sizes)
     layers = sorted({layer for adapter in adapters.files for layer in adapter.matrices})
-    parts: dict[str, list[Part]] = defaultdict(list)
+    weights: dict[str, list[AdapterWeights]] = defaultdict(list)
     for layer in layers:
-        path, begin = fused_place(module, layer, sizes)
-        parts[path].append(_part(layer, begin, adapters.files, sizes[layer], dtype, device))
-    for path, own in parts.items():
+        path, first = fused_place(module, layer, sizes)
+        weights[path].append(_stacked(layer, first, adapters.files, sizes[layer], dtype, device))
+    for path, own in weights.items():
         module.set_submodule(path, AdaptedLinear(module.get_submodule(path), own, adapters.step))
-    for each in module.modules():
+    for name, each in module.named_modules():
         if isinstance(each, NativeSequence):
-            each.run_modules_where(lambda: bool(adapters.step.groups))
+            each.adapt(_native_parts(module, name, weights), adapters.step.blocks)
 
 
-def _part(
+def _native_parts(module: Any, name: str, paths: Iterable[str]) -> dict[tuple[int, str], AdapterParts]:
+    """Return the adapters of the layers of a `NativeSequence`, which has this name."""
+    inside = re.compile(rf"{re.escape(name)}\.layers\.(\d+)\.(?:attention|mlp)\.(\w+)")
+    matches = ((inside.fullmatch(path), path) for path in paths)
+    return {
+        (int(match[1]), match[2]): module.get_submodule(path).parts
+        for match, path in matches
+        if match is not None
+    }
+
+
+def _stacked(
     layer: str,
-    begin: int,
+    first: int,
     files: Sequence[AdapterFiles],
     size: tuple[int, int],
     dtype: torch.dtype,
     device: torch.device,
-) -> Part:
-    rank = max(adapter.rank for adapter in files)
-    down, up = (torch.zeros(len(files), rank, length, dtype=dtype, device=device) for length in size)
+) -> AdapterWeights:
+    most = max(adapter.rank for adapter in files)
+    down, up = (torch.zeros(len(files), most, length, dtype=dtype, device=device) for length in size)
+    ranks = torch.zeros(len(files), dtype=torch.int64)
     for slot, adapter in enumerate(files):
         if layer in adapter.matrices:
             own_down, own_up = adapter.matrices[layer]
             down[slot, : adapter.rank] = own_down.to(device, dtype)
             up[slot, : adapter.rank] = _scaled(own_up, adapter.scale).t().to(device, dtype)
-    return Part(begin, down, up)
+            ranks[slot] = adapter.rank
+    return AdapterWeights(first, down, up, ranks)
 
 
 def _scaled(up: Tensor, scale: float) -> Tensor:

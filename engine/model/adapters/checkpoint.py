@@ -19,9 +19,9 @@ import safetensors
 from torch import Tensor
 
 from engine.errors import AdapterRefused
+from kernels.native.adapters import MAX_RANK
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-MAX_RANK = 512
 _TENSOR = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<kind>[AB])\.weight")
 
 

@@ -13,21 +13,20 @@ from engine.model.fusion.modules import Attention, GatedMlp, Layer, LayerSequenc
 from engine.model.fusion.structure import activation_of, is_gated, misfit
 from engine.model.packed_linears import PanelLinear
 from kernels.checks import MAX_HEAD_DIM
+from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.layers import LayerWeights, LinearWeight, NativeLayers, NormWeight, Seconds
 from kernels.native.ops import MAX_GROUP
 from kernels.native.panels import fits
 
 
-class NativeSequence(LayerSequence):
-    """Replaces a `LayerSequence`, whose modules it keeps for their weights.
-
-    It runs these modules one by one in steps that ask for more than native layers compute.
-    """
+class NativeSequence(nn.Module):
+    """Replaces a `LayerSequence`, whose modules it keeps for their weights."""
 
     def __init__(self, stock: LayerSequence) -> None:
         """`stock` is one that `is_native` accepts."""
-        super().__init__(stock.layers, stock.kinds)
-        self._runs_modules: Callable[[], bool] = bool
+        super().__init__()
+        self.layers = stock.layers
+        self._adapted_rows: Callable[[], AdapterBlocks | None] = _no_rows
         self._kinds = tuple(sorted(set(stock.kinds)))
         weights = [
             _weights(layer, self._kinds.index(kind))
@@ -40,20 +39,33 @@ class NativeSequence(LayerSequence):
         self, hidden: Tensor, residual: Tensor, rotations: Mapping[str, Rotation], step: RotatingStep
     ) -> Tensor:
         """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum, in its place."""
-        if self._runs_modules():
-            return super().forward(hidden, residual, rotations, step)
         self._native.run(
-            hidden, residual, [rotations[kind] for kind in self._kinds], step.paged(len(self.layers))
+            hidden,
+            residual,
+            [rotations[kind] for kind in self._kinds],
+            step.paged(len(self.layers)),
+            self._adapted_rows(),
         )
         return hidden
 
-    def run_modules_where(self, is_needed: Callable[[], bool]) -> None:
-        """Run the layers' own modules in the steps during which `is_needed` returns True."""
-        self._runs_modules = is_needed
+    def adapt(
+        self, parts: Mapping[tuple[int, str], AdapterParts], rows: Callable[[], AdapterBlocks | None]
+    ) -> None:
+        """Add adapters to linear layers, by layer and name (`qkv`, `output`, `gate_up` or `down`).
+
+        `rows` returns the rows that have one in the step under way.
+        """
+        for (index, name), own in parts.items():
+            self._native.set_adapters(index, name, own)
+        self._adapted_rows = rows
 
     def count_time(self, seconds: Seconds | None) -> None:
         """Add the time of steps to `seconds` from now on; None: no longer."""
         self._native.count_time(seconds)
+
+
+def _no_rows() -> None:
+    return None
 
 
 def can_be_native(module: Any, layers: LayerFacts) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.adapters.checkpoint import read_adapter
-from engine.model.adapters.grouping import NO_ADAPTER, group_rows
+from engine.model.adapters.grouping import NO_ADAPTER, adapter_rows
 from engine.model.model import Model, load_model
 from engine.model.quantised.quantisation import Quantisation
 from engine.model.step_batch import StepBatch
@@ -34,9 +35,8 @@ def logits(model: Model, slots: Sequence[int] = SLOTS) -> Tensor:
     pool = KVPool(model.block_layout(SIZE), num_seqs)
     tables = torch.arange(num_seqs)[:, None]
     batch = StepBatch.of_chunks([(0, LENGTH)] * num_seqs, tables, SIZE, lambda at: at * 7 % 90 + 3, CPU)
-    groups = group_rows(np.repeat(np.array(slots, dtype=np.int64), LENGTH), CPU)
-    object.__setattr__(batch, "adapter_groups", groups)
-    return ModelRunner(model, pool).forward(batch).clone()
+    rows = adapter_rows(np.repeat(np.array(slots, dtype=np.int64), LENGTH), CPU)
+    return ModelRunner(model, pool).forward(replace(batch, adapters=rows)).clone()
 
 
 def adapters_of(base: Path) -> list[Path]:
