@@ -85,6 +85,18 @@ async def test_requests_of_all_adapters_run_side_by_side(adapted: Adapted) -> No
     assert len(outputs) == 4
 
 
+async def test_cached_prefixes_are_found_within_an_adapter_only(adapted: Adapted) -> None:
+    async with AsyncClient(adapted.fleet.router_addresses) as client:
+        prompt = await client.count_tokens("class Nobody:\n    said = 'this before'\n" * 3)
+        cached = []
+        for name in ("", "red", "blue", "red", ""):
+            completion = await client.complete(prompt, sampling=GREEDY, stop=STOP, adapter=name)
+            cached.append(completion.finished.usage.cached_prompt_tokens)
+            assert list(completion.choices[0].token_ids) == adapted.expected(name, prompt)
+    full_blocks = (len(prompt) - 1) // 16 * 16
+    assert cached == [0, 0, 0, full_blocks, full_blocks]
+
+
 async def test_an_unknown_adapter_is_refused_with_those_there_are(adapted: Adapted) -> None:
     async with AsyncClient(adapted.fleet.router_addresses) as client:
         (model,) = await client.models()
