@@ -55,7 +55,7 @@ class Work:
     def __str__(self) -> str:
         step = self.step
         tokens = f"{step.num_decodes} decodes" if step.chunk is None else f"{step.chunk[1]} tokens of prompt"
-        return f"{tokens}, {self.num_adapters} adapters"
+        return f"{tokens}, {self.num_adapters} adapter{'' if self.num_adapters == 1 else 's'}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
