@@ -102,7 +102,7 @@ def build(
     """
     on_progress(Phase.READING, 0, 0)
     adapters = [read_adapter(name, path) for name, path in settings.adapters]
-    _check_model_fits(settings)
+    _check_model_fits(settings, sum(adapter.num_weights for adapter in adapters))
     model = load_model(
         settings.model,
         settings.dtype,
@@ -183,13 +183,14 @@ def native_library(device: torch.device) -> str:
     return "" if native is None else native.target.name
 
 
-def _check_model_fits(settings: EngineSettings) -> None:
+def _check_model_fits(settings: EngineSettings, num_adapter_weights: int) -> None:
     """Raise ValueError if weights and pool are known not to fit. Drawn weights have no files to look at."""
     if settings.device.type != "cpu" or settings.available_bytes is None:
         return
     is_drawn = settings.random_weights is not None
     config = read_config(settings.model)
     weights = 0 if is_drawn else loaded_bytes(settings.model, config, settings.dtype)
+    weights += num_adapter_weights * settings.dtype.itemsize
     pool = 0 if settings.num_blocks is not None else (settings.kv_memory_mb or CPU_MEBIBYTES) * MEBIBYTE
     check_model_fits(settings.model, settings.dtype, weights, pool, settings.available_bytes())
 

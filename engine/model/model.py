@@ -231,10 +231,7 @@ def _load(
     fusion = fuse(module, layers, native=stored is None) if fused else NOT_FUSED
     if device.type == "cpu" and not deterministic:
         pack_linears(module)
-    attached = None
-    if adapters:
-        attached = Adapters(adapters)
-        attach(module, attached, sizes, dtype, device)
+    attached = attach(module, adapters, sizes, dtype, device) if adapters else None
     return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion, attached)
 
 

@@ -110,8 +110,8 @@ def _log_quantisation(quantised: Quantised) -> None:
 
 def _log_adapters(model: Model) -> None:
     assert model.adapters is not None, "the caller has looked"
-    for adapter in model.adapters.files:
-        log.info("adapter", name=adapter.name, digest=adapter.digest, rank=adapter.rank)
+    for name, digest in model.adapters.digests.items():
+        log.info("adapter", name=name, digest=digest, rank=model.adapters.ranks[name])
 
 
 def _measure(config: WorkerConfig, runner: ModelRunner, name: str, on_progress: OnProgress) -> Sweep:

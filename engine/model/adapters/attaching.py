@@ -26,12 +26,13 @@ class Adapters:
     """The adapters of a model: the slot of each in the layers' stacks, and the step under way."""
 
     def __init__(self, files: Sequence[AdapterFiles]) -> None:
-        unique = {each.digest: each for each in files}
-        self.files = tuple(unique.values())
-        """Each content once, in the order of their slots."""
-        self.slots = {digest: slot for slot, digest in enumerate(unique)}
+        self.slots = {
+            digest: slot for slot, digest in enumerate(dict.fromkeys(each.digest for each in files))
+        }
         """By digest."""
         self.digests = {each.name: each.digest for each in files}
+        """By name."""
+        self.ranks = {each.name: each.rank for each in files}
         """By name."""
         self.step = AdapterStep()
 
@@ -75,23 +76,28 @@ def check_fits(adapter: AdapterFiles, sizes: Sizes) -> None:
 
 
 @torch.no_grad()
-def attach(module: Any, adapters: Adapters, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> None:
-    """Put all adapters into a model, in place. `sizes` are those of the layers before they were fused.
+def attach(
+    module: Any, files: Sequence[AdapterFiles], sizes: Sizes, dtype: torch.dtype, device: torch.device
+) -> Adapters:
+    """Put adapters into a model, in place. `sizes` are those of the layers before they were fused.
 
     Raises AdapterRefused for an adapter that does not fit the model.
     """
-    for adapter in adapters.files:
+    for adapter in files:
         check_fits(adapter, sizes)
-    layers = sorted({layer for adapter in adapters.files for layer in adapter.matrices})
+    adapters, contents = Adapters(files), {adapter.digest: adapter for adapter in files}
+    by_slot = [contents[digest] for digest in adapters.slots]
+    layers = sorted({layer for adapter in by_slot for layer in adapter.matrices})
     weights: dict[str, list[AdapterWeights]] = defaultdict(list)
     for layer in layers:
         path, first = fused_place(module, layer, sizes)
-        weights[path].append(_stacked(layer, first, adapters.files, sizes[layer], dtype, device))
+        weights[path].append(_stacked(layer, first, by_slot, sizes[layer], dtype, device))
     for path, own in weights.items():
         module.set_submodule(path, AdaptedLinear(module.get_submodule(path), own, adapters.step))
     for name, each in module.named_modules():
         if isinstance(each, NativeSequence):
             each.adapt(_native_parts(module, name, weights), adapters.step.blocks)
+    return adapters
 
 
 def _native_parts(module: Any, name: str, paths: Iterable[str]) -> dict[tuple[int, str], AdapterParts]:

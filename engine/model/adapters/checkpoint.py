@@ -38,6 +38,11 @@ class AdapterFiles:
     matrices: Mapping[str, tuple[Tensor, Tensor]]
     """A [rank, inputs] and B [outputs, rank] of each adapted layer, by the layer's name in the model."""
 
+    @property
+    def num_weights(self) -> int:
+        """Return the numbers in all matrices."""
+        return sum(matrix.numel() for pair in self.matrices.values() for matrix in pair)
+
 
 def read_adapter(name: str, path: Path) -> AdapterFiles:
     """Read an adapter. Raises AdapterRefused, naming the first field that is not accepted."""
