@@ -128,6 +128,7 @@ class AsyncClient:
         truncate_prompt_tokens: int | None = None,
         output_format: OutputFormat | None = None,
         user: str = "",
+        adapter: str = "",
         cancel_when_closed: bool = True,
         timeout: Timeout | None = None,
     ) -> GenerationStream:
@@ -135,9 +136,9 @@ class AsyncClient:
 
         Two calls with the same `request_id` are one generation, of which both receive all events.
         `truncate_prompt_tokens` keeps only the last tokens of the prompt. `user` names the caller's own user,
-        for the fleet's logs. A caller who closes the stream early cancels the generation. If
-        `cancel_when_closed` is false, the fleet goes on for `resume_grace_s`, and a call with the same
-        `request_id` receives all events.
+        for the fleet's logs. `adapter` names one of the fleet's LoRA adapters (`Model.adapters`). A caller
+        who closes the stream early cancels the generation. If `cancel_when_closed` is false, the fleet goes
+        on for `resume_grace_s`, and a call with the same `request_id` receives all events.
         """
         # A seed drawn here stays the same on every router that resumes the generation.
         sampling = sampling or Sampling()
@@ -155,6 +156,7 @@ class AsyncClient:
             truncate_prompt_tokens=truncate_prompt_tokens,
             output_format=output_format,
             user=user,
+            adapter=adapter,
         )
         abandon = self._abandon if cancel_when_closed else None
         return GenerationStream(request, self._routers, timeout or self._timeout, abandon)
@@ -170,6 +172,7 @@ class AsyncClient:
         truncate_prompt_tokens: int | None = None,
         output_format: OutputFormat | None = None,
         user: str = "",
+        adapter: str = "",
         timeout: Timeout | None = None,
     ) -> Completion:
         """Return a whole generation. Raises `GenerationFailed` if the fleet could not complete it."""
@@ -182,6 +185,7 @@ class AsyncClient:
             truncate_prompt_tokens=truncate_prompt_tokens,
             output_format=output_format,
             user=user,
+            adapter=adapter,
             timeout=timeout,
         )
         return await stream.collect()
@@ -204,6 +208,7 @@ class AsyncClient:
         slo: Slo | None = None,
         truncate_prompt_tokens: int | None = None,
         output_format: OutputFormat | None = None,
+        adapter: str = "",
     ) -> Quote:
         """Return the promise that this request would get now."""
         request = request_to_pb(
@@ -215,6 +220,7 @@ class AsyncClient:
             model=self._model,
             truncate_prompt_tokens=truncate_prompt_tokens,
             output_format=output_format,
+            adapter=adapter,
         )
         return quote_from_pb(await self._call_any(QUOTE, inference_pb2.QuoteRequest(request=request)))
 

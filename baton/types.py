@@ -361,3 +361,5 @@ class Model:
     """How the model writes tool calls; empty if that is not known."""
     reasoning_format: str = ""
     """How the model writes reasoning; empty if that is not known."""
+    adapters: tuple[str, ...] = ()
+    """The names of the LoRA adapters that workers have."""

@@ -88,6 +88,7 @@ COMMANDS: dict[str, Command] = {
     "speculation": Command(
         "costs.speculation", "what drafted tokens save, and what they cost", seeds=THREE_SEEDS
     ),
+    "lora": Command("costs.lora", "what LoRA adapters cost, by step", has_model=False, seeds=THREE_SEEDS),
     "grammars": Command("costs.grammars", "the cost of output formats", has_model=False, seeds=THREE_SEEDS),
     "decisions": Command("costs.decisions", "how long pure decisions take", has_model=False),
     "core-decisions": Command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
 from engine.model.allow_list import Config, is_listed, read_config
 from engine.model.fingerprint import fingerprint
 from engine.model.model import Model, load_model
@@ -68,6 +69,8 @@ class EngineSettings:
     """Whether a model of an architecture that is not listed is loaded, and proven unless `proof` is given."""
     proof: Proof | None = None
     """The proof that an earlier start made of the same model on this machine."""
+    adapters: tuple[tuple[str, Path], ...] = ()
+    """The name of each LoRA adapter, and the folder of its files."""
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
 
@@ -88,6 +91,8 @@ class BuiltEngine:
     """Whether `kernels.native` computes some of its ops."""
     proof: Proof | None
     """The proof of its model; None for one of the list."""
+    adapters: Mapping[str, str]
+    """The digest of each LoRA adapter, by its name."""
 
 
 Measure = Callable[[ModelRunner, str], Sweep]
@@ -99,13 +104,15 @@ def build(
 ) -> BuiltEngine:
     """Build an engine, and call `on_progress` on the way. Without `measure` a sweep is run.
 
-    Raises ModelRefused for a model that cannot be served, or not proven, ValueError for a setting that is not
-    valid, and NotDeterministic if a deterministic engine does not give the same bits on this machine.
+    Raises ModelRefused or AdapterRefused for what cannot be served, or not proven, ValueError for a setting
+    that is not valid, and NotDeterministic if a deterministic engine does not give the same bits on this
+    machine.
     """
     on_progress(Phase.READING, 0, 0)
+    adapters = [read_adapter(name, path) for name, path in settings.adapters]
     config = read_config(settings.model, unlisted=settings.prove_model)
-    _check_model_fits(settings, config)
-    model, proof = _load(settings, config, on_progress)
+    _check_model_fits(settings, config, sum(adapter.num_weights for adapter in adapters))
+    model, proof = _load(settings, config, adapters, on_progress)
     layout = model.block_layout(settings.block_size)
     num_blocks = _num_blocks(settings, model, layout)
     if settings.device.type == "cpu" and settings.available_bytes is not None:
@@ -142,6 +149,7 @@ def build(
         cost=cost,
         deterministic=settings.deterministic,
         speculates=settings.speculation is Speculation.LOOKUP,
+        adapters={} if model.adapters is None else model.adapters.slots,
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
@@ -155,6 +163,7 @@ def build(
         determinism_digest,
         _uses_native_ops(model),
         proof,
+        {} if model.adapters is None else model.adapters.digests,
     )
 
 
@@ -173,7 +182,9 @@ def native_library(device: torch.device) -> str:
     return "" if native is None else native.target.name
 
 
-def _load(settings: EngineSettings, config: Config, on_progress: OnProgress) -> tuple[Model, Proof | None]:
+def _load(
+    settings: EngineSettings, config: Config, adapters: Sequence[AdapterFiles], on_progress: OnProgress
+) -> tuple[Model, Proof | None]:
     """Load the model; one that is not listed comes with its proof."""
     fused = settings.fusion and can_fuse(
         settings.device, settings.dtype, deterministic=settings.deterministic
@@ -186,6 +197,7 @@ def _load(settings: EngineSettings, config: Config, on_progress: OnProgress) -> 
         deterministic=settings.deterministic,
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
+        adapters=adapters,
         unlisted=settings.prove_model,
         on_progress=on_progress,
     )
@@ -203,12 +215,13 @@ def _load(settings: EngineSettings, config: Config, on_progress: OnProgress) -> 
     )
 
 
-def _check_model_fits(settings: EngineSettings, config: Config) -> None:
+def _check_model_fits(settings: EngineSettings, config: Config, num_adapter_weights: int) -> None:
     """Raise ValueError if weights and pool are known not to fit. Drawn weights have no files to look at."""
     if settings.device.type != "cpu" or settings.available_bytes is None:
         return
     is_drawn = settings.random_weights is not None
     weights = 0 if is_drawn else loaded_bytes(settings.model, config, settings.dtype)
+    weights += num_adapter_weights * settings.dtype.itemsize
     pool = 0 if settings.num_blocks is not None else (settings.kv_memory_mb or CPU_MEBIBYTES) * MEBIBYTE
     check_model_fits(settings.model, settings.dtype, weights, pool, settings.available_bytes())
 

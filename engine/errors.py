@@ -1,6 +1,7 @@
 """Errors of the engine that its model, settings or machine cause.
 
 EngineError
+├── AdapterRefused    a LoRA adapter that cannot be served correctly
 ├── FusionDiffers     a fused part does not compute the same as the part it replaces
 ├── ModelRefused      a model directory that cannot be served correctly
 │   └── NotProven     a part of the model does not compute what transformers' own does
@@ -15,6 +16,18 @@ from pathlib import Path
 
 class EngineError(Exception):
     """Root of the tree."""
+
+
+class AdapterRefused(EngineError):
+    """The adapter `name` cannot be served: `field` has a value that is not `accepted`."""
+
+    def __init__(self, name: str, path: Path, field: str, found: str, accepted: str) -> None:
+        super().__init__(f"--lora {name}={path}: {field} {found}; accepted: {accepted}")
+        self.name = name
+        self.path = path
+        self.field = field
+        self.found = found
+        self.accepted = accepted
 
 
 class FusionDiffers(EngineError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Self
@@ -50,6 +50,25 @@ class CallerCredentials(Credentials):
         return (("authorization", f"Bearer {key}"),) if key and self.ca is not None else ()
 
 
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A name that requests may give as their model: the fleet's model, alone or with a LoRA adapter."""
+
+    facts: Model
+    adapter: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the model's own name, or it and the adapter's with a colon between."""
+        return f"{self.facts.name}:{self.adapter}" if self.adapter else self.facts.name
+
+
+def served_by(facts: Model) -> dict[str, ServedModel]:
+    """Return what a fleet serves, by name; the model alone is first."""
+    models = [ServedModel(facts), *(ServedModel(facts, adapter) for adapter in facts.adapters)]
+    return {model.name: model for model in models}
+
+
 class FleetClient:
     """The SDK client that all HTTP requests share."""
 
@@ -75,7 +94,7 @@ class FleetClient:
     async def vocabulary(self) -> Vocabulary:
         """Return the bytes of each token, read from the fleet once."""
         if self._vocabulary is None:
-            model = await self.model()
+            model = (await self.model()).facts
             pages = [
                 range(first, min(first + _PAGE, model.vocab_size))
                 for first in range(0, model.vocab_size, _PAGE)
@@ -88,20 +107,32 @@ class FleetClient:
         """Return the HTTP caller's tenant. Without TLS to the routers, and so without keys, there is one."""
         return await self.sdk.proven_tenant() if self._sends_keys else ""
 
-    async def model(self, name: str = "") -> Model:
+    async def model(self, name: str = "") -> ServedModel:
         """Return the fleet's model, as an earlier request may have learnt it.
 
-        Raises `NotFound` if it has another name than the one given.
+        Raises `NotFound` for a name that the fleet does not serve.
         """
-        model = self._model
-        if model is None or not model.fingerprint or name not in {"", model.name}:
+        facts = self._model
+        if facts is None or not facts.fingerprint:
             return await self.told_model(name)
-        return model
+        found = served_by(facts).get(name or facts.name)
+        return await self.told_model(name) if found is None else found
 
-    async def told_model(self, name: str = "") -> Model:
+    async def told_model(self, name: str = "") -> ServedModel:
         """Return what `model` does, asking the fleet as this caller. Raises `NotAllowed` as well."""
-        (model,) = await self.sdk.models()
-        self._model = model
-        if name not in {"", model.name}:
-            raise NotFound(f"model is {shown(name)}; accepted: {model.name!r}, which this fleet serves")
-        return model
+        served = await self.told_models()
+        found = served.get(name) if name else next(iter(served.values()))
+        if found is None:
+            raise NotFound(f"model is {shown(name)}; accepted: {accepted_names(served)}")
+        return found
+
+    async def told_models(self) -> dict[str, ServedModel]:
+        """Return what the fleet serves by name, the model alone first, asking the fleet as this caller."""
+        (facts,) = await self.sdk.models()
+        self._model = facts
+        return served_by(facts)
+
+
+def accepted_names(served: Iterable[str]) -> str:
+    """Return the names that a fleet serves, for an error."""
+    return f"{', '.join(map(repr, served))}, which this fleet serves"

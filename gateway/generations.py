@@ -32,6 +32,8 @@ class Generation:
     output_format: OutputFormat | None = None
     cancel_when_closed: bool = True
     """If false, the fleet goes on for a while when the connection breaks, since the caller may ask again."""
+    adapter: str = ""
+    """The name of the LoRA adapter, which the model's name of the HTTP request ends with."""
 
     def send(self, fleet: FleetClient) -> GenerationStream:
         return fleet.sdk.generate(
@@ -42,6 +44,7 @@ class Generation:
             request_id=self.request_id,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
             output_format=self.output_format,
+            adapter=self.adapter,
             cancel_when_closed=self.cancel_when_closed,
         )
 

@@ -203,3 +203,5 @@ class SequenceSpec:
     itl_ms: int | None = None
     """The promised gap between tokens; `tpot_ms` is for their mean, `itl_ms` for each. None without a
     promise."""
+    adapter: str = ""
+    """The digest of its LoRA adapter; empty for the base model."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from dataclasses import field
 
 from scheduling.value import value
 
@@ -16,6 +18,8 @@ MAX_GRANTS_LOST = 2
 """An entry gets its place back after this many expired grants; then its router must enqueue it again."""
 START_TTL_MS = 30_000
 """The announcement of a starting worker expires after this long without a report."""
+MOST_PASSED = 64
+"""Entries at the head of the queue among which a grant looks for one whose adapter the worker has."""
 PREFIX_TTL_MS = 30_000
 """The published prefixes of a worker that was never announced expire after this long."""
 
@@ -35,6 +39,8 @@ class WorkerRecord:
     num_blocks: int
     sameness: str = ""
     """A digest of what a deterministic worker computes; empty for any other."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """The digests of its LoRA adapters, by name."""
 
     @property
     def key(self) -> str:
@@ -81,6 +87,8 @@ class QueueEntry:
     """Prompt tokens to compute."""
     blocks: int
     """KV blocks that the request can grow to on its decode worker."""
+    adapter: str = ""
+    """The digest of its LoRA adapter; empty without one."""
 
 
 @value
@@ -107,6 +115,8 @@ class PrefillRoom:
     limit_tokens: int
     max_grants: int = 10**9
     """The most grants of one call: these all go to one worker, even if another becomes better meanwhile."""
+    adapters: tuple[str, ...] = ()
+    """The digests of its LoRA adapters."""
 
 
 @value
@@ -116,6 +126,8 @@ class DecodeRoom:
     key: str
     num_blocks: int
     max_seqs: int
+    adapters: tuple[str, ...] = ()
+    """The digests of its LoRA adapters."""
 
 
 @value

@@ -22,6 +22,7 @@ from state.access import UNENCRYPTED, RedisAccess
 from state.connection import Connection
 from state.errors import QueueFull
 from state.records import (
+    MOST_PASSED,
     PREFIX_TTL_MS,
     START_TTL_MS,
     Cancelled,
@@ -140,6 +141,7 @@ class Store:
                 entry.work_tokens,
                 entry.blocks,
                 capacity,
+                entry.adapter,
             ],
         )
         if position < 0:
@@ -208,15 +210,29 @@ class Store:
     async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
         """Grant the worker's free capacity to the head of the queue while some decode worker has room.
 
-        The grant holds that room until it is settled or expires. Returns the grants of `caller`'s own
+        Requests whose adapter the worker does not have are passed, as far as they are near the head. The
+        grant holds that room until it is settled or expires. Returns the grants of `caller`'s own
         sessions; other routers receive theirs as notices. A router without a subscriber gets no grants, and
         its request leaves the queue.
         """
-        rooms = [part for room in decoders for part in (room.key, room.num_blocks, room.max_seqs)]
+        rooms = [
+            part
+            for room in decoders
+            for part in (room.key, room.num_blocks, room.max_seqs, " ".join(room.adapters))
+        ]
         granted: list[str] = await self._run(
             "grant",
             [*keys.line(), keys.credits_of(worker.key), *(keys.leases_of(room.key) for room in decoders)],
-            [worker.key, worker.limit_tokens, worker.max_grants, caller, keys.router_channel(""), *rooms],
+            [
+                worker.key,
+                worker.limit_tokens,
+                worker.max_grants,
+                caller,
+                keys.router_channel(""),
+                " ".join(worker.adapters),
+                MOST_PASSED,
+                *rooms,
+            ],
         )
         pairs = zip(granted[::2], granted[1::2], strict=True)
         return [Grant(request_key, caller, worker.key, decode_key) for request_key, decode_key in pairs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 WORKERS_PER_HOST = 2
 """A fleet has at least two workers; with a thread per core for each of them, both would be slower."""
+ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ADAPTER_NAME_RULE = "1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or digit"
 SIZES = {"block_size": 16, "num_blocks": None, "max_num_seqs": 64, "token_budget": 256}
 """Sizes that hold if neither a flag nor a profile sets them."""
 
@@ -53,6 +56,8 @@ class WorkerConfig:
     fusion: bool
     """Whether the model's layers are fused on a GPU, where they fit."""
     speculate: Speculation
+    lora: tuple[tuple[str, Path], ...]
+    """The name of each LoRA adapter, and the folder of its files."""
     threads: int
     policy: str
     timed: Profile | None
@@ -77,6 +82,7 @@ class WorkerConfig:
         if self.speculate is not Speculation.NONE and self.timed is not None:
             chosen = f"--speculate is {self.speculate.value}"
             raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
+        self._check_lora()
         if self.transport is TransportMode.NIXL and not nixl.is_installed():
             raise ValueError("--transport is nixl, which is not installed; accepted: auto, shm or grpc")
         if self.transport is TransportMode.CUDA_IPC and (self.device == "cpu" or self.timed is not None):
@@ -86,6 +92,20 @@ class WorkerConfig:
             raise ValueError(
                 f"--shm-dir is {str(self.shm_dir)!r}; accepted: a directory that exists, or --transport grpc"
             )
+
+    def _check_lora(self) -> None:
+        if not self.lora:
+            return
+        if self.timed is not None:
+            raise ValueError("--lora is set with --timed; accepted: a worker that computes")
+        if self.deterministic:
+            raise ValueError("--lora is set with --deterministic; accepted: one of the two")
+        names = [name for name, _ in self.lora]
+        for name in names:
+            if not ADAPTER_NAME.fullmatch(name):
+                raise ValueError(f"--lora has the name {name!r}; accepted: {ADAPTER_NAME_RULE}")
+            if names.count(name) > 1:
+                raise ValueError(f"--lora has the name {name!r} twice; accepted: each name once")
 
     def _check_quantisation(self) -> None:
         if self.quantisation is Quantisation.NONE:
@@ -104,6 +124,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     given["transport"] = TransportMode(given["transport"])
     given["quantisation"] = Quantisation(given["quantisation"])
     given["speculate"] = Speculation(given["speculate"])
+    given["lora"] = tuple(map(_named_path, given["lora"]))
     given["threads"] = resolve_threads(given["threads"], given.pop("workers_per_host"), read_cores())
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile
@@ -209,6 +230,14 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "the newest tokens earlier in the prompt or output (none)",
     )
     add(
+        "--lora",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="serve a LoRA adapter under this name, from the folder with its adapter_config.json and "
+        "adapter_model.safetensors; may be repeated (none)",
+    )
+    add(
         "--threads",
         type=int,
         metavar="N",
@@ -221,6 +250,13 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"workers that share the cores, for the default of --threads ({WORKERS_PER_HOST})",
     )
+
+
+def _named_path(text: str) -> tuple[str, Path]:
+    name, sign, path = text.partition("=")
+    if not sign or not path:
+        raise ValueError(f"--lora is {text!r}; accepted: NAME=PATH")
+    return name, Path(path)
 
 
 def _add_transport_flags(parser: argparse.ArgumentParser) -> None:

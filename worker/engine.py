@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from engine.core.report import Load
 from engine.kv.kv_pool import KVPool
@@ -43,6 +43,8 @@ class Engine:
     computing: Computing = NOTHING
     determinism_digest: str = ""
     """A digest of the logits of known tokens; empty unless the worker is deterministic."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """The digests of its LoRA adapters, by name."""
 
     def idle_load(self) -> Load:
         """Return the load of an engine without sequences."""

@@ -20,7 +20,7 @@ import structlog
 import uvloop
 
 from engine.core.report import StepReport
-from engine.errors import ModelRefused, NotDeterministic
+from engine.errors import AdapterRefused, ModelRefused, NotDeterministic
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
@@ -87,7 +87,7 @@ def main(role: WorkerRole, config: WorkerConfig, start: Start) -> int:
     """Run until drained; return the process's exit code."""
     try:
         uvloop.run(_serve(role, config, start))
-    except (ModelRefused, NotDeterministic) as error:
+    except (AdapterRefused, ModelRefused, NotDeterministic) as error:
         return _exit_code(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _exit_code(EXIT_REDIS, error)
@@ -201,6 +201,7 @@ class _Worker:
             block_size=self._config.block_size,
             num_blocks=self._engine.pool.num_blocks,
             sameness=self._engine.determinism_digest,
+            adapters=self._engine.adapters,
         )
 
     def _handoff_context(self) -> HandoffContext:

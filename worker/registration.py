@@ -167,7 +167,10 @@ class Registration:
 
 
 def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:
-    """Refuse to join workers whose KV differs; an earlier process of this worker does not count."""
+    """Refuse to join workers whose KV differs; an earlier process of this worker does not count.
+
+    So are workers refused that have another adapter under the same name.
+    """
     for other in fleet:
         if other.worker_id == own.worker_id:
             continue
@@ -178,6 +181,10 @@ def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:
         ):
             if has != others:
                 raise ForeignFleetError(field, has, others, other.worker_id)
+        for name, digest in own.adapters.items():
+            if (theirs := other.adapters.get(name, digest)) != digest:
+                field = f"--lora {name} (a digest of its files)"
+                raise ForeignFleetError(field, digest, theirs, other.worker_id)
 
 
 def _describe_digest(digest: str) -> str:

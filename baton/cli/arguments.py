@@ -112,6 +112,13 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         help="verify several drafted tokens in a step, with the same output; lookup: draft what followed the "
         "newest tokens earlier in the prompt or output (none; without a value: lookup)",
     )
+    add(
+        "--lora",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="serve a LoRA adapter under this name, from the folder that peft wrote; repeatable (none)",
+    )
     add("--timed", metavar="PROFILE", help="compute nothing; steps take as long as this profile or file says")
     add("--secure", action="store_true", help="use TLS, certificates, an API key and a Redis password")
     add(

@@ -16,6 +16,7 @@ from baton.types import Grammar, JsonSchema, OneOf, OutputFormat, Regex, Samplin
 
 
 def add_request_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--adapter", default="", metavar="NAME", help="a LoRA adapter of the fleet's (none)")
     _add_format(command.add_argument_group("format").add_mutually_exclusive_group())
     _add_tools(command.add_argument_group("tools"))
     _add_sampling(command.add_argument_group("sampling"))
@@ -116,7 +117,7 @@ def _add_list(
 
 
 def request_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of a call besides its prompt: `sampling`, `stop`, `slo` and `output_format`."""
+    """Return the arguments of a call that the flags give, besides its prompt."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(args).items()}
     values |= {"logit_bias": dict(args.logit_bias), "slo_class": SloClass(args.slo_class)}
     parts = {"sampling": Sampling, "stop": Stop, "slo": Slo}
@@ -124,7 +125,8 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         part: kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
         for part, kind in parts.items()
     }
-    return found | {"output_format": OneOf(values["choice"]) if args.choice else args.output_format}
+    output_format = OneOf(values["choice"]) if args.choice else args.output_format
+    return found | {"output_format": output_format, "adapter": args.adapter}
 
 
 def chat_of(args: argparse.Namespace, messages: Sequence[ChatMessage]) -> Chat:

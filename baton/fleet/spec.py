@@ -43,7 +43,8 @@ class FleetSpec:
     those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
     times. `deterministic` workers give the same bits whatever else is in a step. Workers that `prove_model`
     serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
-    8 bits. `speculate` says where decode workers take drafts of the next tokens from.
+    8 bits. `speculate` says where decode workers take drafts of the next tokens from. `lora` are adapters
+    that all workers serve, each as NAME=PATH.
     """
 
     model: Path
@@ -63,6 +64,7 @@ class FleetSpec:
     prove_model: bool = False
     quantisation: str | None = None
     speculate: str | None = None
+    lora: Sequence[str] = ()
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class FleetSpec:
             raise ValueError("prove_model is set with timed: timed workers compute nothing")
         if self.timed and self.speculate not in {None, "none"}:
             raise ValueError(f"speculate is {self.speculate!r} with timed: timed workers compute nothing")
+        self._check_lora()
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
             raise ValueError(
                 f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
@@ -101,6 +104,15 @@ class FleetSpec:
         unknown = set(self.extra_args) - {"router", "prefill", "decode", "gateway"} - set(self.process_names)
         if unknown:
             raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
+
+    def _check_lora(self) -> None:
+        for adapter in self.lora:
+            if not all(adapter.partition("=")):
+                raise ValueError(f"lora has {adapter!r}: it must be NAME=PATH")
+        if self.timed and self.lora:
+            raise ValueError("lora is set with timed: timed workers compute nothing")
+        if self.deterministic and self.lora:
+            raise ValueError("lora is set with deterministic: it must be one of the two")
 
     def _check_ports(self) -> None:
         for name, number in (("router_port", self.routers), ("http_port", self.gateways)):
@@ -215,6 +227,9 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own += ["--deterministic"] if spec.deterministic else []
     own += ["--prove-model"] if spec.prove_model else []
     own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
+    for adapter in spec.lora:
+        adapter_name, _, path = adapter.partition("=")
+        own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]
     own += _flags(speculate=spec.speculate) if kind_of(name) == "decode" else []
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 

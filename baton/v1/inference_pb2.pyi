@@ -41,7 +41,7 @@ VERDICT_AT_RISK: Verdict
 VERDICT_REFUSED: Verdict
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "tenant", "text", "chat", "tokens", "sampling", "stop", "slo", "resume_grace_ms", "truncate_prompt_tokens", "output_format", "user")
+    __slots__ = ("request_id", "model", "tenant", "text", "chat", "tokens", "sampling", "stop", "slo", "resume_grace_ms", "truncate_prompt_tokens", "output_format", "user", "adapter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class GenerateRequest(_message.Message):
     TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FORMAT_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     tenant: str
@@ -68,7 +69,8 @@ class GenerateRequest(_message.Message):
     truncate_prompt_tokens: int
     output_format: _generation_pb2.OutputFormat
     user: str
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., slo: _Optional[_Union[_generation_pb2.Slo, _Mapping]] = ..., resume_grace_ms: _Optional[int] = ..., truncate_prompt_tokens: _Optional[int] = ..., output_format: _Optional[_Union[_generation_pb2.OutputFormat, _Mapping]] = ..., user: _Optional[str] = ...) -> None: ...
+    adapter: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., slo: _Optional[_Union[_generation_pb2.Slo, _Mapping]] = ..., resume_grace_ms: _Optional[int] = ..., truncate_prompt_tokens: _Optional[int] = ..., output_format: _Optional[_Union[_generation_pb2.OutputFormat, _Mapping]] = ..., user: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class ChatInput(_message.Message):
     __slots__ = ("messages", "template_arguments", "add_generation_prompt", "continue_final_message", "tools", "tool_choice", "parallel_tool_calls")
@@ -555,7 +557,7 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "architecture", "max_context_tokens", "vocab_size", "has_chat_template", "fingerprint", "model_type", "tool_format", "reasoning_format")
+    __slots__ = ("name", "architecture", "max_context_tokens", "vocab_size", "has_chat_template", "fingerprint", "model_type", "tool_format", "reasoning_format", "adapters")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -565,6 +567,7 @@ class Model(_message.Message):
     MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
     TOOL_FORMAT_FIELD_NUMBER: _ClassVar[int]
     REASONING_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     architecture: str
     max_context_tokens: int
@@ -574,4 +577,5 @@ class Model(_message.Message):
     model_type: str
     tool_format: str
     reasoning_format: str
-    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., model_type: _Optional[str] = ..., tool_format: _Optional[str] = ..., reasoning_format: _Optional[str] = ...) -> None: ...
+    adapters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., has_chat_template: bool = ..., fingerprint: _Optional[str] = ..., model_type: _Optional[str] = ..., tool_format: _Optional[str] = ..., reasoning_format: _Optional[str] = ..., adapters: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -87,10 +87,12 @@ def request_to_pb(
     truncate_prompt_tokens: int | None = None,
     output_format: OutputFormat | None = None,
     user: str = "",
+    adapter: str = "",
 ) -> inference_pb2.GenerateRequest:
     """Build a request. Raises `InvalidRequest` for values that protobuf cannot carry."""
     request = inference_pb2.GenerateRequest(model=model, tenant=tenant, resume_grace_ms=resume_grace_ms)
     put(request, "", request_id=request_id, truncate_prompt_tokens=truncate_prompt_tokens, user=user)
+    put(request, "", adapter=adapter)
     put_prompt(request, prompt)
     put_all(request.sampling, "sampling.", sampling)
     put_all(request.stop, "stop.", stop, stop_strings=stop.strings, stop_token_ids=stop.token_ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -83,8 +83,11 @@ def refusal(
     limits: EngineLimits,
     *,
     has_text: bool,
+    adapters: Container[str] = (),
 ) -> str | None:
     """Return why a model cannot run a sequence at all, or None; with `has_text` it has a tokenizer.
+
+    `adapters` are the digests of the model's.
 
     A sequence that slips through would fail the step, and with it its neighbours.
     """
@@ -94,6 +97,7 @@ def refusal(
         _check_token_ids(spec, limits),
         _check_text(spec, has_text=has_text),
         _check_bans(spec, limits),
+        _check_adapter(spec, adapters),
     )
     return next(sentences, None)
 
@@ -149,3 +153,8 @@ def _check_bans(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
         yield "bad_words holds an empty sequence; each must have at least one token"
     elif not leaves_a_token(spec.sampling, spec.stop, limits.eos_token_ids, limits.vocab_size):
         yield "allowed_token_ids, bad_words and min_tokens leave no token to draw; one must be left"
+
+
+def _check_adapter(spec: SequenceSpec, adapters: Container[str]) -> Iterator[str]:
+    if spec.adapter and spec.adapter not in adapters:
+        yield f"adapter is {spec.adapter}, which this worker does not have; accepted are those of its --lora"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from engine.core.batch import Batch
-from engine.core.sequence import Choice
+from engine.core.sequence import Choice, SequenceGroup
 from engine.core.step import ChunkWork
 from engine.device.host_copies import StepUpload
+from engine.model.adapters.grouping import NO_ADAPTER, AdapterRows, adapter_rows
 from engine.model.step_batch import StepBatch
 from engine.sampling.sampling_table import SamplingTable
 from engine.speculation.draft_table import DraftTable
@@ -28,7 +30,9 @@ class DeviceRows:
         vocab_size: int,
         device: torch.device,
         num_draft_rows: int = 0,
+        adapters: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """`adapters` are the slots of the model's adapters, by digest."""
         self.token_ids = np.zeros(max_rows, dtype=np.int64)
         """The newest token of each row, whose KV is not written yet, or where it is `in_flight`: its place
         among the tokens that the step in flight draws.
@@ -39,7 +43,11 @@ class DeviceRows:
         """Drafted tokens have the last rows."""
         self.drafts = DraftTable(max_rows)
         self.has_drafts = num_draft_rows > 0
-        self._columns = (self.token_ids, self.in_flight, self.block_tables)
+        self.adapters = np.full(max_rows, NO_ADAPTER, dtype=np.int64)
+        """The slot of each row's adapter."""
+        self._slots = adapters
+        self.has_adapters = bool(adapters)
+        self._columns = (self.token_ids, self.in_flight, self.block_tables, self.adapters)
         self._places = np.arange(max_rows, dtype=np.int64)
 
     def join(self, choice: Choice) -> None:
@@ -47,6 +55,7 @@ class DeviceRows:
         prompt, outputs = group.spec.prompt_token_ids, choice.output_token_ids
         self.token_ids[row] = outputs[-1] if outputs else prompt[-1]
         self.in_flight[row] = False
+        self.adapters[row] = self.adapter_of(group)
         self.drafts.join(row)
         self.sampling.set(
             row,
@@ -74,6 +83,10 @@ class DeviceRows:
     def add_block(self, choice: Choice) -> None:
         table = choice.block_table
         self.block_tables[choice.row, len(table) - 1] = table[-1]
+
+    def adapter_of(self, group: SequenceGroup) -> int:
+        """Return the slot of a group's adapter."""
+        return self._slots[group.spec.adapter] if group.spec.adapter else NO_ADAPTER
 
     def put_in_flight(self, rows: slice) -> None:
         """The newest tokens of `rows` are those that a launched step draws."""
@@ -106,6 +119,7 @@ class StepAssembler:
         self._batch = batch
         self._table = rows
         self._block_size = block_size
+        self._device = device
         self._upload = None if device.type == "cpu" else StepUpload(device)
         self._rows = np.arange(batch.max_rows + 1, dtype=np.int64)
         self._starts = np.arange(batch.max_rows + 1, dtype=np.int32)
@@ -199,6 +213,7 @@ class StepAssembler:
             cu_seqlens_q=self._starts[: n + 1],
             logit_rows=self._rows[:n],
             in_flight=self._table.in_flight[:n],
+            adapters=self._adapters(self._table.adapters[:n]),
         )
 
     def _slots(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -225,6 +240,8 @@ class StepAssembler:
         tables = np.zeros((n + len(chunks), -(-longest // size)), dtype=np.int32)
         tables[:n] = table.block_tables[:n, : tables.shape[1]]
         owners = np.repeat(np.arange(len(lengths)), lengths)
+        of_chunks = [table.adapter_of(chunk.group) for chunk in chunks]
+        adapters = np.concatenate([table.adapters[:n], np.array(of_chunks, dtype=np.int64)])
         positions = np.arange(starts[-1]) + (ends - starts[1:])[owners]
         token_ids = np.empty(starts[-1], dtype=np.int64)
         in_flight = np.zeros(starts[-1], dtype=np.bool_)
@@ -255,13 +272,30 @@ class StepAssembler:
                 [_last(starts[1 : n + 1], 1 + num_drafted), np.array(wanted, np.int64)]
             ),
             in_flight=in_flight,
+            adapters=self._adapters(adapters[owners]),
         )
 
-    def _step_batch(self, *, max_query_len: int, max_context_len: int, **columns: NDArray[Any]) -> StepBatch:
+    def _adapters(self, slots: NDArray[np.int64]) -> AdapterRows | None:
+        """Return the tokens that have an adapter; the slots are those of each token."""
+        return adapter_rows(slots, self._device) if self._table.has_adapters else None
+
+    def _step_batch(
+        self,
+        *,
+        max_query_len: int,
+        max_context_len: int,
+        adapters: AdapterRows | None,
+        **columns: NDArray[Any],
+    ) -> StepBatch:
         """Return the step whose tensors have these numbers."""
         if self._upload is None:
             tensors = [torch.from_numpy(np.ascontiguousarray(column)) for column in columns.values()]
         else:
             tensors = self._upload(list(columns.values()))
         named = dict(zip(columns, tensors, strict=True))
-        return StepBatch(**named, max_query_len=max_query_len, max_context_len=max_context_len)
+        return StepBatch(
+            **named,
+            max_query_len=max_query_len,
+            max_context_len=max_context_len,
+            adapters=adapters,
+        )

@@ -81,7 +81,8 @@ class ModelRunner:
         are inference tensors, which cannot be changed outside inference mode, and are valid until the next
         step is queued.
         """
-        if self._graphs is not None and self._graphs.holds(batch):
+        # Graphs are recorded without adapters.
+        if self._graphs is not None and batch.adapters is None and self._graphs.holds(batch):
             return self._graphs.forward(batch)
         return self._run(batch)
 
@@ -91,7 +92,7 @@ class ModelRunner:
             batch = pad_step(batch, self.model.facts.vocab_size)
         order = LayerOrder()
         step = self._attention(batch, order)
-        logits = self.model.forward(batch.token_ids, batch.positions, batch.logit_rows, step)
+        logits = self.model.forward(batch.token_ids, batch.positions, batch.logit_rows, step, batch.adapters)
         num_layers = self.model.facts.num_layers
         assert order.next_layer == num_layers, f"{order.next_layer} of {num_layers} layers attended"
         return logits[:num_logits]

@@ -31,8 +31,9 @@ import contextlib
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -74,6 +75,7 @@ class StepLoop:
     that `takes_forced` computes tokens that a grammar forces together with the one before them; one that
     `speculates` does so with drafted tokens, and accepts those that it then draws too. Where the loop
     `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
+    `adapters` are the slots of the runner's LoRA adapters, by digest.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class StepLoop:
         speculates: bool = False,
         overlaps: bool | None = None,
         new_mark: Callable[[], StepMark] | None = None,
+        adapters: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
         self._device = pool.device
@@ -106,6 +109,7 @@ class StepLoop:
             limits.vocab_size,
             pool.device,
             num_draft_rows=MAX_DRAFT_ROWS if speculates else 0,
+            adapters=adapters,
         )
         self._core = WorkerCore(
             blocks,
@@ -115,7 +119,9 @@ class StepLoop:
             limits=limits,
             policy=policy,
             cost=cost,
-            refuse=partial(refusal, limits=limits, has_text=detokenizer is not None),
+            refuse=partial(
+                refusal, limits=limits, has_text=detokenizer is not None, adapters=adapters.keys()
+            ),
             new_choice=self._new_choice,
         )
         self._clock = clock

@@ -5,6 +5,7 @@
     unlisted        which other ones cannot be served, by their configuration
     checkpoint      checks that the files of a checkpoint are complete
     quantised       weights in 8 bits
+    adapters        LoRA adapters beside the linear layers
     packed_linears  linear layers in bfloat16, in the order in which a CPU reads them
     fingerprint     identifies weights and block layout: equal ones may exchange KV
     step_batch      the ragged batch of a step, as the model takes it
@@ -14,6 +15,7 @@
     fusion          fused modules in place of the model's own, where they fit
     deterministic   layers and attention whose bits do not depend on the other rows of a step
 
-Of the engine it imports `engine.kv`. Its own files import downwards: `model` → `deterministic`, `fusion`,
-`unlisted` → `dry_run`, `cpu_attention`, `quantised`, `packed_linears` → `attention` → `step_batch`.
+Of the engine it imports `engine.kv`. Its own files import downwards: `model` → `adapters` → `fusion`,
+`deterministic`, `unlisted` → `dry_run`, `cpu_attention`, `quantised`, `packed_linears` → `attention` →
+`step_batch`.
 """

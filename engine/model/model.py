@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,9 @@ from torch import Tensor
 
 from engine.errors import FusionDiffers, ModelRefused
 from engine.kv.kv_pool import BlockLayout
+from engine.model.adapters.attaching import Adapters, attach, linear_sizes
+from engine.model.adapters.checkpoint import AdapterFiles
+from engine.model.adapters.grouping import AdapterRows
 from engine.model.allow_list import Config, is_listed, read_config
 from engine.model.attention import ATTENTION, AttentionStep
 from engine.model.checkpoint import check_tokenizer, check_weights, tensor_names, weight_bytes
@@ -69,6 +72,8 @@ class Model:
     """The dtype that keys and values are stored in, if it is not `dtype`."""
     fusion: FusionReport = NOT_FUSED
     """The modules that were replaced by fused ones."""
+    adapters: Adapters | None = None
+    """The LoRA adapters beside its linear layers, if it has any."""
 
     @property
     def is_fused(self) -> bool:
@@ -82,9 +87,26 @@ class Model:
 
     @torch.inference_mode()
     def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        logit_rows: Tensor,
+        step: AttentionStep,
+        adapters: AdapterRows | None = None,
+    ) -> Tensor:
+        """Run token_ids and positions [T]; return logits [R, vocab_size] of logit_rows [R].
+
+        Some of the tokens may have `adapters`.
+        """
+        if adapters is None:
+            return self._forward(token_ids, positions, logit_rows, step)
+        assert self.adapters is not None, "rows have an adapter, and the model has none"
+        with self.adapters.step.running(adapters):
+            return self._forward(token_ids, positions, logit_rows, step)
+
+    def _forward(
         self, token_ids: Tensor, positions: Tensor, logit_rows: Tensor, step: AttentionStep
     ) -> Tensor:
-        """Run token_ids and positions [T]; return logits [R, vocab_size] of logit_rows [R]."""
         output = self.module(
             input_ids=token_ids[None],
             position_ids=positions[None],
@@ -111,6 +133,7 @@ def load_model(
     quantisation: Quantisation = Quantisation.NONE,
     unlisted: bool = False,
     on_loaded: OnLoaded | None = None,
+    adapters: Sequence[AdapterFiles] = (),
     on_progress: OnProgress = ignore_progress,
 ) -> Model:
     """Load a model directory of the allow-list; with `unlisted`, of any architecture that may fit.
@@ -119,12 +142,15 @@ def load_model(
     have experts. Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were
     checked to compute the same; those of a deterministic one only if native ops compute all of them. With a
     `random_seed`, weights are drawn on the device and none are read, for measuring. `on_progress` gets the
-    number of bytes to read.
+    number of bytes to read. With `adapters`, tokens may have one of them; such a model is not deterministic.
 
-    Raises ModelRefused, naming the field that is not accepted, and ValueError for settings that do not fit.
+    Raises ModelRefused or AdapterRefused, naming the field that is not accepted, and ValueError for settings
+    that do not fit.
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
+    if deterministic and adapters:
+        raise ValueError("deterministic with adapters; accepted: one of the two")
     config = read_config(directory, unlisted=unlisted)
     if not is_listed(config):
         check_unlisted(directory, config)
@@ -150,6 +176,7 @@ def load_model(
         random_seed=random_seed,
         quantisation=quantisation,
         on_loaded=on_loaded,
+        adapters=adapters,
         on_progress=on_progress,
     )
     try:
@@ -186,6 +213,7 @@ def _load(
     random_seed: int | None,
     quantisation: Quantisation,
     on_loaded: OnLoaded | None,
+    adapters: Sequence[AdapterFiles],
     on_progress: OnProgress,
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
@@ -215,10 +243,12 @@ def _load(
         tile_rows(module, on_progress)
     elif deterministic and device.type != "cpu":
         make_rows_invariant(directory, module)
+    sizes = linear_sizes(module) if adapters else {}
     fusion = fuse(module, layers, native=stored is None) if fused else NOT_FUSED
     if device.type == "cpu" and not deterministic:
         pack_linears(module)
-    return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion)
+    attached = attach(module, adapters, sizes, dtype, device) if adapters else None
+    return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion, attached)
 
 
 def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *, is_quantised: bool) -> Any:

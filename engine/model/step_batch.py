@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engine.model.adapters.grouping import AdapterRows
+
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
@@ -33,6 +35,8 @@ class StepBatch:
     max_context_len: int
     in_flight: torch.Tensor | None = None
     """[T] bool; where True, `token_ids` has the token's place among those that the previous step draws."""
+    adapters: AdapterRows | None = None
+    """The tokens that have an adapter; None if none has."""
 
     @classmethod
     def of_chunks(

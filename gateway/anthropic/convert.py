@@ -12,6 +12,7 @@ from gateway.generations import ID_HEADER, Generation, seed_of
 from gateway.slo import slo_of
 
 _RENAMED = {
+    "adapter": "model",
     "stop.stop_strings": "stop_sequences",
     "stop.max_tokens": "max_tokens",
     "chat.parallel_tool_calls": "tool_choice.disable_parallel_tool_use",

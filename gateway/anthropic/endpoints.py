@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -29,7 +30,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         body = await read_body(request, MessagesBody, max_body_bytes)
         model = await fleet.model(body.model)
         chat = chat_of(body)
-        generation = generation_of(body, chat, request.headers)
+        generation = replace(generation_of(body, chat, request.headers), adapter=model.adapter)
         if not body.stream:
             (completion,) = await unless_gone(request, complete_all(fleet, [generation]))
             headers = {"x-request-id": completion.request_id}

@@ -14,6 +14,7 @@ from baton.types import Model
 from baton.wire.shown import shown
 from gateway.bodies import explained
 from gateway.errors import ApiError, Problem, invalid
+from gateway.fleet import accepted_names, served_by
 from gateway.openai.convert import chat_generation, completion_generations
 from gateway.openai.schema import ChatBody, CompletionBody, SamplingFields
 from gateway.responses.convert import check as check_response
@@ -60,6 +61,7 @@ class LineChecker:
 
     def __init__(self, model: Model, max_line_bytes: int) -> None:
         self._model = model
+        self._served = served_by(model)
         self.max_line_bytes = max_line_bytes
         self._custom_ids: set[bytes] = set()
         self.num_lines = 0
@@ -100,8 +102,8 @@ class LineChecker:
             raise invalid("body.stream", "body.stream is true; accepted: false, in a batch")
         if body.slo is not None:
             raise invalid("body.slo", "body.slo is set; accepted: unset, as batches run in the class batch")
-        if body.model not in {"", self._model.name}:
-            message = f"body.model is {shown(body.model)}; accepted: {self._model.name!r}"
+        if body.model and body.model not in self._served:
+            message = f"body.model is {shown(body.model)}; accepted: {accepted_names(self._served)}"
             raise invalid("body.model", message, code="model_not_found")
         try:
             _CHECKS[url](body, self._model)

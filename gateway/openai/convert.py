@@ -32,6 +32,7 @@ MAX_PROMPTS = 128
 """Each prompt is a request to the fleet, with a stream of its own."""
 
 _RENAMED = {
+    "adapter": "model",
     "stop.strings": "stop",
     "stop.stop_strings": "stop",
     "stop.include_stop": "include_stop_str_in_output",

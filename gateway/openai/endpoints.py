@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,7 +36,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
 
     @router.api_route("/v1/models", methods=["GET", "HEAD"])
     async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [model_json(await fleet.told_model(), started)]}
+        served = await fleet.told_models()
+        return {"object": "list", "data": [model_json(model, started) for model in served.values()]}
 
     @router.api_route("/v1/models/{name:path}", methods=["GET", "HEAD"])
     async def one_model(name: str) -> dict[str, Any]:
@@ -45,7 +47,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody, max_body_bytes)
         model = await fleet.model(body.model)
-        generation = chat_generation(body, request.headers, model.max_context_tokens)
+        generation = chat_generation(body, request.headers, model.facts.max_context_tokens)
+        generation = replace(generation, adapter=model.adapter)
         assert isinstance(generation.prompt, Chat)
         shape = ChatShape(generation.prompt)
         return await _generate(request, body, [generation], model.name, shape, logprobs=bool(body.logprobs))
@@ -54,7 +57,10 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, max_body_bytes)
         model = await fleet.model(body.model)
-        generations = completion_generations(body, request.headers)
+        generations = [
+            replace(generation, adapter=model.adapter)
+            for generation in completion_generations(body, request.headers)
+        ]
         return await _generate(
             request,
             body,

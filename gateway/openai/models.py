@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from baton.types import Model
 from gateway.errors import invalid
-from gateway.fleet import FleetClient
+from gateway.fleet import FleetClient, ServedModel
 from gateway.openai.messages import chat_of
 from gateway.openai.schema import DetokenizeBody, TokenizeBody
 
 
-def model_json(model: Model, created: int) -> dict[str, Any]:
+def model_json(served: ServedModel, created: int) -> dict[str, Any]:
+    model = served.facts
+    adapted = {"root": model.name, "parent": model.name} if served.adapter else {}
     return {
-        "id": model.name,
+        "id": served.name,
         "object": "model",
         "created": created,
         "owned_by": "baton",
@@ -22,7 +23,7 @@ def model_json(model: Model, created: int) -> dict[str, Any]:
         "fingerprint": model.fingerprint,
         "tool_format": model.tool_format,
         "reasoning_format": model.reasoning_format,
-    }
+    } | adapted
 
 
 async def tokenize(body: TokenizeBody, fleet: FleetClient) -> dict[str, Any]:
@@ -32,7 +33,7 @@ async def tokenize(body: TokenizeBody, fleet: FleetClient) -> dict[str, Any]:
     model = await fleet.model(body.model)
     prompt = body.prompt if body.prompt is not None else chat_of(body)
     tokens = await fleet.sdk.count_tokens(prompt)
-    return {"count": len(tokens), "max_model_len": model.max_context_tokens, "tokens": list(tokens)}
+    return {"count": len(tokens), "max_model_len": model.facts.max_context_tokens, "tokens": list(tokens)}
 
 
 async def detokenize(body: DetokenizeBody, fleet: FleetClient) -> dict[str, Any]:

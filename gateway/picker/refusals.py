@@ -46,7 +46,7 @@ async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None
     try:
         async with asyncio.timeout(QUOTE_S):
             model = await fleet.model()
-            read_all = read(body, head.headers, model.max_context_tokens)
+            read_all = read(body, head.headers, model.facts.max_context_tokens)
             asked = [generation for generation in read_all if _promises(generation.slo)]
             quotes = await asyncio.gather(*(_quote(fleet, generation) for generation in asked))
     except (ApiError, BatonError, ValidationError, TimeoutError) as error:

@@ -19,6 +19,7 @@ from gateway.responses.schema import FunctionTool, ResponsesBody
 from gateway.slo import slo_of
 
 _RENAMED = {
+    "adapter": "model",
     "stop.strings": "stop",
     "stop.stop_strings": "stop",
     "stop.include_stop": "include_stop_str_in_output",

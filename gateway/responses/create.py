@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from baton.chat import Chat
@@ -59,8 +59,9 @@ async def ask(
             have = f"input has {len(items)} items, and the conversation {len(earlier)} before them"
             raise invalid("input", f"{have}; accepted: up to {MAX_ITEMS} together")
     generation = generation_of(
-        body, [*earlier, *items], len(earlier), headers, key or owner, model.max_context_tokens
+        body, [*earlier, *items], len(earlier), headers, key or owner, model.facts.max_context_tokens
     )
+    generation = replace(generation, adapter=model.adapter)
     head = {
         "id": f"resp_{owner}",
         "object": "response",

@@ -7,6 +7,7 @@
         rows.c       norms, activations, rotation
         attention.c  attention over the paged KV
         linear.c     linear layers
+        adapters.c   LoRA adapters beside linear layers
         products.h   the sums of products that both are made of, in vectors or in AMX tiles
         program.c    how threads share the work
         common.h     what all use
@@ -14,6 +15,7 @@
     loader    loads what was built for this processor
     ops       calls single ops
     panels    weights in the order in which linear layers read them
+    adapters  LoRA adapters, as ops read them
     layers    calls decoder layers
 
 All arithmetic is in float32, or in products of bfloat16 that are summed in float32. A row's bits depend on

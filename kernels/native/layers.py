@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.loader import call
 from kernels.native.ops import ACTIVATIONS, address, fields
 from kernels.paged_attention.arguments import Softmax
@@ -25,7 +26,7 @@ class Seconds(ctypes.Structure):
 
 
 class _Weight(ctypes.Structure):
-    _fields_ = fields(pointers="panels bias", sizes="inputs outputs")
+    _fields_ = fields(pointers="panels bias adapters", sizes="inputs outputs num_parts")
 
 
 class _Norm(ctypes.Structure):
@@ -53,7 +54,7 @@ class _Layer(ctypes.Structure):
 class _Step(ctypes.Structure):
     _fields_ = fields(
         pointers="hidden residual qkv query attended added gate_up activated kv_layer cos sin slots tables"
-        " context_lens starts seconds",
+        " context_lens starts seconds adapters",
         sizes="tokens num_seqs stride_table kv_block kv_layer_stride kv_kind kv_slot kv_head hidden_size"
         " block_size num_q_heads num_kv_heads head_dim rotary_dim",
     )
@@ -144,6 +145,7 @@ class NativeLayers:
             for layer in layers
             for weight in (layer.qkv, layer.output, layer.gate_up, layer.down)
         )
+        self._adapters: list[AdapterParts] = []
         self._seconds: int | None = None
         self._buffers: tuple[Tensor, ...] = ()
         self._rows = 0
@@ -154,10 +156,12 @@ class NativeLayers:
         residual: Tensor,
         rotations: Sequence[tuple[Tensor, Tensor]],
         paged: Paged,
+        adapters: AdapterBlocks | None = None,
     ) -> None:
         """Add all layers to `residual` [T, H]; `hidden` [T, H] is its norm before and after.
 
-        Both are contiguous. `rotations` are cos and sin [T, R] of each kind.
+        Both are contiguous. `rotations` are cos and sin [T, R] of each kind. `adapters` are the rows that
+        have one of those that were set.
         """
         tokens = len(hidden)
         cos, sin = (
@@ -169,7 +173,8 @@ class NativeLayers:
         step = _Step(
             hidden.data_ptr(), residual.data_ptr(), *self._reserve(tokens), kv.data_ptr(),
             ctypes.addressof(cos), ctypes.addressof(sin), paged.slots.data_ptr(), paged.tables.data_ptr(),
-            paged.context_lens.data_ptr(), paged.starts.data_ptr(), self._seconds, tokens,
+            paged.context_lens.data_ptr(), paged.starts.data_ptr(), self._seconds,
+            None if adapters is None else ctypes.addressof(adapters.struct), tokens,
             len(paged.context_lens),
             paged.tables.stride(0), block, layer, kind, slot, head, self._hidden_size, kv.shape[3],
             self._num_q_heads, kv.shape[4], kv.shape[5], rotations[0][0].shape[1],
@@ -177,6 +182,12 @@ class NativeLayers:
         count = ctypes.c_int64(len(self._layers))
         if not call("baton_layers", self._dtype, self._layers, count, byref(step), work=self._weights_in_all):
             raise MemoryError("no memory for the layers' arguments")
+
+    def set_adapters(self, index: int, linear: str, parts: AdapterParts) -> None:
+        """Set the adapters of a layer's `qkv`, `output`, `gate_up` or `down`."""
+        weight = getattr(self._layers[index], linear)
+        weight.adapters, weight.num_parts = ctypes.addressof(parts.array), len(parts.array)
+        self._adapters.append(parts)
 
     def count_time(self, seconds: Seconds | None) -> None:
         """Add the time of steps to `seconds` from now on; None: no longer."""
@@ -207,7 +218,7 @@ def _layer(layer: LayerWeights, sinks: Tensor | None) -> _Layer:
 
 
 def _weight(weight: LinearWeight) -> _Weight:
-    return _Weight(weight.panels.data_ptr(), address(weight.bias), weight.inputs, weight.outputs)
+    return _Weight(weight.panels.data_ptr(), address(weight.bias), None, weight.inputs, weight.outputs, 0)
 
 
 def _norm(norm: NormWeight | None) -> _Norm:

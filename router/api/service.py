@@ -174,6 +174,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             tool_format=self._facts.formats.tools,
             reasoning_format=self._facts.formats.reasoning,
             fingerprint="" if fleet is None else fleet.fingerprint,
+            adapters=sorted(self._shell.discovery.adapters),
         )
         return inference_pb2.ListModelsResponse(models=[model], tenant=tenant_of_call(""))
 

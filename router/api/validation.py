@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -78,12 +78,24 @@ class RawRequest:
     received_prompt_logprobs: int = 0
     output_format: tuple[str, str] | None = None
     """The field of `OutputFormat` that is set, and its text; the texts to choose from as JSON."""
+    adapter: str = ""
 
 
 def check_model(model: str, facts: ModelFacts) -> None:
     """Raise unless `model` is empty or the name of the fleet's model."""
     if model not in ("", facts.name):
         raise ModelNotFound(model, facts.name)
+
+
+def checked_adapter(adapter: str, known: Mapping[str, str]) -> str:
+    """Return the digest of an adapter; `known` are those of the fleet, by name. Empty without an adapter."""
+    if not adapter:
+        return ""
+    if adapter not in known:
+        names = ", ".join(map(repr, sorted(known)))
+        accepted = f"{names}, or leave it empty" if names else "leave it empty: no worker has an adapter"
+        raise ValidationError("adapter", adapter, accepted)
+    return known[adapter]
 
 
 def prompt_field(raw: RawRequest) -> str:

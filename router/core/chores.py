@@ -84,8 +84,9 @@ class Chores:
 
     def _fits(self, group: Group) -> bool:
         """Return True if some decode worker that takes new work could hold a group."""
-        fleet = self._state.fleet
-        return most_blocks(group.session, group.num_seqs, fleet.block_size) <= fleet.largest_pool
+        fleet, session = self._state.fleet, group.session
+        pool = fleet.largest_pool_with(session.adapter)
+        return most_blocks(session, group.num_seqs, fleet.block_size) <= pool
 
     def _renew(self) -> None:
         """Renew credits and leases once a second, and move the role weights.

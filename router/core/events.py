@@ -53,6 +53,8 @@ class Arrived:
     """The number of prompt tokens whose log-probabilities the client has."""
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
     """Leading blocks of the prompt that each worker holds, by worker key."""
+    adapter: str = ""
+    """The digest of its LoRA adapter; empty without one."""
 
 
 @value

@@ -159,7 +159,7 @@ def _has_free_worker(state: RouterState) -> bool:
 def _dispatch_unleased(state: RouterState, group: Group) -> None:
     """Dispatch a group without a lease, to the first worker for which there is a decode worker with room."""
     computing = sorted(
-        state.fleet.computing,
+        (worker for worker in state.fleet.computing if worker.has(group.session.adapter)),
         key=lambda worker: (worker.key in group.avoided, worker.bound_tokens, worker.key),
     )
     if computing and computing[0].facts.role == PREFILL:

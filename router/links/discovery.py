@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -32,6 +32,11 @@ class FleetIdentity:
     """A digest of what deterministic workers compute; empty for others."""
 
 
+def adapters_of(records: Iterable[WorkerRecord]) -> dict[str, str]:
+    """Return the digests of all adapters that workers have, by name."""
+    return {name: digest for record in records for name, digest in record.adapters.items()}
+
+
 class Discovery:
     """Opens a link to every announced worker that fits the fleet."""
 
@@ -53,6 +58,9 @@ class Discovery:
         """Whether the store responded to the last call."""
         self.fleet: FleetIdentity | None = None
         """Set by the first worker that serves the router's model."""
+        self.adapters: Mapping[str, str] = {}
+        """The digests of the LoRA adapters that workers have, by name. While no worker is known, those that
+        the last ones had: workers that are restarted are back soon."""
 
     def send(self, command: WorkerCommand) -> None:
         """Send a command to the worker it names, if there is still a link to it."""
@@ -103,17 +111,22 @@ class Discovery:
                 link.close()
                 task.cancel()
                 del self._links[key], self._missing_since[key]
+        if self._links:
+            self.adapters = adapters_of(link.record for link, _ in self._links.values())
 
     def _fits(self, record: WorkerRecord) -> bool:
         """Return whether a worker belongs to the fleet.
 
         Workers with another model, weights or layout cannot take each other's KV. Deterministic workers that
-        compute other bits may not continue each other's sequences.
+        compute other bits may not continue each other's sequences. An adapter's name stands for the same
+        weights at all workers.
         """
         found = FleetIdentity(record.model_name, record.fingerprint, record.block_size, record.sameness)
         if record.model_name == self._model_name and self.fleet is None:
             self.fleet = found
-        if found == self.fleet:
+        own = adapters_of(link.record for link, _ in self._links.values())
+        has_same_adapters = all(own.get(name, digest) == digest for name, digest in record.adapters.items())
+        if found == self.fleet and has_same_adapters:
             return True
         if record.key not in self.refused:
             self.refused.add(record.key)

@@ -16,6 +16,7 @@ from router.api.validation import (
     check_output_format,
     check_stop,
     check_token_ids,
+    checked_adapter,
     checked_received,
     checked_sampling,
     checked_slo,
@@ -73,6 +74,7 @@ class Preprocessor:
         """
         facts = self._facts
         check_before_tokenising(raw, facts)
+        adapter = checked_adapter(raw.adapter, self._shell.discovery.adapters)
         sampling = checked_sampling(raw, facts.vocab_size, secrets.randbits(63))
         slo = checked_slo(raw)
         check_stop(raw, facts.vocab_size)
@@ -110,7 +112,10 @@ class Preprocessor:
             failed_attempts=raw.failed_attempts,
             received_prompt_logprobs=raw.received_prompt_logprobs,
             # Cached blocks have no logits: for log-probabilities the prompt is computed again.
-            prefix_hits={} if raw.prompt_logprobs is not None else await self._hits(raw.tenant, token_ids),
+            prefix_hits={}
+            if raw.prompt_logprobs is not None
+            else await self._hits(raw.tenant, adapter, token_ids),
+            adapter=adapter,
         )
         formats = prompt.formats
         return Prepared(event, Reading(formats.tools, formats.reasoning, prompt.reasoning_open))
@@ -217,12 +222,13 @@ class Preprocessor:
             checked.append(replace(choice, finish=finish, matched=matched))
         return tuple(checked)
 
-    async def _hits(self, tenant: str, token_ids: Sequence[int]) -> Mapping[str, int]:
+    async def _hits(self, tenant: str, adapter: str, token_ids: Sequence[int]) -> Mapping[str, int]:
         """Look up how many leading blocks of a prompt each worker has cached."""
         fleet, worker_keys = self._shell.discovery.fleet, list(self._shell.core.state.fleet.workers)
         if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
             return {}
-        hashes = each_hash(chain_root(fleet.fingerprint, cache_salt(tenant)), token_ids, fleet.block_size)
+        root = chain_root(fleet.fingerprint, cache_salt(tenant), adapter)
+        hashes = each_hash(root, token_ids, fleet.block_size)
         try:
             return await self._shell.store.lookup_prefix(worker_keys, hashes)
         except StoreUnavailable:

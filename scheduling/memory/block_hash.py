@@ -1,4 +1,6 @@
-"""Chained identity of KV blocks: equal hashes mean equal weights, layout, salt and tokens up to the end.
+"""Chained identity of KV blocks: equal hashes mean equal content.
+
+That is: equal weights, layout, salt, adapter and tokens up to the end of the block.
 
 The hash is blake2b with 128 bits: unlike a checksum, it cannot be forged between tenants.
 """
@@ -12,9 +14,13 @@ from collections.abc import Iterator, Sequence
 HASH_BYTES = 16
 
 
-def chain_root(fingerprint: str, salt: bytes) -> bytes:
-    """Return the hash that every chain of one model and one salt starts from."""
-    return hashlib.blake2b(fingerprint.encode() + b"\0" + salt, digest_size=HASH_BYTES).digest()
+def chain_root(fingerprint: str, salt: bytes, adapter: str = "") -> bytes:
+    """Return the hash that every chain of one model, one salt and one adapter starts from.
+
+    `adapter` is the adapter's digest, of at most 64 characters; empty for the base model.
+    """
+    content = fingerprint.encode() + b"\0" + salt
+    return hashlib.blake2b(content, digest_size=HASH_BYTES, key=adapter.encode()).digest()
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 Place = tuple[int, str]
 """Score and request key: like Redis, which orders equal scores by their members."""
@@ -28,6 +29,10 @@ class WaitingLine:
     def head(self) -> Place | None:
         """The first place."""
         return self._places[0] if self._places else None
+
+    def first(self, most: int) -> Sequence[Place]:
+        """Return the first places, at most so many."""
+        return self._places[:most]
 
     def add(self, place: Place, tokens: int) -> None:
         """Add a place with its work."""

@@ -19,6 +19,7 @@ from state.records import (
     CLASS_SCORE,
     GRANT_TTL_MS,
     MAX_GRANTS_LOST,
+    MOST_PASSED,
     SILENT_MS,
     DecodeRoom,
     Grant,
@@ -43,6 +44,7 @@ class _Entry:
     tokens: int
     blocks: int
     router_id: str
+    adapter: str
     grants_lost: int = 0
     worker_key: str = ""
     """The worker on which it holds a credit while it is granted."""
@@ -86,7 +88,9 @@ class MemoryStore:
         elif len(self._line) >= capacity:
             raise QueueFull(capacity)
         place = (score, key)
-        self._entries[key] = _Entry(place, entry.slo_class, entry.work_tokens, entry.blocks, entry.router_id)
+        self._entries[key] = _Entry(
+            place, entry.slo_class, entry.work_tokens, entry.blocks, entry.router_id, entry.adapter
+        )
         self._line.add(place, entry.work_tokens)
         return QueuePlace(*self._line.ahead_of(place))
 
@@ -154,9 +158,9 @@ class MemoryStore:
         bound = self._credits[worker.key].purge(now)
         granted = []
         left = worker.max_grants
-        while left > 0 and bound.total < worker.limit_tokens and (head := self._line.head) is not None:
+        while left > 0 and bound.total < worker.limit_tokens and (head := self._head_for(worker)) is not None:
             entry = self._entries[head[1]]
-            decode_key = self._find_room(decoders, head[1], entry.blocks, now)
+            decode_key = self._find_room(_with(decoders, entry.adapter), head[1], entry.blocks, now)
             if decode_key is None:
                 break
             self._line.remove(head)
@@ -173,6 +177,14 @@ class MemoryStore:
             if entry.router_id == caller:
                 granted.append(grant)
         return granted
+
+    def _head_for(self, worker: PrefillRoom) -> Place | None:
+        """Return the first place that the worker has the adapter for, if there is one near the head."""
+        head = self._line.head
+        if head is None or _has(worker.adapters, self._entries[head[1]].adapter):
+            return head
+        near = self._line.first(MOST_PASSED)
+        return next((place for place in near if _has(worker.adapters, self._entries[place[1]].adapter)), None)
 
     def _find_room(
         self, decoders: Sequence[DecodeRoom], request_key: str, blocks: int, now: int
@@ -296,3 +308,11 @@ class MemoryStore:
         ears.remove(hear)
         if not ears:
             del self._ears[router_id]
+
+
+def _has(adapters: Sequence[str], adapter: str) -> bool:
+    return not adapter or adapter in adapters
+
+
+def _with(rooms: Sequence[DecodeRoom], adapter: str) -> Sequence[DecodeRoom]:
+    return [room for room in rooms if _has(room.adapters, adapter)] if adapter else rooms

@@ -1,21 +1,45 @@
 -- grant.lua: grant a worker's free capacity to the head of the queue, while there is capacity. Milliseconds.
 -- KEYS[1..6] as line.lua, KEYS[7] the worker's credits, KEYS[8..] leases of the decode workers (ledgers)
--- ARGV    worker_key, limit_tokens, most grants, calling router, channel prefix of routers, then worker_key,
---         num_blocks and max_seqs of each decode worker.
+-- ARGV    worker_key, limit_tokens, most grants, calling router, channel prefix of routers, the worker's adapters
+--         (separated by spaces), how many entries to look at, then worker_key, num_blocks, max_seqs and adapters of
+--         each decode worker.
 -- Returns request key, decode worker_key, ... of the caller's grants; other routers get theirs over their channels.
 -- A grant holds its blocks and its seat on that decode worker, so that no other grant takes them.
--- A head that fits nowhere waits, and no request behind it passes it.
+-- A head that fits nowhere waits, and no request behind it passes it. One whose adapter the worker does not have is
+-- passed: it waits for another worker.
 -- Nothing is granted while peers have yet to enter what they hold (see enter.lua).
-local CREDITS, FIRST_ROOM = KEYS[7], 8
+local CREDITS, FIRST_ROOM, ADAPTERS, LOOKS = KEYS[7], 8, ARGV[6], tonumber(ARGV[7])
 return_expired()
 called(ARGV[4])
 if tonumber(redis.call('HGET', EPOCH, 'quiet_until') or 0) > now then return {} end
 
+local function has(adapters, adapter)
+  return adapter == '' or string.find(' ' .. adapters .. ' ', ' ' .. adapter .. ' ', 1, true) ~= nil
+end
+
+-- Return the first request that the worker has the adapter for, and its entry; nil if there is none near the head.
+local function find_head()
+  local first, last = 0, 0
+  while first < LOOKS do
+    local found = redis.call('ZRANGE', QUEUE, first, last)
+    for _, key in ipairs(found) do
+      local entry = read_entry(key)
+      if has(ADAPTERS, entry.adapter) then return key, entry end
+    end
+    if #found <= last - first then return nil end
+    first, last = last + 1, LOOKS - 1
+  end
+  return nil
+end
+
 -- Return ledger and key of the first decode worker with room, or nil. Reads only as many ledgers as needed.
-local function find_room(key, blocks)
+local function find_room(key, entry)
   for i = FIRST_ROOM, #KEYS do
-    local room = 6 + (i - FIRST_ROOM) * 3
-    if has_room(KEYS[i], key, blocks, ARGV[room + 1], ARGV[room + 2]) then return KEYS[i], ARGV[room] end
+    local room = 8 + (i - FIRST_ROOM) * 4
+    if has(ARGV[room + 3], entry.adapter)
+      and has_room(KEYS[i], key, entry.blocks, ARGV[room + 1], ARGV[room + 2]) then
+      return KEYS[i], ARGV[room]
+    end
   end
   return nil
 end
@@ -31,10 +55,9 @@ end
 local granted, left = {}, tonumber(ARGV[3])
 local bound = held(CREDITS)
 while left > 0 and bound < tonumber(ARGV[2]) do
-  local head = redis.call('ZRANGE', QUEUE, 0, 0)[1]
+  local head, entry = find_head()
   if not head then break end
-  local entry = read_entry(head)
-  local leases, decoder = find_room(head, entry.blocks)
+  local leases, decoder = find_room(head, entry)
   if not leases then break end
   leave_line(head, entry)
   if notify(entry.router, decoder, head) then

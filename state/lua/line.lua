@@ -1,6 +1,7 @@
 -- line.lua: precedes the scripts that use the queue and the sums of its work. Milliseconds.
 -- KEYS[1] queue (zset), KEYS[2] entries (hash), KEYS[3] grants (zset), KEYS[4..6] sums of waiting work by due
 -- time in wide, middle and narrow buckets (hashes; an empty bucket has no field)
+-- An entry's adapter stands before its router. Without one an entry is as routers of older versions write it.
 local QUEUE, ENTRIES, GRANTS = KEYS[1], KEYS[2], KEYS[3]
 local SUMS = {{hash = KEYS[4], width = 4096}, {hash = KEYS[5], width = 256}, {hash = KEYS[6], width = 16}}
 
@@ -12,15 +13,17 @@ local function read_entry(key)
   local found = redis.call('HGET', ENTRIES, key)
   if not found then return nil end
   local score, tokens, blocks, lost, worker, router = string.match(found, '^(%S+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  local adapter, own_router = string.match(router, '^@(%S+) (.*)$')
   return {
     score = tonumber(score), tokens = tonumber(tokens), blocks = tonumber(blocks), grants_lost = tonumber(lost),
-    worker = worker, router = router,
+    worker = worker, router = own_router or router, adapter = adapter or '',
   }
 end
 
 local function write_entry(key, entry)
-  redis.call('HSET', ENTRIES, key, string.format('%.0f %d %d %d %s %s', entry.score, entry.tokens, entry.blocks,
-    entry.grants_lost, entry.worker, entry.router))
+  local adapter = entry.adapter == '' and '' or '@' .. entry.adapter .. ' '
+  redis.call('HSET', ENTRIES, key, string.format('%.0f %d %d %d %s %s%s', entry.score, entry.tokens, entry.blocks,
+    entry.grants_lost, entry.worker, adapter, entry.router))
 end
 
 local function add_to_sums(score, tokens)

@@ -16,9 +16,9 @@ ROOMY = DecodeRoom("d:2", num_blocks=100, max_seqs=100)
 
 
 def entry(
-    key: str, *, router: str = "r1", slo_class: int = 2, due: int = 1000, tokens: int = 50
+    key: str, *, router: str = "r1", slo_class: int = 2, due: int = 1000, tokens: int = 50, adapter: str = ""
 ) -> QueueEntry:
-    return QueueEntry(key, router, slo_class, due, tokens, blocks=4)
+    return QueueEntry(key, router, slo_class, due, tokens, blocks=4, adapter=adapter)
 
 
 def worker(incarnation: str = "a") -> WorkerRecord:

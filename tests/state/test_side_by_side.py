@@ -49,7 +49,15 @@ LISTENING = ("r1", "r2")
 ROUTERS = st.sampled_from([*LISTENING, "deaf"])
 REQUESTS = st.sampled_from([f"q{i}" for i in range(16)])
 PREFILLERS = st.sampled_from(["p1:a", "p2:a"])
-DECODERS = st.sampled_from([DecodeRoom("d1:a", 12, 3), DecodeRoom("d2:a", 20, 9), DecodeRoom("d3:a", 3, 9)])
+ADAPTERS = st.sampled_from(["", "", "red", "blue"])
+LOADED = st.sampled_from([(), ("red",), ("blue", "red")])
+DECODERS = st.sampled_from(
+    [
+        DecodeRoom("d1:a", 12, 3, ("red",)),
+        DecodeRoom("d2:a", 20, 9, ("blue", "red")),
+        DecodeRoom("d3:a", 3, 9),
+    ]
+)
 SEVERAL_DECODERS = st.lists(DECODERS, max_size=3, unique=True)
 DUE_MS = st.one_of(st.integers(-20, 20), st.integers(0, 300), st.integers(0, 100_000))
 TTL_S = st.sampled_from([0.05, 0.5, 5.0])
@@ -114,19 +122,30 @@ class SideBySide(RuleBasedStateMachine):
         self.admin.set(NOW_KEY, now_ms)
         self.run_async(self.store.list_workers())
 
-    @rule(key=REQUESTS, router=ROUTERS, slo_class=st.integers(0, 3), due=DUE_MS, tokens=st.integers(0, 9))
-    def enqueue(self, key: str, router: str, slo_class: int, due: int, tokens: int) -> None:
-        entry = QueueEntry(key, router, slo_class, due, tokens, blocks=1 + tokens)
+    @rule(
+        key=REQUESTS,
+        router=ROUTERS,
+        slo_class=st.integers(0, 3),
+        due=DUE_MS,
+        tokens=st.integers(0, 9),
+        adapter=ADAPTERS,
+    )
+    def enqueue(
+        self, key: str, router: str, slo_class: int, due: int, tokens: int, adapter: str = ""
+    ) -> None:
+        entry = QueueEntry(key, router, slo_class, due, tokens, blocks=1 + tokens, adapter=adapter)
         self.demand_same(lambda store: store.enqueue(entry, CAPACITY))
 
     @rule(
         entries=st.lists(
-            st.tuples(REQUESTS, st.sampled_from(LISTENING), st.integers(1, 2), DUE_MS, st.integers(1, 5)),
+            st.tuples(
+                REQUESTS, st.sampled_from(LISTENING), st.integers(1, 2), DUE_MS, st.integers(1, 5), ADAPTERS
+            ),
             min_size=5,
             max_size=12,
         )
     )
-    def enqueue_many(self, entries: list[tuple[str, str, int, int, int]]) -> None:
+    def enqueue_many(self, entries: list[tuple[str, str, int, int, int, str]]) -> None:
         for entry in entries:
             self.enqueue(*entry)
 
@@ -139,10 +158,20 @@ class SideBySide(RuleBasedStateMachine):
         key=PREFILLERS,
         limit=st.integers(0, 20),
         most=st.integers(0, 3),
+        adapters=LOADED,
         decoders=SEVERAL_DECODERS,
     )
-    def grant(self, caller: str, key: str, limit: int, most: int, decoders: list[DecodeRoom]) -> None:
-        self.demand_same(lambda store: store.grant(caller, PrefillRoom(key, limit, most), decoders))
+    def grant(
+        self,
+        caller: str,
+        key: str,
+        limit: int,
+        most: int,
+        adapters: tuple[str, ...],
+        decoders: list[DecodeRoom],
+    ) -> None:
+        room = PrefillRoom(key, limit, most, adapters)
+        self.demand_same(lambda store: store.grant(caller, room, decoders))
 
     @rule(key=REQUESTS, prefill=PREFILLERS, decoders=SEVERAL_DECODERS, ttl=TTL_S)
     def settle(self, key: str, prefill: str, decoders: list[DecodeRoom], ttl: float) -> None:

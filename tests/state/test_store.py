@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -119,6 +120,27 @@ async def test_a_head_that_fits_nowhere_waits_and_is_not_passed(either: AnyStore
         "large",
         "small",
     ]
+
+
+async def test_a_worker_passes_requests_whose_adapter_it_lacks(either: AnyStore) -> None:
+    for place, (key, adapter) in enumerate([("a", "red"), ("b", "blue"), ("c", ""), ("d", "red")]):
+        await either.enqueue(entry(key, due=place, adapter=adapter), 10)
+    red, plain = PrefillRoom("p:1", 10_000, adapters=("red",)), PrefillRoom("p:2", 10_000)
+    rooms = [replace(ROOMY, adapters=("red",)), replace(ROOMY, key="d:3", adapters=("blue", "red"))]
+    assert [grant.request_key for grant in await either.grant("r1", plain, rooms)] == ["c"]
+    granted = await either.grant("r1", red, rooms)
+    assert [(grant.request_key, grant.decode_key) for grant in granted] == [("a", "d:2"), ("d", "d:2")]
+    blue = PrefillRoom("p:3", 10_000, adapters=("blue",))
+    granted = await either.grant("r1", blue, rooms)
+    assert [(grant.request_key, grant.decode_key) for grant in granted] == [("b", "d:3")]
+
+
+async def test_a_request_waits_for_a_decode_worker_with_its_adapter(either: AnyStore) -> None:
+    await either.enqueue(entry("a", adapter="red"), 10)
+    red = PrefillRoom("p:1", 10_000, adapters=("red",))
+    assert await either.grant("r1", red, [ROOMY]) == []
+    granted = await either.grant("r1", red, [ROOMY, replace(DECODE, adapters=("red",))])
+    assert [grant.decode_key for grant in granted] == [DECODE.key]
 
 
 async def test_settling_leases_the_blocks_and_keeps_the_credit(either: AnyStore) -> None:

@@ -44,6 +44,12 @@ from worker.config import parse_config, resolve_threads
             "--quantisation=int8 --dtype=float64",
             "--quantisation is int8 with --dtype float64; accepted: auto, float32 or bfloat16",
         ),
+        ("--lora=red", "--lora is 'red'; accepted: NAME=PATH"),
+        ("--lora=red=", "--lora is 'red='; accepted: NAME=PATH"),
+        ("--lora=a:b=p", "--lora has the name 'a:b'; accepted: 1 to 64 letters, digits, dots, underscores"),
+        ("--lora=a=p --lora=a=q", "--lora has the name 'a' twice; accepted: each name once"),
+        ("--lora=a=p --timed=demo-cpu", "--lora is set with --timed; accepted: a worker that computes"),
+        ("--lora=a=p --deterministic", "--lora is set with --deterministic; accepted: one of the two"),
         ("--shm-dir=/nowhere", "--shm-dir is '/nowhere'; accepted: a directory that exists"),
     ],
 )

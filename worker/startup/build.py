@@ -16,7 +16,7 @@ from engine.execution.model_runner import ModelRunner
 from engine.model.allow_list import is_listed, read_config
 from engine.model.fingerprint import weights_digest
 from engine.model.fusion import NOT_FUSED, FusionReport
-from engine.model.model import DTYPES
+from engine.model.model import DTYPES, Model
 from engine.model.quantised.int8_weights import Quantised
 from engine.proof.proving import Proof
 from engine.proof.versions import own_code
@@ -58,6 +58,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         speculation=config.speculate,
         prove_model=config.prove_model,
         proof=None if proof_file is None else proof_file.read(),
+        adapters=config.lora,
         available_bytes=available_bytes,
     )
     built = build(settings, partial(_measure, config, on_progress), on_progress)
@@ -69,6 +70,8 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         _log_fusion(runner.model.fusion)
     if runner.model.quantised is not None:
         _log_quantisation(runner.model.quantised)
+    if runner.model.adapters is not None:
+        _log_adapters(runner.model)
     return Engine(
         built.loop,
         runner.pool,
@@ -79,6 +82,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         built.grammars,
         Computing(choice.name, built.uses_native_ops),
         built.determinism_digest,
+        built.adapters,
     )
 
 
@@ -115,6 +119,12 @@ def _log_quantisation(quantised: Quantised) -> None:
         mb=round(quantised.num_bytes / MEBIBYTE, 1),
         float_mb=round(quantised.float_bytes / MEBIBYTE, 1),
     )
+
+
+def _log_adapters(model: Model) -> None:
+    assert model.adapters is not None, "the caller has looked"
+    for name, digest in model.adapters.digests.items():
+        log.info("adapter", name=name, digest=digest, rank=model.adapters.ranks[name])
 
 
 def _proof_file(config: WorkerConfig, device: torch.device, dtype: str) -> ProofFile:

@@ -76,7 +76,7 @@ class Hello(_message.Message):
     def __init__(self, router_id: _Optional[str] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt", "tpot_ms", "itl_ms", "bad_words", "grammar")
+    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt", "tpot_ms", "itl_ms", "bad_words", "grammar", "adapter")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class SequenceSpec(_message.Message):
     ITL_MS_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     handle: int
     fence: _attempt_pb2.Fence
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -101,7 +102,8 @@ class SequenceSpec(_message.Message):
     itl_ms: int
     bad_words: _containers.RepeatedCompositeFieldContainer[TokenSequence]
     grammar: str
-    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[str] = ...) -> None: ...
+    adapter: str
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class TokenSequence(_message.Message):
     __slots__ = ("token_ids",)
@@ -182,7 +184,14 @@ class WorkResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., number: _Optional[int] = ..., taken: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "role", "model_name", "fingerprint", "block_size", "num_blocks", "max_num_seqs", "token_budget", "cost_model", "load", "stream", "probe_key", "dtype", "native_ops")
+    __slots__ = ("worker_id", "incarnation", "role", "model_name", "fingerprint", "block_size", "num_blocks", "max_num_seqs", "token_budget", "cost_model", "load", "stream", "probe_key", "dtype", "native_ops", "adapters")
+    class AdaptersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +207,7 @@ class Welcome(_message.Message):
     PROBE_KEY_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     NATIVE_OPS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: str
     role: WorkerRole
@@ -213,7 +223,8 @@ class Welcome(_message.Message):
     probe_key: bytes
     dtype: str
     native_ops: bool
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., stream: _Optional[int] = ..., probe_key: _Optional[bytes] = ..., dtype: _Optional[str] = ..., native_ops: bool = ...) -> None: ...
+    adapters: _containers.ScalarMap[str, str]
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., stream: _Optional[int] = ..., probe_key: _Optional[bytes] = ..., dtype: _Optional[str] = ..., native_ops: bool = ..., adapters: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CostModel(_message.Message):
     __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95", "is_trusted")

@@ -262,4 +262,6 @@ export interface Model {
   toolFormat: string;
   /** How the model writes reasoning; empty if that is not known. */
   reasoningFormat: string;
+  /** The names of the LoRA adapters that workers have. */
+  adapters: readonly string[];
 }

@@ -37,7 +37,7 @@ class BlockNames(Protocol):
 
 
 class HashedNames:
-    """Chained hashes of the tokens, the model and the tenant's salt."""
+    """Chained hashes of the tokens, the model, the tenant's salt and the adapter."""
 
     def __init__(self, fingerprint: str, block_size: int) -> None:
         self._fingerprint = fingerprint
@@ -62,4 +62,4 @@ class HashedNames:
         return hashes[index] if index < len(hashes) else choice.hash_next_block(self._size)
 
     def _root(self, spec: SequenceSpec) -> bytes:
-        return chain_root(self._fingerprint, spec.cache_salt)
+        return chain_root(self._fingerprint, spec.cache_salt, spec.adapter)

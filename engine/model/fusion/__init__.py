@@ -6,6 +6,7 @@
     structure        which models have the parts that are fused, and where
     modules          the fused modules
     native_sequence  all layers in one native call, on a CPU
+    places           where a fused model computes what a stock layer did
     probe            runs a layer before and after, and compares
 
 A decoder layer's query, key and value products become one, and so do those of its gate. Norms include the
@@ -14,7 +15,8 @@ addition of the residual. Rotation and the KV store are one op. The ops are Trit
 nothing keeps them all.
 """
 
-from engine.model.fusion.native_sequence import can_be_native
+from engine.model.fusion.native_sequence import NativeSequence, can_be_native
+from engine.model.fusion.places import fused_place
 from engine.model.fusion.replacing import NOT_FUSED, FusionReport, fuse
 
-__all__ = ["NOT_FUSED", "FusionReport", "can_be_native", "fuse"]
+__all__ = ["NOT_FUSED", "FusionReport", "NativeSequence", "can_be_native", "fuse", "fused_place"]

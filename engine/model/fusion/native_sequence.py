@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from engine.model.fusion.modules import (
 from engine.model.fusion.structure import activation_of, is_gated, misfit
 from engine.model.packed_linears import PanelLinear
 from kernels.checks import MAX_HEAD_DIM
+from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.layers import LayerWeights, LinearWeight, NativeLayers, NormWeight, Seconds
 from kernels.native.ops import MAX_GROUP
 from kernels.native.panels import fits
@@ -34,6 +35,7 @@ class NativeSequence(nn.Module):
         """`stock` is one that `is_native` accepts."""
         super().__init__()
         self.layers = stock.layers
+        self._adapted_rows: Callable[[], AdapterBlocks | None] = _no_rows
         self._kinds = tuple(sorted(set(stock.kinds)))
         weights = [
             _weights(layer, self._kinds.index(kind))
@@ -47,13 +49,32 @@ class NativeSequence(nn.Module):
     ) -> Tensor:
         """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum, in its place."""
         self._native.run(
-            hidden, residual, [rotations[kind] for kind in self._kinds], step.paged(len(self.layers))
+            hidden,
+            residual,
+            [rotations[kind] for kind in self._kinds],
+            step.paged(len(self.layers)),
+            self._adapted_rows(),
         )
         return hidden
+
+    def adapt(
+        self, parts: Mapping[tuple[int, str], AdapterParts], rows: Callable[[], AdapterBlocks | None]
+    ) -> None:
+        """Add adapters to linear layers, by layer and name (`qkv`, `output`, `gate_up` or `down`).
+
+        `rows` returns the rows that have one in the step under way.
+        """
+        for (index, name), own in parts.items():
+            self._native.set_adapters(index, name, own)
+        self._adapted_rows = rows
 
     def count_time(self, seconds: Seconds | None) -> None:
         """Add the time of steps to `seconds` from now on; None: no longer."""
         self._native.count_time(seconds)
+
+
+def _no_rows() -> None:
+    return None
 
 
 def can_be_native(module: Any, layers: LayerFacts) -> bool:

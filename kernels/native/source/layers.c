@@ -6,7 +6,8 @@
 
 typedef struct {
     const void *panels, *bias; /* bias or null */
-    i64 inputs, outputs;
+    const AdapterPart *adapters;
+    i64 inputs, outputs, num_parts; /* of adapters */
 } Weight;
 
 typedef struct {
@@ -32,12 +33,14 @@ typedef struct {
     const i64 *slots;
     const int32_t *tables, *context_lens, *starts;
     double *seconds; /* of each Kind, or null */
+    const AdapterRows *adapters; /* or null: no row has one */
     i64 tokens, num_seqs, stride_table, kv_block, kv_layer_stride, kv_kind, kv_slot, kv_head;
     i64 hidden_size, block_size, num_q_heads, num_kv_heads, head_dim, rotary_dim;
 } Step;
 
 typedef struct {
     LinearOp qkv, output, gate_up, down;
+    AdapterOp qkv_adapters, output_adapters, gate_up_adapters, down_adapters;
     RopeOp rope;
     AttentionOp attention;
     GateOp gate;
@@ -45,11 +48,22 @@ typedef struct {
     NormOp after_attention, mlp_norm, after_mlp, next_norm;
 } LayerOps;
 
-enum { MOST_PHASES = 13 };
+enum { MOST_PHASES = 17 };
 
 static LinearOp linear_of(const Step *step, Weight weight, const void *x, void *out) {
     return (LinearOp){x, weight.panels, weight.bias, out, step->tokens, weight.inputs, weight.inputs,
                       weight.outputs};
+}
+
+/* Writes the phases of a linear layer: the product, and what adapters add to it. */
+static Phase *add_linear(Phase *next, const LinearOp *linear, AdapterOp *adapters, Weight weight, const Step *step,
+                         int is_bf16) {
+    *next++ = linear_phase(linear, is_bf16);
+    if (!step->adapters || !weight.num_parts) return next;
+    *adapters = (AdapterOp){linear->x, linear->out, weight.adapters, step->adapters, linear->stride_x,
+                            weight.inputs, weight.outputs, weight.num_parts};
+    *next++ = adapter_phase(adapters, is_bf16);
+    return next;
 }
 
 static NormOp norm_of(const Step *step, Norm norm, void *x, void *residual, void *out) {
@@ -101,16 +115,16 @@ static Phase *add_layer(Phase *next, LayerOps *ops, const Layer *layer, const St
         .after_mlp = norm_of(step, layer->after_mlp, added, 0, added),
         .next_norm = norm_of(step, layer->next_norm, added, step->residual, step->hidden),
     };
-    *next++ = linear_phase(&ops->qkv, is_bf16);
+    next = add_linear(next, &ops->qkv, &ops->qkv_adapters, layer->qkv, step, is_bf16);
     *next++ = rope_phase(&ops->rope, is_bf16);
     *next++ = attention_phase(&ops->attention, is_bf16);
-    *next++ = linear_phase(&ops->output, is_bf16);
+    next = add_linear(next, &ops->output, &ops->output_adapters, layer->output, step, is_bf16);
     if (layer->attention_factor != 1.0f) *next++ = scale_phase(&ops->attention_scale, is_bf16);
     if (layer->after_attention.weight) *next++ = norm_phase(&ops->after_attention, is_bf16);
     *next++ = norm_phase(&ops->mlp_norm, is_bf16);
-    *next++ = linear_phase(&ops->gate_up, is_bf16);
+    next = add_linear(next, &ops->gate_up, &ops->gate_up_adapters, layer->gate_up, step, is_bf16);
     *next++ = gate_phase(&ops->gate, is_bf16);
-    *next++ = linear_phase(&ops->down, is_bf16);
+    next = add_linear(next, &ops->down, &ops->down_adapters, layer->down, step, is_bf16);
     if (layer->mlp_factor != 1.0f) *next++ = scale_phase(&ops->mlp_scale, is_bf16);
     if (layer->after_mlp.weight) *next++ = norm_phase(&ops->after_mlp, is_bf16);
     *next++ = norm_phase(&ops->next_norm, is_bf16);

@@ -59,9 +59,35 @@ typedef struct {
     float factor;
 } ScaleOp;
 
+/* Adapters of the outputs from `first` on: down [slots, most_rank, inputs], up [slots, most_rank, outputs]. */
+typedef struct {
+    const void *down, *up;
+    const i64 *ranks; /* of each slot; 0: its adapter does not have this layer */
+    i64 most_rank, first, outputs;
+} AdapterPart;
+
+typedef struct {
+    i64 slot, begin, end; /* in `rows` */
+} AdapterBlock;
+
+typedef struct {
+    const i64 *rows;
+    const AdapterBlock *blocks;
+    i64 num_blocks;
+} AdapterRows;
+
+typedef struct {
+    const void *x;
+    void *out;
+    const AdapterPart *parts;
+    const AdapterRows *rows;
+    i64 stride_x, inputs, outputs, num_parts;
+} AdapterOp;
+
 Phase norm_phase(const NormOp *a, int is_bf16);
 Phase gate_phase(const GateOp *a, int is_bf16);
 Phase rope_phase(const RopeOp *a, int is_bf16);
 Phase attention_phase(const AttentionOp *a, int is_bf16);
 Phase linear_phase(const LinearOp *a, int is_bf16);
+Phase adapter_phase(const AdapterOp *a, int is_bf16);
 Phase scale_phase(const ScaleOp *a, int is_bf16);

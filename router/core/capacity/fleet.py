@@ -72,11 +72,14 @@ class Worker:
     expected_tokens: int = 0
     """Output expected of these groups; `remaining_tokens` is the part that is not delivered yet."""
     remaining_tokens: int = 0
+    adapters: tuple[str, ...] = field(init=False)
+    """The digests of its LoRA adapters."""
     paces_ms: list[int] = field(default_factory=list)
     """The times between tokens that were promised to these groups, ascending."""
 
     def __post_init__(self) -> None:
         self.key, self.draining = self.facts.key, self.load.draining
+        self.adapters = tuple(sorted(set(self.facts.adapters.values())))
         self.quickest = quickest((), self.cost, self.facts.token_budget)
         self.count()
 
@@ -85,6 +88,10 @@ class Worker:
         self.num_seqs = max(self.load.running, self.decode_seqs)
         unleased = self.facts.num_blocks - self.leased_blocks
         self.free_blocks = max(0, min(unleased, self.load.free_blocks))
+
+    def has(self, adapter: str) -> bool:
+        """Return whether the worker runs sequences with an adapter, by its digest; all run those without."""
+        return not adapter or adapter in self.adapters
 
     def learn_cost(self, cost: CostModel) -> None:
         """Take over the step costs that the worker reports."""
@@ -166,6 +173,17 @@ class Fleet:
         self.workers[worker.key] = worker
         self.fingerprint = worker.facts.fingerprint
         self.changed()
+
+    def largest_pool_with(self, adapter: str) -> int:
+        """Return the blocks of the largest decode worker that takes new work with an adapter.
+
+        0 if there is none, or no worker that computes prompts with it.
+        """
+        if not adapter:
+            return self.largest_pool
+        if not any(worker.has(adapter) for worker in self.computing):
+            return 0
+        return max((worker.facts.num_blocks for worker in self.decoding if worker.has(adapter)), default=0)
 
     def lose(self, key: str) -> Worker | None:
         """Remove a worker whose stream is gone, and return it if it was known."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from scheduling.value import value
 
 PREFILL = "prefill"
@@ -22,6 +25,8 @@ class WorkerFacts:
     num_blocks: int
     max_num_seqs: int
     token_budget: int
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """The digests of its LoRA adapters, by name."""
 
     @property
     def key(self) -> str:

@@ -57,6 +57,9 @@ def offer_capacity(state: RouterState) -> None:
         return
     head, most = state.waiting.head, -(-num_waiting // len(free))
     assert head is not None, "a group waits"
+    # Those without the head's adapter pass it over, and may serve the next.
+    others = [worker for worker in free if not worker.has(head.session.adapter)]
+    free = [worker for worker in free if worker.has(head.session.adapter)]
     if state.fleet.placement is Placement.CONDITIONAL:
         free = _best_paths(state, head, free, num_waiting)
         # One grant each, as long as that leaves nobody waiting for the answer to the next call.
@@ -66,24 +69,28 @@ def offer_capacity(state: RouterState) -> None:
     pace_ms = state.waiting.tightest_pace_ms
     rooms: tuple[DecodeRoom, ...]
     shared: tuple[DecodeRoom, ...] = ()
-    for worker in free:
+    for worker in (*free, *others):
         worker.asking = True
         if worker.facts.role == DECODE:
             rooms = (_room(state, worker, pace_ms),)
         else:
             rooms = shared = shared or tuple(_room(state, each, pace_ms) for each in state.fleet.decoding)
         limit = state.capacity.prompt_queue(worker, state.now).limit
-        state.actions.append(AskGrants(PrefillRoom(worker.key, limit, most), rooms))
+        state.actions.append(AskGrants(PrefillRoom(worker.key, limit, most, worker.adapters), rooms))
 
 
 def _bind(state: RouterState) -> None:
     """Offer the worker with the least work, which queues what it gets: it has no limit."""
-    workers = [worker for worker in state.fleet.computing if not worker.asking]
+    head = state.waiting.head
+    assert head is not None, "a group waits"
+    adapter = head.session.adapter
+    workers = [worker for worker in state.fleet.computing if not worker.asking and worker.has(adapter)]
     if workers:
         worker = min(workers, key=_outstanding if workers[0].facts.role == DECODE else _bound)
         worker.asking = True
-        rooms = tuple(DecodeRoom(each.key, UNLIMITED, UNLIMITED) for each in _decoders_for(state, worker))
-        state.actions.append(AskGrants(PrefillRoom(worker.key, UNLIMITED), rooms))
+        rooms = tuple(_room(state, each, None) for each in _decoders_for(state, worker))
+        room = PrefillRoom(worker.key, UNLIMITED, adapters=worker.adapters)
+        state.actions.append(AskGrants(room, rooms))
 
 
 def _soonest(state: RouterState, head: Group, free: Sequence[Worker], count: int) -> list[Worker]:
@@ -109,7 +116,9 @@ def _best_paths(state: RouterState, head: Group, free: Sequence[Worker], count: 
     """
     waits_s = {lane.key: lane.wait_s for lane in state.capacity.lanes(state.now)}
     candidates = {
-        worker.key: _path(state, head, worker, waits_s[worker.key]) for worker in state.fleet.computing
+        worker.key: _path(state, head, worker, waits_s[worker.key])
+        for worker in state.fleet.computing
+        if worker.has(head.session.adapter)
     }
     by_key = {worker.key: worker for worker in free}
     chosen: list[Worker] = []
@@ -158,13 +167,15 @@ def _own_s(state: RouterState, group: Group, worker: Worker) -> float:
 def _room(state: RouterState, worker: Worker, pace_ms: int | None) -> DecodeRoom:
     """Return a decode worker's capacity, as far as promises allow it to be used."""
     if state.config.policy.binds_at_arrival:
-        return DecodeRoom(worker.key, UNLIMITED, UNLIMITED)
+        return DecodeRoom(worker.key, UNLIMITED, UNLIMITED, worker.adapters)
     seats = state.capacity.seat_limit(worker, pace_ms, state.now)
-    return DecodeRoom(worker.key, worker.facts.num_blocks, seats)
+    return DecodeRoom(worker.key, worker.facts.num_blocks, seats, worker.adapters)
 
 
 def has_room(state: RouterState, group: Group, worker: Worker) -> bool:
     """Return True if a group could go on at a decode worker at once."""
+    if not worker.has(group.session.adapter):
+        return False
     seats = state.capacity.seat_limit(worker, group.session.aim.pace_ms, state.now) - worker.num_seqs
     return worker.free_blocks >= group.blocks and seats >= group.num_seqs and not worker.preempted
 
@@ -223,8 +234,14 @@ def _room_at(state: RouterState, worker_key: str, pace_ms: int | None) -> Decode
 
 
 def decoder_for(state: RouterState, group: Group, prefill: Worker) -> str | None:
-    """Return the key of the decode worker for a group whose prompt `prefill` computes, if any has room."""
-    workers = _decoders_for(state, prefill)
+    """Return the key of the decode worker for a group whose prompt `prefill` computes, if any has room.
+
+    None as well if `prefill` does not have the group's adapter.
+    """
+    adapter = group.session.adapter
+    if not prefill.has(adapter):
+        return None
+    workers = tuple(worker for worker in _decoders_for(state, prefill) if worker.has(adapter))
     if state.config.policy.binds_at_arrival:
         return min(workers, key=_outstanding).key if workers else None
     found = choose_decode_worker([_decoder(state, group, worker) for worker in workers], group.blocks)

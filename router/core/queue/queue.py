@@ -135,6 +135,7 @@ def enqueue(state: RouterState, group: Group) -> None:
         due_in_ms=due_in_ms,
         work_tokens=group.work_tokens,
         blocks=group.blocks,
+        adapter=session.adapter,
     )
     state.actions.append(Enqueue(entry, state.config.queue_capacity))
 
@@ -298,6 +299,7 @@ def spec_of(router_id: str, group: Group, source: Worker | None, target: Worker)
         cache_salt=cache_salt(session.tenant),
         tpot_ms=session.aim.tpot_ms,
         itl_ms=session.aim.itl_ms,
+        adapter=session.adapter,
     )
 
 

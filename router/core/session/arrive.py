@@ -168,6 +168,7 @@ def _session(event: Arrived, sid: int) -> Session:
         received_tokens=tuple(len(choice.token_ids) for choice in choices),
         failed_elsewhere=event.failed_attempts,
         received_prompt_logprobs=event.received_prompt_logprobs,
+        adapter=event.adapter,
     )
 
 
@@ -186,12 +187,15 @@ def _set_deadline(state: RouterState, session: Session) -> None:
 def _check_fits(state: RouterState, session: Session) -> None:
     """Raise RouterError if no worker could hold the session, or serve it as it asks."""
     blocks = most_blocks(session, len(session.choices), state.fleet.block_size)
-    if blocks > state.fleet.largest_pool:
+    largest = state.fleet.largest_pool_with(session.adapter)
+    if session.adapter and not largest:
+        raise Unavailable(Reason.NO_WORKER, "no worker with this request's adapter is connected")
+    if blocks > largest:
         raise ValidationError(
             "stop.max_tokens",
             session.stop.max_tokens,
             f"less: with this prompt and n = {session.sampling.n} it could grow to {blocks} KV blocks, and "
-            f"the largest decode worker has {state.fleet.largest_pool}",
+            f"the largest decode worker has {largest}",
             Reason.EXCEEDS_MEMORY,
         )
     if session.number == 0:

@@ -258,6 +258,8 @@ class Session:
     """Failed attempts that other routers reported to its client."""
     max_gap_s: float = 0.0
     error: str = ""
+    adapter: str = ""
+    """The digest of its LoRA adapter; empty without one."""
     received_prompt_logprobs: int = 0
     """The number of prompt log-probabilities that former sessions delivered; they are unknown here."""
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)

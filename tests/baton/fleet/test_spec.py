@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ def value(arguments: list[str], flag: str) -> str:
         ({"quantisation": "int8", "timed": "p"}, "quantisation is set with timed"),
         ({"prove_model": True, "timed": "p"}, "prove_model is set with timed"),
         ({"speculate": "maybe"}, "speculate is 'maybe': it must be one of none, lookup"),
+        ({"lora": ["red"]}, "lora has 'red': it must be NAME=PATH"),
+        ({"lora": ["a=p"], "timed": "p"}, "lora is set with timed"),
+        ({"lora": ["a=p"], "deterministic": True}, "lora is set with deterministic"),
         ({"speculate": "lookup", "timed": "p"}, "speculate is 'lookup' with timed"),
         ({"policy": "fifo"}, "policy is 'fifo': it must be one of static, dynamic, orca"),
         ({"placement": "disaggregated", "prefill": 0}, "needs at least 1"),
@@ -100,6 +104,15 @@ def test_only_workers_are_told_to_prove_their_model() -> None:
     for name in ("prefill-0", "decode-0"):
         assert "--prove-model" in command(spec, name)
     assert "--prove-model" not in command(spec, "router-0")
+
+
+def test_adapters_go_to_all_workers_by_absolute_paths() -> None:
+    spec = FleetSpec(model=MODEL, lora=["red=adapters/red", "blue=/b"])
+    for name in ("prefill-0", "decode-0"):
+        words = command(spec, name)
+        given = [word for before, word in pairwise(words) if before == "--lora"]
+        assert given == [f"red={Path('adapters/red').resolve()}", "blue=/b"]
+    assert "--lora" not in command(spec, "router-0")
 
 
 def test_what_is_quantised_goes_to_workers_only() -> None:

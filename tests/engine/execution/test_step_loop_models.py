@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,100 +10,18 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from engine.core.admission import EngineLimits
 from engine.core.commands import Command, Decode, KVArrived, Prefill, Receive, Release
-from engine.core.memory.block_manager import BlockManager
-from engine.core.report import StepReport
-from engine.execution.model_runner import ModelRunner
-from engine.execution.step_loop import StepLoop
-from engine.kv.kv_pool import KVPool
 from engine.model.model import Model, load_model
-from output_text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
-from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from tests.engine.loop_driver import DEAR_TOKENS, FREE_DRAFTS, GREEDY, UNKNOWN_COST, spec
+from tests.engine.real_engine import Engine
 from tests.model_zoo import build, load_stock, stock_generate
 
-SIZE, NUM_BLOCKS = 4, 96
 PROMPTS = [[5], list(range(3, 20)), [7, 9] * 9, [60, 50, 40, 30], list(range(3, 32))]
 LENGTHS = [12, 5, 9, 16, 3]
 NO_EOS = StopRules(max_tokens=16, ignore_eos=True)
-
-
-class Engine:
-    """A step loop over a real model, run until it idles."""
-
-    def __init__(
-        self,
-        model: Model,
-        token_budget: int = 64,
-        *,
-        num_blocks: int = NUM_BLOCKS,
-        cost: CostModel = UNKNOWN_COST,
-        stored: torch.dtype | None = None,
-        speculates: bool = False,
-    ) -> None:
-        model = replace(model, stored=stored)
-        self.pool = KVPool(model.block_layout(SIZE), num_blocks)
-        self.blocks = BlockManager(num_blocks, SIZE)
-        facts = model.facts
-        limits = EngineLimits(facts.vocab_size, facts.max_context, 16, token_budget, facts.eos_token_ids)
-        detokenizer = Detokenizer(Tokenizer.from_file(str(facts.tokenizer_path)))
-        self.loop = StepLoop(
-            ModelRunner(model, self.pool),
-            self.pool.tensor,
-            self.blocks,
-            limits=limits,
-            fingerprint="model",
-            detokenizer=detokenizer,
-            policy=CHUNKED,
-            cost=cost,
-            num_swap_blocks=100,
-            deterministic=model.is_deterministic,
-            speculates=speculates,
-        )
-        self.reports: list[StepReport] = []
-
-    def finish(self, *commands: Command) -> None:
-        inbox = [list(commands)]
-        is_done = False
-
-        def drain(timeout_s: float) -> list[Command]:
-            nonlocal is_done
-            is_done = timeout_s == math.inf and not inbox
-            return inbox.pop() if inbox else []
-
-        self.loop.run(drain, self.reports.append, lambda: is_done)
-
-    def text(self, handle: int, choice: int = 0) -> str:
-        parts = []
-        for columns in (report.tokens for report in self.reports):
-            begin = 0
-            for row, length in enumerate(columns.text_lengths):
-                if (columns.handles[row], columns.choices[row]) == (handle, choice):
-                    parts.append(columns.text_utf8[begin : begin + length])
-                begin += length
-        return b"".join(parts).decode()
-
-    def logprobs(self, handle: int) -> list[float]:
-        columns = [report.tokens for report in self.reports]
-        return [
-            logprob
-            for c in columns
-            for row, logprob in zip(c.logprob_rows, c.logprobs, strict=True)
-            if c.handles[row] == handle
-        ]
-
-    def tokens(self, handle: int, choice: int = 0) -> list[int]:
-        columns = [report.tokens for report in self.reports]
-        return [
-            token
-            for c in columns
-            for of, which, token in zip(c.handles, c.choices, c.token_ids, strict=True)
-            if (of, which) == (handle, choice)
-        ]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ from engine.proof import proving
 from engine.proof.proving import Proof, load_proven
 from engine.starting import OnProgress, Phase, ignore_progress
 from tests import model_zoo
-from tests.engine.execution.test_step_loop_models import Engine, decodes, expected
+from tests.engine.execution.test_step_loop_models import decodes, expected
+from tests.engine.real_engine import Engine
 
 CPU = torch.device("cpu")
 Zoo = Callable[[str], Path]

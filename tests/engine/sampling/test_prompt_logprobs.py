@@ -21,9 +21,10 @@ from output_text.output import output_rules
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules
-from tests.engine.execution.test_step_loop_models import PROMPTS, Engine
+from tests.engine.execution.test_step_loop_models import PROMPTS
 from tests.engine.fake_runner import greedy, logits_after
 from tests.engine.loop_driver import DEAR_TOKENS, UNKNOWN_COST, VOCAB, Driver, spec
+from tests.engine.real_engine import Engine
 from tests.model_zoo import build, load_stock
 
 ASKED = SamplingParams(temperature=0.0, prompt_logprobs=2)

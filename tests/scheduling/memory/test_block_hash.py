@@ -1,4 +1,4 @@
-"""Equal hashes mean equal model, salt and tokens up to the block's end."""
+"""Equal hashes mean equal model, salt, adapter and tokens up to the block's end."""
 
 from __future__ import annotations
 
@@ -30,6 +30,19 @@ def test_only_full_blocks_are_hashed_each_from_the_one_before(tokens: list[int],
         parent = hashes[index - 1] if index else root
         assert block_hash == hash_block(parent, tokens[index * size : (index + 1) * size])
         assert len(block_hash) == HASH_BYTES
+
+
+NAMED = st.tuples(st.binary(max_size=40), st.sampled_from(["", "0" * 32, "1" * 32]))
+
+
+@given(NAMED, NAMED)
+def test_no_adapter_shares_a_chain_with_another_or_the_base(
+    first: tuple[bytes, str], second: tuple[bytes, str]
+) -> None:
+    """Whatever salts are: no salt looks like another one with an adapter."""
+    roots = [chain_root("model", salt, adapter) for salt, adapter in (first, second)]
+    assert (roots[0] == roots[1]) == (first == second)
+    assert chain_root("model", first[0], "") == chain_root("model", first[0])
 
 
 def test_model_and_salt_start_their_own_chains() -> None:

@@ -60,5 +60,14 @@ def test_a_fleet_that_serves_something_else_is_not_joined(field: str, value: obj
     assert refused.value.exit_code == EXIT_FLEET
 
 
+def test_an_adapter_s_name_stands_for_the_same_weights_everywhere() -> None:
+    own = dataclasses.replace(OWN, adapters={"red": "1" * 32, "blue": "2" * 32})
+    others = dataclasses.replace(OWN, worker_id="prefill-1", adapters={"blue": "2" * 32, "green": "3" * 32})
+    check_fleet(own, [others])
+    changed = dataclasses.replace(others, adapters={"red": "4" * 32})
+    with pytest.raises(ForeignFleetError, match=f"--lora red .* is {'1' * 32}; the fleet's worker prefill-1"):
+        check_fleet(own, [changed])
+
+
 def test_a_former_process_of_the_same_worker_is_no_obstacle() -> None:
     check_fleet(OWN, [dataclasses.replace(OWN, incarnation="former", block_size=8, fingerprint="old")])

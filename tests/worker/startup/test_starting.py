@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.starting import Phase
+from tests.adapters import write_adapter
+from tests.model_zoo import build
 from tests.worker.conftest import Pair, WorkerProcess, Workshop
 
 pytestmark = pytest.mark.integration
@@ -47,6 +49,14 @@ def test_a_model_directory_that_is_missing(workshop: Workshop, tmp_path: Path) -
     worker = workshop.start("prefill", model=tmp_path / "nowhere")
     assert worker.process.returncode == 4
     assert str(tmp_path / "nowhere") in said(worker)
+
+
+def test_an_adapter_of_another_base(workshop: Workshop, tmp_path: Path) -> None:
+    other = write_adapter(build("phi3", tmp_path / "other"), tmp_path / "adapter", seed=1)
+    worker = workshop.start("decode", f"--lora=red={other}")
+    assert worker.process.returncode == 4
+    assert f"--lora red={other}: " in said(worker)
+    assert "is no linear layer of the base model that can be adapted" in said(worker)
 
 
 def test_a_model_whose_weights_are_truncated(workshop: Workshop, tmp_path: Path) -> None:

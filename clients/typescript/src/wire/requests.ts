@@ -43,6 +43,8 @@ export interface RequestParts {
   outputFormat?: OutputFormat | undefined;
   /** The caller's own user, for the fleet's logs. */
   user?: string | undefined;
+  /** One of the fleet's LoRA adapters, by its name. */
+  adapter?: string | undefined;
 }
 
 /** What a client adds to its requests. */

@@ -55,6 +55,11 @@ labels: {{- include "baton.labels" . | nindent 2 }}
 {{- if $value }}
 - --{{ $flag }}
 {{- end }}
+{{- else if kindIs "slice" $value }}
+{{- range $value }}
+- --{{ $flag }}
+- {{ . | quote }}
+{{- end }}
 {{- else }}
 - --{{ $flag }}
 - {{ include "baton.number" $value | quote }}

@@ -166,6 +166,14 @@ export declare type GenerateRequest = Message<"baton.v1.GenerateRequest"> & {
    * @generated from field: string user = 13;
    */
   user: string;
+
+  /**
+   * The LoRA adapter that the model computes with, by its name. Empty: none. Any name that is not among
+   * Model.adapters is refused.
+   *
+   * @generated from field: string adapter = 14;
+   */
+  adapter: string;
 };
 
 /**
@@ -2003,6 +2011,13 @@ export declare type Model = Message<"baton.v1.Model"> & {
    * @generated from field: string reasoning_format = 9;
    */
   reasoningFormat: string;
+
+  /**
+   * The LoRA adapters that workers have now: the names that `adapter` of a request may have, in their order.
+   *
+   * @generated from field: repeated string adapters = 10;
+   */
+  adapters: string[];
 };
 
 /**
