@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,15 +15,8 @@ import kernels
 SUFFIXES = (".c", ".h", ".py")
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """The versions of the libraries that compute a model."""
-
-    torch: str = torch.__version__
-    transformers: str = transformers.__version__
-
-
-VERSIONS = Versions()
+TORCH: str = torch.__version__
+TRANSFORMERS: str = transformers.__version__
 
 
 def own_code() -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.proof.proving import Proof
-from engine.proof.versions import VERSIONS
+from engine.proof.versions import TORCH, TRANSFORMERS
 from worker.startup.kept_files import file_name, keep, kept
 
 FORMAT = 1
@@ -28,8 +28,8 @@ class ProofKey:
     block_size: int
     native_ops: str
     code: str
-    torch: str = VERSIONS.torch
-    transformers: str = VERSIONS.transformers
+    torch: str = TORCH
+    transformers: str = TRANSFORMERS
 
 
 class ProofFile:
