@@ -24,6 +24,7 @@ from router.api.validation import (
     prompt_field,
 )
 from router.auth.limits import Limits, prompt_bytes
+from router.core.admission.admit import no_worker
 from router.core.events import Arrived, Received
 from router.core.queue.queue import cache_salt
 from router.errors import Described, ValidationError
@@ -74,7 +75,7 @@ class Preprocessor:
         """
         facts = self._facts
         check_before_tokenising(raw, facts)
-        adapter = checked_adapter(raw.adapter, self._shell.discovery.adapters)
+        adapter = self._adapter(raw)
         sampling = checked_sampling(raw, facts.vocab_size, secrets.randbits(63))
         slo = checked_slo(raw)
         check_stop(raw, facts.vocab_size)
@@ -119,6 +120,13 @@ class Preprocessor:
         )
         formats = prompt.formats
         return Prepared(event, Reading(formats.tools, formats.reasoning, prompt.reasoning_open))
+
+    def _adapter(self, raw: RawRequest) -> str:
+        """Return the digest of the request's adapter. Raises `RouterError`."""
+        discovery = self._shell.discovery
+        if raw.adapter and discovery.fleet is None:
+            raise no_worker()  # this router has just begun: it does not know what there is
+        return checked_adapter(raw.adapter, discovery.adapters)
 
     def close(self) -> None:
         """End the process that compiles grammars; the caller closes the pool."""

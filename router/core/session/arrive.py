@@ -8,7 +8,7 @@ from router.core.actions import Reject, RequestRefused, SetTimer
 from router.core.admission.admit import check_worth_waiting, is_over, no_worker, turn_away
 from router.core.admission.judge import check_slo
 from router.core.events import Arrived, Timer, TimerKind
-from router.core.queue.queue import enqueue, most_blocks, new_groups, tell_accepted
+from router.core.queue.queue import enqueue, most_blocks, new_groups, strand, tell_accepted
 from router.core.session import deliver, finish, prompt_logprobs, recover
 from router.core.session.session import MAX_CALLS, MAX_LOST, Choice, Group, Session, Timeline
 from router.core.state import RouterState
@@ -189,6 +189,8 @@ def _check_fits(state: RouterState, session: Session) -> None:
     blocks = most_blocks(session, len(session.choices), state.fleet.block_size)
     largest = state.fleet.largest_pool_with(session.adapter)
     if session.adapter and not largest:
+        if session.number > 0:
+            return  # its worker may be about to join this router, too
         raise Unavailable(Reason.NO_WORKER, "no worker with this request's adapter is connected")
     if blocks > largest:
         raise ValidationError(
@@ -204,10 +206,14 @@ def _check_fits(state: RouterState, session: Session) -> None:
 
 
 def _enqueue(state: RouterState, session: Session, choices: Sequence[Choice]) -> None:
+    has_workers = state.fleet.largest_pool_with(session.adapter) > 0
     for group in new_groups(state, session, choices):
         if session.failed_elsewhere:
             _count_failures(group, session.failed_elsewhere)
-        enqueue(state, group)
+        if has_workers:
+            enqueue(state, group)
+        else:
+            strand(state, group)
 
 
 def _count_failures(group: Group, failed_attempts: int) -> None:

@@ -55,13 +55,15 @@ def router() -> Iterator[ScriptedRouter]:
 def test_flags_become_request_parts() -> None:
     line = (
         "generate hi --temperature 0 --top-k 3 --logit-bias 7=-2.5 --logit-bias 8=1 --n 2 --max-tokens 5 "
-        "--stop a --stop b --stop-token-id 4 --ttft-ms 100 --itl-ms 40 --class interactive --allow-at-risk"
+        "--stop a --stop b --stop-token-id 4 --ttft-ms 100 --itl-ms 40 --class interactive --allow-at-risk "
+        "--adapter red"
     )
     assert request_of(parser().parse_args(line.split())) == {
         "sampling": Sampling(temperature=0.0, top_k=3, logit_bias={7: -2.5, 8: 1.0}, n=2),
         "stop": Stop(max_tokens=5, strings=("a", "b"), token_ids=(4,)),
         "slo": Slo(ttft_ms=100, itl_ms=40, slo_class=SloClass.INTERACTIVE, allow_at_risk=True),
         "output_format": None,
+        "adapter": "red",
     }
 
 
@@ -72,6 +74,7 @@ def test_flags_left_out_leave_the_fleets_defaults() -> None:
         "stop": Stop(),
         "slo": Slo(),
         "output_format": None,
+        "adapter": "",
     }
 
 

@@ -7,12 +7,22 @@ from dataclasses import replace
 import pytest
 
 from router.core.actions import Action, AskGrants, Dequeue, Enqueue, Reject, SendDecode, SendReceive
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
-from router.core.events import DrainAsked, Granted, SettleAnswered, Timer, TimerFired, TimerKind, WorkerLost
+from router.core.events import (
+    DrainAsked,
+    Granted,
+    SettleAnswered,
+    Timer,
+    TimerFired,
+    TimerKind,
+    WorkerJoined,
+    WorkerLost,
+)
 from router.errors import Reason
 from scheduling.placement import Placement
 from state.records import Settled
-from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, tell
 
 RED, BLUE = "1" * 32, "2" * 32
 HAS_RED = replace(TWO, adapters={"red": RED})
@@ -83,3 +93,15 @@ def test_a_request_leaves_the_queue_with_the_last_worker_for_it(event: WorkerLos
     arrive(core, 1, WANTS_RED)
     tell(core, event)
     assert Dequeue(KEY) in tell(core, TimerFired(Timer(TimerKind.CHORES)))
+
+
+def test_a_resumed_request_waits_for_a_worker_with_its_adapter() -> None:
+    """A router that has just begun may see other workers first."""
+    core = core_of("slack", ONE)
+    actions = tell(core, replace(WANTS_RED, session=1))
+    assert not of_kind(actions, Reject)
+    assert not of_kind(actions, Enqueue)
+    tell(core, WorkerJoined(HAS_RED, WorkerLoad(free_blocks=HAS_RED.num_blocks), COST))
+    (enqueued,) = of_kind(tell(core, TimerFired(Timer(TimerKind.CHORES))), Enqueue)
+    assert isinstance(enqueued, Enqueue)
+    assert enqueued.entry.adapter == RED
