@@ -70,7 +70,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Served:
-    """What became of the requests of one run; times in ms as their clients saw them."""
+    """The results of the requests of one run; times in ms as their clients saw them."""
 
     wall_s: float = 0.0
     ttft_ms: list[float] = field(default_factory=list)
@@ -198,7 +198,7 @@ async def play(arm: Arm, limits: Limits, rate: float, seed: str) -> Served:
 
 
 async def _ask(arm: Arm, limits: Limits | None, rng: random.Random, served: Served) -> None:
-    """Stream a completion of a prompt that no other request has, and note what became of it."""
+    """Stream a completion of a prompt that no other request has, and record the result."""
     body: dict[str, Any] = {
         **arm.body,
         "prompt": " ".join(rng.choices(WORDS, k=PROMPT_WORDS)),

@@ -57,7 +57,7 @@ def test_rows_may_jump_where_transformers_own_do() -> None:
     assert excess(torch.full((10,), 1.0, dtype=torch.float64), noise) is not None
 
 
-def test_a_few_rows_of_a_mixture_may_jump_where_none_of_transformers_do() -> None:
+def test_a_few_rows_of_a_mixture_may_jump() -> None:
     differences = NOISE.clone()
     differences[:MIXED] = 1.0
     assert excess(differences, NOISE, is_mixture=True) is None

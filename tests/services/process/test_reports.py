@@ -1,4 +1,4 @@
-"""What a process reports to its launcher comes in whole lines, whatever it logs meanwhile."""
+"""A process reports to its launcher in whole lines, whatever it logs meanwhile."""
 
 from __future__ import annotations
 
