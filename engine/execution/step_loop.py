@@ -41,6 +41,7 @@ from engine.core.admission import EngineLimits, refusal
 from engine.core.commands import Command, PreCopy, StopAndCopy
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_names import HashedNames
+from engine.core.memory.disk_reads import KVDisk
 from engine.core.report import StepReport
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
@@ -74,6 +75,7 @@ class StepLoop:
     that `takes_forced` computes tokens that a grammar forces together with the one before them; one that
     `speculates` does so with drafted tokens, and accepts those that it then draws too. Where the loop
     `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
+    `disk` has blocks that left the pool.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class StepLoop:
         speculates: bool = False,
         overlaps: bool | None = None,
         new_mark: Callable[[], StepMark] | None = None,
+        disk: KVDisk | None = None,
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
         self._device = pool.device
@@ -117,6 +120,7 @@ class StepLoop:
             cost=cost,
             refuse=partial(refusal, limits=limits, has_text=detokenizer is not None),
             new_choice=self._new_choice,
+            disk=disk,
         )
         self._clock = clock
         self._assembler = StepAssembler(self._core.batch, self._rows, size, pool.device)
