@@ -43,6 +43,8 @@ class FleetSpec:
     those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
     times. `deterministic` workers give the same bits whatever else is in a step. `quantisation` names what
     all workers keep in 8 bits. `speculate` says where decode workers take drafts of the next tokens from.
+    In the folder `kv_disk` each worker has one of its own for KV blocks that leave its memory, with at most
+    `kv_disk_mb` each.
     """
 
     model: Path
@@ -61,6 +63,8 @@ class FleetSpec:
     deterministic: bool = False
     quantisation: str | None = None
     speculate: str | None = None
+    kv_disk: Path | None = None
+    kv_disk_mb: int | None = None
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -83,10 +87,10 @@ class FleetSpec:
                 raise ValueError(f"{name} is {chosen!r}: it must be one of {', '.join(accepted)}")
         if self.placement == "disaggregated" and self.prefill == 0:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
-        if self.timed and (self.deterministic or self.quantisation not in {None, "none"}):
-            raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
-        if self.timed and self.speculate not in {None, "none"}:
-            raise ValueError(f"speculate is {self.speculate!r} with timed: timed workers compute nothing")
+        if self.timed:
+            self._check_timed()
+        if self.kv_disk_mb is not None and (self.kv_disk is None or self.kv_disk_mb < 1):
+            raise ValueError(f"kv_disk_mb is {self.kv_disk_mb}: it must be 1 or more, with kv_disk")
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
             raise ValueError(
                 f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
@@ -97,6 +101,13 @@ class FleetSpec:
         unknown = set(self.extra_args) - {"router", "prefill", "decode", "gateway"} - set(self.process_names)
         if unknown:
             raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
+
+    def _check_timed(self) -> None:
+        if self.deterministic or self.quantisation not in {None, "none"}:
+            raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
+        for name, chosen in (("speculate", self.speculate), ("kv_disk", self.kv_disk)):
+            if chosen not in {None, "none"}:
+                raise ValueError(f"{name} is {str(chosen)!r} with timed: timed workers compute nothing")
 
     def _check_ports(self) -> None:
         for name, number in (("router_port", self.routers), ("http_port", self.gateways)):
@@ -210,6 +221,7 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own = ["--worker-id", name, *_listen(0), "--workers-per-host", str(spec.num_workers)]
     own += ["--deterministic"] if spec.deterministic else []
     own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
+    own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
     own += _flags(speculate=spec.speculate) if kind_of(name) == "decode" else []
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 

@@ -3,5 +3,6 @@
 command      parses the flags, checks the environment, reports the start, runs
 starting     reports the progress of the start
 build        builds the engine that the flags ask for
+disk         opens the disk for blocks that leave the pool
 sweep_cache  keeps what steps cost for the next start
 """

@@ -16,8 +16,9 @@ from engine.model.model import DTYPES
 from engine.model.quantised.int8_weights import Quantised
 from engine.starting import OnProgress, ignore_progress
 from services.process.limits import Cores, available_bytes, read_cores
-from worker.config import WorkerConfig
-from worker.engine import Computing, Engine
+from worker.config import KV_DISK_MB, WorkerConfig
+from worker.engine import Computing, Engine, EngineDisk
+from worker.startup.disk import DiskOpener
 from worker.startup.sweep_cache import SweepKey, cached_sweep, device_name
 
 log = structlog.get_logger()
@@ -30,6 +31,9 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
     device = resolve_device(config.device)
     model_config = read_config(config.service.model)
     choice = resolve_dtype(DTYPES.get(config.dtype), device, model_config)
+    opener = None
+    if config.kv_disk is not None:
+        opener = DiskOpener(config.kv_disk, config.kv_disk_mb or KV_DISK_MB, device)
     log.info("dtype", dtype=choice.name, reason=choice.reason, checkpoint=checkpoint_dtype(model_config))
     settings = EngineSettings(
         model=config.service.model,
@@ -47,6 +51,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
         speculation=config.speculate,
+        open_disk=None if opener is None else opener.open,
         available_bytes=available_bytes,
     )
     built = build(settings, lambda runner, name: _measure(config, runner, name, on_progress), on_progress)
@@ -66,6 +71,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         built.grammars,
         Computing(choice.name, built.uses_native_ops),
         built.determinism_digest,
+        disk=None if opener is None or opener.tier is None else EngineDisk(opener.tier, built.blocks),
     )
 
 
