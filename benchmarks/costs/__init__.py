@@ -4,6 +4,7 @@
 - `step_error`: the error of the cost model, on the steps of `real_steps`
 - `deterministic`, `quantisation`: steps of other kinds of engines
 - `speculation`: steps that verify drafted tokens, beside steps without
+- `kv_disk`: prefixes read from a disk, beside prefixes computed
 - `gateway`: what HTTP costs beside gRPC, on a fleet
 - `grammars`: masks of output formats, and steps with them
 - `memory`: how much of the KV pool is used; `verification`: checksums, and each token exactly once
