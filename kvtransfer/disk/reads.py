@@ -21,7 +21,7 @@ class DiskRead:
         assert len(blocks) == len(hashes)
         self.hashes = hashes
         self.on_end = on_end
-        """Called on the reading thread when the read has gone as far as it can."""
+        """Called on the reading thread when the read has gone as far as it can, unless it was stopped."""
         self._pool = pool
         self._blocks = blocks
         self._lock = threading.Lock()

@@ -277,7 +277,8 @@ class DiskTier:
                     break
                 num_read += 1
             self._observe(read, num_read, time.monotonic() - began_s)
-            read.on_end()
+            if not read.is_stopped:
+                read.on_end()
 
     def _verified(self, block_hash: bytes, buffer: memoryview) -> bool:
         """Read a block; if that fails, it is not looked for again."""
