@@ -89,6 +89,12 @@ COMMANDS: dict[str, Command] = {
         "costs.speculation", "what drafted tokens save, and what they cost", seeds=THREE_SEEDS
     ),
     "lora": Command("costs.lora", "what LoRA adapters cost, by step", has_model=False, seeds=THREE_SEEDS),
+    "kv-disk": Command(
+        "costs.kv_disk",
+        "from which length on a prefix is read from disk sooner than computed",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
     "grammars": Command("costs.grammars", "the cost of output formats", has_model=False, seeds=THREE_SEEDS),
     "decisions": Command("costs.decisions", "how long pure decisions take", has_model=False),
     "core-decisions": Command(

@@ -15,6 +15,7 @@ from engine.calibration.pool_size import CPU_MEBIBYTES, MEBIBYTE, CudaMemory, bl
 from engine.calibration.sweep import Sweep, sweep, warm_up
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.disk_reads import KVDisk
 from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
@@ -71,6 +72,8 @@ class EngineSettings:
     """The proof that an earlier start made of the same model on this machine."""
     adapters: tuple[tuple[str, Path], ...] = ()
     """The name of each LoRA adapter, and the folder of its files."""
+    open_disk: Callable[[KVPool, str], KVDisk] | None = None
+    """Returns the disk for blocks that leave the pool, given a name for what else decides on their bytes."""
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
 
@@ -93,6 +96,7 @@ class BuiltEngine:
     """The proof of its model; None for one of the list."""
     adapters: Mapping[str, str]
     """The digest of each LoRA adapter, by its name."""
+    blocks: BlockManager
 
 
 Measure = Callable[[ModelRunner, str], Sweep]
@@ -133,10 +137,13 @@ def build(
     cost = fit(swept.samples) or UNKNOWN_COST
     if not swept.is_whole:  # large steps were not measured: do not plan them by the cost of small ones
         cost = replace(cost, is_trusted=False)
+    # KV that was computed without `deterministic` has other bits.
+    disk = None if settings.open_disk is None else settings.open_disk(pool, f"{name} {determinism_digest}")
+    blocks = BlockManager(pool.num_blocks, settings.block_size, disk)
     loop = StepLoop(
         runner,
         pool.tensor,
-        BlockManager(pool.num_blocks, settings.block_size),
+        blocks,
         limits=EngineLimits(
             vocab_size=model.facts.vocab_size,
             max_context=model.facts.max_context,
@@ -151,6 +158,7 @@ def build(
         speculates=settings.speculation is Speculation.LOOKUP,
         adapters={} if model.adapters is None else model.adapters.slots,
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
+        disk=disk,
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
     return BuiltEngine(
@@ -164,6 +172,7 @@ def build(
         _uses_native_ops(model),
         proof,
         {} if model.adapters is None else model.adapters.digests,
+        blocks,
     )
 
 

@@ -12,6 +12,7 @@ In reading order:
     peers             the senders that a receiver talks to, and how it reaches each
     pools             the memory that blocks are read from and written to
     transports        how blocks get from one process to the other
+    disk              blocks in files, which a later process of the worker finds again
     verify            checksums of blocks in host memory
     threads           work on other threads that is never left behind
     convert           to and from the protocol

@@ -15,13 +15,18 @@ from kvtransfer.manifest import ChecksumKind
 from kvtransfer.pools.pool import BlockPool
 
 
+def checksum(data: bytes | bytearray | memoryview) -> int:
+    """Return the checksum of one block's bytes."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
 def checksum_blocks(pool: BlockPool, blocks: Iterable[int], stop: threading.Event | None = None) -> list[int]:
     """Compute checksums of pool blocks, in order; end early, with fewer, once `stop` is set."""
     checksums: list[int] = []
     for block in blocks:
         if stop is not None and stop.is_set():
             break
-        checksums.append(xxhash.xxh3_64_intdigest(pool.block_bytes_view(block)))
+        checksums.append(checksum(pool.block_bytes_view(block)))
     return checksums
 
 

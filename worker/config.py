@@ -28,6 +28,7 @@ ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_NAME_RULE = "1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or digit"
 SIZES = {"block_size": 16, "num_blocks": None, "max_num_seqs": 64, "token_budget": 256}
 """Sizes that hold if neither a flag nor a profile sets them."""
+KV_DISK_MB = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,10 @@ class WorkerConfig:
     """None: as many as fit into `kv_memory_mb`."""
     kv_memory_mb: int | None
     """None: 256 on a CPU; on a GPU what weights and steps leave."""
+    kv_disk: Path | None
+    """The folder for blocks that leave the pool; None: they are lost."""
+    kv_disk_mb: int | None
+    """None: KV_DISK_MB, if there is a folder."""
     max_num_seqs: int
     token_budget: int
     dtype: str
@@ -69,7 +74,7 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "block_size", "num_blocks", "kv_memory_mb", "max_num_seqs", "token_budget")
-        check_least(self, 1, "threads")
+        check_least(self, 1, "threads", "kv_disk_mb")
         if not self.worker_id or not self.worker_id.isprintable() or set(self.worker_id) & set(" :"):
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
@@ -83,6 +88,13 @@ class WorkerConfig:
             chosen = f"--speculate is {self.speculate.value}"
             raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
         self._check_lora()
+        if self.kv_disk is not None and self.timed is not None:
+            chosen = f"--kv-disk is {str(self.kv_disk)!r}"
+            raise ValueError(f"{chosen} with --timed; accepted: no folder, since nothing is computed")
+        if self.kv_disk_mb is not None and self.kv_disk is None:
+            raise ValueError(
+                f"--kv-disk-mb is {self.kv_disk_mb} without --kv-disk; accepted: both, or neither"
+            )
         if self.transport is TransportMode.NIXL and not nixl.is_installed():
             raise ValueError("--transport is nixl, which is not installed; accepted: auto, shm or grpc")
         if self.transport is TransportMode.CUDA_IPC and (self.device == "cpu" or self.timed is not None):
@@ -164,6 +176,14 @@ def _add_size_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--kv-memory-mb", type=int, metavar="MB", help="KV memory (256; on a GPU nine tenths of what is free)"
     )
+    add(
+        "--kv-disk",
+        type=Path,
+        metavar="PATH",
+        help="a folder of this worker alone, for KV blocks that leave its memory: prompts that begin alike "
+        "find them again, also after a restart (none)",
+    )
+    add("--kv-disk-mb", type=int, metavar="MB", help=f"most that --kv-disk holds ({KV_DISK_MB})")
     add("--max-num-seqs", type=int, metavar="N", help=f"sequences that run at once ({SIZES['max_num_seqs']})")
     add("--token-budget", type=int, metavar="TOKENS", help=f"most tokens of a step ({SIZES['token_budget']})")
     add("--policy", default=DEFAULT, choices=NAMES, help=f"what a step consists of ({DEFAULT})")

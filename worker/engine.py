@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.core.memory.block_manager import BlockManager
 from engine.core.report import Load
 from engine.kv.kv_pool import KVPool
+from kvtransfer.disk.tier import DiskTier
 from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel, Sample
 from worker.engine_thread import Loop
@@ -30,6 +32,19 @@ NOTHING = Computing("", native_ops=False)
 
 
 @dataclass(frozen=True, slots=True)
+class EngineDisk:
+    """A disk for blocks that leave the pool."""
+
+    tier: DiskTier
+    blocks: BlockManager
+    """Says which blocks are cached when the worker ends."""
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is cached, as far as time allows. The loop must have ended."""
+        self.tier.close(self.blocks.cached(), timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     loop: Loop
     pool: KVPool
@@ -45,6 +60,7 @@ class Engine:
     """A digest of the logits of known tokens; empty unless the worker is deterministic."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The digests of its LoRA adapters, by name."""
+    disk: EngineDisk | None = None
 
     def idle_load(self) -> Load:
         """Return the load of an engine without sequences."""

@@ -61,6 +61,10 @@ STOP_GRACE_S = 1.0
 """Time for the last writes to routers when everything else has ended."""
 
 
+DISK_CLOSE_S = 3.0
+"""Time to write what is cached when everything has ended."""
+
+
 class StopSignals:
     """Sets `stop` at the first SIGTERM or SIGINT once `serving`; before that a signal ends the process."""
 
@@ -227,6 +231,10 @@ class _Worker:
 
     def _start_engine(self) -> None:
         freeze_garbage()
+        if (disk := self._engine.disk) is not None:
+            disk.tier.start(self._metrics.count_disk)
+            # Closed after the thread, which may still read and give up blocks.
+            self._cleanup.push_async_callback(asyncio.to_thread, disk.close, DISK_CLOSE_S)
         self._cleanup.push_async_callback(self._costs.settle)
         self._thread.start()
         self._cleanup.callback(self._grammars.stop)

@@ -74,6 +74,15 @@ class WorkerMetrics:
         self.skipped = self._counter(
             "kv_blocks_skipped", "Blocks not sent because the receiver had them cached"
         )
+        self._disk_blocks = self._counter(
+            "kv_disk_blocks",
+            "Blocks on their way to and from --kv-disk, by outcome: written, read, dropped, refused",
+            ["outcome"],
+        )
+        self._disk_errors = self._counter("kv_disk_errors", "Calls that the disk of --kv-disk failed")
+        self._disk_bytes = self._counter(
+            "kv_disk_bytes", "Bytes of KV written to --kv-disk and read from it", ["outcome"]
+        )
         self.handoffs = self._counter("kv_handoffs", "Handoffs by how they ended", ["outcome"])
 
     def observe(self, report: StepReport) -> None:
@@ -92,6 +101,15 @@ class WorkerMetrics:
         self._free.set(load.free_blocks)
         self._cached.set(load.cached_blocks)
         self._context.set(load.context_tokens)
+
+    def count_disk(self, outcome: str, num_blocks: int, num_bytes: int) -> None:
+        """Count what happened to blocks on their way to or from a disk; called on its threads."""
+        if outcome == "failed":
+            self._disk_errors.inc()
+        else:
+            self._disk_blocks.labels(outcome).inc(num_blocks)
+        if num_bytes:
+            self._disk_bytes.labels(outcome).inc(num_bytes)
 
     def observe_cost(self, cost: CostModel) -> None:
         self._cost_trusted.set(cost.is_trusted)

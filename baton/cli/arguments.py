@@ -119,6 +119,14 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="serve a LoRA adapter under this name, from the folder that peft wrote; repeatable (none)",
     )
+    add(
+        "--kv-disk",
+        type=Path,
+        metavar="PATH",
+        help="a folder for KV blocks that leave the workers' memory: prompts that begin alike find them "
+        "again, also after a restart (none)",
+    )
+    add("--kv-disk-mb", type=int, metavar="MB", help="most that --kv-disk holds for each worker (4096)")
     add("--timed", metavar="PROFILE", help="compute nothing; steps take as long as this profile or file says")
     add("--secure", action="store_true", help="use TLS, certificates, an API key and a Redis password")
     add(

@@ -44,7 +44,8 @@ class FleetSpec:
     times. `deterministic` workers give the same bits whatever else is in a step. Workers that `prove_model`
     serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
     8 bits. `speculate` says where decode workers take drafts of the next tokens from. `lora` are adapters
-    that all workers serve, each as NAME=PATH.
+    that all workers serve, each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV
+    blocks that leave its memory, with at most `kv_disk_mb` each.
     """
 
     model: Path
@@ -65,6 +66,8 @@ class FleetSpec:
     quantisation: str | None = None
     speculate: str | None = None
     lora: Sequence[str] = ()
+    kv_disk: Path | None = None
+    kv_disk_mb: int | None = None
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -87,13 +90,11 @@ class FleetSpec:
                 raise ValueError(f"{name} is {chosen!r}: it must be one of {', '.join(accepted)}")
         if self.placement == "disaggregated" and self.prefill == 0:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
-        if self.timed and (self.deterministic or self.quantisation not in {None, "none"}):
-            raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
-        if self.timed and self.prove_model:
-            raise ValueError("prove_model is set with timed: timed workers compute nothing")
-        if self.timed and self.speculate not in {None, "none"}:
-            raise ValueError(f"speculate is {self.speculate!r} with timed: timed workers compute nothing")
+        if self.timed:
+            self._check_timed()
         self._check_lora()
+        if self.kv_disk_mb is not None and (self.kv_disk is None or self.kv_disk_mb < 1):
+            raise ValueError(f"kv_disk_mb is {self.kv_disk_mb}: it must be 1 or more, with kv_disk")
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
             raise ValueError(
                 f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
@@ -109,10 +110,18 @@ class FleetSpec:
         for adapter in self.lora:
             if not all(adapter.partition("=")):
                 raise ValueError(f"lora has {adapter!r}: it must be NAME=PATH")
-        if self.timed and self.lora:
-            raise ValueError("lora is set with timed: timed workers compute nothing")
         if self.deterministic and self.lora:
             raise ValueError("lora is set with deterministic: it must be one of the two")
+
+    def _check_timed(self) -> None:
+        if self.deterministic or self.quantisation not in {None, "none"}:
+            raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
+        for name in ("prove_model", "lora"):
+            if getattr(self, name):
+                raise ValueError(f"{name} is set with timed: timed workers compute nothing")
+        for name, chosen in (("speculate", self.speculate), ("kv_disk", self.kv_disk)):
+            if chosen not in {None, "none"}:
+                raise ValueError(f"{name} is {str(chosen)!r} with timed: timed workers compute nothing")
 
     def _check_ports(self) -> None:
         for name, number in (("router_port", self.routers), ("http_port", self.gateways)):
@@ -230,6 +239,7 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     for adapter in spec.lora:
         adapter_name, _, path = adapter.partition("=")
         own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]
+    own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
     own += _flags(speculate=spec.speculate) if kind_of(name) == "decode" else []
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 

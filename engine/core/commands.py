@@ -69,6 +69,17 @@ class KVFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class BlocksRead:
+    """No read into this sequence's blocks runs any more.
+
+    The first `num_blocks` of those that `Reading` named hold what they should; the rest is computed.
+    """
+
+    handle: int
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """The blocks of a prefilled sequence were acknowledged, or its handoff is over: free them."""
 
@@ -79,7 +90,8 @@ class Release:
 class Cancel:
     """Forget the sequence in whatever phase it is; unknown handles are ignored.
 
-    A receiving sequence keeps its blocks until `KVArrived` or `KVFailed`: a copy may still write to them.
+    A receiving sequence keeps its blocks until `KVArrived` or `KVFailed`, and one that is read until
+    `BlocksRead`: a copy may still write to them.
     """
 
     handle: int
@@ -127,6 +139,7 @@ SequenceCommand = (
     | GrammarReady
     | KVArrived
     | KVFailed
+    | BlocksRead
     | Release
     | Cancel
     | HandBack

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from engine.core.admission import Admission, EngineLimits, Refuse
 from engine.core.batch import Batch
 from engine.core.commands import (
+    BlocksRead,
     Cancel,
     Decode,
     GrammarReady,
@@ -24,6 +25,7 @@ from engine.core.commands import (
 from engine.core.due_times import after_first_token
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
+from engine.core.memory.disk_reads import KVDisk, begin_read
 from engine.core.memory.forecast import WITHOUT_BLOCKS, MemoryForecast
 from engine.core.memory.moving import make_parts
 from engine.core.memory.preempter import Preempter
@@ -53,11 +55,13 @@ class Groups:
         limits: EngineLimits,
         refuse: Refuse,
         new_choice: NewChoice,
+        disk: KVDisk | None,
     ) -> None:
         self._tables = tables
         self._batch = batch
         self._blocks = blocks
         self._new_choice = new_choice
+        self._disk = disk
         self._keys = itertools.count(1)
         self._admission = Admission(tables, blocks.num_blocks, limits, self._keys, refuse)
         self._forecast = MemoryForecast(blocks)
@@ -85,10 +89,8 @@ class Groups:
                 self._enter(spec, goal, now_s, receives=kind)
             case GrammarReady():
                 self._take_grammar(command)
-            case KVArrived():
-                self._arrive(command, now_s)
-            case KVFailed(handle, message):
-                self._give_up_copy(handle, message)
+            case KVArrived() | KVFailed() | BlocksRead():
+                self._end_copy(command, now_s)
             case Release(handle):
                 self._release(handle)
             case Cancel(handle):
@@ -100,7 +102,7 @@ class Groups:
             case StopAndCopy():
                 self._stop_and_copy(command, now_s)
 
-    def start_waiting(self) -> list[SequenceGroup]:
+    def start_waiting(self, cost: CostModel) -> list[SequenceGroup]:
         """Let groups in, first come first served, while memory and the batch have room.
 
         Preempted groups come before new ones. Return the groups whose KV is complete.
@@ -114,7 +116,7 @@ class Groups:
             del self.queues.arrived[group.key]
             self.queues.begin_prefill(group)
         if has_room:
-            self._admit_waiting()
+            self._admit_waiting(cost)
         prefilling = self.queues.prefilling.values()
         return [group for group in prefilling if group.num_written_tokens == group.num_context_tokens]
 
@@ -311,13 +313,13 @@ class Groups:
         self.report.failures.append(failure)
         self.report.freed.append(failure.handle)
 
-    def _admit_waiting(self) -> None:
+    def _admit_waiting(self, cost: CostModel) -> None:
         waiting = self.queues.waiting
         while (group := waiting.next(self.queues.has_rows)) is not None and self._take_memory(group):
             waiting.remove(group)
             if group.receives:
                 self._begin_receive(group)
-            else:
+            elif not self._begins_read(group, cost):
                 self.queues.begin_prefill(group)
                 self.publish_blocks(group)
 
@@ -337,7 +339,16 @@ class Groups:
                 if group.phase not in WITHOUT_BLOCKS:
                     yield group
 
-    # Handed over from elsewhere
+    # From elsewhere
+
+    def _end_copy(self, command: KVArrived | KVFailed | BlocksRead, now_s: float) -> None:
+        match command:
+            case KVArrived():
+                self._arrive(command, now_s)
+            case KVFailed(handle, message):
+                self._give_up_copy(handle, message)
+            case BlocksRead():
+                self._take_read(command)
 
     def _begin_receive(self, group: SequenceGroup) -> None:
         group.phase = Phase.RECEIVING
@@ -345,7 +356,7 @@ class Groups:
         self.report.received.append(self._tables.expect(group))
 
     def _arrive(self, arrived: KVArrived, now_s: float) -> None:
-        group = self._receiver(arrived.handle)
+        group = self._receiver(arrived.handle, Phase.RECEIVING)
         if group is None:
             return
         del self.queues.receiving[group.key]
@@ -362,11 +373,31 @@ class Groups:
         self.queues.arrived[group.key] = group
 
     def _give_up_copy(self, handle: int, message: str) -> None:
-        group = self._receiver(handle)
+        group = self._receiver(handle, Phase.RECEIVING)
         if group is not None:
             self.fail(group, FailureReason.HANDOFF, message)
 
-    def _receiver(self, handle: int) -> SequenceGroup | None:
+    def _begins_read(self, group: SequenceGroup, cost: CostModel) -> bool:
+        """Return True if the group waits for blocks on a disk."""
+        reading = None if self._disk is None else begin_read(self._disk, self._tables, group, cost)
+        if reading is None:
+            return False
+        group.phase = Phase.READING
+        self.queues.reading[group.key] = group
+        self.report.reads.append(reading)
+        return True
+
+    def _take_read(self, read: BlocksRead) -> None:
+        group = self._receiver(read.handle, Phase.READING)
+        if group is None:
+            return
+        del self.queues.reading[group.key]
+        self._tables.accept_read(group, read.num_blocks)
+        self.publish_blocks(group)
+        group.phase = Phase.ARRIVED
+        self.queues.arrived[group.key] = group
+
+    def _receiver(self, handle: int, phase: Phase) -> SequenceGroup | None:
         """Return the group whose copy is over; end it and return None if nobody waits for it any more."""
         group = self._undivided(handle)
         if group is None:
@@ -374,7 +405,7 @@ class Groups:
         if group.phase is Phase.ABANDONED:
             self._end(group)
             return None
-        assert group.phase is Phase.RECEIVING, f"a copy is over for a sequence that is {group.phase.value}"
+        assert group.phase is phase, f"a copy is over for a sequence that is {group.phase.value}"
         return group
 
     def _undivided(self, handle: int) -> SequenceGroup | None:
@@ -447,9 +478,10 @@ class Groups:
 
     def _cancel(self, handle: int) -> None:
         for group in list(self._pieces.get(handle, ())):
-            if group.phase in (Phase.RECEIVING, Phase.ABANDONED):
+            if group.phase in (Phase.RECEIVING, Phase.READING, Phase.ABANDONED):
                 group.phase = Phase.ABANDONED
                 self.queues.receiving.pop(group.key, None)
+                self.queues.reading.pop(group.key, None)
             else:
                 self._end(group)
 

@@ -61,6 +61,7 @@ class Queues:
         """Until their grammars are compiled."""
         self.waiting = WaitingQueue()
         self.receiving: Queue = {}
+        self.reading: Queue = {}
         self.arrived: Queue = {}
         self.preempted: Queue = {}
         """By arrival."""
@@ -76,9 +77,9 @@ class Queues:
 
     @property
     def num_waiting_choices(self) -> int:
-        queues = (self.lacking_grammar, self.receiving, self.arrived, self.preempted, self.prefilling)
+        without_tokens = (self.lacking_grammar, self.receiving)
         num_rows = self.waiting.num_rows
-        for queue in queues:
+        for queue in (*without_tokens, self.reading, self.arrived, self.preempted, self.prefilling):
             if queue:
                 num_rows += sum([group.num_rows for group in queue.values()])
         return num_rows
@@ -90,7 +91,7 @@ class Queues:
     @property
     def num_pending_tokens(self) -> int:
         num_tokens = self.waiting.num_tokens
-        for queue in (self.arrived, self.preempted, self.prefilling):
+        for queue in (self.reading, self.arrived, self.preempted, self.prefilling):
             for group in queue.values():
                 if group.phase is not Phase.SWAPPED:
                     num_tokens += group.num_remaining_tokens
@@ -123,7 +124,7 @@ class Queues:
         if group.phase is Phase.PREFILLING:
             self.leave_prefill(group)
         self.waiting.remove(group)
-        for queue in (self.lacking_grammar, self.receiving, self.arrived, self.preempted):
+        for queue in (self.lacking_grammar, self.receiving, self.reading, self.arrived, self.preempted):
             queue.pop(group.key, None)
 
     def prefill_work(self, now_s: float) -> Sequence[PrefillWork]:

@@ -81,6 +81,17 @@ class Received:
     num_held: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A sequence waits for blocks on a disk: a read may write to `blocks`, for `limit_s` at most."""
+
+    handle: int
+    blocks: tuple[int, ...]
+    hashes: tuple[bytes, ...]
+    """Expected identity of each block."""
+    limit_s: float
+
+
 @value
 class Prefilled:
     """The prompt's KV is complete (computed, or fetched and verified)."""
@@ -108,6 +119,7 @@ class StepReport:
     received: list[Received] = field(default_factory=list)
     received_behind: Mark | None = None
     """Copies to the blocks of `received` wait for it: steps that used them before may be under way."""
+    reads: list[Reading] = field(default_factory=list)
     prefilled: list[Prefilled] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     """Log-probabilities of prompt tokens, for requests that ask for them; in order for each handle."""
@@ -139,6 +151,6 @@ class StepReport:
     def has_events(self) -> bool:
         """True if anything happened that is worth a report, a step that was run or failed included."""
         return bool(
-            self.filled or self.received or self.prefilled or self.failures or self.preempted
+            self.filled or self.received or self.reads or self.prefilled or self.failures or self.preempted
             or self.resumed or self.parked or self.freed or self.step_seconds or self.step_error
         )  # fmt: skip

@@ -6,6 +6,10 @@
               (ahead of a sequence: RECEIVING ─ KVArrived → (ended), its blocks cached)
                             └ Cancel → ABANDONED ─ KVArrived or KVFailed → (ended)
 
+Decode and Prefill, if the prefix goes on in blocks on a disk
+              WAITING → READING ─ BlocksRead → ARRIVED → PREFILLING → …
+                            └ Cancel → ABANDONED ─ BlocksRead → (ended)
+
     Who is to decode and gives its blocks up to others comes back before anybody new starts:
     ARRIVED, PREFILLING, RUNNING → PREEMPTED → PREFILLING          its tokens are computed again
                          RUNNING → SWAPPED   → RUNNING             its blocks wait in host memory
@@ -47,6 +51,8 @@ class Phase(enum.Enum):
     WAITING = "waiting"
     """Without blocks, for its turn."""
     RECEIVING = "receiving"
+    READING = "reading"
+    """From a disk."""
     ABANDONED = "abandoned"
     """Cancelled, but a copy may still write to the blocks."""
     ARRIVED = "arrived"

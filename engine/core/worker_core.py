@@ -14,6 +14,7 @@ from engine.core.groups import Groups, NewChoice
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
+from engine.core.memory.disk_reads import KVDisk
 from engine.core.memory.swap_memory import SwapMemory
 from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
@@ -32,7 +33,8 @@ class WorkerCore:
     """Schedules the sequences of one worker. The package's docstring says in which order it is called.
 
     The executor's own parts are handed in: `rows` and `new_choice` for what it keeps for each row and choice,
-    `refuse` for what its model cannot run, `swap` for host memory. Times are in seconds on one clock.
+    `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool.
+    Times are in seconds on one clock.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class WorkerCore:
         cost: CostModel,
         refuse: Refuse,
         new_choice: NewChoice,
+        disk: KVDisk | None = None,
     ) -> None:
         self._pool = pool
         self.limits = limits
@@ -54,7 +57,7 @@ class WorkerCore:
         self.cost = cost
         self.batch = Batch(limits.max_num_seqs, pool.block_size, rows)
         self.tables = BlockTables(pool, names, reserves_maximum=policy.reserves_maximum)
-        self.groups = Groups(self.tables, self.batch, pool, swap, limits, refuse, new_choice)
+        self.groups = Groups(self.tables, self.batch, pool, swap, limits, refuse, new_choice, disk)
         self.num_steps = 0
 
     # Between two steps
@@ -72,7 +75,7 @@ class WorkerCore:
 
     def start_waiting(self) -> list[SequenceGroup]:
         """Let groups in while there is room, and return those that have come with their KV complete."""
-        return self.groups.start_waiting()
+        return self.groups.start_waiting(self.cost)
 
     def adopt(self, group: SequenceGroup) -> None:
         """Make the choices of a group that came with its KV and its first tokens."""

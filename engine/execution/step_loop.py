@@ -42,6 +42,7 @@ from engine.core.admission import EngineLimits, refusal
 from engine.core.commands import Command, PreCopy, StopAndCopy
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_names import HashedNames
+from engine.core.memory.disk_reads import KVDisk
 from engine.core.report import StepReport
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
@@ -75,7 +76,7 @@ class StepLoop:
     that `takes_forced` computes tokens that a grammar forces together with the one before them; one that
     `speculates` does so with drafted tokens, and accepts those that it then draws too. Where the loop
     `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
-    `adapters` are the slots of the runner's LoRA adapters, by digest.
+    `adapters` are the slots of the runner's LoRA adapters, by digest. `disk` has blocks that left the pool.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class StepLoop:
         overlaps: bool | None = None,
         new_mark: Callable[[], StepMark] | None = None,
         adapters: Mapping[str, int] = MappingProxyType({}),
+        disk: KVDisk | None = None,
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
         self._device = pool.device
@@ -123,6 +125,7 @@ class StepLoop:
                 refusal, limits=limits, has_text=detokenizer is not None, adapters=adapters.keys()
             ),
             new_choice=self._new_choice,
+            disk=disk,
         )
         self._clock = clock
         self._assembler = StepAssembler(self._core.batch, self._rows, size, pool.device)

@@ -92,10 +92,10 @@ def choose(victims: Sequence[VictimView], needed: int, cost: CostModel, swap: Sw
     return None if best is None else best[1]
 
 
-def recompute_s(num_tokens: int, cost: CostModel) -> float:
-    """Return the seconds that computing a context of `num_tokens` adds to steps at the knee."""
+def recompute_s(num_tokens: int, cost: CostModel, num_before: int = 0) -> float:
+    """Return the seconds that computing `num_tokens` behind `num_before` others adds to steps at the knee."""
     full = StepShape(math.ceil(cost.knee_tokens), 0, 0, 0.0, 0)
-    return cost.predict(full.with_chunk(0, num_tokens)) - cost.predict(full)
+    return cost.predict(full.with_chunk(num_before, num_tokens)) - cost.predict(full)
 
 
 def _means(victim: VictimView, cost: CostModel, swap: SwapSpeed) -> Iterator[tuple[Means, float]]:

@@ -11,6 +11,7 @@ from engine.core.commands import Command, Decode, GrammarReady, Prefill, Receive
 from engine.core.memory.block_manager import BlockManager
 from engine.core.report import StepReport
 from engine.execution.step_loop import StepLoop
+from kvtransfer.disk.tier import DiskTier
 from output_text.detokenizer import Detokenizer
 from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel
@@ -87,11 +88,13 @@ class Driver:
         speculates: bool = False,
         num_seen: int | None = None,
         overlaps: bool | None = None,
+        runner: FakeRunner | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         self._grammars = grammars
         self.overlaps = OVERLAPS if overlaps is None else overlaps
-        self.runner = FakeRunner(num_blocks, block_size, VOCAB, num_seen)
-        self.blocks = BlockManager(num_blocks, block_size)
+        self.runner = runner or FakeRunner(num_blocks, block_size, VOCAB, num_seen)
+        self.blocks = BlockManager(num_blocks, block_size, disk)
         limits = EngineLimits(
             vocab_size=VOCAB,
             max_context=max_context,
@@ -114,6 +117,7 @@ class Driver:
             clock=lambda: self.now_s,
             overlaps=self.overlaps,
             new_mark=self.runner.new_mark if self.overlaps else None,
+            disk=disk,
         )
         self.now_s = 1000.0
         self.reports: list[StepReport] = []
@@ -159,6 +163,7 @@ class Driver:
         if self.overlaps:
             written = self.runner.blocks_in_flight
             told = [row.blocks for row in report.filled] + [row.blocks for row in report.received]
+            told += [row.blocks for row in report.reads]
             for blocks in told:
                 assert not written.intersection(blocks), "a step in flight writes to what others may use"
             shared = [block for block in written if self.blocks.hash_of(block) is not None]

@@ -83,7 +83,7 @@ FAILURES = (
             ),
             Guard(
                 "engine/core/groups.py",
-                "            if group.phase in (Phase.RECEIVING, Phase.ABANDONED):\n",
+                "            if group.phase in (Phase.RECEIVING, Phase.READING, Phase.ABANDONED):\n",
                 "            if group.phase is Phase.ABANDONED:\n",
                 "tests/engine/core/test_step_loop_handoff.py"
                 "::test_blocks_that_a_copy_may_still_write_to_are_given_to_nobody",

@@ -37,6 +37,12 @@ from worker.config import parse_config, resolve_threads
             "--speculate is lookup with --timed; accepted: none, since nothing is computed",
         ),
         (
+            "--kv-disk=/kv --timed=demo-cpu",
+            "--kv-disk is '/kv' with --timed; accepted: no folder, since nothing is computed",
+        ),
+        ("--kv-disk-mb=5", "--kv-disk-mb is 5 without --kv-disk; accepted: both, or neither"),
+        ("--kv-disk=/kv --kv-disk-mb=0", "--kv-disk-mb is 0; accepted: 1 or more"),
+        (
             "--quantisation=int8 --timed=demo-cpu",
             "--quantisation is int8 with --timed; accepted: none, since nothing is computed",
         ),

@@ -23,6 +23,7 @@ from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.errors import StartupError
 from worker.handoff.cuda_ipc import cuda_transport_of, offer_of
+from worker.handoff.disk_side import DiskSide
 from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
@@ -57,7 +58,9 @@ class HandoffContext:
 async def build_sides(context: HandoffContext) -> HandoffSides:
     """Return the sides; start the service for receivers, and the socket that shares this worker's memory."""
     receiving = None if context.role is WorkerRole.PREFILL else _build_receiver(context)
-    return HandoffSides(await _build_sender(context), receiving)
+    disk = context.engine.disk
+    reading = None if disk is None else DiskSide(disk.tier, context.submit)
+    return HandoffSides(await _build_sender(context), receiving, reading)
 
 
 def _build_receiver(context: HandoffContext) -> ReceiverSide:

@@ -1,10 +1,14 @@
-"""The sides of the handoff that a worker has: each kind sends, a decode worker also receives."""
+"""The sides of the handoff that a worker has: each kind sends, a decode worker also receives.
+
+Either may also read from a disk.
+"""
 
 from __future__ import annotations
 
 from engine.core.commands import Decode, Prefill
 from engine.core.report import StepReport
 from scheduling.request import Fence
+from worker.handoff.disk_side import DiskSide
 from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.streams.commands import ReceiveFrom, StartCommand
@@ -13,9 +17,15 @@ from worker.streams.commands import ReceiveFrom, StartCommand
 class HandoffSides:
     """Called on the event loop. Handles are the engine's."""
 
-    def __init__(self, sending: SenderSide, receiving: ReceiverSide | None = None) -> None:
+    def __init__(
+        self,
+        sending: SenderSide,
+        receiving: ReceiverSide | None = None,
+        reading: DiskSide | None = None,
+    ) -> None:
         self._sending = sending
         self._receiving = receiving
+        self._reading = reading
         self.start_commands: frozenset[type[StartCommand]] = frozenset(
             {Prefill} if receiving is None else {ReceiveFrom, Decode}
         )
@@ -38,16 +48,22 @@ class HandoffSides:
         """Take in a report, before it goes to routers."""
         if self._receiving is not None:
             self._receiving.on_report(report)
+        if self._reading is not None:
+            self._reading.on_report(report)
         self._sending.on_report(report)
 
     def cancel(self, handle: int) -> None:
         """Break the fence of a sequence that is no longer wanted. Then the hub cancels it in the engine."""
         if self._receiving is not None:
             self._receiving.cancel(handle)
+        if self._reading is not None:
+            self._reading.cancel(handle)
         self._sending.cancel(handle)
 
     async def close(self) -> None:
         """Return when nothing runs any more."""
         if self._receiving is not None:
             await self._receiving.close()
+        if self._reading is not None:
+            self._reading.close()
         self._sending.close()

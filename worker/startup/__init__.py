@@ -3,6 +3,7 @@
 command      parses the flags, checks the environment, reports the start, runs
 starting     reports the progress of the start
 build        builds the engine that the flags ask for
+disk         opens the disk for blocks that leave the pool
 kept_files   files that are kept for the next start
 sweep_cache  keeps what steps cost
 proof_cache  keeps the proof of a model that is not on the list

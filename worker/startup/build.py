@@ -22,8 +22,9 @@ from engine.proof.proving import Proof
 from engine.proof.versions import own_code
 from engine.starting import OnProgress, ignore_progress
 from services.process.limits import Cores, available_bytes, read_cores
-from worker.config import WorkerConfig
-from worker.engine import Computing, Engine
+from worker.config import KV_DISK_MB, WorkerConfig
+from worker.engine import Computing, Engine, EngineDisk
+from worker.startup.disk import DiskOpener
 from worker.startup.kept_files import device_name
 from worker.startup.proof_cache import ProofFile, ProofKey
 from worker.startup.sweep_cache import SweepKey, cached_sweep
@@ -38,6 +39,9 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
     device = resolve_device(config.device)
     model_config = read_config(config.service.model, unlisted=config.prove_model)
     choice = resolve_dtype(DTYPES.get(config.dtype), device, model_config)
+    opener = None
+    if config.kv_disk is not None:
+        opener = DiskOpener(config.kv_disk, config.kv_disk_mb or KV_DISK_MB, device)
     log.info("dtype", dtype=choice.name, reason=choice.reason, checkpoint=checkpoint_dtype(model_config))
     proof_file = None if is_listed(model_config) else _proof_file(config, device, choice.name)
     settings = EngineSettings(
@@ -59,6 +63,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         prove_model=config.prove_model,
         proof=None if proof_file is None else proof_file.read(),
         adapters=config.lora,
+        open_disk=None if opener is None else opener.open,
         available_bytes=available_bytes,
     )
     built = build(settings, partial(_measure, config, on_progress), on_progress)
@@ -83,6 +88,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         Computing(choice.name, built.uses_native_ops),
         built.determinism_digest,
         built.adapters,
+        disk=None if opener is None or opener.tier is None else EngineDisk(opener.tier, built.blocks),
     )
 
 

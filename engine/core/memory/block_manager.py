@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 CHECKED_AT_ONCE = 256
 """Blocks that one partial check looks at: some tens of microseconds."""
@@ -36,14 +37,22 @@ class CacheEvents:
     removed: tuple[bytes, ...]
 
 
-class BlockManager:
-    """Reference-counted blocks with a prefix cache and reservations."""
+class Keeper(Protocol):
+    """Keeps blocks that leave the prefix cache; `KVDisk` says what each call does."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def keep(self, block: int, block_hash: bytes) -> None: ...
+    def forget(self, block_hash: bytes) -> None: ...
+
+
+class BlockManager:
+    """Reference-counted blocks with a prefix cache and reservations; `keeper` gets what leaves the cache."""
+
+    def __init__(self, num_blocks: int, block_size: int, keeper: Keeper | None = None) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"num_blocks, block_size must be at least 1, not {num_blocks}, {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self._keeper = keeper
         self._num_references = [0] * num_blocks
         self._num_used = 0
         self._num_held = 0
@@ -180,6 +189,9 @@ class BlockManager:
     def forget(self, blocks: Iterable[int]) -> None:
         """Take blocks whose content turned out wrong out of the cache; who references them keeps them."""
         for block in blocks:
+            block_hash = self._hash_of[block]
+            if block_hash is not None and self._keeper is not None:
+                self._keeper.forget(block_hash)
             self._unhash(block)
             if block in self._cached:
                 del self._cached[block]
@@ -200,6 +212,11 @@ class BlockManager:
                 self._free.append(block)
             else:
                 self._cached[block] = None
+
+    def cached(self) -> list[tuple[int, bytes]]:
+        """Return the blocks that nobody references, with their hashes, the most recently used first."""
+        hashes = ((block, self._hash_of[block]) for block in reversed(self._cached))
+        return [(block, block_hash) for block, block_hash in hashes if block_hash is not None]
 
     def take_cache_events(self) -> CacheEvents:
         """Return the changes to report to the prefix directory."""
@@ -273,6 +290,9 @@ class BlockManager:
 
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)
+        block_hash = self._hash_of[block]
+        if block_hash is not None and self._keeper is not None:
+            self._keeper.keep(block, block_hash)
         self._unhash(block)
         return block
 

@@ -21,7 +21,7 @@ class BlockTables:
 
     def __init__(self, blocks: BlockPool, names: BlockNames, *, reserves_maximum: bool) -> None:
         self._blocks = blocks
-        self._size = blocks.block_size
+        self._size = self.block_size = blocks.block_size
         self.names = names
         self.reserves_maximum = reserves_maximum
         self._held: list[int] | None = None
@@ -92,6 +92,11 @@ class BlockTables:
         num_tokens = max(group.num_cached_tokens, num_blocks * self._size)
         group.num_computed_tokens = min(num_tokens, group.num_received_tokens)
         self.register_filled(group)
+
+    def accept_read(self, group: SequenceGroup, num_blocks: int) -> None:
+        """The first `num_blocks` behind the cached ones hold what they should, and count as cached."""
+        group.num_computed_tokens += num_blocks * self._size
+        group.num_cached_tokens = group.num_computed_tokens
 
     def register_filled(self, group: SequenceGroup) -> None:
         """Share the full blocks that were filled since the last time."""

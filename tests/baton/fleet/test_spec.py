@@ -57,6 +57,9 @@ def value(arguments: list[str], flag: str) -> str:
         ({"lora": ["a=p"], "timed": "p"}, "lora is set with timed"),
         ({"lora": ["a=p"], "deterministic": True}, "lora is set with deterministic"),
         ({"speculate": "lookup", "timed": "p"}, "speculate is 'lookup' with timed"),
+        ({"kv_disk": Path("d"), "timed": "p"}, "kv_disk is 'd' with timed"),
+        ({"kv_disk_mb": 5}, "kv_disk_mb is 5: it must be 1 or more, with kv_disk"),
+        ({"kv_disk": Path("d"), "kv_disk_mb": 0}, "kv_disk_mb is 0: it must be 1 or more"),
         ({"policy": "fifo"}, "policy is 'fifo': it must be one of static, dynamic, orca"),
         ({"placement": "disaggregated", "prefill": 0}, "needs at least 1"),
         ({"secure": Path("s"), "redis_url": "redis://127.0.0.1/0"}, "it must be rediss:// or unix://"),
@@ -113,6 +116,15 @@ def test_adapters_go_to_all_workers_by_absolute_paths() -> None:
         given = [word for before, word in pairwise(words) if before == "--lora"]
         assert given == [f"red={Path('adapters/red').resolve()}", "blue=/b"]
     assert "--lora" not in command(spec, "router-0")
+
+
+def test_each_worker_has_a_folder_for_kv_of_its_own() -> None:
+    spec = FleetSpec(model=MODEL, kv_disk=Path("/kv"), kv_disk_mb=7)
+    for name in ("prefill-0", "decode-0"):
+        assert value(command(spec, name), "--kv-disk") == f"/kv/{name}"
+        assert value(command(spec, name), "--kv-disk-mb") == "7"
+    assert "--kv-disk" not in command(spec, "router-0")
+    assert "--kv-disk" not in command(FleetSpec(model=MODEL), "decode-0")
 
 
 def test_what_is_quantised_goes_to_workers_only() -> None:

@@ -1,0 +1,159 @@
+"""Prefixes come back from a disk: the outputs are those without it, and no sequence waits for it in vain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.core.commands import BlocksRead, Cancel, Decode, HandBack, Prefill, Release
+from scheduling.cost.cost_model import CostModel
+from scheduling.memory.block_hash import chain_root, hash_blocks
+from tests.engine.disk_driver import DiskDriver
+from tests.engine.fake_runner import greedy
+from tests.engine.loop_driver import VOCAB, spec
+
+pytestmark = pytest.mark.usefixtures("both_ways")
+
+PROMPT = list(range(22))
+FREE_TOKENS = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
+
+
+def cached_tokens(driver: DiskDriver) -> list[int]:
+    return [told.cached_tokens for report in driver.reports for told in report.prefilled]
+
+
+def evicting(folder: Path, **more: Any) -> DiskDriver:
+    """Return a driver whose pool has lost the blocks of `PROMPT` to its disk."""
+    driver = DiskDriver(folder, num_blocks=12, **more)
+    driver.finish(Decode(spec(1, PROMPT, 2)))
+    driver.finish(Decode(spec(2, [50 + n % 7 for n in range(40)], 6)))
+    driver.settle()
+    driver.reports.clear()
+    return driver
+
+
+def test_a_prefix_that_left_the_pool_is_read_and_not_computed(tmp_path: Path) -> None:
+    driver = evicting(tmp_path)
+    driver.runner.batches.clear()
+    driver.finish_reads(Decode(spec(3, PROMPT, 6)))
+    assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
+    assert cached_tokens(driver) == [20]
+    assert driver.runner.batches[0] == (1, 2)
+    driver.assert_at_rest()
+
+
+def test_a_prefix_outlives_the_worker(tmp_path: Path) -> None:
+    before = DiskDriver(tmp_path)
+    before.finish(Decode(spec(1, PROMPT, 2)))
+    before.close()
+    driver = DiskDriver(tmp_path)
+    driver.finish_reads(Decode(spec(1, [*PROMPT, 3, 4], 6)))
+    assert driver.tokens(1) == greedy([*PROMPT, 3, 4], 6, VOCAB)
+    assert cached_tokens(driver) == [20]
+
+
+def test_a_prompt_for_another_worker_offers_blocks_that_were_read(tmp_path: Path) -> None:
+    driver = evicting(tmp_path)
+    driver.finish_reads(Prefill(spec(3, PROMPT, 6)))
+    offers = [filled for report in driver.reports for filled in report.filled]
+    assert [(told.first_index, len(told.blocks), told.complete) for told in offers] == [
+        (0, 5, False),
+        (5, 1, True),
+    ]
+    assert driver.tokens(3) == greedy(PROMPT, 1, VOCAB)
+    assert cached_tokens(driver) == [20]
+    driver.finish(Release(3))
+    driver.assert_at_rest()
+
+
+def test_the_pools_own_blocks_come_first(tmp_path: Path) -> None:
+    driver = evicting(tmp_path)
+    driver.finish_reads(Decode(spec(3, PROMPT[:9], 1)))
+    driver.reports.clear()
+    driver._num_ended = 0
+    driver.finish(Decode(spec(4, PROMPT, 6)))
+    (reading,) = driver.readings()
+    assert reading.hashes == tuple(hash_blocks(chain_root("model", b""), PROMPT, 4)[2:5])
+    driver.finish(driver.end_read())
+    assert driver.tokens(4) == greedy(PROMPT, 6, VOCAB)
+
+
+@pytest.mark.parametrize("num_read", range(6))
+def test_what_was_not_read_is_computed(tmp_path: Path, num_read: int) -> None:
+    driver = evicting(tmp_path)
+    driver.finish(Decode(spec(3, PROMPT, 6)))
+    driver.runner.pool[list(driver.readings()[0].blocks)] = 77
+    driver.finish(driver.end_read(num_read))
+    assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
+    assert cached_tokens(driver) == [4 * num_read]
+    driver.assert_at_rest()
+
+
+def test_others_run_while_a_read_runs(tmp_path: Path) -> None:
+    driver = evicting(tmp_path)
+    driver.finish(Decode(spec(3, PROMPT, 6)), Decode(spec(4, [9], 6)))
+    assert driver.tokens(4) == greedy([9], 6, VOCAB)
+    assert driver.tokens(3) == []
+    load = driver.reports[-1].load
+    assert (load.waiting, load.pending_prefill_tokens) == (1, 22)
+    driver.finish(driver.end_read())
+    assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_cancelled_read_keeps_its_blocks_until_it_ends(tmp_path: Path, is_whole: bool) -> None:
+    driver = evicting(tmp_path)
+    driver.finish(Decode(spec(3, PROMPT, 6)))
+    driver.finish(Cancel(3))
+    driver.finish(Cancel(3))
+    assert driver.freed() == []
+    driver.finish(Decode(spec(4, [1] * 30, 12)))
+    assert driver.tokens(4) == [], "there is no room for it"
+    driver.finish(driver.end_read(5 if is_whole else 2))
+    assert driver.freed() == [3, 4]
+    assert driver.tokens(4) == greedy([1] * 30, 12, VOCAB)
+    assert driver.tokens(3) == []
+    driver.assert_at_rest()
+
+
+def test_a_sequence_that_reads_is_not_handed_back(tmp_path: Path) -> None:
+    driver = evicting(tmp_path)
+    driver.finish(Decode(spec(3, PROMPT, 6)))
+    driver.finish_reads(HandBack())
+    assert not driver.failures()
+    assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
+
+
+def test_tokens_that_cost_nothing_are_computed(tmp_path: Path) -> None:
+    driver = evicting(tmp_path, cost=FREE_TOKENS)
+    driver.finish(Decode(spec(3, PROMPT, 6)))
+    assert not driver.readings()
+    assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
+
+
+def test_other_tenants_find_nothing(tmp_path: Path) -> None:
+    driver = evicting(tmp_path)
+    driver.finish(Decode(spec(3, PROMPT, 6, salt=b"another")))
+    assert not driver.readings()
+
+
+def test_wrong_kv_is_not_found_on_the_disk_again(tmp_path: Path) -> None:
+    driver = evicting(tmp_path)
+    driver.runner.poison = PROMPT[-1]
+    driver.finish_reads(Decode(spec(3, PROMPT, 6)))
+    assert "INTERNAL" in driver.failures()[3]
+    driver.runner.poison = None
+    driver.settle()
+    driver.finish(Decode(spec(4, PROMPT, 6)))
+    assert not driver.readings()[:1] or driver.readings()[0].handle != 4
+    assert driver.tokens(4) == greedy(PROMPT, 6, VOCAB)
+
+
+def test_without_a_cached_prefix_nothing_is_asked_for(tmp_path: Path) -> None:
+    driver = DiskDriver(tmp_path)
+    driver.finish(Decode(spec(1, PROMPT, 6)))
+    assert not driver.readings()
+    driver.finish(BlocksRead(99, 0))
+    driver.assert_at_rest()

@@ -1,0 +1,122 @@
+"""Prefixes outlive a fleet on its disk; a disk that fails costs nothing but that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.conftest import MakeFleet
+from tests.fleet.driving import DEMO_MODEL, Answer, assert_all_is_freed, greedy, labelled, metric, until
+from tests.redis_server import redis_server
+from worker.errors import EXIT_CONFIG
+
+pytestmark = pytest.mark.integration
+
+PROMPT = [3 + i * 7 % 90 for i in range(700)]
+OTHERS = [[3 + (i * step) % 89 for i in range(700)] for step in (3, 5, 11, 13)]
+NUM_BLOCKS = 100
+"""Fewer than the blocks of three prompts."""
+BLOCK_TOKENS = 16
+
+
+def spec_of(run_dir: Path, disk: Path | None, placement: str = "aggregated") -> FleetSpec:
+    args = ("--dtype", "float64", "--num-blocks", str(NUM_BLOCKS))
+    return FleetSpec(
+        model=DEMO_MODEL,
+        prefill=1 if placement == "disaggregated" else 0,
+        placement=placement,
+        kv_disk=disk,
+        extra_args={"prefill": args, "decode": args},
+        run_dir=run_dir,
+    )
+
+
+async def ask(fleet: Fleet, prompts: list[list[int]]) -> list[Answer]:
+    """One prompt after the other, so that each finds what those before have left."""
+    async with AsyncClient(fleet.router_addresses) as client:
+        answers = [(await greedy(client, [prompt], 8))[0] for prompt in prompts]
+        await assert_all_is_freed(fleet, client)
+    return answers
+
+
+async def num_blocks(fleet: Fleet, name: str, outcome: str) -> float:
+    return (await labelled(fleet, name, "baton_kv_disk_blocks_total", "outcome")).get(outcome, 0.0)
+
+
+@pytest.mark.parametrize("placement", ["aggregated", "disaggregated"])
+async def test_a_prefix_outlives_the_fleet(make_fleet: MakeFleet, tmp_path: Path, placement: str) -> None:
+    computes = "decode-0" if placement == "aggregated" else "prefill-0"
+    async with make_fleet(spec_of(tmp_path / "first", tmp_path / "disk", placement)) as fleet:
+        (first,) = await ask(fleet, [PROMPT])
+    async with make_fleet(spec_of(tmp_path / "second", tmp_path / "disk", placement)) as fleet:
+        (again,) = await ask(fleet, [PROMPT])
+        num_read = await num_blocks(fleet, computes, "read")
+    assert first.cached_prompt_tokens == 0
+    # How many are read before computing is faster depends on what else this machine does.
+    assert again.cached_prompt_tokens == num_read * BLOCK_TOKENS > 0
+    assert again.token_ids == first.token_ids
+    assert again.logprobs == pytest.approx(first.logprobs)
+
+
+async def test_a_prefix_that_was_pushed_out_of_memory_is_found(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    async with make_fleet(spec_of(tmp_path / "run", tmp_path / "disk")) as fleet:
+        (first,) = await ask(fleet, [PROMPT])
+        await ask(fleet, OTHERS)
+
+        async def is_written() -> bool:
+            return await num_blocks(fleet, "decode-0", "written") >= len(PROMPT) // BLOCK_TOKENS
+
+        await until(is_written, "the prompt's blocks are on the disk")
+        (again,) = await ask(fleet, [PROMPT])
+        assert again.cached_prompt_tokens == await num_blocks(fleet, "decode-0", "read") * BLOCK_TOKENS > 0
+        assert again.token_ids == first.token_ids
+
+
+async def test_damaged_files_cost_only_the_prefix(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    async with make_fleet(spec_of(tmp_path / "first", disk)) as fleet:
+        (first,) = await ask(fleet, [PROMPT])
+    files = list(disk.rglob("*.kv"))
+    assert files
+    for file in files:
+        with file.open("r+b") as damaged:
+            damaged.seek(-5, os.SEEK_END)
+            damaged.write(b"wrong")
+    async with make_fleet(spec_of(tmp_path / "second", disk)) as fleet:
+        (again,) = await ask(fleet, [PROMPT])
+        assert await num_blocks(fleet, "decode-0", "refused") == 1, "nothing behind it is looked at"
+    assert again.cached_prompt_tokens == 0
+    assert again.token_ids == first.token_ids
+
+
+async def test_a_disk_that_is_gone_is_served_without(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    """The folder becomes a file below the running worker: each call fails."""
+    disk = tmp_path / "disk"
+    async with make_fleet(spec_of(tmp_path / "run", disk)) as fleet:
+        (first,) = await ask(fleet, [PROMPT])
+        (disk / "decode-0").rename(tmp_path / "away")
+        (disk / "decode-0").write_text("")
+        await ask(fleet, OTHERS)
+        assert await metric(fleet, "decode-0", "baton_kv_disk_errors_total") > 0
+        (again,) = await ask(fleet, [PROMPT])
+        assert again.token_ids == first.token_ids
+
+
+def test_a_wrong_path_is_refused_before_a_model_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "kv"
+    with redis_server() as server:
+        flags = ["--model", str(DEMO_MODEL), "--redis", server.url, "--kv-disk", str(path)]
+        ended = subprocess.run(
+            [sys.executable, "-m", "decode_worker", *flags], capture_output=True, text=True, check=False
+        )
+    assert ended.returncode == EXIT_CONFIG
+    assert ended.stderr.splitlines()[-1] == (
+        f"--kv-disk is '{path}' (Not a directory); accepted: a folder that this process can write to, or make"
+    )

@@ -1,0 +1,47 @@
+"""The disk's side of the handoff: reads blocks that sequences wait for, for as long as that pays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from engine.core.commands import BlocksRead, Command
+from engine.core.report import Reading, StepReport
+from kvtransfer.disk.reads import DiskRead
+from kvtransfer.disk.tier import DiskTier
+
+
+class DiskSide:
+    """Called on the event loop. Handles are the engine's."""
+
+    def __init__(self, tier: DiskTier, submit: Callable[[Command], None]) -> None:
+        self._tier = tier
+        self._submit = submit
+        self._reads: dict[int, tuple[DiskRead, asyncio.TimerHandle]] = {}
+
+    def on_report(self, report: StepReport) -> None:
+        for reading in report.reads:
+            self._begin(reading)
+
+    def cancel(self, handle: int) -> None:
+        """End a read, if one runs: nothing is written to the sequence's blocks any more."""
+        found = self._reads.pop(handle, None)
+        if found is not None:
+            read, timer = found
+            timer.cancel()
+            self._submit(BlocksRead(handle, read.stop()))
+
+    def close(self) -> None:
+        for handle in list(self._reads):
+            self.cancel(handle)
+
+    def _begin(self, reading: Reading) -> None:
+        loop = asyncio.get_running_loop()
+        end = partial(self.cancel, reading.handle)
+
+        def end_soon() -> None:
+            loop.call_soon_threadsafe(end)
+
+        read = self._tier.read(reading.blocks, reading.hashes, end_soon)
+        self._reads[reading.handle] = read, loop.call_later(reading.limit_s, end)
