@@ -97,6 +97,8 @@ class DiskTier:
             _ASSUMED_BYTES / _ASSUMED_BYTES_PER_S,
             0.0,
         )
+        self._block_since: float | None = None
+        """When the read of the block that is being read began."""
         self._quiet_until = 0.0
         self._dated_ns = 0
         """The time by which files are dated, when the monotonic clock was 0."""
@@ -145,7 +147,10 @@ class DiskTier:
             if time.monotonic() - self._read_at > _FORGET_S:
                 self._read_bytes, self._read_s = _ASSUMED_BYTES, _ASSUMED_BYTES / _ASSUMED_BYTES_PER_S
             num_bytes = (self._num_to_read + num_blocks) * self._pool.block_bytes
-            return LATENCY_S + num_bytes * self._read_s / self._read_bytes
+            since = self._block_since
+            # A disk that hangs goes on to do so.
+            hung_s = 0.0 if since is None else time.monotonic() - since
+            return LATENCY_S + max(hung_s, num_bytes * self._read_s / self._read_bytes)
 
     # On other threads
 
@@ -282,6 +287,7 @@ class DiskTier:
 
     def _verified(self, block_hash: bytes, buffer: memoryview) -> bool:
         """Read a block; if that fails, it is not looked for again."""
+        self._block_since = time.monotonic()
         try:
             self._files.read(block_hash, buffer)
         except BlockRefusedError as error:
@@ -294,6 +300,8 @@ class DiskTier:
         else:
             with self._lock:
                 return block_hash in self._index  # else it was forgotten, and its file is about to be deleted
+        finally:
+            self._block_since = None
         self.forget(block_hash)
         return False
 
