@@ -45,7 +45,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "fidelity": Command("fleets.fidelity", "the simulator against a live fleet, request by request"),
     "gateway": Command(
-        "costs.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
+        "fleets.doors.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
     ),
     "peers": Command(
         "peers.command", "the router and the gateway beside Dynamo's frontend", seeds=THREE_SEEDS

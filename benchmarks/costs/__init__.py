@@ -6,7 +6,6 @@
 - `speculation`: steps that verify drafted tokens, beside steps without
 - `lora`: steps whose rows have adapters, beside steps without
 - `kv_disk`: prefixes read from a disk, beside prefixes computed
-- `gateway`: what HTTP costs beside gRPC, on a fleet
 - `grammars`: masks of output formats, and steps with them
 - `memory`: how much of the KV pool is used; `verification`: checksums, and each token exactly once
 """

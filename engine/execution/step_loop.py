@@ -76,7 +76,8 @@ class StepLoop:
     that `takes_forced` computes tokens that a grammar forces together with the one before them; one that
     `speculates` does so with drafted tokens, and accepts those that it then draws too. Where the loop
     `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
-    `adapters` are the slots of the runner's LoRA adapters, by digest. `disk` has blocks that left the pool.
+    `adapters` are the slots of the runner's LoRA adapters, by digest. `disk` has blocks that left the pool;
+    a loop with one does not overlap.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class StepLoop:
         )
         self._postprocessor = Postprocessor(self._core, self._rows, size)
         self._overlaps = pool.device.type == "cuda" if overlaps is None else overlaps
+        assert disk is None or not self._overlaps, "a disk is read into blocks beside the steps, not in order"
         self._new_mark = new_mark or partial(StepMark, pool.device)
         self._flight: Flight | None = None
         """The step that was launched last, until it is processed."""

@@ -14,8 +14,6 @@ from tests.engine.disk_driver import DiskDriver
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import VOCAB, spec
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 PROMPT = list(range(22))
 FREE_TOKENS = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 

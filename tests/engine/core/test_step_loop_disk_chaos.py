@@ -33,7 +33,6 @@ class DiskMachine(RuleBasedStateMachine):
         policy=st.sampled_from([CHUNKED, RESERVING]),
         budget=st.sampled_from([3, 16]),
         num_swap_blocks=st.sampled_from([0, 5]),
-        overlaps=st.booleans(),
     )
     def make(
         self,
@@ -43,7 +42,6 @@ class DiskMachine(RuleBasedStateMachine):
         policy: Policy,
         budget: int,
         num_swap_blocks: int,
-        overlaps: bool,
     ) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.driver = DiskDriver(
@@ -55,7 +53,6 @@ class DiskMachine(RuleBasedStateMachine):
             token_budget=budget,
             num_swap_blocks=num_swap_blocks,
             max_num_seqs=4,
-            overlaps=overlaps,
         )
         self.specs: dict[int, SequenceSpec] = {}
         self.prefills: set[int] = set()
