@@ -35,8 +35,8 @@ OF_PART = {
     "worker": {"--worker-id", "--shm-dir"},
 }
 """Flags that the chart writes itself."""
-LEFT_OUT = {"router": {"--record"}, "worker": {"--workers-per-host"}}
-"""Flags that make no sense in a pod: a recording would end with it, and it has one worker on its cores."""
+LEFT_OUT = {"router": {"--record"}, "worker": {"--workers-per-host", "--kv-disk", "--kv-disk-mb"}}
+"""Flags that make no sense in a pod: a recording or a disk would end with it, and its cores have one worker."""
 
 
 def _commands() -> Iterator[tuple[str, list[str]]]:
