@@ -36,7 +36,7 @@ OF_PART = {
 }
 """Flags that the chart writes itself."""
 LEFT_OUT = {"router": {"--record"}, "worker": {"--workers-per-host", "--kv-disk", "--kv-disk-mb"}}
-"""Flags that make no sense in a pod: a recording or a disk would end with it, and its cores have one worker."""
+"""Flags that make no sense in a pod: a recording or a disk would end with it, and it has one worker."""
 
 
 def _commands() -> Iterator[tuple[str, list[str]]]:
