@@ -22,6 +22,7 @@ from engine.calibration.sweep import Step, make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model
+from engine.model.step_batch import StepBatch
 from reporting.progress import tracked
 from reporting.section import Section, markdown
 from reporting.tables import cell
@@ -83,7 +84,14 @@ def columns_of(figures: Iterable[Sequence[float]], spec: str = ".2f") -> list[st
 
 def compare(runners: tuple[ModelRunner, ModelRunner], step: Step, rounds: int) -> tuple[float, float, float]:
     """Return the median milliseconds of both, and the median of their ratios."""
-    batches = [make_batch(runner, step) for runner in runners]
+    plain, other = (make_batch(runner, step) for runner in runners)
+    return compare_batches(runners, (plain, other), rounds)
+
+
+def compare_batches(
+    runners: tuple[ModelRunner, ModelRunner], batches: tuple[StepBatch, StepBatch], rounds: int
+) -> tuple[float, float, float]:
+    """Return the same of runners that each have a batch of their own."""
     for runner, batch in zip(runners, batches, strict=True):
         runner.forward(batch)
     took: tuple[list[float], list[float]] = ([], [])

@@ -7,8 +7,6 @@ times of all threads; ratios are of steps that followed each other.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +16,7 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.costs.deterministic import BLOCK_SIZE, columns_of
+from benchmarks.costs.deterministic import BLOCK_SIZE, columns_of, compare_batches
 from benchmarks.cpu.random_model import random_model
 from benchmarks.flags import count
 from benchmarks.report import report
@@ -144,17 +142,7 @@ def _adapters(path: Path, targets: Sequence[str], num: int, rank: int) -> list[A
 def _compare(runners: tuple[ModelRunner, ModelRunner], work: Work, rounds: int) -> tuple[float, float, float]:
     """Return the median milliseconds without and with adapters, and the median of their ratios."""
     plain, adapted = (make_batch(runner, work.step) for runner in runners)
-    batches = plain, _with_adapters(adapted, work.num_adapters)
-    for runner, batch in zip(runners, batches, strict=True):
-        runner.forward(batch)
-    took: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds):
-        for kind in (0, 1) if number % 2 else (1, 0):
-            began = time.process_time()
-            runners[kind].forward(batches[kind])
-            took[kind].append((time.process_time() - began) * 1e3)
-    ratios = [after / before for before, after in zip(*took, strict=True)]
-    return statistics.median(took[0]), statistics.median(took[1]), statistics.median(ratios)
+    return compare_batches(runners, (plain, _with_adapters(adapted, work.num_adapters)), rounds)
 
 
 def _with_adapters(batch: StepBatch, num: int) -> StepBatch:

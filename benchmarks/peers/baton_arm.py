@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from baton import Sampling, Slo, SloClass, Stop
@@ -37,7 +38,7 @@ async def baton(model: Path) -> AsyncIterator[list[Arm]]:
                 Arm(
                     "Baton, HTTP",
                     gateway | router,
-                    partial(by_http, str(urlsplit(fleet.gateway_urls[0]).netloc), ""),
+                    partial(by_http, str(urlsplit(fleet.gateway_urls[0]).netloc), {}),
                 ),
             ]
         finally:
@@ -71,11 +72,11 @@ async def _in_turns(transports: Iterator[GrpcTransport], prompt: str, num_tokens
     return await _by_grpc(next(transports), prompt, num_tokens)
 
 
-async def by_http(address: str, model: str, prompt: str, num_tokens: int) -> float:
-    """Stream a completion over a connection of its own."""
-    body = {"prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+async def by_http(address: str, added: Mapping[str, Any], prompt: str, num_tokens: int) -> float:
+    """Stream a completion over a connection of its own; `added` is put into the body."""
+    body = {**added, "prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
     async with PlainCaller.connected(address) as caller:
-        return await caller.play(body | ({"model": model} if model else {}))
+        return await caller.play(body)
 
 
 async def _by_grpc(transport: GrpcTransport, prompt: str, num_tokens: int) -> float:

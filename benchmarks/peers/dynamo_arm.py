@@ -63,7 +63,9 @@ class Dynamo:
 async def dynamo(model: Path) -> AsyncIterator[Arm]:
     """Run a frontend and one worker, and return the way to ask them."""
     async with running(model, num_workers=1) as found:
-        yield Arm("Dynamo", {"frontend": found.frontend.pid}, partial(by_http, found.address, NAME))
+        yield Arm(
+            "Dynamo", {"frontend": found.frontend.pid}, partial(by_http, found.address, {"model": NAME})
+        )
 
 
 @asynccontextmanager

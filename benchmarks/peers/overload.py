@@ -26,8 +26,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from baton.fleet import Fleet, FleetSpec
-from benchmarks.fleets.doors.plain import BadStream, PlainCaller, Rejected
-from benchmarks.peers.baton_arm import PROFILE
+from benchmarks.fleets.doors.plain import BadStream, Rejected
+from benchmarks.peers.baton_arm import PROFILE, by_http
 from benchmarks.peers.dynamo_arm import NAME, NotInstalled, running
 from benchmarks.peers.loads import WORDS
 from benchmarks.report import report
@@ -72,7 +72,6 @@ class Limits:
 class Served:
     """The results of the requests of one run; times in ms as their clients saw them."""
 
-    wall_s: float = 0.0
     ttft_ms: list[float] = field(default_factory=list)
     tpot_ms: list[float] = field(default_factory=list)
     rejected_after_ms: list[float] = field(default_factory=list)
@@ -193,25 +192,17 @@ async def play(arm: Arm, limits: Limits, rate: float, seed: str) -> Served:
         requests.append(asyncio.create_task(_ask(arm, limits, rng, served)))
         due_s += rng.expovariate(rate)
     await asyncio.gather(*requests)
-    served.wall_s = time.perf_counter() - began
     return served
 
 
 async def _ask(arm: Arm, limits: Limits | None, rng: random.Random, served: Served) -> None:
     """Stream a completion of a prompt that no other request has, and record the result."""
-    body: dict[str, Any] = {
-        **arm.body,
-        "prompt": " ".join(rng.choices(WORDS, k=PROMPT_WORDS)),
-        "max_tokens": NUM_TOKENS,
-        "temperature": 0,
-        "ignore_eos": True,
-    }
+    added, prompt = dict(arm.body), " ".join(rng.choices(WORDS, k=PROMPT_WORDS))
     if limits is not None and arm.is_told_limits:
-        body["slo"] = {"ttft_ms": int(limits.ttft_ms), "tpot_ms": int(limits.tpot_ms)}
+        added["slo"] = {"ttft_ms": int(limits.ttft_ms), "tpot_ms": int(limits.tpot_ms)}
     began = time.perf_counter()
     try:
-        async with PlainCaller.connected(arm.address) as caller:
-            ttft_ms = 1000 * await caller.play(body)
+        ttft_ms = 1000 * await by_http(arm.address, added, prompt, NUM_TOKENS)
     except Rejected:
         served.rejected_after_ms.append(1000 * (time.perf_counter() - began))
     except (BadStream, OSError) as error:

@@ -48,7 +48,7 @@ async def test_a_run_counts_every_request_once(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_good_request_keeps_both_limits() -> None:
-    served = Served(1.0, [100.0, 100.1, 9.0, 9.0], [10.0, 1.0, 10.1, 1.0], [5.0], ["x"])
+    served = Served([100.0, 100.1, 9.0, 9.0], [10.0, 1.0, 10.1, 1.0], [5.0], ["x"])
     assert served.num_good(LIMITS) == 2
     assert served.good_share(LIMITS) == pytest.approx(2 / 6)
     assert served.kept_share(LIMITS) == pytest.approx(2 / 5)
@@ -57,7 +57,7 @@ def test_a_good_request_keeps_both_limits() -> None:
 def test_the_peak_is_the_best_up_to_the_capacity() -> None:
     found = Found(LIMITS, 10.0)
     for load, number in zip(LOADS, (8, 4, 6), strict=True):
-        found.runs[load].append(Served(1.0, [1.0] * number, [1.0] * number, [3.0], ["x"]))
+        found.runs[load].append(Served([1.0] * number, [1.0] * number, [3.0], ["x"]))
     assert found.of_peak() == [pytest.approx(6 / 8)]
     told = section_of({"any": found}, "note").markdown()
     assert "| any | 100.0 | 10.0 | 10.0 | 0.75 |" in told
