@@ -213,7 +213,7 @@ class StepAssembler:
             cu_seqlens_q=self._starts[: n + 1],
             logit_rows=self._rows[:n],
             in_flight=self._table.in_flight[:n],
-            adapters=self._adapters(self._table.adapters[:n]),
+            adapters=self._adapters(n, (), self._rows[:n]),
         )
 
     def _slots(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -240,8 +240,6 @@ class StepAssembler:
         tables = np.zeros((n + len(chunks), -(-longest // size)), dtype=np.int32)
         tables[:n] = table.block_tables[:n, : tables.shape[1]]
         owners = np.repeat(np.arange(len(lengths)), lengths)
-        of_chunks = [table.adapter_of(chunk.group) for chunk in chunks]
-        adapters = np.concatenate([table.adapters[:n], np.array(of_chunks, dtype=np.int64)])
         positions = np.arange(starts[-1]) + (ends - starts[1:])[owners]
         token_ids = np.empty(starts[-1], dtype=np.int64)
         in_flight = np.zeros(starts[-1], dtype=np.bool_)
@@ -272,12 +270,16 @@ class StepAssembler:
                 [_last(starts[1 : n + 1], 1 + num_drafted), np.array(wanted, np.int64)]
             ),
             in_flight=in_flight,
-            adapters=self._adapters(adapters[owners]),
+            adapters=self._adapters(n, chunks, owners),
         )
 
-    def _adapters(self, slots: NDArray[np.int64]) -> AdapterRows | None:
-        """Return the tokens that have an adapter; the slots are those of each token."""
-        return adapter_rows(slots, self._device) if self._table.has_adapters else None
+    def _adapters(self, n: int, chunks: Sequence[ChunkWork], owners: NDArray[np.int64]) -> AdapterRows | None:
+        """Return the tokens that have an adapter; `owners` are their places among `n` rows and the chunks."""
+        if not self._table.has_adapters:
+            return None
+        of_chunks = [self._table.adapter_of(chunk.group) for chunk in chunks]
+        slots = np.concatenate([self._table.adapters[:n], np.array(of_chunks, dtype=np.int64)])
+        return adapter_rows(slots[owners], self._device)
 
     def _step_batch(
         self,
