@@ -124,12 +124,14 @@ class Discovery:
         found = FleetIdentity(record.model_name, record.fingerprint, record.block_size, record.sameness)
         if record.model_name == self._model_name and self.fleet is None:
             self.fleet = found
-        own = adapters_of(link.record for link, _ in self._links.values())
-        has_same_adapters = all(own.get(name, digest) == digest for name, digest in record.adapters.items())
-        if found == self.fleet and has_same_adapters:
+        if found == self.fleet and self._has_same_adapters(record):
             return True
         if record.key not in self.refused:
             self.refused.add(record.key)
             accepted = self.fleet or FleetIdentity(self._model_name, "any", 0, "any")
             self._log.error("worker_refused", worker=record.worker_id, has=str(found), accepted=str(accepted))
         return False
+
+    def _has_same_adapters(self, record: WorkerRecord) -> bool:
+        own = adapters_of(link.record for link, _ in self._links.values())
+        return all(own.get(name, digest) == digest for name, digest in record.adapters.items())
