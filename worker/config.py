@@ -79,18 +79,12 @@ class WorkerConfig:
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
             )
-        if self.deterministic and self.timed is not None:
-            raise ValueError("--deterministic is set with --timed; accepted: a worker that computes")
-        if self.prove_model and self.timed is not None:
-            raise ValueError("--prove-model is set with --timed; accepted: a worker that computes")
-        self._check_quantisation()
-        if self.speculate is not Speculation.NONE and self.timed is not None:
-            chosen = f"--speculate is {self.speculate.value}"
-            raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
+        if self.timed is not None:
+            self._check_computes_nothing()
+        if self.quantisation is not Quantisation.NONE and self.dtype == "float64":
+            chosen = f"--quantisation is {self.quantisation.value}"
+            raise ValueError(f"{chosen} with --dtype float64; accepted: auto, float32 or bfloat16")
         self._check_lora()
-        if self.kv_disk is not None and self.timed is not None:
-            chosen = f"--kv-disk is {str(self.kv_disk)!r}"
-            raise ValueError(f"{chosen} with --timed; accepted: no folder, since nothing is computed")
         if self.kv_disk_mb is not None and self.kv_disk is None:
             raise ValueError(
                 f"--kv-disk-mb is {self.kv_disk_mb} without --kv-disk; accepted: both, or neither"
@@ -108,8 +102,6 @@ class WorkerConfig:
     def _check_lora(self) -> None:
         if not self.lora:
             return
-        if self.timed is not None:
-            raise ValueError("--lora is set with --timed; accepted: a worker that computes")
         if self.deterministic:
             raise ValueError("--lora is set with --deterministic; accepted: one of the two")
         names = [name for name, _ in self.lora]
@@ -119,14 +111,20 @@ class WorkerConfig:
             if names.count(name) > 1:
                 raise ValueError(f"--lora has the name {name!r} twice; accepted: each name once")
 
-    def _check_quantisation(self) -> None:
-        if self.quantisation is Quantisation.NONE:
-            return
-        chosen = f"--quantisation is {self.quantisation.value}"
-        if self.timed is not None:
-            raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
-        if self.dtype == "float64":
-            raise ValueError(f"{chosen} with --dtype float64; accepted: auto, float32 or bfloat16")
+    def _check_computes_nothing(self) -> None:
+        """Raise ValueError for a flag that only a worker which computes has a use for."""
+        for field in ("deterministic", "prove_model", "lora"):
+            if getattr(self, field):
+                flag = f"--{field.replace('_', '-')}"
+                raise ValueError(f"{flag} is set with --timed; accepted: a worker that computes")
+        for field in ("quantisation", "speculate"):
+            value = getattr(self, field).value
+            if value != "none":
+                chosen = f"--{field} is {value}"
+                raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
+        if self.kv_disk is not None:
+            chosen = f"--kv-disk is {str(self.kv_disk)!r}"
+            raise ValueError(f"{chosen} with --timed; accepted: no folder, since nothing is computed")
 
 
 def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfig:
