@@ -63,6 +63,8 @@ STOP_GRACE_S = 1.0
 
 DISK_CLOSE_S = 3.0
 """Time to write what is cached when everything has ended."""
+DISK_OPEN_S = 3.0
+"""Time to find what an earlier worker has left on a disk; one that takes longer is found while serving."""
 
 
 class StopSignals:
@@ -184,6 +186,8 @@ class _Worker:
         self._hub.sides = sides
         port = await self._start_server()
         self._record = replace(self._record, address=self._config.service.address(port))
+        if (disk := self._engine.disk) is not None:
+            await asyncio.to_thread(disk.tier.wait_until_open, DISK_OPEN_S)
         await self._register(store)
         self._cleanup.callback(measure_loop(self._metrics.registry).stop)
 

@@ -124,6 +124,10 @@ class ProcessError(FleetError):
     log_path: Path
     tail: str
 
+    def __post_init__(self) -> None:
+        if self.tail:
+            self.add_note(self.tail)  # a traceback shows it too; the log may be gone by then
+
 
 @dataclass(eq=False)
 class ProcessFailed(ProcessError):

@@ -54,6 +54,7 @@ async def test_a_prefix_outlives_the_fleet(make_fleet: MakeFleet, tmp_path: Path
     computes = "decode-0" if placement == "aggregated" else "prefill-0"
     async with make_fleet(spec_of(tmp_path / "first", tmp_path / "disk", placement)) as fleet:
         (first,) = await ask(fleet, [PROMPT])
+    assert list((tmp_path / "disk" / computes).rglob("*.kv")), "blocks are written when a worker ends"
     async with make_fleet(spec_of(tmp_path / "second", tmp_path / "disk", placement)) as fleet:
         (again,) = await ask(fleet, [PROMPT])
         num_read = await num_blocks(fleet, computes, "read")
