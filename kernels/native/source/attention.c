@@ -12,8 +12,8 @@
 
 enum { TILE = 64, MAX_ROWS = 128, MANY_SLOTS = 16 };
 
-/* In bfloat16 products are in bfloat16 where AMX computes them, and in float32 elsewhere. */
-#if defined(__AMX_BF16__)
+/* In bfloat16 products are in bfloat16 where the processor has such, and in float32 elsewhere. */
+#if defined(__AVX512BF16__)
 enum { MULTIPLIES_BF16 = 1 };
 #else
 enum { MULTIPLIES_BF16 = 0 };
