@@ -174,8 +174,8 @@ INLINE void find_rows(const AttentionOp *a, const int32_t *table, i64 kv_head, i
             keys[position - tile] = key;
             values[position - tile] = value;
             for (i64 line = 0; line < a->head_dim * (is_bf16 ? 2 : 4); line += 64) {
-                __builtin_prefetch(key + line);
-                __builtin_prefetch(value + line);
+                __builtin_prefetch(key + line, 0, 2);
+                __builtin_prefetch(value + line, 0, 2);
             }
         }
     }
