@@ -14,6 +14,7 @@ EXIT_CONFIG = 2
 EXIT_REDIS = 3
 EXIT_MODEL = 4
 EXIT_FLEET = 5
+EXIT_GROUP = 7
 
 
 class WorkerError(Exception):

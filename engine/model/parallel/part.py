@@ -1,0 +1,60 @@
+"""The part of a model that one process of a group computes, and how its results meet those of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kernels.native.group import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part `rank` of `size` equal ones."""
+
+    rank: int
+    size: int
+
+    def share(self, length: int) -> slice:
+        """Return this part's share of a dimension, whose length `size` divides."""
+        count = length // self.size
+        assert count * self.size == length, f"{length} in {self.size} parts"
+        return slice(self.rank * count, (self.rank + 1) * count)
+
+    def words(self, vocab_size: int) -> slice:
+        """Return the token ids of this part. Parts may differ by one token."""
+        return slice(self.rank * vocab_size // self.size, (self.rank + 1) * vocab_size // self.size)
+
+    def take(self, tensor: Tensor, dim: int, pieces: Sequence[int] | None = None) -> Tensor:
+        """Return a copy of this part's share of a dimension: of the whole, or of each of its pieces."""
+        split = tensor.split(tensor.shape[dim] if pieces is None else list(pieces), dim)
+        shares = [self.share(piece.shape[dim]) for piece in split]
+        taken = [
+            piece.narrow(dim, share.start, share.stop - share.start)
+            for piece, share in zip(split, shares, strict=True)
+        ]
+        return torch.cat(taken, dim)
+
+
+class Collectives(Protocol):
+    """What the processes of a group do together: each has to call the same functions in the same order."""
+
+    @property
+    def part(self) -> Part: ...
+
+    @property
+    def native(self) -> Group | None:
+        """The memory of this group for native ops; None where none are built."""
+
+    def sum(self, own: Tensor) -> Tensor:
+        """Return the sum of what all parts pass, the same bits in each; all have the same shape."""
+
+    def gather_logits(self, own: Tensor) -> Tensor:
+        """Put the logits [1, R, words] of all parts side by side.
+
+        Return [1, R, vocab_size] in the leader, valid until the next step, and no rows in the others.
+        """
