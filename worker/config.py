@@ -126,7 +126,7 @@ class WorkerConfig:
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
         if self.threads % self.tensor_parallel:
             raise ValueError(
-                f"--threads is {self.threads} with {chosen}; accepted: a multiple of {self.tensor_parallel}"
+                f"--threads is {self.threads} with --tensor-parallel {self.tensor_parallel}; accepted: a multiple of {self.tensor_parallel}"
             )
 
     def _check_computes_nothing(self) -> None:

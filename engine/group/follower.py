@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from engine.errors import GroupBrokenError
 from engine.execution.model_runner import ModelRunner
 from engine.group.leader import OPENING, sum_sizes
 from engine.group.links import Kind, Link
@@ -30,5 +31,8 @@ def follow(model: Model, block_size: int, fingerprint: str, link: Link) -> None:
     pool.fd = None
     join(model.module, model.cuts, sums)
     runner = ModelRunner(model, pool)
-    while (message := link.receive()) is not None:
-        runner.forward(decoded(message.content))
+    try:
+        while (message := link.receive()) is not None:
+            runner.forward(decoded(message.content))
+    except GroupBrokenError:  # the leader is gone in the middle of a step
+        return

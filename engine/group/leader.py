@@ -28,8 +28,8 @@ class Leader:
         self._links = links
         self.part = Part(0, len(links) + 1)
 
-    def wait_ready(self, fingerprint: str, on_progress: OnProgress) -> None:
-        """Wait until all followers have loaded the weights of this fingerprint.
+    def wait_ready(self, fingerprint: str | None, on_progress: OnProgress) -> None:
+        """Wait until all followers have loaded the weights of this fingerprint; None: whichever.
 
         Raises GroupRefused if one cannot serve, or has other weights.
         """
@@ -61,13 +61,13 @@ class Leader:
         except Exception as error:
             raise GroupBrokenError(f"a step failed: {error}") from error
 
-    def _check_ready(self, rank: int, message: Message | None, fingerprint: str) -> None:
+    def _check_ready(self, rank: int, message: Message | None, fingerprint: str | None) -> None:
         if message is None:
             raise GroupRefused(self.part.size, rank, "ended while it started", "a process that starts")
         text = message.content.decode()
         if message.kind is not Kind.READY:
             raise GroupRefused(self.part.size, rank, f"cannot serve ({text})", "the leader's settings")
-        if text != fingerprint:
+        if fingerprint is not None and text != fingerprint:
             found = f"holds weights of the fingerprint {text}"
             raise GroupRefused(self.part.size, rank, found, f"{fingerprint}, the leader's")
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from engine.group.links import Link
 from engine.model.parallel.part import Part
 from kernels.native.group import Group
-from kernels.native.loader import library
+from kernels.native import loader
 
 _ALIGNMENT = 64
 _COUNTS_BYTES = 2 * _ALIGNMENT
@@ -70,7 +70,7 @@ class SharedSums:
         self._logits = memory[slots:].view(sizes.dtype).view(sizes.tokens, sizes.vocab_size)
         self._turn = 0
         self._native: Group | None = None
-        if library() is not None:
+        if loader.library() is not None:
             counts = memory.data_ptr()
             self._native = Group(
                 counts, counts + _ALIGNMENT, self._slots.data_ptr(), self._slot_bytes, part.rank, part.size

@@ -80,7 +80,7 @@ async def test_every_mix_of_layouts_gives_the_same_tokens(make_fleet: MakeFleet,
             answers[name] = await greedy(client, PROMPTS, 24)
             await assert_all_is_freed(fleet, client)
             if prefill is not None:
-                assert await metric(fleet, "decode-0", "baton_handoffs_total") >= len(PROMPTS)
+                assert await metric(fleet, "decode-0", "baton_kv_handoffs_total") >= len(PROMPTS)
     for name in mixes:
         for answer, expected in zip(answers[name], answers["whole"], strict=True):
             assert answer.token_ids == expected.token_ids, name

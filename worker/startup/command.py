@@ -37,7 +37,8 @@ def run(role: WorkerRole) -> Never:
     if config.tensor_parallel > 1:
         # Forked while this process has one thread and has not loaded torch.
         followers = start_followers(config.tensor_parallel, partial(_follow, config))
-    start = Start(f"{role.value}_worker", config.worker_id)
+    others_cpu_s = (lambda: 0.0) if followers is None else followers.cpu_s
+    start = Start(f"{role.value}_worker", config.worker_id, others_cpu_s)
     shorten_waits(os.environ)
     # Imported late: torch takes seconds to load, and a wrong flag should be reported at once.
     with uncollected_imports():
