@@ -120,10 +120,11 @@ def build(
 ) -> BuiltEngine:
     """Build an engine, and call `on_progress` on the way. Without `measure` a sweep is run.
 
-    With a `group`, its processes compute each step together; the settings' part is then the leader's. Raises
-    GroupRefused if one of them cannot, ModelRefused or AdapterRefused for what cannot be served, or not proven, ValueError for a setting
-    that is not valid, and NotDeterministic if a deterministic engine does not give the same bits on this
-    machine.
+    With a `group`, its processes compute each step together; the settings' part is then the leader's.
+
+    Raises ModelRefused or AdapterRefused for what cannot be served, or not proven, GroupRefused if a process
+    of the group cannot take part, ValueError for a setting that is not valid, and NotDeterministic if a
+    deterministic engine does not give the same bits on this machine.
     """
     on_progress(Phase.READING, 0, 0)
     adapters = [read_adapter(name, path) for name, path in settings.adapters]

@@ -56,7 +56,7 @@ class GroupRefused(EngineError):
 
 
 class GroupBrokenError(BaseException):
-    """A group cannot go on. Whoever catches every Exception of a step to go on with the next one misses it."""
+    """A group cannot go on. It is no Exception, so that no loop goes on with the next step."""
 
 
 class ModelRefused(EngineError):

@@ -126,7 +126,8 @@ class WorkerConfig:
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
         if self.threads % self.tensor_parallel:
             raise ValueError(
-                f"--threads is {self.threads} with --tensor-parallel {self.tensor_parallel}; accepted: a multiple of {self.tensor_parallel}"
+                f"--threads is {self.threads} with --tensor-parallel {self.tensor_parallel}; accepted: a "
+                f"multiple of {self.tensor_parallel}"
             )
 
     def _check_computes_nothing(self) -> None:
@@ -283,14 +284,15 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="processes of this worker that compute each step together, each with a part of every layer; on a "
-        "CPU (1)",
+        help="processes that compute each step of this worker together, each with a part of every layer; on "
+        "a CPU (1)",
     )
     add(
         "--threads",
         type=int,
         metavar="N",
-        help="threads that compute, in all processes of --tensor-parallel; 0: one for each processor (the cores of full speed / --workers-per-host)",
+        help="threads that compute, in all processes of --tensor-parallel; 0: one for each processor (the "
+        "cores of full speed / --workers-per-host)",
     )
     add(
         "--workers-per-host",

@@ -113,9 +113,7 @@ def _exit_code(code: int, error: Exception) -> int:
     return code
 
 
-async def _serve(
-    role: WorkerRole, config: WorkerConfig, start: Start, followers: Followers | None
-) -> None:
+async def _serve(role: WorkerRole, config: WorkerConfig, start: Start, followers: Followers | None) -> None:
     start_threads()
     signals = StopSignals()
     service = config.service

@@ -1,4 +1,4 @@
-"""Measure what a second process brings: steps of two processes with a core each, beside one process on a core.
+"""Measure what a second process brings: steps of two processes on two cores, beside one on one core.
 
 One process computes the whole model, and two compute its parts, in turns in random order. Times are
 wall-clock times, so nothing else should run on this machine.

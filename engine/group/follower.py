@@ -21,7 +21,8 @@ def follow(model: Model, block_size: int, fingerprint: str, link: Link) -> None:
     opening = link.receive()
     if opening is None:
         return
-    assert opening.kind is Kind.OPEN and model.cuts is not None
+    assert opening.kind is Kind.OPEN
+    assert model.cuts is not None, "it was loaded as a part"
     num_blocks, tokens = OPENING.unpack(opening.content)
     pool_fd, sums_fd = opening.fds
     pool = KVPool(model.block_layout(block_size), num_blocks, fd=pool_fd)

@@ -1,4 +1,4 @@
-"""The leader of a group: it waits for its followers, shares its memory with them, and tells them each step."""
+"""The leader of a group waits for its followers, shares its memory with them, and sends them each step."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from engine.group.links import Link
 from engine.model.parallel.part import Part
-from kernels.native.group import Group
 from kernels.native import loader
+from kernels.native.group import Group
 
 _ALIGNMENT = 64
 _COUNTS_BYTES = 2 * _ALIGNMENT

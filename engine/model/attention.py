@@ -144,7 +144,9 @@ class KernelAttention(RotatingStep):
 
     __slots__ = ("_span",)
 
-    def __init__(self, pool: KVHeads, batch: StepBatch, order: LayerOrder, *, span: int | None = None) -> None:
+    def __init__(
+        self, pool: KVHeads, batch: StepBatch, order: LayerOrder, *, span: int | None = None
+    ) -> None:
         super().__init__(pool, batch, order)
         self._span = span
 

@@ -163,7 +163,9 @@ def load_model(
     if deterministic and adapters:
         raise ValueError("deterministic with adapters; accepted: one of the two")
     if part is not None and (deterministic or adapters or unlisted):
-        raise ValueError("a part of a model that is deterministic, unlisted or has adapters; accepted: the whole")
+        raise ValueError(
+            "a part of a model that is deterministic, unlisted or has adapters; accepted: the whole"
+        )
     config = read_config(directory, unlisted=unlisted)
     if not is_listed(config):
         check_unlisted(directory, config)

@@ -176,8 +176,8 @@ class NativeLayers:
             hidden.data_ptr(), residual.data_ptr(), *self._reserve(tokens), kv.data_ptr(),
             ctypes.addressof(cos), ctypes.addressof(sin), paged.slots.data_ptr(), paged.tables.data_ptr(),
             paged.context_lens.data_ptr(), paged.starts.data_ptr(), self._seconds,
-            None if adapters is None else ctypes.addressof(adapters.struct), self._group_address(tokens), tokens,
-            len(paged.context_lens),
+            None if adapters is None else ctypes.addressof(adapters.struct), self._group_address(tokens),
+            tokens, len(paged.context_lens),
             paged.tables.stride(0), block, layer, kind, slot, head, self._hidden_size, kv.shape[3],
             self._num_q_heads, kv.shape[4], kv.shape[5], rotations[0][0].shape[1],
         )  # fmt: skip

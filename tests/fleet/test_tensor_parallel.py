@@ -60,7 +60,9 @@ async def until_gone(pids: list[int]) -> None:
 async def running(make_fleet: MakeFleet, fleet_spec: FleetSpec) -> AsyncIterator[tuple[Fleet, AsyncClient]]:
     """A fleet and its client; afterwards, no process of its workers is left."""
     async with make_fleet(fleet_spec) as fleet, AsyncClient(fleet.router_addresses) as client:
-        workers = [fleet.process(name) for name in fleet_spec.process_names if name[:-2] in ("prefill", "decode")]
+        workers = [
+            fleet.process(name) for name in fleet_spec.process_names if name[:-2] in ("prefill", "decode")
+        ]
         followers = [pid for worker in workers for pid in followers_of(worker.pid)]
         yield fleet, client
     await until_gone(followers)
@@ -75,7 +77,10 @@ async def test_every_mix_of_layouts_gives_the_same_tokens(make_fleet: MakeFleet,
     }
     answers = {}
     for name, (prefill, decode) in mixes.items():
-        async with running(make_fleet, spec(tmp_path / name, prefill=prefill, decode=decode)) as (fleet, client):
+        async with running(make_fleet, spec(tmp_path / name, prefill=prefill, decode=decode)) as (
+            fleet,
+            client,
+        ):
             assert len(followers_of(fleet.process("decode-0").pid)) == (decode is SPLIT)
             answers[name] = await greedy(client, PROMPTS, 24)
             await assert_all_is_freed(fleet, client)

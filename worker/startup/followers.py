@@ -64,8 +64,8 @@ class Followers:
         rank = self._pidfds[ended[0]]
         pid, _ = self._children[rank]
         how = _outcome(os.waitpid(pid, 0)[1])
-        sentence = f"--tensor-parallel {self._size}: its process of rank {rank} (pid {pid}) {how}; this worker"
-        os.write(sys.stderr.fileno(), f"{sentence} cannot go on without it\n".encode())
+        sentence = f"--tensor-parallel {self._size}: its process of rank {rank} (pid {pid}) {how}"
+        os.write(sys.stderr.fileno(), f"{sentence}; this worker cannot go on without it\n".encode())
         os._exit(EXIT_GROUP)
 
 

@@ -152,7 +152,7 @@ def _cut_head_counts(attention: Any, part: Part) -> None:
 
 
 def _cut_vocabulary(embedding: Any, head: Any, part: Part) -> int:
-    """Cut the embedding and the layer that makes the logits, which may share a weight; return the whole size."""
+    """Cut the embedding and the layer of the logits, which may share a weight; return the size of both."""
     vocab_size: int = embedding.weight.shape[0]
     words, is_tied = part.words(vocab_size), head.weight is embedding.weight
     _set(embedding, "weight", embedding.weight[words].clone())

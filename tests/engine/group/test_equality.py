@@ -40,9 +40,7 @@ def assert_equal(split: ModelRunner, one: ModelRunner, tolerance: float) -> None
     # Blocks have the same content, so any worker may go on with them.
     assert split.pool.layout == one.pool.layout
     if one.pool.layout.stored is None:
-        torch.testing.assert_close(
-            split.pool.tensor, one.pool.tensor, rtol=0, atol=tolerance, equal_nan=True
-        )
+        torch.testing.assert_close(split.pool.tensor, one.pool.tensor, rtol=0, atol=tolerance, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", model_zoo.CASES)

@@ -91,7 +91,11 @@ def test_a_follower_that_ends_while_it_loads_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("name", "size", "sentence"),
     [
-        ("llama", 3, "--tensor-parallel is 3; accepted: 1, 2, as the model has .*4 attention heads and 2 KV heads"),
+        (
+            "llama",
+            3,
+            "--tensor-parallel is 3; accepted: 1, 2, as the model has .*4 attention heads and 2 KV heads",
+        ),
         ("llama", 4, "--tensor-parallel is 4; accepted: 1, 2, as"),
         ("gpt2", 8, "--tensor-parallel is 8; accepted: 1, 2, 4, as the model has 4 attention heads"),
         ("qwen3_moe", 64, "32 rows of an expert"),
