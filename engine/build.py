@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from engine.calibration.determinism_check import check_determinism
+from engine.calibration.dtype import checkpoint_dtype, name_of
 from engine.calibration.host_memory import check_blocks_fit, check_model_fits, loaded_bytes
 from engine.calibration.pool_size import CPU_MEBIBYTES, MEBIBYTE, CudaMemory, blocks_in, blocks_that_fit
 from engine.calibration.sweep import Sweep, sweep, warm_up
@@ -285,6 +286,8 @@ def _check_model_fits(settings: EngineSettings, config: Config, num_adapter_weig
         return
     is_drawn = settings.random_weights is not None
     weights = 0 if is_drawn else loaded_bytes(settings.model, config, settings.dtype)
+    if settings.part is not None and name_of(settings.dtype) != checkpoint_dtype(config):
+        weights *= settings.part.size  # each process converts all of them before it keeps its part
     weights += num_adapter_weights * settings.dtype.itemsize
     pool = 0 if settings.num_blocks is not None else (settings.kv_memory_mb or CPU_MEBIBYTES) * MEBIBYTE
     check_model_fits(settings.model, settings.dtype, weights, pool, settings.available_bytes())

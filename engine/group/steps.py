@@ -57,4 +57,4 @@ def _tensors(content: bytearray, longs: tuple[int, ...], ints: tuple[int, ...]) 
 
 
 def _bytes_of(column: Tensor) -> memoryview:
-    return memoryview(column.contiguous().numpy().reshape(-1).view(np.uint8))
+    return column.contiguous().numpy().reshape(-1).view(np.uint8).data

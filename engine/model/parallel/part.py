@@ -31,12 +31,12 @@ class Part:
 
     def take(self, tensor: Tensor, dim: int, pieces: Sequence[int] | None = None) -> Tensor:
         """Return a copy of this part's share of a dimension: of the whole, or of each of its pieces."""
-        split = tensor.split(tensor.shape[dim] if pieces is None else list(pieces), dim)
-        shares = [self.share(piece.shape[dim]) for piece in split]
-        taken = [
-            piece.narrow(dim, share.start, share.stop - share.start)
-            for piece, share in zip(split, shares, strict=True)
-        ]
+        taken, begin = [], 0
+        for length in pieces or (tensor.shape[dim],):
+            share = self.share(length)
+            taken.append(tensor.narrow(dim, begin + share.start, share.stop - share.start))
+            begin += length
+        assert begin == tensor.shape[dim], f"pieces of {begin}, of {tensor.shape[dim]}"
         return torch.cat(taken, dim)
 
 

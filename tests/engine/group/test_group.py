@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.build import EngineSettings, follow_leader
+from engine.build import EngineSettings, build, follow_leader
 from engine.errors import GroupBrokenError, GroupRefused
 from engine.execution.model_runner import ModelRunner
 from engine.group.leader import Leader
@@ -106,6 +106,15 @@ def test_parts_that_are_not_equal_are_refused(name: str, size: int, sentence: st
     check_divides(config, 2)
     with pytest.raises(ValueError, match=sentence):
         check_divides(config, size)
+
+
+def test_a_model_that_cannot_be_cut_is_refused_before_its_weights_are_read(
+    llama: Path, tmp_path: Path
+) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((llama / name).read_bytes())
+    with pytest.raises(ValueError, match="--tensor-parallel is 3; accepted: 1, 2, as"):
+        build(settings(tmp_path, Part(0, 3)))
 
 
 def test_a_step_that_fails_ends_the_group(
