@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from engine.errors import GroupBrokenError, GroupRefused
 from engine.group.links import Kind, Link, Message
@@ -74,5 +75,5 @@ class Leader:
 
 def sum_sizes(model: Model, tokens: int) -> SumSizes:
     """Return the sizes of the memory in which the parts of a model meet, the same in all processes."""
-    hidden_size: int = model.module.config.hidden_size
-    return SumSizes(tokens, hidden_size, model.facts.vocab_size, model.dtype)
+    config: Any = model.module.config
+    return SumSizes(tokens, config.hidden_size, model.facts.vocab_size, model.dtype)

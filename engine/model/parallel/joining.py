@@ -39,7 +39,8 @@ class WholeNorm(nn.Module):
         # In float64 the order of the parts hardly shows.
         squares = self._collectives.sum(numbers.pow(2).sum(-1, keepdim=True, dtype=torch.float64))
         scale = torch.rsqrt((squares / self._size).to(torch.float32) + self.norm.variance_epsilon)
-        return (self.norm.weight * (numbers * scale)).to(own.dtype)
+        normed: Tensor = self.norm.weight * (numbers * scale)
+        return normed.to(own.dtype)
 
 
 class Embedding(nn.Module):

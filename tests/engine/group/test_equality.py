@@ -68,15 +68,18 @@ def test_fused_layers_of_two_processes_compute_what_those_of_one_do(
         assert_equal(split, one, 1e-4)
 
 
-@pytest.mark.parametrize("quantisation", [Quantisation.INT8_KV8, Quantisation.KVFP8])
+@pytest.mark.parametrize(
+    ("quantisation", "tolerance"),
+    # A key or value near the middle between two steps of 8 bits may be rounded to either.
+    [(Quantisation.INT8, 1e-4), (Quantisation.INT8_KV8, 0.1), (Quantisation.KVFP8, 0.1)],
+)
 @pytest.mark.parametrize("name", ["llama", "phi3", "gpt_oss", "gpt2"])
 def test_weights_and_kv_in_8_bits_are_cut_like_others(
-    name: str, quantisation: Quantisation, zoo: Callable[[str], Path]
+    name: str, quantisation: Quantisation, tolerance: float, zoo: Callable[[str], Path]
 ) -> None:
     options: dict[str, Any] = {"fused": True, "quantisation": quantisation}
     with grouped(zoo(name), torch.float32, 2, **options) as split:
-        # A key at the middle between two steps of 8 bits may be rounded to either.
-        assert_equal(split, whole(zoo(name), torch.float32, **options), 0.2)
+        assert_equal(split, whole(zoo(name), torch.float32, **options), tolerance)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
