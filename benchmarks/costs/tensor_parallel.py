@@ -1,7 +1,7 @@
-"""Measure what a second process brings: steps of two processes on two cores, beside one on one core.
+"""Measure what a second process brings: steps of two processes, beside one with a thread and with two.
 
-One process computes the whole model, and two compute its parts, in turns in random order. Times are
-wall-clock times, so nothing else should run on this machine.
+All compute the same steps, in turns in random order. Times are wall-clock times, so nothing else should run
+on this machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +46,8 @@ STEPS = {
 }
 GOAL = 1.5
 """How many times faster two cores should be than one."""
+Figures = tuple[float, float, float, float]
+"""Median milliseconds with one thread, with several, and with several processes; the first / the last."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,26 +66,28 @@ def run(args: argparse.Namespace) -> int:
     try:
         whole = ModelRunner(*_with_pool(_load(args, path, None)))
         split = _split(args, path, followers.leader())
-        found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in STEPS}
+        contenders = ((whole, 1), (whole, args.processes), (split, 1))
+        found: dict[str, list[Figures]] = {name: [] for name in STEPS}
         works = [(name, seed) for seed in args.seeds for name in STEPS]
         for name, seed in tracked(works, "steps"):
             batch = make_batch(whole, STEPS[name])
-            found[name].append(_compare((whole, split), batch, args.rounds, random.Random(seed)))
+            found[name].append(_compare(contenders, batch, args.rounds, random.Random(seed)))
     finally:
         followers.end()
-    goals = [Goal(f"{name}, one / {args.processes}", _ratios(each), GOAL) for name, each in found.items()]
+    num = args.processes
+    goals = [
+        Goal(f"{name}, one thread / {num} processes", tuple(figures[3] for figures in each), GOAL)
+        for name, each in found.items()
+    ]
     rows = [(name, *columns_of(figures)) for name, figures in found.items()]
-    table = markdown(("step", "one process, ms", f"{args.processes} processes, ms", "ratio"), rows)
+    head = ("step", "one thread, ms", f"{num} threads, ms", f"{num} processes, ms", "first / last")
+    table = markdown(head, rows)
     method = (
-        f"{path.name}, {args.dtype}, a thread for each process; contexts of {CONTEXT} tokens; medians of "
+        f"{path.name}, {args.dtype}, a thread for each of the processes; contexts of {CONTEXT} tokens; medians of "
         f"{args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times."
     )
     section = Section("Tensor parallelism, by step", method, tuple(goals), (table,), {"steps": found})
     return report(args, [section])
-
-
-def _ratios(figures: list[tuple[float, float, float]]) -> tuple[float, ...]:
-    return tuple(ratio for _, _, ratio in figures)
 
 
 def _follow(args: argparse.Namespace, path: Path, part: tuple[int, int], link: Link) -> int:
@@ -119,18 +124,19 @@ def _with_pool(model: Model) -> tuple[Model, KVPool]:
 
 
 def _compare(
-    runners: tuple[ModelRunner, ModelRunner], batch: StepBatch, rounds: int, rng: random.Random
-) -> tuple[float, float, float]:
-    """Return the median milliseconds of either, and of the ratios of steps that followed each other."""
-    for runner in runners:
-        runner.forward(batch)
+    contenders: Sequence[tuple[ModelRunner, int]], batch: StepBatch, rounds: int, rng: random.Random
+) -> Figures:
+    """Time a step by each contender, a runner with a number of threads."""
     times: list[list[float]] = []
-    for _ in range(rounds):
-        round_ms = [0.0, 0.0]
-        for which in rng.sample((0, 1), 2):
+    for _ in range(1 + rounds):
+        round_ms = [0.0] * len(contenders)
+        for which in rng.sample(range(len(contenders)), len(contenders)):
+            runner, threads = contenders[which]
+            torch.set_num_threads(threads)
             began = time.perf_counter()
-            runners[which].forward(batch)
+            runner.forward(batch)
             round_ms[which] = (time.perf_counter() - began) * 1000
         times.append(round_ms)
-    one, several = (statistics.median(column) for column in zip(*times, strict=True))
-    return one, several, statistics.median(first / second for first, second in times)
+    counted = times[1:]  # the first round of a step may allocate
+    one, threaded, several = (statistics.median(column) for column in zip(*counted, strict=True))
+    return one, threaded, several, statistics.median(first / last for first, _, last in counted)
