@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
     head = ("step", "one thread, ms", f"{num} threads, ms", f"{num} processes, ms", "first / last")
     table = markdown(head, rows)
     method = (
-        f"{path.name}, {args.dtype}, a thread for each of the processes; contexts of {CONTEXT} tokens; medians of "
-        f"{args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times."
+        f"{path.name}, {args.dtype}, a thread for each of the processes; contexts of {CONTEXT} tokens; "
+        f"medians of {args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times."
     )
     section = Section("Tensor parallelism, by step", method, tuple(goals), (table,), {"steps": found})
     return report(args, [section])
