@@ -90,7 +90,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "lora": Command("costs.lora", "what LoRA adapters cost, by step", has_model=False, seeds=THREE_SEEDS),
     "tensor-parallel": Command(
-        "costs.tensor_parallel",
+        "cpu.tensor_parallel",
         "how much faster steps are that two processes compute together",
         has_model=False,
         seeds=THREE_SEEDS,

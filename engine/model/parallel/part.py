@@ -41,7 +41,7 @@ class Part:
 
 
 class Collectives(Protocol):
-    """What the processes of a group do together: each has to call the same functions in the same order."""
+    """The steps that the processes of a group take together, each of them in the same order."""
 
     @property
     def part(self) -> Part: ...

@@ -1,4 +1,4 @@
-"""What several processes compute together equals what one computes."""
+"""Several processes compute together what one computes."""
 
 from __future__ import annotations
 

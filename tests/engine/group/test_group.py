@@ -1,4 +1,4 @@
-"""What a group refuses, and what happens when a process of it is gone."""
+"""A group refuses what it cannot compute, and ends when a process of it is gone."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def settings(model: Path, part: Part) -> EngineSettings:
     )
 
 
-def answer_of(settings: EngineSettings, name: str) -> None:
-    """What a leader with weights of the fingerprint `name` makes of a follower with these settings."""
+def wait_for(settings: EngineSettings, name: str) -> None:
+    """Let a leader with weights of the fingerprint `name` wait for a follower with these settings."""
     own, theirs = Link.pair()
     thread = threading.Thread(target=follow_leader, args=(settings, theirs))
     thread.start()
@@ -62,7 +62,7 @@ def answer_of(settings: EngineSettings, name: str) -> None:
 
 def test_a_follower_with_the_leader_s_weights_is_taken(llama: Path) -> None:
     layout = load_model(llama, torch.float64, CPU).block_layout(BLOCK_SIZE)
-    answer_of(settings(llama, Part(1, 2)), fingerprint(llama, layout))
+    wait_for(settings(llama, Part(1, 2)), fingerprint(llama, layout))
 
 
 def test_a_follower_with_other_weights_is_refused(llama: Path, tmp_path: Path) -> None:
@@ -71,13 +71,13 @@ def test_a_follower_with_other_weights_is_refused(llama: Path, tmp_path: Path) -
     own = fingerprint(llama, layout)
     expected = f"rank 1 holds weights of the fingerprint [0-9a-f]+; accepted: {own}, the leader's"
     with pytest.raises(GroupRefused, match=expected):
-        answer_of(settings(other, Part(1, 2)), own)
+        wait_for(settings(other, Part(1, 2)), own)
 
 
 def test_what_a_follower_refuses_the_leader_says(llama: Path, tmp_path: Path) -> None:
     expected = r"--tensor-parallel 2: its process of rank 1 cannot serve \(model .* is not a directory"
     with pytest.raises(GroupRefused, match=expected):
-        answer_of(settings(tmp_path / "none", Part(1, 2)), "name")
+        wait_for(settings(tmp_path / "none", Part(1, 2)), "name")
 
 
 def test_a_follower_that_ends_while_it_loads_is_noticed() -> None:
@@ -108,9 +108,7 @@ def test_parts_that_are_not_equal_are_refused(name: str, size: int, sentence: st
         check_divides(config, size)
 
 
-def test_a_model_that_cannot_be_cut_is_refused_before_its_weights_are_read(
-    llama: Path, tmp_path: Path
-) -> None:
+def test_a_model_that_cannot_be_cut_is_refused_before_it_is_read(llama: Path, tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_bytes((llama / name).read_bytes())
     with pytest.raises(ValueError, match="--tensor-parallel is 3; accepted: 1, 2, as"):
