@@ -2,7 +2,7 @@
 
 Exit codes: 0 after a drain, 1 the step thread crashed, 2 a wrong setting, 3 Redis does not answer, 4 the
 model cannot be served, or not deterministically, 5 the fleet serves something else, 6 a step or the
-event loop stood still, 7 another process of its tensor-parallel group has ended.
+event loop stood still, 7 one of its processes (--tensor-parallel) has ended or failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 import uvloop
 
 from engine.core.report import StepReport
-from engine.errors import AdapterRefused, GroupRefused, ModelRefused, NotDeterministic
+from engine.errors import AdapterRefused, GroupBrokenError, GroupRefused, ModelRefused, NotDeterministic
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
@@ -43,7 +43,15 @@ from worker.config import WorkerConfig
 from worker.costs import Costs
 from worker.engine import Engine, stall_limit_s
 from worker.engine_thread import EngineThread
-from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
+from worker.errors import (
+    EXIT_CONFIG,
+    EXIT_CRASHED,
+    EXIT_GROUP,
+    EXIT_MODEL,
+    EXIT_REDIS,
+    GroupLostError,
+    StartupError,
+)
 from worker.grammar_thread import GrammarThread
 from worker.handoff.build import HandoffContext, build_sides
 from worker.metrics import WorkerMetrics
@@ -102,9 +110,9 @@ def main(role: WorkerRole, config: WorkerConfig, start: Start, followers: Follow
         return _exit_code(error.exit_code, error)
     except ValueError as error:
         return _exit_code(EXIT_CONFIG, error)
-    except StepThreadEndedError:
+    except StepThreadEndedError as error:
         log.exception("step_thread_ended")
-        return EXIT_CRASHED
+        return EXIT_GROUP if isinstance(error.__cause__, GroupBrokenError) else EXIT_CRASHED
     return 0
 
 
@@ -143,7 +151,12 @@ def _build(config: WorkerConfig, on_progress: OnProgress, followers: Followers |
     with uncollected_imports():
         from worker.startup.build import build_engine  # noqa: PLC0415 - see above
 
-    return build_engine(config, on_progress, None if followers is None else followers.leader())
+    if followers is None:
+        return build_engine(config, on_progress)
+    try:
+        return build_engine(config, on_progress, followers.leader())
+    except GroupBrokenError as error:
+        raise GroupLostError(config.tensor_parallel, error) from error
 
 
 class _Worker:
