@@ -7,6 +7,9 @@
 
 #include "ops.h"
 
+/* How often a process looks for the others before it sleeps. To wake it takes as long as these looks. */
+enum { MEETING_LOOKS = 4 * LOOKS };
+
 static void *slot_of(const Group *group, i64 turn, i64 rank) {
     return group->slots + (turn % 2 * group->size + rank) * group->slot_bytes;
 }
@@ -31,7 +34,7 @@ static void meet(const void *arguments, i64 index) {
     __atomic_fetch_add(arrived, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(sleeping, __ATOMIC_SEQ_CST)) futex(arrived, FUTEX_WAKE, INT_MAX);
     for (int looks = 0; (int32_t)((seen = __atomic_load_n(arrived, __ATOMIC_ACQUIRE)) - a->arrivals) < 0; looks++) {
-        if (looks < LOOKS) {
+        if (looks < MEETING_LOOKS) {
             pause_thread();
             continue;
         }

@@ -91,8 +91,17 @@ def test_processes_meet_without_native_ops(
         assert_equal(split, whole(zoo(name), torch.float64), 1e-9)
 
 
-def test_prompts_may_be_longer_than_a_chunk_of_meetings(zoo: Callable[[str], Path]) -> None:
-    """Many sums in a row use the same slots in turns."""
+def test_each_process_may_have_several_threads(zoo: Callable[[str], Path]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with grouped(zoo("llama"), torch.float32, 2, fused=True) as split:
+            assert_equal(split, whole(zoo("llama"), torch.float32, fused=True), 1e-4)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_many_steps_use_the_same_memory_in_turns(zoo: Callable[[str], Path]) -> None:
     with grouped(zoo("llama"), torch.float64, 2) as split:
         one = whole(zoo("llama"), torch.float64)
         [(tokens, _)] = generate_greedily(split, [PROMPTS[1] * 4], 40, chunk=3)
