@@ -89,6 +89,12 @@ COMMANDS: dict[str, Command] = {
         "costs.speculation", "what drafted tokens save, and what they cost", seeds=THREE_SEEDS
     ),
     "lora": Command("costs.lora", "what LoRA adapters cost, by step", has_model=False, seeds=THREE_SEEDS),
+    "tensor-parallel": Command(
+        "cpu.tensor_parallel",
+        "how much faster steps are that two processes compute together",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
     "kv-disk": Command(
         "costs.kv_disk",
         "from which length on a prefix is read from disk sooner than computed",

@@ -11,11 +11,12 @@ In reading order:
     sampling     how the next token of each row is drawn
     speculation  drafts of tokens that are yet to be drawn
     model        loading a model, and its attention over the KV blocks
+    group        steps that several processes compute together
     execution    one step: launched, replayed from graphs, post-processed, in a loop
     calibration  block counts, step costs and determinism, found out before the first request
     proof        shows that a model off the list computes what transformers does
 
-Imports run one way: build → proof → calibration → execution → model → kv → device → core. `execution` and
-`build` also import `sampling` and `speculation`, which import `device` and `core`. Every room but `core` may
-import `errors`, `starting` and `kernels`; none imports a service.
+Imports run one way: build → proof → calibration → group → execution → model → kv → device → core. `execution`
+and `build` also import `sampling` and `speculation`, which import `device` and `core`. Every room but `core`
+may import `errors`, `starting` and `kernels`; none imports a service.
 """

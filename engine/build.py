@@ -10,20 +10,28 @@ from pathlib import Path
 import torch
 
 from engine.calibration.determinism_check import check_determinism
+from engine.calibration.dtype import checkpoint_dtype, name_of
 from engine.calibration.host_memory import check_blocks_fit, check_model_fits, loaded_bytes
 from engine.calibration.pool_size import CPU_MEBIBYTES, MEBIBYTE, CudaMemory, blocks_in, blocks_that_fit
 from engine.calibration.sweep import Sweep, sweep, warm_up
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.disk_reads import KVDisk
+from engine.errors import EngineError
 from engine.execution.decode_graphs import CudaGraphs
+from engine.execution.drafting import MAX_DRAFT_ROWS
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
+from engine.group.follower import follow
+from engine.group.leader import Leader
+from engine.group.links import Kind, Link
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
 from engine.model.allow_list import Config, is_listed, read_config
 from engine.model.fingerprint import fingerprint
 from engine.model.model import Model, load_model
+from engine.model.parallel.cutting import check_divides
+from engine.model.parallel.part import Part
 from engine.model.quantised.quantisation import Quantisation
 from engine.proof.proving import Proof, load_proven
 from engine.sampling.device_sampler import warm_draws
@@ -76,6 +84,8 @@ class EngineSettings:
     """Returns the disk for blocks that leave the pool, given a name for what else decides on their bytes."""
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
+    part: Part | None = None
+    """The part of the model that this process computes; None: all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +114,23 @@ Measure = Callable[[ModelRunner, str], Sweep]
 
 
 def build(
-    settings: EngineSettings, measure: Measure | None = None, on_progress: OnProgress = ignore_progress
+    settings: EngineSettings,
+    measure: Measure | None = None,
+    on_progress: OnProgress = ignore_progress,
+    group: Leader | None = None,
 ) -> BuiltEngine:
     """Build an engine, and call `on_progress` on the way. Without `measure` a sweep is run.
 
-    Raises ModelRefused or AdapterRefused for what cannot be served, or not proven, ValueError for a setting
-    that is not valid, and NotDeterministic if a deterministic engine does not give the same bits on this
-    machine.
+    With a `group`, its processes compute each step together; the settings' part is then the leader's.
+
+    Raises ModelRefused or AdapterRefused for what cannot be served, or not proven, GroupRefused if a process
+    of the group cannot take part, ValueError for a setting that is not valid, and NotDeterministic if a
+    deterministic engine does not give the same bits on this machine.
     """
     on_progress(Phase.READING, 0, 0)
     adapters = [read_adapter(name, path) for name, path in settings.adapters]
     config = read_config(settings.model, unlisted=settings.prove_model)
+    _check_part(settings, config)
     _check_model_fits(settings, config, sum(adapter.num_weights for adapter in adapters))
     model, proof = _load(settings, config, adapters, on_progress)
     layout = model.block_layout(settings.block_size)
@@ -122,8 +138,11 @@ def build(
     if settings.device.type == "cpu" and settings.available_bytes is not None:
         check_blocks_fit(layout, num_blocks, settings.available_bytes())
     pool = KVPool(layout, num_blocks, settings.device)
-    runner = ModelRunner(model, pool)
-    name = fingerprint(settings.model, layout, settings.random_weights, settings.quantisation)
+    name = _fingerprint(settings, layout)
+    if group is not None:
+        group.wait_ready(name, on_progress)
+        group.open(model, pool, _most_tokens(settings))
+    runner = ModelRunner(model, pool, group)
     determinism_digest = check_determinism(runner, on_progress) if settings.deterministic else ""
     sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
     # The kernels do not compute float64. Its references read tables on the host, which cannot be recorded.
@@ -176,6 +195,23 @@ def build(
     )
 
 
+def follow_leader(settings: EngineSettings, link: Link) -> None:
+    """Load the part of the settings, and compute steps with it until the leader is gone.
+
+    What this process refuses, the leader raises.
+    """
+    try:
+        config = read_config(settings.model)
+        _check_part(settings, config)
+        model, _ = _load(settings, config, (), ignore_progress)
+        name = _fingerprint(settings, model.block_layout(settings.block_size))
+    except (EngineError, ValueError) as error:
+        link.send(Kind.REFUSED, [str(error).encode()])
+        link.receive()  # the leader ends this process once it has read that
+        return
+    follow(model, settings.block_size, name, link)
+
+
 def resolve_device(name: str) -> torch.device:
     """Return the device called `auto`, `cpu` or `cuda`. Raises ValueError if there is no such GPU."""
     if name == "auto":
@@ -207,6 +243,7 @@ def _load(
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
         adapters=adapters,
+        part=settings.part,
         unlisted=settings.prove_model,
         on_progress=on_progress,
     )
@@ -224,12 +261,33 @@ def _load(
     )
 
 
+def _check_part(settings: EngineSettings, config: Config) -> None:
+    """Raise ValueError for a part of a model that cannot be cut so."""
+    if settings.part is None:
+        return
+    if settings.device.type != "cpu":
+        chosen = f"--tensor-parallel is {settings.part.size} on {settings.device}"
+        raise ValueError(f"{chosen}; accepted: a worker on a CPU (--device cpu)")
+    check_divides(config, settings.part.size)
+
+
+def _fingerprint(settings: EngineSettings, layout: BlockLayout) -> str:
+    return fingerprint(settings.model, layout, settings.random_weights, settings.quantisation)
+
+
+def _most_tokens(settings: EngineSettings) -> int:
+    """Return the most tokens of a step: a chunk of the whole budget beside decodes, some with drafts."""
+    return settings.token_budget + settings.max_num_seqs + MAX_DRAFT_ROWS
+
+
 def _check_model_fits(settings: EngineSettings, config: Config, num_adapter_weights: int) -> None:
     """Raise ValueError if weights and pool are known not to fit. Drawn weights have no files to look at."""
     if settings.device.type != "cpu" or settings.available_bytes is None:
         return
     is_drawn = settings.random_weights is not None
     weights = 0 if is_drawn else loaded_bytes(settings.model, config, settings.dtype)
+    if settings.part is not None and name_of(settings.dtype) != checkpoint_dtype(config):
+        weights *= settings.part.size  # each process converts all of them before it keeps its part
     weights += num_adapter_weights * settings.dtype.itemsize
     pool = 0 if settings.num_blocks is not None else (settings.kv_memory_mb or CPU_MEBIBYTES) * MEBIBYTE
     check_model_fits(settings.model, settings.dtype, weights, pool, settings.available_bytes())

@@ -3,9 +3,12 @@
 EngineError
 ├── AdapterRefused    a LoRA adapter that cannot be served correctly
 ├── FusionDiffers     a fused part does not compute the same as the part it replaces
+├── GroupRefused      a follower of a group that computes each step together cannot take part
 ├── ModelRefused      a model directory that cannot be served correctly
 │   └── NotProven     a part of the model does not compute what transformers' own does
 └── NotDeterministic  on this machine a token's logits depend on the rest of the step
+
+GroupBrokenError, which is no Exception: a group has lost a process, or a step, and can compute nothing more.
 """
 
 from __future__ import annotations
@@ -38,6 +41,22 @@ class FusionDiffers(EngineError):
         self.part = part
         self.difference = difference
         self.tolerance = tolerance
+
+
+class GroupRefused(EngineError):
+    """The follower of `rank` has `found`, which is not `accepted`."""
+
+    def __init__(self, size: int, rank: int, found: str, accepted: str) -> None:
+        super().__init__(
+            f"--tensor-parallel {size}: its process of rank {rank} {found}; accepted: {accepted}"
+        )
+        self.rank = rank
+        self.found = found
+        self.accepted = accepted
+
+
+class GroupBrokenError(BaseException):
+    """A group cannot go on. It is no Exception, so that no loop goes on with the next step."""
 
 
 class ModelRefused(EngineError):

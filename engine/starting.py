@@ -16,6 +16,8 @@ class Phase(enum.StrEnum):
     """Quantising them, or choosing the tiles of deterministic products."""
     COMPARING = "comparing with transformers"
     """The proof of a model that is not on the list."""
+    GATHERING = "waiting for other processes of the group"
+    """Counted in processes that are ready."""
     PROVING = "proving determinism"
     RECORDING = "recording decode steps"
     MEASURING = "measuring steps"

@@ -63,7 +63,10 @@ class WorkerConfig:
     speculate: Speculation
     lora: tuple[tuple[str, Path], ...]
     """The name of each LoRA adapter, and the folder of its files."""
+    tensor_parallel: int
+    """The number of processes that compute each step together."""
     threads: int
+    """The threads of all of them."""
     policy: str
     timed: Profile | None
     """If set, steps compute nothing and last as long as it says; it also gives the sizes."""
@@ -74,7 +77,7 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "block_size", "num_blocks", "kv_memory_mb", "max_num_seqs", "token_budget")
-        check_least(self, 1, "threads", "kv_disk_mb")
+        check_least(self, 1, "threads", "kv_disk_mb", "tensor_parallel")
         if not self.worker_id or not self.worker_id.isprintable() or set(self.worker_id) & set(" :"):
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
@@ -85,6 +88,7 @@ class WorkerConfig:
             chosen = f"--quantisation is {self.quantisation.value}"
             raise ValueError(f"{chosen} with --dtype float64; accepted: auto, float32 or bfloat16")
         self._check_lora()
+        self._check_tensor_parallel()
         if self.kv_disk_mb is not None and self.kv_disk is None:
             raise ValueError(
                 f"--kv-disk-mb is {self.kv_disk_mb} without --kv-disk; accepted: both, or neither"
@@ -111,6 +115,21 @@ class WorkerConfig:
             if names.count(name) > 1:
                 raise ValueError(f"--lora has the name {name!r} twice; accepted: each name once")
 
+    def _check_tensor_parallel(self) -> None:
+        if self.tensor_parallel == 1:
+            return
+        chosen = f"--tensor-parallel is {self.tensor_parallel}"
+        if self.device == "cuda":
+            raise ValueError(f"{chosen} with --device cuda; accepted: a worker on a CPU")
+        for field in ("deterministic", "prove_model", "lora"):
+            if getattr(self, field):
+                raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
+        if self.threads % self.tensor_parallel:
+            raise ValueError(
+                f"--threads is {self.threads} with --tensor-parallel {self.tensor_parallel}; accepted: a "
+                f"multiple of {self.tensor_parallel}"
+            )
+
     def _check_computes_nothing(self) -> None:
         """Raise ValueError for a flag that only a worker which computes has a use for."""
         for field in ("deterministic", "prove_model", "lora"):
@@ -122,6 +141,9 @@ class WorkerConfig:
             if value != "none":
                 chosen = f"--{field} is {value}"
                 raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
+        if self.tensor_parallel > 1:
+            chosen = f"--tensor-parallel is {self.tensor_parallel}"
+            raise ValueError(f"{chosen} with --timed; accepted: 1, since nothing is computed")
         if self.kv_disk is not None:
             chosen = f"--kv-disk is {str(self.kv_disk)!r}"
             raise ValueError(f"{chosen} with --timed; accepted: no folder, since nothing is computed")
@@ -135,7 +157,9 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     given["quantisation"] = Quantisation(given["quantisation"])
     given["speculate"] = Speculation(given["speculate"])
     given["lora"] = tuple(map(_named_path, given["lora"]))
-    given["threads"] = resolve_threads(given["threads"], given.pop("workers_per_host"), read_cores())
+    given["threads"] = resolve_threads(
+        given["threads"], given.pop("workers_per_host"), read_cores(), given["tensor_parallel"]
+    )
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile
     for field, default in SIZES.items():
@@ -256,10 +280,19 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "adapter_model.safetensors; may be repeated (none)",
     )
     add(
+        "--tensor-parallel",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that compute each step of this worker together, each with a part of every layer; on "
+        "a CPU (1)",
+    )
+    add(
         "--threads",
         type=int,
         metavar="N",
-        help="threads that compute; 0: one for each processor (the cores of full speed / --workers-per-host)",
+        help="threads that compute, in all processes of --tensor-parallel; 0: one for each processor (the "
+        "cores of full speed / --workers-per-host)",
     )
     add(
         "--workers-per-host",
@@ -304,14 +337,24 @@ def _cache_folder() -> Path:
         return Path(tempfile.gettempdir()) / "baton"
 
 
-def resolve_threads(asked: int | None, workers_per_host: int, cores: Cores) -> int:
+def resolve_threads(asked: int | None, workers_per_host: int, cores: Cores, num_processes: int = 1) -> int:
     """Return how many threads compute: those asked for, all that fit if 0, this worker's share if None.
 
-    Raises ValueError for more threads than cores: each would wait at the end of every loop for one that has
-    no core.
+    Where a worker has several processes, its share is at least a thread for each, and as many for each.
+
+    Raises ValueError for more threads or processes than cores: each would wait at the end of every loop for
+    one that has no core.
     """
+    if num_processes > cores.most:
+        raise ValueError(
+            f"--tensor-parallel is {num_processes}; accepted: 1 to {cores.most}, the cores this process may "
+            f"use ({cores})"
+        )
     if workers_per_host < 1:
         raise ValueError(f"--workers-per-host is {workers_per_host}; accepted: 1 or more")
+    if not asked and num_processes > 1:
+        whole = cores.share(workers_per_host) if asked is None else cores.most
+        return max(1, whole // num_processes) * num_processes
     if asked is None:
         return cores.share(workers_per_host)
     if not 0 <= asked <= cores.most:

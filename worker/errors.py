@@ -3,7 +3,8 @@
 WorkerError
 ├── StartupError             the process ends with `exit_code` and the sentence
 │   ├── ForeignKernelsError  another package called `kernels` would be imported
-│   └── ForeignFleetError    the fleet serves other weights or blocks
+│   ├── ForeignFleetError    the fleet serves other weights or blocks
+│   └── GroupLostError       the processes that compute its steps cannot go on
 └── MalformedCommandError    a router's command is not valid; `handle` names its sequence, if it has one
 """
 
@@ -14,6 +15,7 @@ EXIT_CONFIG = 2
 EXIT_REDIS = 3
 EXIT_MODEL = 4
 EXIT_FLEET = 5
+EXIT_GROUP = 7
 
 
 class WorkerError(Exception):
@@ -37,6 +39,13 @@ class ForeignFleetError(StartupError):
 
     def __init__(self, field: str, own: object, others: object, worker_id: str) -> None:
         super().__init__(f"{field} is {own}; the fleet's worker {worker_id} has {others}, accepted: the same")
+
+
+class GroupLostError(StartupError):
+    exit_code = EXIT_GROUP
+
+    def __init__(self, size: int, reason: BaseException) -> None:
+        super().__init__(f"--tensor-parallel {size}: {reason}")
 
 
 class MalformedCommandError(WorkerError):

@@ -2,7 +2,7 @@
 
 Exit codes: 0 after a drain, 1 the step thread crashed, 2 a wrong setting, 3 Redis does not answer, 4 the
 model cannot be served, or not deterministically, 5 the fleet serves something else, 6 a step or the
-event loop stood still.
+event loop stood still, 7 one of its processes (--tensor-parallel) has ended or failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 import uvloop
 
 from engine.core.report import StepReport
-from engine.errors import AdapterRefused, ModelRefused, NotDeterministic
+from engine.errors import AdapterRefused, GroupBrokenError, GroupRefused, ModelRefused, NotDeterministic
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
@@ -43,12 +43,21 @@ from worker.config import WorkerConfig
 from worker.costs import Costs
 from worker.engine import Engine, stall_limit_s
 from worker.engine_thread import EngineThread
-from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
+from worker.errors import (
+    EXIT_CONFIG,
+    EXIT_CRASHED,
+    EXIT_GROUP,
+    EXIT_MODEL,
+    EXIT_REDIS,
+    GroupLostError,
+    StartupError,
+)
 from worker.grammar_thread import GrammarThread
 from worker.handoff.build import HandoffContext, build_sides
 from worker.metrics import WorkerMetrics
 from worker.registration import Registration, announced_start
 from worker.role import WorkerRole
+from worker.startup.followers import Followers
 from worker.startup.starting import Start
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbeResponder
@@ -89,11 +98,11 @@ class StepThreadEndedError(Exception):
     """The step thread ended by itself, which it must never do."""
 
 
-def main(role: WorkerRole, config: WorkerConfig, start: Start) -> int:
-    """Run until drained; return the process's exit code."""
+def main(role: WorkerRole, config: WorkerConfig, start: Start, followers: Followers | None = None) -> int:
+    """Run until drained; return the process's exit code. `followers` compute together with this process."""
     try:
-        uvloop.run(_serve(role, config, start))
-    except (AdapterRefused, ModelRefused, NotDeterministic) as error:
+        uvloop.run(_serve(role, config, start, followers))
+    except (AdapterRefused, GroupRefused, ModelRefused, NotDeterministic) as error:
         return _exit_code(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _exit_code(EXIT_REDIS, error)
@@ -101,9 +110,9 @@ def main(role: WorkerRole, config: WorkerConfig, start: Start) -> int:
         return _exit_code(error.exit_code, error)
     except ValueError as error:
         return _exit_code(EXIT_CONFIG, error)
-    except StepThreadEndedError:
+    except StepThreadEndedError as error:
         log.exception("step_thread_ended")
-        return EXIT_CRASHED
+        return EXIT_GROUP if isinstance(error.__cause__, GroupBrokenError) else EXIT_CRASHED
     return 0
 
 
@@ -112,7 +121,7 @@ def _exit_code(code: int, error: Exception) -> int:
     return code
 
 
-async def _serve(role: WorkerRole, config: WorkerConfig, start: Start) -> None:
+async def _serve(role: WorkerRole, config: WorkerConfig, start: Start, followers: Followers | None) -> None:
     start_threads()
     signals = StopSignals()
     service = config.service
@@ -123,7 +132,7 @@ async def _serve(role: WorkerRole, config: WorkerConfig, start: Start) -> None:
             announced = announced_start(store, config.worker_id, role, lambda: start.progress)
             await starting.enter_async_context(announced)
             starting.callback(start.end)
-            engine = await asyncio.to_thread(_build, config, start.report)
+            engine = await asyncio.to_thread(_build, config, start.report, followers)
             start.report(Phase.JOINING)
             worker = _Worker(role, config, engine, cleanup, tls)
             await worker.join(store)
@@ -133,7 +142,7 @@ async def _serve(role: WorkerRole, config: WorkerConfig, start: Start) -> None:
         await store.close()
 
 
-def _build(config: WorkerConfig, on_progress: OnProgress) -> Engine:
+def _build(config: WorkerConfig, on_progress: OnProgress, followers: Followers | None) -> Engine:
     """Build the engine. A worker that computes nothing starts without importing transformers."""
     if config.timed is not None:
         from worker.timed.timed_engine import build_timed_engine  # noqa: PLC0415 - see above
@@ -142,7 +151,12 @@ def _build(config: WorkerConfig, on_progress: OnProgress) -> Engine:
     with uncollected_imports():
         from worker.startup.build import build_engine  # noqa: PLC0415 - see above
 
-    return build_engine(config, on_progress)
+    if followers is None:
+        return build_engine(config, on_progress)
+    try:
+        return build_engine(config, on_progress, followers.leader())
+    except GroupBrokenError as error:
+        raise GroupLostError(config.tensor_parallel, error) from error
 
 
 class _Worker:

@@ -45,7 +45,8 @@ class FleetSpec:
     serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
     8 bits. `speculate` says where decode workers take drafts of the next tokens from. `lora` are adapters
     that all workers serve, each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV
-    blocks that leave its memory, with at most `kv_disk_mb` each.
+    blocks that leave its memory, with at most `kv_disk_mb` each. `tensor_parallel` processes of each worker
+    compute its steps together.
     """
 
     model: Path
@@ -68,6 +69,7 @@ class FleetSpec:
     lora: Sequence[str] = ()
     kv_disk: Path | None = None
     kv_disk_mb: int | None = None
+    tensor_parallel: int = 1
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +82,14 @@ class FleetSpec:
     await_connections: bool = True
 
     def __post_init__(self) -> None:
-        leasts = {"prefill": 0, "decode": 1, "routers": 1, "router_processes": 1, "gateways": 0}
+        leasts = {
+            "prefill": 0,
+            "decode": 1,
+            "routers": 1,
+            "router_processes": 1,
+            "gateways": 0,
+            "tensor_parallel": 1,
+        }
         for name, least in leasts.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be {least} or more")
@@ -119,8 +128,9 @@ class FleetSpec:
         for name in ("prove_model", "lora"):
             if getattr(self, name):
                 raise ValueError(f"{name} is set with timed: timed workers compute nothing")
-        for name, chosen in (("speculate", self.speculate), ("kv_disk", self.kv_disk)):
-            if chosen not in {None, "none"}:
+        for name, nothing in (("speculate", "none"), ("kv_disk", None), ("tensor_parallel", 1)):
+            chosen = getattr(self, name)
+            if chosen not in {None, nothing}:
                 raise ValueError(f"{name} is {str(chosen)!r} with timed: timed workers compute nothing")
 
     def _check_ports(self) -> None:
@@ -236,6 +246,7 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own += ["--deterministic"] if spec.deterministic else []
     own += ["--prove-model"] if spec.prove_model else []
     own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
+    own += ["--tensor-parallel", str(spec.tensor_parallel)] if spec.tensor_parallel > 1 else []
     for adapter in spec.lora:
         adapter_name, _, path = adapter.partition("=")
         own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]

@@ -6,5 +6,6 @@
 - `engines`: a fleet, and engines in processes of their own
 - `shares`: where the time of a step goes
 - `steps`: native ops beside PyTorch alone
+- `tensor_parallel`: steps that several processes compute, beside those of one
 - `random_model`: a Llama of 200 million random weights
 """

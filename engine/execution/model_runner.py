@@ -6,7 +6,9 @@ are not stored and that no token attends to, and with rows of logits that are dr
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from engine.errors import ModelRefused
 from engine.execution.decode_graphs import DecodeGraphs, OnRecorded, Record
-from engine.kv.kv_pool import KVPool
+from engine.kv.kv_pool import KVHeads, KVPool, PoolPart
 from engine.kv.quantised_rows import QuantisedRows
 from engine.kv.rows import KVRows, PoolRows
 from engine.model.attention import AttentionStep, KernelAttention, LayerOrder
@@ -26,10 +28,22 @@ from engine.model.step_batch import StepBatch
 from kernels.span_sums.kernel import SPAN
 
 
-class ModelRunner:
-    """Runs `model` over `pool`; one step at a time, from one thread."""
+class Group(Protocol):
+    """Other processes that compute parts of the same steps."""
 
-    def __init__(self, model: Model, pool: KVPool) -> None:
+    def computing(self, batch: StepBatch) -> AbstractContextManager[None]:
+        """Let the others compute this step meanwhile."""
+        ...
+
+
+class ModelRunner:
+    """Runs `model` over `pool`; one step at a time, from one thread.
+
+    A model that is a part of one reads and writes its own heads of the pool, and each step is told to the
+    `group` of the others.
+    """
+
+    def __init__(self, model: Model, pool: KVPool, group: Group | None = None) -> None:
         expected = model.block_layout(pool.layout.block_size)
         if pool.layout != expected or pool.device != model.device:
             raise ValueError(
@@ -37,9 +51,14 @@ class ModelRunner:
             )
         self.model = model
         self.pool = pool
+        self._group = group
+        self._heads: KVHeads = pool
+        if model.part is not None:
+            self._heads = PoolPart(pool, model.part.share(model.facts.num_kv_heads))
         self._rows: KVRows | None = None
         if model.device.type == "cpu":
-            self._rows = PoolRows(pool) if pool.layout.stored is None else QuantisedRows(pool)
+            is_8bit = pool.layout.stored is not None
+            self._rows = QuantisedRows(self._heads) if is_8bit else PoolRows(self._heads)
         self._share = model.facts.num_q_heads // model.facts.num_kv_heads
         self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)
         self._graphs: DecodeGraphs | None = None
@@ -84,7 +103,8 @@ class ModelRunner:
         # Graphs are recorded without adapters.
         if self._graphs is not None and batch.adapters is None and self._graphs.holds(batch):
             return self._graphs.forward(batch)
-        return self._run(batch)
+        with nullcontext() if self._group is None else self._group.computing(batch):
+            return self._run(batch)
 
     def _run(self, batch: StepBatch) -> Tensor:
         num_logits = len(batch.logit_rows)
@@ -99,10 +119,10 @@ class ModelRunner:
 
     def _attention(self, batch: StepBatch, order: LayerOrder) -> AttentionStep:
         if self._rows is None:
-            return KernelAttention(self.pool, batch, order, span=self.span)
+            return KernelAttention(self._heads, batch, order, span=self.span)
         if self._has_tiles:
             return TiledAttention(self._rows, batch, order, self._share, self._heights)
-        return CpuAttention(self.pool, self._rows, batch, order)
+        return CpuAttention(self._heads, self._rows, batch, order)
 
 
 def pad_step(batch: StepBatch, vocab_size: int) -> StepBatch:

@@ -21,7 +21,8 @@ import fcntl
 import math
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -79,23 +80,44 @@ def _aligned(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
+class KVHeads(Protocol):
+    """Heads of a pool: all of them in a `KVPool`, some in a `PoolPart`."""
+
+    @property
+    def layout(self) -> BlockLayout: ...
+
+    @property
+    def tensor(self) -> Tensor: ...
+
+    def layer(self, index: int) -> Tensor: ...
+
+    def scales(self, index: int) -> Tensor | None: ...
+
+
 class KVPool:
     """`num_blocks` blocks of `layout` on `device`, zeroed.
 
     tensor       [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim], of 8-bit KV
                  [num_blocks, block_bytes] uint8
-    fd           the memfd behind it, owned by the pool; None on a GPU
+    fd           the memfd behind it, owned by the pool; None on a GPU. With one of another process's pool, it
+                 is that pool
     block_bytes  size of one block; block b begins at byte b * block_bytes of `fd`
     """
 
-    def __init__(self, layout: BlockLayout, num_blocks: int, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        layout: BlockLayout,
+        num_blocks: int,
+        device: torch.device | None = None,
+        fd: int | None = None,
+    ) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}; accepted: at least 1")
         self.layout = layout
         self.num_blocks = num_blocks
         self.block_bytes = layout.block_bytes
         self.device = device or torch.device("cpu")
-        self.fd: int | None = None
+        self.fd = fd
         self._bytes: memoryview | None = None
         shape: tuple[int, ...] = layout.shape
         dtype = layout.dtype
@@ -143,10 +165,31 @@ class KVPool:
 
     def _map_shared(self, dtype: torch.dtype) -> Tensor:
         size = self.num_blocks * self.block_bytes
-        self.fd = os.memfd_create("kv_pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, size)
-        # Sealed, so that mappings can rely on the size: a shrunk file would kill its readers with SIGBUS.
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        if self.fd is None:
+            self.fd = os.memfd_create("kv_pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(self.fd, size)
+            # Sealed, so that mappings can rely on the size: a shrunk file would kill its readers with SIGBUS.
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
         mapped = mmap.mmap(self.fd, size)
         self._bytes = memoryview(mapped)
         return torch.frombuffer(mapped, dtype=dtype)
+
+
+class PoolPart:
+    """Some KV heads of a pool, which one process of a group computes; the memory is the pool's own."""
+
+    def __init__(self, pool: KVPool, heads: slice) -> None:
+        self._pool = pool
+        self._heads = heads
+        self.layout = replace(pool.layout, num_kv_heads=heads.stop - heads.start)
+        self.tensor = pool.tensor if pool.layout.stored is not None else pool.tensor[..., heads, :]
+
+    def layer(self, index: int) -> Tensor:
+        """Return a layer's numbers of these heads, as `KVPool.layer` does."""
+        return self._pool.layer(index)[..., self._heads, :]
+
+    def scales(self, index: int) -> Tensor | None:
+        """Return a layer's scales of these heads, as `KVPool.scales` does."""
+        scales = self._pool.scales(index)
+        return None if scales is None else scales[:, :, self._heads]

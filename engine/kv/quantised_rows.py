@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.kv.kv_pool import KVPool
+from engine.kv.kv_pool import KVHeads
 from engine.kv.rows import Scratch
 from kernels.store_kv import store_kv_reference
 
@@ -17,7 +17,7 @@ class QuantisedRows:
     and a row is named by its slot.
     """
 
-    def __init__(self, pool: KVPool) -> None:
+    def __init__(self, pool: KVHeads) -> None:
         layout = pool.layout
         self.layout = layout
         self.width = layout.num_kv_heads * layout.head_dim

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.kv.kv_pool import BlockLayout, KVHeads
 
 
 class KVRows(Protocol):
@@ -64,9 +64,9 @@ class Scratch:
 
 
 class PoolRows:
-    """The rows of a pool that is not quantised."""
+    """The rows of a pool, or of some of its heads, that is not quantised."""
 
-    def __init__(self, pool: KVPool) -> None:
+    def __init__(self, pool: KVHeads) -> None:
         layout = pool.layout
         self.layout = layout
         self.width = layout.num_kv_heads * layout.head_dim

@@ -12,10 +12,11 @@
     attention       the attention function of the models, and its kernels on a GPU
     cpu_attention   attention on a CPU
     dry_run         sees what each layer asks of attention
+    parallel        a part of the model, for one of several processes
     fusion          fused modules in place of the model's own, where they fit
     deterministic   layers and attention whose bits do not depend on the other rows of a step
 
-Of the engine it imports `engine.kv`. Its own files import downwards: `model` → `adapters` → `fusion`,
-`deterministic`, `unlisted` → `dry_run`, `cpu_attention`, `quantised`, `packed_linears` → `attention` →
-`step_batch`.
+Of the engine it imports `engine.kv`. Its own files import downwards: `model` → `adapters`, `parallel` →
+`fusion`, `deterministic`, `unlisted` → `dry_run`, `cpu_attention`, `quantised`, `packed_linears` →
+`attention` → `step_batch`.
 """

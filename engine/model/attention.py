@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
-from engine.kv.kv_pool import KVPool
+from engine.kv.kv_pool import KVHeads
 from engine.model.step_batch import StepBatch
 from kernels.chunked_prefill import chunked_prefill
 from kernels.native.layers import Paged
@@ -91,7 +91,7 @@ class RotatingStep(ABC):
 
     __slots__ = ("_batch", "_order", "_pool")
 
-    def __init__(self, pool: KVPool, batch: StepBatch, order: LayerOrder) -> None:
+    def __init__(self, pool: KVHeads, batch: StepBatch, order: LayerOrder) -> None:
         self._pool = pool
         self._batch = batch
         self._order = order
@@ -144,7 +144,9 @@ class KernelAttention(RotatingStep):
 
     __slots__ = ("_span",)
 
-    def __init__(self, pool: KVPool, batch: StepBatch, order: LayerOrder, *, span: int | None = None) -> None:
+    def __init__(
+        self, pool: KVHeads, batch: StepBatch, order: LayerOrder, *, span: int | None = None
+    ) -> None:
         super().__init__(pool, batch, order)
         self._span = span
 

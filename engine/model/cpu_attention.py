@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kv.kv_pool import KVPool
+from engine.kv.kv_pool import KVHeads
 from engine.kv.rows import KVRows, rows_at
 from engine.model.attention import LayerOrder, RotatingStep
 from engine.model.step_batch import StepBatch
@@ -55,7 +55,7 @@ class CpuAttention(RotatingStep):
 
     __slots__ = ("_groups", "_rows", "_stored")
 
-    def __init__(self, pool: KVPool, rows: KVRows, batch: StepBatch, order: LayerOrder) -> None:
+    def __init__(self, pool: KVHeads, rows: KVRows, batch: StepBatch, order: LayerOrder) -> None:
         super().__init__(pool, batch, order)
         self._rows = rows
         self._groups: dict[int | None, list[Group]] = {}

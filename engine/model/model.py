@@ -26,6 +26,8 @@ from engine.model.deterministic.tiled_experts import EXPERTS
 from engine.model.dry_run import LayerFacts, dry_run
 from engine.model.fusion import NOT_FUSED, FusionReport, can_be_native, fuse
 from engine.model.packed_linears import pack_linears
+from engine.model.parallel.cutting import Cuts, cut
+from engine.model.parallel.part import Part
 from engine.model.quantised.compressed_tensors import loader, unpack_linears
 from engine.model.quantised.int8_weights import Quantised, quantise_linears, quantised_of
 from engine.model.quantised.quantisation import Quantisation
@@ -74,6 +76,13 @@ class Model:
     """The modules that were replaced by fused ones."""
     adapters: Adapters | None = None
     """The LoRA adapters beside its linear layers, if it has any."""
+    cuts: Cuts | None = None
+    """Where it meets the other parts, if it is one part of a model (`engine.model.parallel`)."""
+
+    @property
+    def part(self) -> Part | None:
+        """The part of the model that it is; None for the whole. `facts` are those of the whole."""
+        return None if self.cuts is None else self.cuts.part
 
     @property
     def is_fused(self) -> bool:
@@ -134,6 +143,7 @@ def load_model(
     unlisted: bool = False,
     on_loaded: OnLoaded | None = None,
     adapters: Sequence[AdapterFiles] = (),
+    part: Part | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Model:
     """Load a model directory of the allow-list; with `unlisted`, of any architecture that may fit.
@@ -143,6 +153,7 @@ def load_model(
     checked to compute the same; those of a deterministic one only if native ops compute all of them. With a
     `random_seed`, weights are drawn on the device and none are read, for measuring. `on_progress` gets the
     number of bytes to read. With `adapters`, tokens may have one of them; such a model is not deterministic.
+    Of a `part` only its weights are kept; it has to be joined with the others (`engine.model.parallel`).
 
     Raises ModelRefused or AdapterRefused, naming the field that is not accepted, and ValueError for settings
     that do not fit.
@@ -151,6 +162,10 @@ def load_model(
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
     if deterministic and adapters:
         raise ValueError("deterministic with adapters; accepted: one of the two")
+    if part is not None and (deterministic or adapters or unlisted):
+        raise ValueError(
+            "a part of a model that is deterministic, unlisted or has adapters; accepted: the whole"
+        )
     config = read_config(directory, unlisted=unlisted)
     if not is_listed(config):
         check_unlisted(directory, config)
@@ -177,6 +192,7 @@ def load_model(
         quantisation=quantisation,
         on_loaded=on_loaded,
         adapters=adapters,
+        part=part,
         on_progress=on_progress,
     )
     try:
@@ -214,6 +230,7 @@ def _load(
     quantisation: Quantisation,
     on_loaded: OnLoaded | None,
     adapters: Sequence[AdapterFiles],
+    part: Part | None,
     on_progress: OnProgress,
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
@@ -236,6 +253,10 @@ def _load(
         check_windows(directory, module.config, layers)
     if on_loaded is not None:
         on_loaded(module, facts, layers)
+    cuts = None
+    if part is not None:
+        cuts = cut(module, layers, part)
+        layers = dry_run(directory, module, device)  # those of the part
     stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
     if deterministic and fused:
         fused = stored is None and can_be_native(module, layers)
@@ -248,7 +269,7 @@ def _load(
     if device.type == "cpu" and not deterministic:
         pack_linears(module)
     attached = attach(module, adapters, sizes, dtype, device) if adapters else None
-    return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion, attached)
+    return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion, attached, cuts)
 
 
 def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *, is_quantised: bool) -> Any:

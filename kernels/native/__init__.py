@@ -8,6 +8,7 @@
         attention.c  attention over the paged KV
         linear.c     linear layers
         adapters.c   LoRA adapters beside linear layers
+        group.c      waits for the other processes that compute parts of the same layers
         products.h   the sums of products that both are made of, in vectors or in AMX tiles
         program.c    how threads share the work
         common.h     what all use
@@ -16,6 +17,7 @@
     ops       calls single ops
     panels    weights in the order in which linear layers read them
     adapters  LoRA adapters, as ops read them
+    group     the memory in which such processes meet
     layers    calls decoder layers
 
 All arithmetic is in float32, or in products of bfloat16 that are summed in float32. A row's bits depend on

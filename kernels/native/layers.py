@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.native.adapters import AdapterBlocks, AdapterParts
+from kernels.native.group import Group
 from kernels.native.loader import call
 from kernels.native.ops import ACTIVATIONS, address, fields
 from kernels.paged_attention.arguments import Softmax
@@ -54,7 +55,7 @@ class _Layer(ctypes.Structure):
 class _Step(ctypes.Structure):
     _fields_ = fields(
         pointers="hidden residual qkv query attended added gate_up activated kv_layer cos sin slots tables"
-        " context_lens starts seconds adapters",
+        " context_lens starts seconds adapters group",
         sizes="tokens num_seqs stride_table kv_block kv_layer_stride kv_kind kv_slot kv_head hidden_size"
         " block_size num_q_heads num_kv_heads head_dim rotary_dim",
     )
@@ -147,6 +148,7 @@ class NativeLayers:
         )
         self._adapters: list[AdapterParts] = []
         self._seconds: int | None = None
+        self._group: Group | None = None
         self._buffers: tuple[Tensor, ...] = ()
         self._rows = 0
 
@@ -174,8 +176,8 @@ class NativeLayers:
             hidden.data_ptr(), residual.data_ptr(), *self._reserve(tokens), kv.data_ptr(),
             ctypes.addressof(cos), ctypes.addressof(sin), paged.slots.data_ptr(), paged.tables.data_ptr(),
             paged.context_lens.data_ptr(), paged.starts.data_ptr(), self._seconds,
-            None if adapters is None else ctypes.addressof(adapters.struct), tokens,
-            len(paged.context_lens),
+            None if adapters is None else ctypes.addressof(adapters.struct), self._group_address(tokens),
+            tokens, len(paged.context_lens),
             paged.tables.stride(0), block, layer, kind, slot, head, self._hidden_size, kv.shape[3],
             self._num_q_heads, kv.shape[4], kv.shape[5], rotations[0][0].shape[1],
         )  # fmt: skip
@@ -188,6 +190,17 @@ class NativeLayers:
         weight = getattr(self._layers[index], linear)
         weight.adapters, weight.num_parts = ctypes.addressof(parts.array), len(parts.array)
         self._adapters.append(parts)
+
+    def join(self, group: Group) -> None:
+        """Add up the outputs of each layer's `output` and `down` with those of the other processes."""
+        self._group = group
+
+    def _group_address(self, tokens: int) -> int | None:
+        if self._group is None:
+            return None
+        num_bytes = tokens * self._hidden_size * self._dtype.itemsize
+        assert num_bytes <= self._group.slot_bytes, f"{num_bytes} bytes to add, of {self._group.slot_bytes}"
+        return ctypes.addressof(self._group)
 
     def count_time(self, seconds: Seconds | None) -> None:
         """Add the time of steps to `seconds` from now on; None: no longer."""

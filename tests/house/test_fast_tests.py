@@ -18,6 +18,7 @@ LEFT_OUT = {
     "engine/calibration": "runs models",
     "engine/device": "copies between memories",
     "engine/execution": "runs models",
+    "engine/group": "runs models",
     "engine/kv": "runs models",
     "engine/model": "runs models",
     "engine/proof": "runs models",

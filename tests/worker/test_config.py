@@ -127,3 +127,32 @@ def test_an_unknown_choice_leaves_with_code_2(capsys: pytest.CaptureFixture[str]
         parse_config(["--model=m", "--dtype=int3"], "decode", 1)
     assert left.value.code == 2
     assert "--dtype" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("0", "--tensor-parallel is 0; accepted: 1 or more"),
+        ("9", "--tensor-parallel is 9; accepted: 1 to 8, the cores this process may use (8 in the"),
+        ("2 --device=cuda", "--tensor-parallel is 2 with --device cuda; accepted: a worker on a CPU"),
+        ("2 --deterministic", "--tensor-parallel is 2 with --deterministic; accepted: one of the two"),
+        ("2 --prove-model", "--tensor-parallel is 2 with --prove-model; accepted: one of the two"),
+        ("2 --lora=a=p", "--tensor-parallel is 2 with --lora; accepted: one of the two"),
+        ("2 --timed=demo-cpu", "--tensor-parallel is 2 with --timed; accepted: 1, since nothing is computed"),
+        ("2 --threads=3", "--threads is 3 with --tensor-parallel 2; accepted: a multiple of 2"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(
+    flags: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.config.read_cores", lambda: Cores(8))
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parse_config(["--model=m", *f"--tensor-parallel={flags}".split()], "decode", 1)
+
+
+def test_the_processes_of_a_worker_share_its_cores() -> None:
+    """A worker gets its share of the cores, but at least one for each process, and as many for each."""
+    cores = Cores(8)
+    assert [resolve_threads(None, 2, cores, size) for size in (1, 2, 3, 4, 8)] == [4, 4, 3, 4, 8]
+    assert [resolve_threads(0, 2, cores, size) for size in (1, 2, 3)] == [8, 8, 6]
+    assert resolve_threads(6, 2, cores, 3) == 6

@@ -10,6 +10,7 @@ import pytest
 
 from engine.core.commands import Cancel, Command
 from engine.core.report import Load, StepReport
+from engine.errors import GroupBrokenError
 from tests.patience import PATIENCE_S
 from worker.engine_thread import EngineThread, Inbox
 
@@ -57,6 +58,20 @@ async def test_a_crash_of_the_thread_is_known_at_once() -> None:
     thread.start()
     thread.submit(Cancel(13))
     with pytest.raises(RuntimeError, match="thirteen"):
+        await thread.ended
+    await thread.stop()
+
+
+async def test_a_group_that_breaks_ends_it_like_any_crash() -> None:
+    """The error is no Exception, so a loop that goes on after a failed step does not catch it."""
+
+    class BreakingLoop:
+        def run(self, *_: object) -> None:
+            raise GroupBrokenError("a process of the group is gone")
+
+    thread = EngineThread(BreakingLoop(), lambda report: None)
+    thread.start()
+    with pytest.raises(GroupBrokenError):
         await thread.ended
     await thread.stop()
 

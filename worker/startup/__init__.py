@@ -1,6 +1,7 @@
 """A worker before it serves.
 
 command      parses the flags, checks the environment, reports the start, runs
+followers    the processes that compute steps together with this one
 starting     reports the progress of the start
 build        builds the engine that the flags ask for
 disk         opens the disk for blocks that leave the pool

@@ -8,15 +8,25 @@ from functools import partial
 import structlog
 import torch
 
-from engine.build import BuiltEngine, EngineSettings, build, native_library, resolve_device
+from engine.build import (
+    BuiltEngine,
+    EngineSettings,
+    build,
+    follow_leader,
+    native_library,
+    resolve_device,
+)
 from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
 from engine.execution.model_runner import ModelRunner
+from engine.group.leader import Leader
+from engine.group.links import Link
 from engine.model.allow_list import is_listed, read_config
 from engine.model.fingerprint import weights_digest
 from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.model import DTYPES, Model
+from engine.model.parallel.part import Part
 from engine.model.quantised.int8_weights import Quantised
 from engine.proof.proving import Proof
 from engine.proof.versions import own_code
@@ -32,9 +42,14 @@ from worker.startup.sweep_cache import SweepKey, cached_sweep
 log = structlog.get_logger()
 
 
-def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress) -> Engine:
-    """Build the engine that `config` asks for. Raises the errors of `engine.build.build`."""
-    torch.set_num_threads(config.threads)
+def build_engine(
+    config: WorkerConfig, on_progress: OnProgress = ignore_progress, group: Leader | None = None
+) -> Engine:
+    """Build the engine that `config` asks for. Raises the errors of `engine.build.build`.
+
+    With --tensor-parallel, `group` are the other processes.
+    """
+    torch.set_num_threads(config.threads // config.tensor_parallel)
     _log_threads(config.threads, read_cores())
     device = resolve_device(config.device)
     model_config = read_config(config.service.model, unlisted=config.prove_model)
@@ -65,8 +80,9 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         adapters=config.lora,
         open_disk=None if opener is None else opener.open,
         available_bytes=available_bytes,
+        part=None if group is None else group.part,
     )
-    built = build(settings, partial(_measure, config, on_progress), on_progress)
+    built = build(settings, partial(_measure, config, on_progress), on_progress, group)
     if proof_file is not None:
         _keep_proof(proof_file, built.proof, is_new=settings.proof is None)
     runner = built.runner
@@ -90,6 +106,30 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         built.adapters,
         disk=None if opener is None or opener.tier is None else EngineDisk(opener.tier, built.blocks),
     )
+
+
+def build_follower(config: WorkerConfig, part: tuple[int, int], link: Link) -> int:
+    """Run this process as the follower (rank, size) of a worker; return its exit code."""
+    torch.set_num_threads(config.threads // config.tensor_parallel)
+    device = resolve_device(config.device)
+    choice = resolve_dtype(DTYPES.get(config.dtype), device, read_config(config.service.model))
+    settings = EngineSettings(
+        model=config.service.model,
+        dtype=choice.dtype,
+        device=device,
+        block_size=config.block_size,
+        num_blocks=None,
+        kv_memory_mb=None,
+        max_num_seqs=config.max_num_seqs,
+        token_budget=config.token_budget,
+        policy=config.policy,
+        random_weights=config.random_weights,
+        quantisation=config.quantisation,
+        fusion=config.fusion,
+        part=Part(*part),
+    )
+    follow_leader(settings, link)
+    return 0
 
 
 def _log_threads(num_threads: int, cores: Cores) -> None:
@@ -171,6 +211,7 @@ def _measure(config: WorkerConfig, on_progress: OnProgress, runner: ModelRunner,
         cuda_graphs=config.cuda_graphs,
         fusion=runner.model.is_fused,
         native_ops=native_library(runner.model.device),
+        tensor_parallel=config.tensor_parallel,
     )
     return cached_sweep(
         config.cache,

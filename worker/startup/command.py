@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from functools import partial
 from importlib import metadata
 from typing import Never
 
+from engine.group.links import Link
 from services.process.event_loop import uncollected_imports
 from services.process.log import configure_logging
-from worker.config import parse_config
+from worker.config import WorkerConfig, parse_config
 from worker.errors import EXIT_CONFIG, ForeignKernelsError
 from worker.role import WorkerRole
+from worker.startup.followers import start_followers
 from worker.startup.starting import Start
 
 WAIT_SETTINGS = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"})
@@ -30,13 +33,32 @@ def run(role: WorkerRole) -> Never:
         print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
         sys.exit(EXIT_CONFIG)
     configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
-    start = Start(f"{role.value}_worker", config.worker_id)
+    followers = None
+    if config.tensor_parallel > 1:
+        # Forked while this process has one thread and has not loaded torch.
+        followers = start_followers(config.tensor_parallel, partial(_follow, config))
+    others_cpu_s = (lambda: 0.0) if followers is None else followers.cpu_s
+    start = Start(f"{role.value}_worker", config.worker_id, others_cpu_s)
     shorten_waits(os.environ)
     # Imported late: torch takes seconds to load, and a wrong flag should be reported at once.
     with uncollected_imports():
         from worker.main import main  # noqa: PLC0415
 
-    sys.exit(main(role, config, start))
+    try:
+        code = main(role, config, start, followers)
+    finally:
+        if followers is not None:
+            followers.end()
+    sys.exit(code)
+
+
+def _follow(config: WorkerConfig, part: tuple[int, int], link: Link) -> int:
+    """Run this process as a follower; return its exit code."""
+    shorten_waits(os.environ)
+    with uncollected_imports():
+        from worker.startup.build import build_follower  # noqa: PLC0415 - see above
+
+    return build_follower(config, part, link)
 
 
 def shorten_waits(environment: MutableMapping[str, str]) -> None:

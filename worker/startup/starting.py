@@ -13,6 +13,7 @@ import resource
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,9 @@ class Progress:
 class Start:
     """A start under way, from its construction until `end`. A thread of its own prints the lines."""
 
-    def __init__(self, kind: str, worker_id: str) -> None:
+    def __init__(self, kind: str, worker_id: str, others_cpu_s: Callable[[], float] = lambda: 0.0) -> None:
+        """`others_cpu_s` returns the seconds that processes which this one waits for have computed."""
+        self._others_cpu_s = others_cpu_s
         self._prefix = f"STARTING {kind} {worker_id}"
         self._progress = Progress(Phase.IMPORTING)
         self._unprinted = deque([self._progress])
@@ -82,7 +85,7 @@ class Start:
         self._thread.join(PULSE_S)
 
     def _run(self) -> None:
-        printed, logged_at, activity = self._progress, 0.0, _Activity()
+        printed, logged_at, activity = self._progress, 0.0, _Activity(self._others_cpu_s)
         while True:
             with self._changed:
                 if not self._unprinted and not self._is_over:
@@ -93,7 +96,7 @@ class Start:
             now = begun or self.progress
             if begun is None and now == printed and not activity.has_moved():
                 continue
-            printed, activity = now, _Activity()
+            printed, activity = now, _Activity(self._others_cpu_s)
             # Stdout may be closed.
             with contextlib.suppress(OSError, ValueError):
                 report(f"{self._prefix} done={now.done} total={now.total} phase={now.phase}")
@@ -103,17 +106,21 @@ class Start:
 
 
 class _Activity:
-    """Watch whether this process has computed or read since this was made."""
+    """Watch whether this process has computed or read, or others computed, since this was made."""
 
-    def __init__(self) -> None:
+    def __init__(self, others_cpu_s: Callable[[], float]) -> None:
         self._since = time.monotonic()
-        self._cpu_s = time.process_time()
+        self._others_cpu_s = others_cpu_s
+        self._cpu_s = self._computed_s()
         self._read_bytes = _read_bytes()
 
     def has_moved(self) -> bool:
-        computed_s = time.process_time() - self._cpu_s
+        computed_s = self._computed_s() - self._cpu_s
         is_busy = computed_s > BUSY_SHARE * (time.monotonic() - self._since)
         return is_busy or _read_bytes() != self._read_bytes
+
+    def _computed_s(self) -> float:
+        return time.process_time() + self._others_cpu_s()
 
 
 def _mapped_bytes() -> int:

@@ -43,6 +43,7 @@ class SweepKey:
     cuda_graphs: bool
     fusion: bool
     native_ops: str
+    tensor_parallel: int = 1
     torch: str = torch.__version__
 
     @property

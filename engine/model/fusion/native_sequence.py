@@ -23,6 +23,7 @@ from engine.model.fusion.structure import activation_of, is_gated, misfit
 from engine.model.packed_linears import PanelLinear
 from kernels.checks import MAX_HEAD_DIM
 from kernels.native.adapters import AdapterBlocks, AdapterParts
+from kernels.native.group import Group
 from kernels.native.layers import LayerWeights, LinearWeight, NativeLayers, NormWeight, Seconds
 from kernels.native.ops import MAX_GROUP
 from kernels.native.panels import fits
@@ -67,6 +68,10 @@ class NativeSequence(nn.Module):
         for (index, name), own in parts.items():
             self._native.set_adapters(index, name, own)
         self._adapted_rows = rows
+
+    def join(self, group: Group) -> None:
+        """Add up what each layer adds to the residual with the parts of other processes."""
+        self._native.join(group)
 
     def count_time(self, seconds: Seconds | None) -> None:
         """Add the time of steps to `seconds` from now on; None: no longer."""

@@ -19,6 +19,17 @@ INLINE i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 INLINE i64 larger(i64 a, i64 b) { return a > b ? a : b; }
 INLINE i64 pieces_of(i64 size, i64 piece) { return (size + piece - 1) / piece; }
 
+/* How often a thread looks for what it waits for before it lets others run: some ten microseconds. */
+enum { LOOKS = 1000 };
+
+INLINE void pause_thread(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
+
 /* The entry point of the OpenMP runtime that torch has loaded, so that both share one pool of threads. */
 typedef void (*Parallel)(void (*body)(void *), void *state, unsigned threads, unsigned flags);
 

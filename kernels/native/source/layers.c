@@ -34,6 +34,7 @@ typedef struct {
     const int32_t *tables, *context_lens, *starts;
     double *seconds; /* of each Kind, or null */
     const AdapterRows *adapters; /* or null: no row has one */
+    Group *group; /* or null: the layers are whole */
     i64 tokens, num_seqs, stride_table, kv_block, kv_layer_stride, kv_kind, kv_slot, kv_head;
     i64 hidden_size, block_size, num_q_heads, num_kv_heads, head_dim, rotary_dim;
 } Step;
@@ -46,9 +47,11 @@ typedef struct {
     GateOp gate;
     ScaleOp attention_scale, mlp_scale;
     NormOp after_attention, mlp_norm, after_mlp, next_norm;
+    MeetOp meetings[2];
+    SumOp sums[2];
 } LayerOps;
 
-enum { MOST_PHASES = 17 };
+enum { MOST_PHASES = 21 };
 
 static LinearOp linear_of(const Step *step, Weight weight, const void *x, void *out) {
     return (LinearOp){x, weight.panels, weight.bias, out, step->tokens, weight.inputs, weight.inputs,
@@ -63,6 +66,20 @@ static Phase *add_linear(Phase *next, const LinearOp *linear, AdapterOp *adapter
     *adapters = (AdapterOp){linear->x, linear->out, weight.adapters, step->adapters, linear->stride_x,
                             weight.inputs, weight.outputs, weight.num_parts};
     *next++ = adapter_phase(adapters, is_bf16);
+    return next;
+}
+
+/* Writes the phases of a linear layer whose inputs the processes of a group share: each adds its part. */
+static Phase *add_summed(Phase *next, LinearOp *linear, AdapterOp *adapters, Weight weight, const Step *step,
+                         MeetOp *meeting, SumOp *sum, i64 number, int is_bf16) {
+    Group *group = step->group;
+    if (!group) return add_linear(next, linear, adapters, weight, step, is_bf16);
+    *sum = (SumOp){group, linear->out, step->tokens, weight.outputs, group->turn + number};
+    *meeting = meeting_of(group, number + 1);
+    linear->out = own_slot(group, sum->turn);
+    next = add_linear(next, linear, adapters, weight, step, is_bf16);
+    *next++ = meet_phase(meeting);
+    *next++ = sum_phase(sum, is_bf16);
     return next;
 }
 
@@ -118,13 +135,15 @@ static Phase *add_layer(Phase *next, LayerOps *ops, const Layer *layer, const St
     next = add_linear(next, &ops->qkv, &ops->qkv_adapters, layer->qkv, step, is_bf16);
     *next++ = rope_phase(&ops->rope, is_bf16);
     *next++ = attention_phase(&ops->attention, is_bf16);
-    next = add_linear(next, &ops->output, &ops->output_adapters, layer->output, step, is_bf16);
+    next = add_summed(next, &ops->output, &ops->output_adapters, layer->output, step, &ops->meetings[0],
+                      &ops->sums[0], 2 * index, is_bf16);
     if (layer->attention_factor != 1.0f) *next++ = scale_phase(&ops->attention_scale, is_bf16);
     if (layer->after_attention.weight) *next++ = norm_phase(&ops->after_attention, is_bf16);
     *next++ = norm_phase(&ops->mlp_norm, is_bf16);
     next = add_linear(next, &ops->gate_up, &ops->gate_up_adapters, layer->gate_up, step, is_bf16);
     *next++ = gate_phase(&ops->gate, is_bf16);
-    next = add_linear(next, &ops->down, &ops->down_adapters, layer->down, step, is_bf16);
+    next = add_summed(next, &ops->down, &ops->down_adapters, layer->down, step, &ops->meetings[1], &ops->sums[1],
+                      2 * index + 1, is_bf16);
     if (layer->mlp_factor != 1.0f) *next++ = scale_phase(&ops->mlp_scale, is_bf16);
     if (layer->after_mlp.weight) *next++ = norm_phase(&ops->after_mlp, is_bf16);
     *next++ = norm_phase(&ops->next_norm, is_bf16);
@@ -138,6 +157,7 @@ int baton_layers(Parallel parallel, int threads, int is_bf16, const Layer *layer
     if (ops && phases) {
         for (i64 i = 0; i < count; i++) next = add_layer(next, &ops[i], &layers[i], step, i, is_bf16);
         run(parallel, threads, &(Program){phases, next - phases, step->seconds});
+        if (step->group) step->group->meetings += 2 * count; /* an even number: the turn stays the same */
     }
     int has_memory = ops && phases;
     free(ops);

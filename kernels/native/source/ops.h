@@ -84,6 +84,30 @@ typedef struct {
     i64 stride_x, inputs, outputs, num_parts;
 } AdapterOp;
 
+/* The memory in which processes meet that compute the parts of the same layers (engine/group/sums.py). */
+typedef struct {
+    uint32_t *arrived, *sleeping; /* shared: arrivals in all, and processes that wait without a core */
+    char *slots;                  /* shared: [2, size, slot_bytes] */
+    i64 slot_bytes, rank, size, turn, meetings; /* of this process: the next slots, and the meetings so far */
+} Group;
+
+typedef struct {
+    const Group *group;
+    uint32_t arrivals; /* how many make this meeting complete */
+} MeetOp;
+
+/* out = the sum of all parts' slots */
+typedef struct {
+    const Group *group;
+    void *out;
+    i64 rows, size, turn;
+} SumOp;
+
+void *own_slot(const Group *group, i64 turn);
+MeetOp meeting_of(const Group *group, i64 number);
+Phase meet_phase(const MeetOp *a);
+Phase sum_phase(const SumOp *a, int is_bf16);
+
 Phase norm_phase(const NormOp *a, int is_bf16);
 Phase gate_phase(const GateOp *a, int is_bf16);
 Phase rope_phase(const RopeOp *a, int is_bf16);

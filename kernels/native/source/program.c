@@ -4,17 +4,6 @@
 
 #include "common.h"
 
-/* How often a thread looks whether a phase is done before it lets others run: some ten microseconds. */
-enum { LOOKS = 1000 };
-
-INLINE void pause_thread(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb");
-#endif
-}
-
 static i64 nanoseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

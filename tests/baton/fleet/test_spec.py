@@ -58,6 +58,8 @@ def value(arguments: list[str], flag: str) -> str:
         ({"lora": ["a=p"], "deterministic": True}, "lora is set with deterministic"),
         ({"speculate": "lookup", "timed": "p"}, "speculate is 'lookup' with timed"),
         ({"kv_disk": Path("d"), "timed": "p"}, "kv_disk is 'd' with timed"),
+        ({"tensor_parallel": 0}, "tensor_parallel is 0: it must be 1 or more"),
+        ({"tensor_parallel": 2, "timed": "p"}, "tensor_parallel is '2' with timed"),
         ({"kv_disk_mb": 5}, "kv_disk_mb is 5: it must be 1 or more, with kv_disk"),
         ({"kv_disk": Path("d"), "kv_disk_mb": 0}, "kv_disk_mb is 0: it must be 1 or more"),
         ({"policy": "fifo"}, "policy is 'fifo': it must be one of static, dynamic, orca"),
@@ -100,6 +102,14 @@ def test_only_decode_workers_are_told_to_guess() -> None:
     assert value(command(spec, "decode-0"), "--speculate") == "lookup"
     for name in ("router-0", "prefill-0"):
         assert "--speculate" not in command(spec, name)
+
+
+def test_every_worker_has_the_same_number_of_processes() -> None:
+    spec = FleetSpec(model=MODEL, tensor_parallel=2)
+    for name in ("prefill-0", "decode-0"):
+        assert value(command(spec, name), "--tensor-parallel") == "2"
+    assert "--tensor-parallel" not in command(spec, "router-0")
+    assert "--tensor-parallel" not in command(FleetSpec(model=MODEL), "decode-0")
 
 
 def test_only_workers_are_told_to_prove_their_model() -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.kv.kv_pool import BlockLayout, KVPool, PoolPart
 
 LAYOUT = BlockLayout(num_layers=3, block_size=4, num_kv_heads=2, head_dim=8, dtype=torch.float32)
 
@@ -74,3 +74,30 @@ def test_bfloat16_blocks_take_two_bytes_a_number() -> None:
     layout = BlockLayout(2, 4, 2, 8, torch.bfloat16)
     assert KVPool(layout, 2).tensor.dtype == torch.bfloat16
     assert layout.block_bytes == 2 * 2 * 4 * 2 * 8 * 2
+
+
+@pytest.mark.parametrize("stored", [None, torch.int8])
+def test_a_part_is_some_heads_of_the_same_memory(stored: torch.dtype | None) -> None:
+    pool = KVPool(BlockLayout(2, 4, 6, 8, torch.float32, stored), 3)
+    part = PoolPart(pool, slice(2, 4))
+    assert part.layout.num_kv_heads == 2
+    assert part.layer(1).shape == (3, 2, 4, 2, 8)
+    part.layer(1).fill_(1)
+    assert pool.layer(1)[..., 2:4, :].eq(1).all()
+    assert pool.layer(1).count_nonzero() == part.layer(1).numel()
+    assert pool.layer(0).count_nonzero() == 0
+    scales = part.scales(1)
+    assert (scales is None) == (stored is None)
+    if scales is not None:
+        assert scales.shape == (3, 2, 2, 4)
+
+
+def test_another_process_maps_the_same_pool() -> None:
+    pool = KVPool(BlockLayout(2, 4, 6, 8, torch.float32), 3)
+    assert pool.fd is not None
+    other = KVPool(pool.layout, 3, fd=os.dup(pool.fd))
+    other.layer(1)[2, 0, 3].fill_(7)
+    assert pool.layer(1)[2, 0, 3].eq(7).all()
+    assert bytes(pool.block_bytes_view(2)) == bytes(other.block_bytes_view(2))
+    other.close()
+    pool.close()

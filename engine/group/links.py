@@ -1,0 +1,109 @@
+"""The sockets between the leader of a group and its followers, and the messages on them.
+
+Each follower has two: one for messages, and one on which all meet, a byte at a time. If either side dies,
+the other reads the end of the stream.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.errors import GroupBrokenError
+
+_HEADER = struct.Struct("<BQ")
+_MOST_FDS = 2
+Bytes = bytes | bytearray | memoryview
+
+
+class Kind(enum.IntEnum):
+    """Kinds of messages, in the order in which a group sends them."""
+
+    READY = 1
+    """From a follower: its part is loaded. Contains the fingerprint of the weights."""
+    REFUSED = 2
+    """From a follower, in place of READY: the reason."""
+    OPEN = 3
+    """From the leader: the memory that all share, as descriptors."""
+    STEP = 4
+    """From the leader: a step's batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    kind: Kind
+    content: bytearray
+    fds: tuple[int, ...] = ()
+    """Descriptors, which the receiver has to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One side's sockets to another process of its group."""
+
+    messages: socket.socket
+    meetings: socket.socket
+
+    @classmethod
+    def pair(cls) -> tuple[Link, Link]:
+        """Return the two ends of a link."""
+        messages, meetings = socket.socketpair(), socket.socketpair()
+        return cls(messages[0], meetings[0]), cls(messages[1], meetings[1])
+
+    def send(self, kind: Kind, content: Sequence[Bytes], fds: Sequence[int] = ()) -> None:
+        """Send a message. Raises GroupBrokenError if the other side is gone."""
+        header = _HEADER.pack(kind, sum(len(part) for part in content))
+        try:
+            if fds:
+                socket.send_fds(self.messages, [header], list(fds))
+                header = b""
+            self.messages.sendall(b"".join((header, *content)))
+        except OSError as error:
+            raise GroupBrokenError(f"a process of the group is gone ({error.strerror})") from error
+
+    def receive(self) -> Message | None:
+        """Wait for a message; return None at the end of the stream."""
+        try:
+            header, fds, _, _ = socket.recv_fds(self.messages, _HEADER.size, _MOST_FDS)
+        except OSError:
+            return None
+        header += _read(self.messages, _HEADER.size - len(header)) if header else b""
+        if len(header) < _HEADER.size:
+            return None
+        kind, length = _HEADER.unpack(header)
+        content = _read(self.messages, length)
+        return None if len(content) < length else Message(Kind(kind), content, tuple(fds))
+
+    def arrive(self) -> None:
+        """Let the other side go on from `wait`. Raises GroupBrokenError if it is gone."""
+        try:
+            self.meetings.sendall(b".")
+        except OSError as error:
+            raise GroupBrokenError(f"a process of the group is gone ({error.strerror})") from error
+
+    def wait(self) -> None:
+        """Wait until the other side arrives. Raises GroupBrokenError if it is gone."""
+        if not _read(self.meetings, 1):
+            raise GroupBrokenError("a process of the group is gone")
+
+    def close(self) -> None:
+        self.messages.close()
+        self.meetings.close()
+
+
+def _read(source: socket.socket, length: int) -> bytearray:
+    """Read so many bytes; fewer if the stream ends."""
+    content, at = bytearray(length), 0
+    with memoryview(content) as view:
+        while at < length:
+            try:
+                count = source.recv_into(view[at:])
+            except OSError:
+                count = 0
+            if not count:
+                break
+            at += count
+    return content[:at] if at < length else content

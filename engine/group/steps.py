@@ -1,0 +1,60 @@
+"""A step's batch as bytes, for followers on the same machine."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.group.links import Bytes
+from engine.model.step_batch import StepBatch
+
+_COUNTS = struct.Struct("<6q")
+"""T tokens, S sequences, max_blocks, R rows of logits, max_query_len, max_context_len."""
+
+
+def encoded(batch: StepBatch) -> list[Bytes]:
+    """Return the parts of the bytes of a batch without adapters, whose tokens are all known."""
+    assert batch.adapters is None, "followers have no adapters"
+    tables = batch.block_tables
+    counts = _COUNTS.pack(
+        len(batch.token_ids), *tables.shape, len(batch.logit_rows), batch.max_query_len, batch.max_context_len
+    )
+    columns = (
+        batch.token_ids, batch.positions, batch.slot_mapping, batch.logit_rows, tables, batch.context_lens,
+        batch.cu_seqlens_q,
+    )  # fmt: skip
+    return [counts, *(_bytes_of(column) for column in columns)]
+
+
+def decoded(content: bytearray) -> StepBatch:
+    """Return the batch of these bytes, over which its tensors are."""
+    tokens, seqs, width, rows, max_query_len, max_context_len = _COUNTS.unpack_from(content)
+    longs, ints = (tokens, tokens, tokens, rows), (seqs * width, seqs, seqs + 1)
+    token_ids, positions, slots, logit_rows, tables, lens, starts = _tensors(content, longs, ints)
+    return StepBatch(
+        token_ids=token_ids,
+        positions=positions,
+        slot_mapping=slots,
+        block_tables=tables.view(seqs, width),
+        context_lens=lens,
+        cu_seqlens_q=starts,
+        logit_rows=logit_rows,
+        max_query_len=max_query_len,
+        max_context_len=max_context_len,
+    )
+
+
+def _tensors(content: bytearray, longs: tuple[int, ...], ints: tuple[int, ...]) -> Iterator[Tensor]:
+    at = _COUNTS.size
+    for counts, dtype in ((longs, np.dtype(np.int64)), (ints, np.dtype(np.int32))):
+        for count in counts:
+            yield torch.from_numpy(np.frombuffer(content, dtype, count, at))
+            at += count * dtype.itemsize
+
+
+def _bytes_of(column: Tensor) -> memoryview:
+    return column.contiguous().numpy().reshape(-1).view(np.uint8).data

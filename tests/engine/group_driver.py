@@ -1,0 +1,76 @@
+"""Groups whose processes are threads of this one: all else is as in a worker's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.execution.model_runner import ModelRunner
+from engine.group.follower import follow
+from engine.group.leader import Leader
+from engine.group.links import Link
+from engine.kv.kv_pool import KVPool
+from engine.model.model import Model, load_model
+from engine.model.parallel.part import Part
+from engine.model.step_batch import StepBatch
+from engine.starting import ignore_progress
+
+CPU = torch.device("cpu")
+BLOCK_SIZE, NUM_BLOCKS, MOST_TOKENS = 4, 160, 128
+WEIGHTS = "fingerprint"
+
+
+class CopyingRunner(ModelRunner):
+    """Returns logits that outlive the next step."""
+
+    def forward(self, batch: StepBatch) -> Tensor:
+        return super().forward(batch).clone()
+
+
+@contextmanager
+def grouped(directory: Path, dtype: torch.dtype, size: int, **options: Any) -> Iterator[ModelRunner]:
+    """The leader's runner of a group; `options` are those of `load_model`."""
+    links = [Link.pair() for _ in range(1, size)]
+    # One after the other: transformers sets torch's default dtype, for all threads, while it loads.
+    models = [load_model(directory, dtype, CPU, part=Part(rank, size), **options) for rank in range(size)]
+    threads = [
+        threading.Thread(target=follow, args=(model, BLOCK_SIZE, WEIGHTS, theirs))
+        for model, (_, theirs) in zip(models[1:], links, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    leader = Leader([own for own, _ in links])
+    try:
+        leader.wait_ready(WEIGHTS, ignore_progress)
+        pool = pool_of(models[0])
+        leader.open(models[0], pool, MOST_TOKENS)
+        yield CopyingRunner(models[0], pool, leader)
+    finally:
+        for own, _ in links:
+            own.close()
+        for thread in threads:
+            thread.join()
+        for _, theirs in links:
+            theirs.close()
+
+
+def whole(directory: Path, dtype: torch.dtype, **options: Any) -> ModelRunner:
+    """The runner of one process."""
+    model = load_model(directory, dtype, CPU, **options)
+    return CopyingRunner(model, pool_of(model))
+
+
+def pool_of(model: Model) -> KVPool:
+    """A pool in which every number that was not written shows."""
+    pool = KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS)
+    if model.stored is None:
+        pool.tensor.fill_(float("nan"))
+    else:
+        pool.tensor.fill_(0xFF)
+    return pool

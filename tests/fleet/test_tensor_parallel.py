@@ -1,0 +1,135 @@
+"""Workers whose steps several processes compute: the same streams as one process's, in any mix of layouts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient, Finished, Sampling, Stop, Tokens
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.conftest import MakeFleet
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, greedy, metric, snapshot, until
+from worker.errors import EXIT_GROUP
+
+pytestmark = pytest.mark.integration
+
+EXACT = ("--dtype", "float64", "--num-blocks", "128")
+WHOLE, SPLIT = (*EXACT, "--tensor-parallel", "1", "--threads", "1"), (*EXACT, "--tensor-parallel", "2")
+PROMPTS = [[3 + (i * step) % 89 for i in range(length)] for step, length in ((1, 70), (3, 5), (7, 41))]
+SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
+STOP = Stop(max_tokens=300, ignore_eos=True)
+
+
+def spec(run_dir: Path, *, prefill: tuple[str, ...] | None, decode: tuple[str, ...]) -> FleetSpec:
+    """A fleet of one decode worker, which computes the prompts too unless there is a prefill worker."""
+    return FleetSpec(
+        model=DEMO_MODEL,
+        prefill=0 if prefill is None else 1,
+        placement="aggregated" if prefill is None else "disaggregated",
+        extra_args={"prefill": prefill or (), "decode": decode},
+        run_dir=run_dir,
+    )
+
+
+def followers_of(pid: int) -> list[int]:
+    """The processes that a worker has forked."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def until_gone(pids: list[int]) -> None:
+    async def are_gone() -> bool:
+        return not any(map(is_alive, pids))
+
+    await until(are_gone, f"the processes {pids} are gone")
+
+
+@asynccontextmanager
+async def running(make_fleet: MakeFleet, fleet_spec: FleetSpec) -> AsyncIterator[tuple[Fleet, AsyncClient]]:
+    """A fleet and its client; afterwards, no process of its workers is left."""
+    async with make_fleet(fleet_spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+        workers = [
+            fleet.process(name) for name in fleet_spec.process_names if name[:-2] in ("prefill", "decode")
+        ]
+        followers = [pid for worker in workers for pid in followers_of(worker.pid)]
+        yield fleet, client
+    await until_gone(followers)
+
+
+async def test_every_mix_of_layouts_gives_the_same_tokens(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    mixes = {
+        "whole": (None, WHOLE),
+        "split": (None, SPLIT),
+        "split-whole": (SPLIT, WHOLE),
+        "whole-split": (WHOLE, SPLIT),
+    }
+    answers = {}
+    for name, (prefill, decode) in mixes.items():
+        async with running(make_fleet, spec(tmp_path / name, prefill=prefill, decode=decode)) as (
+            fleet,
+            client,
+        ):
+            assert len(followers_of(fleet.process("decode-0").pid)) == (decode is SPLIT)
+            answers[name] = await greedy(client, PROMPTS, 24)
+            await assert_all_is_freed(fleet, client)
+            if prefill is not None:
+                assert await metric(fleet, "decode-0", "baton_kv_handoffs_total") >= len(PROMPTS)
+    for name in mixes:
+        for answer, expected in zip(answers[name], answers["whole"], strict=True):
+            assert answer.token_ids == expected.token_ids, name
+            assert answer.logprobs == pytest.approx(expected.logprobs, rel=0, abs=1e-9), name
+
+
+@pytest.mark.parametrize("struck", ["leader", "follower"])
+async def test_a_death_in_a_group_is_a_pause(struck: str, make_fleet: MakeFleet, run_dir: Path) -> None:
+    both = FleetSpec(
+        model=DEMO_MODEL,
+        prefill=0,
+        decode=2,
+        placement="aggregated",
+        extra_args={"decode": SPLIT},
+        run_dir=run_dir,
+    )
+    async with running(make_fleet, both) as (fleet, client):
+        expected = await client.complete(PROMPTS[0], sampling=SAMPLING, stop=STOP)
+        received, worker = await _struck(fleet, client, struck)
+        assert tuple(received) == expected.choices[0].token_ids
+        await asyncio.wait_for(fleet.process(worker).wait(), 60)
+        code = fleet.process(worker).exit_code
+        assert code == (EXIT_GROUP if struck == "follower" else -signal.SIGKILL)
+        if struck == "follower":
+            log = fleet.process(worker).log_path.read_text()
+            assert "was killed by SIGKILL; this worker cannot go on without it" in log
+
+
+async def _struck(fleet: Fleet, client: AsyncClient, struck: str) -> tuple[list[int], str]:
+    """The tokens of a stream whose worker loses a process at its twentieth token, and that worker's name."""
+    received: list[int] = []
+    name = ""
+    async for event in client.generate(PROMPTS[0], sampling=SAMPLING, stop=STOP):
+        if isinstance(event, Tokens):
+            received += event.token_ids
+            if len(received) > 20 and not name:
+                name = await _busy(client)
+                pid = fleet.process(name).pid
+                os.kill(pid if struck == "leader" else followers_of(pid)[0], signal.SIGKILL)
+        elif isinstance(event, Finished):
+            assert event.usage.attempts == 2
+    return received, name
+
+
+async def _busy(client: AsyncClient) -> str:
+    [found] = [worker.worker_id for worker in (await snapshot(client)).workers if worker.running]
+    return found

@@ -1,0 +1,127 @@
+"""The processes that compute each step together with this one.
+
+They are forked before this process has a second thread or has loaded torch, and end with it in any case: the
+kernel kills them when it dies, and their sockets end when it leaves. If one of them ends first, this process
+ends at once, as a step that is under way would wait for it forever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.group.links import Link
+from worker.errors import EXIT_CRASHED, EXIT_GROUP
+
+if TYPE_CHECKING:
+    from engine.group.leader import Leader
+
+Follow = Callable[[tuple[int, int], Link], int]
+"""Runs a process as the follower (rank, size), over its link to the leader; returns its exit code."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Followers:
+    """The followers of this process, by rank from 1 on; a thread watches them."""
+
+    def __init__(self, size: int, children: dict[int, tuple[int, Link]]) -> None:
+        self._size = size
+        self._children = children
+        self._is_ending = threading.Event()
+        self._pidfds = {os.pidfd_open(pid): rank for rank, (pid, _) in children.items()}
+        threading.Thread(target=self._watch, name="followers", daemon=True).start()
+
+    def leader(self) -> Leader:
+        """Return this process's side of the group."""
+        from engine.group.leader import Leader  # noqa: PLC0415 - it needs torch, which takes seconds to load
+
+        return Leader([link for _, link in self._children.values()])
+
+    def cpu_s(self) -> float:
+        """Return the seconds that the followers have computed."""
+        return sum(map(_cpu_s, (pid for pid, _ in self._children.values())))
+
+    def end(self) -> None:
+        """End the followers, which have nothing that others could miss."""
+        self._is_ending.set()
+        for pid, _ in self._children.values():
+            os.kill(pid, signal.SIGKILL)
+        for pid, _ in self._children.values():
+            os.waitpid(pid, 0)
+
+    def _watch(self) -> None:
+        ended, _, _ = select.select(list(self._pidfds), [], [])
+        if self._is_ending.is_set():
+            return
+        rank = self._pidfds[ended[0]]
+        pid, _ = self._children[rank]
+        how = _outcome(os.waitpid(pid, 0)[1])
+        sentence = f"--tensor-parallel {self._size}: its process of rank {rank} (pid {pid}) {how}"
+        os.write(sys.stderr.fileno(), f"{sentence}; this worker cannot go on without it\n".encode())
+        os._exit(EXIT_GROUP)
+
+
+def start_followers(size: int, follow: Follow) -> Followers:
+    """Fork the followers of a group of `size` processes, in which this process is the leader.
+
+    Call it from the main thread, as the only one of this process: followers die with the thread that forks
+    them. In a follower this does not return.
+    """
+    links = [Link.pair() for _ in range(1, size)]
+    leader_pid = os.getpid()
+    children: dict[int, tuple[int, Link]] = {}
+    for rank, (own, theirs) in enumerate(links, 1):
+        pid = os.fork()
+        if pid == 0:
+            for other in links:
+                other[0].close()
+                if other[1] is not theirs:
+                    other[1].close()
+            _be_follower(leader_pid, follow, (rank, size), theirs)
+        children[rank] = (pid, own)
+    for _, theirs in links:
+        theirs.close()
+    return Followers(size, children)
+
+
+def _be_follower(leader_pid: int, follow: Follow, part: tuple[int, int], link: Link) -> None:
+    """Run this process, which was just forked, until it ends."""
+    code = EXIT_CRASHED
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != leader_pid:  # it died before the kernel was asked
+            os._exit(code)
+        # The leader decides what a signal to all of them means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with open(os.devnull, "r+b", buffering=0) as null:  # noqa: PTH123 - stdout is the leader's alone
+            os.dup2(null.fileno(), sys.stdout.fileno())
+        code = follow(part, link)
+    except BaseException:  # noqa: BLE001 - the process's top
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _outcome(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the seconds that a process has computed; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
