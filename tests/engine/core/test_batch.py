@@ -50,7 +50,7 @@ def test_blocks_grow_as_each_context_does(lengths: list[tuple[int, int]], steps:
     # The newest token at position `context - 1` has its block already.
     grown = [(context - 1 + steps) // BLOCK - (context - 1) // BLOCK for context in contexts]
     assert batch.growth(steps).tolist() == grown
-    last = batch.advance(0, steps)
+    last = batch.advance(batch.next_rows(), steps)
     assert batch.num_context_tokens == sum(contexts) + steps * len(contexts)
     assert {choice.group.handle for choice in last} == {
         handle for handle, (_, output) in enumerate(lengths) if output - 1 == steps
@@ -73,6 +73,6 @@ def test_slack_is_that_of_the_earliest_row_with_hope(paces: list[int | None], du
             due[handle] = (now if now - at > HOPELESS_GAPS * tpot_s else at) + tpot_s
     at_once.due_times.advance_steps(len(paces), times)
     now = float(times[-1])
-    together, apart = at_once.decode_load(now), singly.decode_load(now)
+    together, apart = (batch.decode_load(now, batch.next_rows()) for batch in (at_once, singly))
     assert together == apart
     assert apart.slack_s == pytest.approx(min((max(0.0, at - now) for at in due.values()), default=math.inf))
