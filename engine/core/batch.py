@@ -200,7 +200,8 @@ class Batch:
     def num_known_outputs(self) -> list[int]:
         """Return the output tokens of each row, without those in flight."""
         n = self.num_rows
-        return (self.num_outputs[:n] - self._is_pending[:n]).tolist()
+        known: list[int] = (self.num_outputs[:n] - self._is_pending[:n]).tolist()
+        return known
 
     def rows_at_block_start(self) -> list[Choice]:
         """Return the choices whose newest token begins a block."""
