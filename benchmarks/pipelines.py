@@ -32,7 +32,7 @@ from workloads.shapes import DEFAULT_CAPS
 
 STAGES = (2, 4, 8)
 LOADS = (0.9, 1.3)
-"""As shares of what the devices carry by arithmetic. Above 1, prompts always wait."""
+"""Shares of what the devices carry by arithmetic. Above 1, prompts always wait."""
 SPAN_S = 20.0
 TPOT_RATIO, TTFT_RATIO = 2.5, 25.0
 CHUNK_TOKENS = 512

@@ -36,8 +36,8 @@ class WorkerCore:
     `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool.
     Times are in seconds on one clock.
 
-    With `num_micro_batches` above 1, steps are planned while earlier ones are in flight, one for each stage
-    of a pipeline. A step computes nothing for sequences in flight, and at most an equal share of the running
+    With `num_micro_batches` above 1, for a pipeline, steps are planned while as many others less one are in
+    flight. A step computes nothing for sequences in flight, and at most an equal share of the running
     choices. Steps end in the order of their launch. The executor waits for those in flight before it lets
     `grow_rows` preempt.
     """

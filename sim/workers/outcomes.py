@@ -1,4 +1,4 @@
-"""What turns and steps do to the sequences of one simulated worker, and what routers hear of it."""
+"""The effects of turns and steps on the sequences of one simulated worker, and what routers hear of them."""
 
 from __future__ import annotations
 

@@ -24,6 +24,15 @@ from sim.workers.step_times import StepEnds
 from sim.workers.stepping import LEAST_WAIT_S
 
 
+def num_micro_batches(num_stages: int) -> int:
+    """Return how many steps are in flight at most.
+
+    One more than the stages of a pipeline: where steps are not equally long, one of them waits for its stage
+    instead of a stage for it.
+    """
+    return 1 if num_stages == 1 else num_stages + 1
+
+
 class Stages:
     """The stages of one worker, in seconds of the simulation's clock."""
 
@@ -90,6 +99,7 @@ class PipelinedSteps:
         turn: Callable[[], None],
     ) -> None:
         self._num_stages = num_stages
+        self._most_in_flight = num_micro_batches(num_stages)
         self._outcomes = outcomes
         self._core = outcomes.core
         self._clock = outcomes.clock
@@ -113,7 +123,7 @@ class PipelinedSteps:
         """True if the first stage is free and a micro-batch is left; a step in flight may bring the blocks
         that running choices are short of, before any is preempted.
         """
-        is_free = len(self._flights) < self._num_stages and self._stages.first_free_at <= self._clock.now
+        is_free = len(self._flights) < self._most_in_flight and self._stages.first_free_at <= self._clock.now
         return is_free and not (self._flights and self._core.groups.is_short_of_blocks)
 
     def times(self) -> PipelineTimes:

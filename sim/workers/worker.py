@@ -34,7 +34,7 @@ from sim.spec import SimSpec
 from sim.workers.counted_pool import CountedPool, CountedSwap
 from sim.workers.handoff import Handoffs
 from sim.workers.outcomes import Outcomes
-from sim.workers.pipeline import PipelinedSteps
+from sim.workers.pipeline import PipelinedSteps, num_micro_batches
 from sim.workers.reporter import Reporter
 from sim.workers.sequence import CountedChoice, SharedNames, SimSequence
 from sim.workers.step_record import StepRecord
@@ -77,7 +77,7 @@ class SimWorker:
             cost=cost,
             refuse=_run_all,
             new_choice=self._new_choice,
-            num_micro_batches=spec.num_stages,
+            num_micro_batches=num_micro_batches(spec.num_stages),
         )
         self._record.batch = self._core.batch
         self._reports = Reporter(
