@@ -120,7 +120,7 @@ class SimWorker:
             step_ends=ends,
             step_sizes=sizes,
             steps=tuple(self._outcomes.log or ()),
-            pipeline=self._pipeline and self._pipeline.times(),
+            pipeline=None if self._pipeline is None else self._pipeline.times(),
         )
 
     # In

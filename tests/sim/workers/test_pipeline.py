@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tests.sim.conftest import make_profile, make_trace
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
 
 
-def pipelined(policy: str, num_stages: int, **changes: object) -> SimSpec:
+def pipelined(policy: str, num_stages: int, **changes: Any) -> SimSpec:
     spec = SimSpec(
         make_profile(),
         FleetShape(0, 1),
@@ -66,7 +67,8 @@ def test_memory_that_runs_short_preempts_without_losing_anything() -> None:
 def test_a_sequence_is_in_one_micro_batch_and_each_has_its_share(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_stages, in_flight, most = 4, [], 0
+    num_stages, most = 4, 0
+    in_flight: list[Step] = []
     launch, over = WorkerCore.join, WorkerCore.mark_written
 
     def join(core: WorkerCore, step: Step) -> None:
@@ -133,7 +135,7 @@ def times(durations: Sequence[float], opens: Sequence[bool]) -> PipelineTimes:
     return stages.times([])
 
 
-def test_equal_steps_have_no_bubbles_and_of_unequal_steps_the_shorter_wait() -> None:
+def test_equal_steps_have_no_bubbles_and_unequal_steps_have_some() -> None:
     opens = [True] + 39 * [False]
     assert times(40 * [2.0], opens).bubble_share() == pytest.approx(0.0)
     # Two micro-batches in turns: the shorter one waits for the longer in both stages.
