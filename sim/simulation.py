@@ -37,7 +37,7 @@ class Simulation:
         """Play the trace until every request has ended, or its last arrival is `drain_s` ago."""
         clock, spec = self._clock, self._spec
         # A router knows no stages, only what the work of a whole worker takes.
-        cost = spec.profile.cost.per_micro_batch(spec.num_stages)
+        cost = spec.profile.cost.over_stages(spec.num_stages)
         for shell in self._shells:
             for worker in self._workers.values():
                 load = WorkerLoad(free_blocks=worker.facts.num_blocks)

@@ -157,7 +157,7 @@ class Batch:
             self._num_steps_to_an_end = num_left - num_steps
             return []
         (full,) = (self.num_outputs[rows] >= self._limits[rows]).nonzero()
-        choices = self.choices_of(rows)
+        choices = self.choices_of(rows) if full.size else []
         return [choices[place] for place in full.tolist()]
 
     def skip(self, row: int, num_tokens: int) -> None:

@@ -36,8 +36,8 @@ class WorkerCore:
     `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool.
     Times are in seconds on one clock.
 
-    With `num_micro_batches` above 1, for a pipeline, steps are planned while as many others less one are in
-    flight. A step computes nothing for sequences in flight, and at most an equal share of the running
+    A pipeline has `num_micro_batches`: a step is planned while those of the other micro-batches are in
+    flight. It computes nothing for sequences in flight, and at most an equal share of the running
     choices. Steps end in the order of their launch. The executor waits for those in flight before it lets
     `grow_rows` preempt.
     """

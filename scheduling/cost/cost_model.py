@@ -140,14 +140,14 @@ class CostModel:
         """Return the seconds that 19 of 20 such steps stay within."""
         return self.predict(shape) * self.ratio_q95
 
-    def per_micro_batch(self, num_micro_batches: int) -> CostModel:
-        """Return the cost of work that is divided among so many micro-batches in flight.
+    def over_stages(self, num_stages: int) -> CostModel:
+        """Return the cost of the work of a whole worker that has so many pipeline stages.
 
-        One step of each takes the time of one step together, since a pipeline has a stage for each.
+        As many steps, each with an equal share of the work, take the time of one step: each is in a stage.
         """
         a0, *others = self.coefficients
-        shared = tuple(coefficient / num_micro_batches for coefficient in others)
-        return replace(self, coefficients=(a0, *shared), knee_tokens=self.knee_tokens * num_micro_batches)
+        shared = tuple(coefficient / num_stages for coefficient in others)
+        return replace(self, coefficients=(a0, *shared), knee_tokens=self.knee_tokens * num_stages)
 
     def with_ratios(self, ratios: Iterable[float]) -> CostModel:
         """Return the same costs with the quantiles of some actual / predicted; wild ones are left out."""

@@ -70,14 +70,18 @@ class Outcomes:
 
     # Between two steps
 
-    def make_room(self) -> None:
-        """Find blocks for the running choices, and let in others."""
+    def make_room(self, *, is_idle: bool) -> None:
+        """Find blocks for the running choices, and let in others.
+
+        Unless the worker `is_idle`, nothing is preempted for choices that come now, since a step in flight
+        may compute for it.
+        """
         now = self.clock.now
         self.core.grow_rows(now)
         num_rows = self._batch.num_rows
         for group in self.core.start_waiting():
             self.adopt(group)
-        if self._batch.num_rows > num_rows:
+        if self._batch.num_rows > num_rows and (is_idle or not self.core.groups.is_short_of_blocks):
             self.core.grow_rows(now)
 
     def adopt(self, group: SequenceGroup) -> None:

@@ -20,6 +20,7 @@ from engine.core.step import Step
 from sim.bubbles import PipelineTimes
 from sim.workers.counted_pool import CountedSwap
 from sim.workers.outcomes import Outcomes
+from sim.workers.step_record import StepRecord
 from sim.workers.step_times import StepEnds
 from sim.workers.stepping import LEAST_WAIT_S
 
@@ -94,6 +95,7 @@ class PipelinedSteps:
         self,
         num_stages: int,
         outcomes: Outcomes,
+        record: StepRecord,
         swap: CountedSwap,
         step_ends: StepEnds,
         turn: Callable[[], None],
@@ -103,6 +105,7 @@ class PipelinedSteps:
         self._outcomes = outcomes
         self._core = outcomes.core
         self._clock = outcomes.clock
+        self._record = record
         self._swap = swap
         self._step_ends = step_ends
         self._turn = turn
@@ -120,8 +123,9 @@ class PipelinedSteps:
 
     @property
     def has_turn(self) -> bool:
-        """True if the first stage is free and a micro-batch is left; a step in flight may bring the blocks
-        that running choices are short of, before any is preempted.
+        """True if the first stage is free and a micro-batch is left.
+
+        Where running choices are short of blocks, the steps in flight are waited for before any is preempted.
         """
         is_free = len(self._flights) < self._most_in_flight and self._stages.first_free_at <= self._clock.now
         return is_free and not (self._flights and self._core.groups.is_short_of_blocks)
@@ -178,6 +182,8 @@ class PipelinedSteps:
         self._core.count_tokens(step, now, is_latest=False)
         chunk_tokens = shape.num_tokens - step.num_decodes
         self._outcomes.count_steps(flight.began, [now], step.num_decodes, chunk_tokens, flight.stage_s)
+        if step.num_decodes:
+            self._record.add([now], step.num_decodes)
         self._add_times(step, now)
         self._outcomes.end_step(step)
         self._core.groups.give_back(step.held)

@@ -65,7 +65,7 @@ class SimWorker:
         """By the handle that the core knows them by."""
         self.pool = CountedPool(facts.num_blocks, facts.block_size)
         profile, cost = spec.profile, spec.profile.cost
-        self._record = StepRecord(self.sequences)
+        self._record = StepRecord(self.sequences, serves_all=spec.num_stages == 1)
         swap = CountedSwap(facts.num_blocks, SwapSpeed(profile.block_bytes, profile.swap_bytes_per_s))
         self._core = WorkerCore(
             self.pool,
@@ -99,7 +99,9 @@ class SimWorker:
         ends = StepEnds(cost, step_times)
         self._pipeline: PipelinedSteps | None = None
         if spec.num_stages > 1:
-            self._pipeline = PipelinedSteps(spec.num_stages, self._outcomes, swap, ends, self._turn)
+            self._pipeline = PipelinedSteps(
+                spec.num_stages, self._outcomes, self._record, swap, ends, self._turn
+            )
         self._steps: Stepping = self._pipeline or SingleSteps(
             self._outcomes, self._record, swap, ends, self._turn, stretches=spec.stretch
         )
@@ -201,9 +203,9 @@ class SimWorker:
         inbox, self._inbox = self._inbox, []
         for act in inbox:
             act()
-        self._outcomes.make_room()
+        self._outcomes.make_room(is_idle=self._steps.is_idle)
         self._outcomes.take_events()
-        if self._steps.begin():
+        if self._steps.has_turn and self._steps.begin():
             return
         self._reports.idle(self._clock.now)
         if not self.sequences and self._steps.is_idle:

@@ -101,6 +101,8 @@ def test_a_lone_request_takes_as_long_as_without_stages() -> None:
 
 def test_gaps_are_those_of_each_request() -> None:
     result = run(pipelined("chunked", 2))
+    (worker,) = result.workers
+    assert worker.step_sizes.sum() == worker.decode_tokens
     gaps = times_of(result).token_gaps[:, 1]
     assert len(gaps) == sum(request.asked.output_tokens - 1 for request in result.requests)
     assert gaps.max() == pytest.approx(max(request.max_gap_s or 0.0 for request in result.requests))
