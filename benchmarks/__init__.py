@@ -2,7 +2,8 @@
 
 - `__main__`: all commands; `flags`: what their command lines share; `report`: how they report
 - `claims`: what is claimed about scheduling, in simulation; `fairness`: tenants, in simulation;
-  `autoscaling`: a day of a fleet that grows and shrinks, in simulation
+  `autoscaling`: a day of a fleet that grows and shrinks, in simulation;
+  `pipelines`: workers of several stages, in simulation
 - `fleets`: real fleets under load; `failures`: fleets whose processes die, leave or stall
 - `peers`: the frontends of others, in turns with Baton's
 - `cpu`: the engine and a fleet on a CPU, beside other engines and beside the limits of the machine

@@ -69,6 +69,12 @@ COMMANDS: dict[str, Command] = {
     "autoscaling": Command(
         "autoscaling", "a day of a fleet that grows and shrinks, beside HPAs, in simulation", has_model=False
     ),
+    "pipelines": Command(
+        "pipelines",
+        "what bubbles cost the stages of a pipeline, in simulation",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
     "fairness": Command(
         "fairness", "the share of a tenant beside one that asks for nine times as much", has_model=False
     ),

@@ -114,6 +114,11 @@ def _gaps(workers: Sequence[WorkerResult], begin: float) -> Quantiles | None:
     """Return quantiles of the gaps between decode steps; a step's gap counts once for each sequence in it."""
     gaps, weights = [], []
     for worker in workers:
+        if worker.pipeline is not None:
+            begins, gap = worker.pipeline.token_gaps[worker.pipeline.token_gaps[:, 0] >= begin].T
+            gaps.append(gap)
+            weights.append(np.ones(len(begins), dtype=np.int32))
+            continue
         gap = np.diff(worker.step_ends)
         weight = np.minimum(worker.step_sizes[1:], worker.step_sizes[:-1])
         late = worker.step_ends[:-1] >= begin

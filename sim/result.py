@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reporting.results import StepSample
+from sim.bubbles import PipelineTimes
 from workloads.trace import TraceRequest
 
 WARMUP_SHARE = 0.1
@@ -92,6 +93,8 @@ class WorkerResult:
     """When its decode steps ended, on the simulation's clock."""
     step_sizes: NDArray[np.int32]
     """Sequences in each of them."""
+    pipeline: PipelineTimes | None = None
+    """None with one stage."""
     steps: tuple[StepSample, ...] = ()
     """All steps, if the specification keeps them."""
 

@@ -36,10 +36,12 @@ class Simulation:
     def run(self) -> SimResult:
         """Play the trace until every request has ended, or its last arrival is `drain_s` ago."""
         clock, spec = self._clock, self._spec
+        # A router knows no stages, only what the work of a whole worker takes.
+        cost = spec.profile.cost.over_stages(spec.num_stages)
         for shell in self._shells:
             for worker in self._workers.values():
                 load = WorkerLoad(free_blocks=worker.facts.num_blocks)
-                shell.submit(WorkerJoined(worker.facts, load, spec.profile.cost))
+                shell.submit(WorkerJoined(worker.facts, load, cost))
         clock.at(spec.trace[0].at_s, self._arrive, 0)
         until = spec.trace[-1].at_s + spec.drain_s
         clock.run(until)
@@ -63,8 +65,8 @@ class Simulation:
                 address=f"{worker_id}:0",
                 fingerprint=profile.weights_fingerprint,
                 block_size=profile.block_size,
-                num_blocks=profile.num_blocks,
-                max_num_seqs=spec.max_num_seqs or profile.max_num_seqs,
+                num_blocks=spec.num_stages * profile.num_blocks,
+                max_num_seqs=spec.num_stages * (spec.max_num_seqs or profile.max_num_seqs),
                 token_budget=spec.token_budget or profile.token_budget,
             )
             step_times = self._step_times(worker_id, place)

@@ -95,6 +95,8 @@ class SimSpec:
     token_budget: int | None = None
     """The most tokens of a step; None: the profile's."""
     max_num_seqs: int | None = None
+    num_stages: int = 1
+    """Pipeline stages of each worker. Each is a device of the profile, with an equal share of the layers."""
     num_routers: int = 1
     queue_capacity: int = 1_000_000
     seed: int = 0
@@ -117,7 +119,7 @@ class SimSpec:
             by_name(self.policy)
         if not self.trace:
             raise ValueError("trace is empty; accepted: at least one request")
-        for name, low in (("token_budget", 1), ("max_num_seqs", 1), ("num_routers", 1)):
+        for name, low in (("token_budget", 1), ("max_num_seqs", 1), ("num_stages", 1), ("num_routers", 1)):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ValueError(f"{name} is {value}; accepted: at least {low}")

@@ -38,6 +38,8 @@ class Arm:
     token_budget: int | None = None
     placement: Placement = Placement.AGGREGATED
     fleet: str = "1d"
+    num_stages: int = 1
+    """Pipeline stages of each worker."""
 
     @property
     def name(self) -> str:
@@ -112,6 +114,7 @@ def spec_of(case: Case) -> SimSpec:
         policy=arm.policy,
         placement=arm.placement,
         token_budget=arm.token_budget,
+        num_stages=arm.num_stages,
         seed=case.seed,
         drain_s=DRAIN_S,
     )

@@ -39,7 +39,8 @@ def is_carried(played: Played, itl_ms: int) -> bool:
     return played.itl_p99_s * 1000 <= itl_ms and float(np.median(queued)) <= MOST_QUEUED_S
 
 
-def _holds(case: Case) -> bool:
+def holds(case: Case) -> bool:
+    """Return True if a case is carried under its own limit on gaps."""
     assert case.promises.itl_ms is not None
     return is_carried(play(case), case.promises.itl_ms)
 
@@ -52,7 +53,7 @@ def measure(lab: Lab) -> Section:
         guess = 0.5 * estimate(workload, itl_ms)
         for arm in ARMS:
             cases[workload, arm] = Case(arm, workload, guess, Promises(itl_ms=itl_ms))
-    return section(lab.capacities("strict_itl", cases, _holds), itl_ms, lab.settings)
+    return section(lab.capacities("strict_itl", cases, holds), itl_ms, lab.settings)
 
 
 def section(found: Mapping[Key, Sequence[float]], itl_ms: int, settings: Settings) -> Section:

@@ -30,6 +30,8 @@ and calls, turn by turn:
       finish                        what filled blocks, what ended
     take_report, load               what happened
 
+With several micro-batches the next steps are planned, begun and launched before the first is over.
+
 While decodes alone run, `num_steps_alike` steps are sure to follow each other: a simulation takes them at
 once with `decode(ends)` and `end`.
 

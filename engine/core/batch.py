@@ -12,11 +12,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.due_times import DueTimes
+from engine.core.due_times import MEAN_GAPS, DueTimes
 from engine.core.sequence import Choice
 from scheduling.step import DecodeLoad
 
 Rows = slice | NDArray[np.int64]
+"""Rows that follow each other, with both ends given, or any others."""
 
 
 class RowTable(Protocol):
@@ -42,8 +43,9 @@ class RowTable(Protocol):
 class Batch:
     """Columns over the running rows."""
 
-    def __init__(self, max_rows: int, block_size: int, rows: RowTable) -> None:
+    def __init__(self, max_rows: int, block_size: int, rows: RowTable, num_micro_batches: int = 1) -> None:
         self.max_rows = max_rows
+        self._num_micro_batches = num_micro_batches
         self.choices: list[Choice] = []
         self.num_rows = 0
         self.positions = np.zeros(max_rows, dtype=np.int64)
@@ -52,15 +54,20 @@ class Batch:
         """Tokens in flight included."""
         self._is_pending = np.zeros(max_rows, dtype=np.bool_)
         """The newest token is still in flight."""
+        self._num_launches = 0
+        self._launched = np.zeros(max_rows, dtype=np.int64)
+        """The launch that each row was in last, of all micro-batches."""
         self._limits = np.zeros(max_rows, dtype=np.int64)
         self._num_steps_to_an_end: int | None = None
         """None if rows have changed since it was found."""
-        self.due_times = DueTimes(max_rows)
+        # Steps of unequal length leave stages idle, so no gap of a pipeline borrows from later ones.
+        self.due_times = DueTimes(max_rows, MEAN_GAPS if num_micro_batches == 1 else 1.0)
         self.table = rows
         self.num_context_tokens = 0
         """Tokens that the rows' next step attends to."""
         self._columns = (
-            self.positions, self.num_outputs, self._is_pending, self._limits, *self.due_times.columns,
+            self.positions, self.num_outputs, self._is_pending, self._launched, self._limits,
+            *self.due_times.columns,
         )  # fmt: skip
         self._block_size = block_size
 
@@ -77,6 +84,7 @@ class Batch:
         self.positions[row] = position
         self.num_outputs[row] = num_outputs
         self._is_pending[row] = False
+        self._launched[row] = self._num_launches
         self._limits[row] = choice.limit
         self.num_context_tokens += position + 1
         self.due_times.set(row, group.spec.tpot_ms, group.spec.itl_ms, choice.due)
@@ -100,22 +108,57 @@ class Batch:
                 column[row] = column[last]
         choice.row = -1
 
-    def advance(self, first_row: int, num_steps: int = 1) -> list[Choice]:
-        """Count the tokens that launched steps append to each row from `first_row`, one in each step.
+    def next_rows(self) -> Rows:
+        """Return the rows of the next step: all of them, or those of the next micro-batch.
+
+        A micro-batch has rows whose newest tokens are known, at most an equal share of all rows, and those
+        first that have waited longest.
+        """
+        if self._num_micro_batches == 1:
+            return slice(0, self.num_rows)
+        (rows,) = (~self._is_pending[: self.num_rows]).nonzero()
+        share = -(-self.num_rows // self._num_micro_batches)
+        if len(rows) > share:
+            rows = rows[np.argsort(self._launched[rows], kind="stable")[:share]]
+        return rows
+
+    def no_rows(self) -> Rows:
+        """Return the rows of a step without decodes."""
+        return slice(self.num_rows, self.num_rows) if self._num_micro_batches == 1 else _NO_ROWS
+
+    def with_joined(self, rows: Rows, first_row: int) -> Rows:
+        """Return the rows of a step together with those from `first_row`, which have joined since."""
+        if isinstance(rows, slice):
+            return slice(rows.start, self.num_rows)
+        return np.concatenate((rows, np.arange(first_row, self.num_rows)))
+
+    def choices_of(self, rows: Rows) -> list[Choice]:
+        if isinstance(rows, slice):
+            return self.choices[rows]
+        return [self.choices[row] for row in rows.tolist()]
+
+    def context_of(self, rows: Rows) -> int:
+        """Return the tokens that the next step of `rows` attends to."""
+        if isinstance(rows, slice):
+            return self.num_context_tokens if rows.start < rows.stop else 0
+        return int(self.positions[rows].sum()) + len(rows)
+
+    def advance(self, rows: Rows, num_steps: int = 1) -> list[Choice]:
+        """Count the tokens that launched steps append to each of `rows`, one in each step.
 
         Return the choices that get the last one they may have.
         """
-        rows = slice(first_row, self.num_rows)
         self.positions[rows] += num_steps
         self.num_outputs[rows] += num_steps
-        self.num_context_tokens += num_steps * (self.num_rows - first_row)
+        self.num_context_tokens += num_steps * num_in(rows)
         num_left = self._num_steps_to_an_end
         self._num_steps_to_an_end = None
-        if num_left is not None and first_row == 0 and num_steps < num_left:
+        if num_left is not None and num_steps < num_left and num_in(rows) == self.num_rows:
             self._num_steps_to_an_end = num_left - num_steps
             return []
         (full,) = (self.num_outputs[rows] >= self._limits[rows]).nonzero()
-        return [self.choices[first_row + place] for place in full.tolist()]
+        choices = self.choices_of(rows) if full.size else []
+        return [choices[place] for place in full.tolist()]
 
     def skip(self, row: int, num_tokens: int) -> None:
         """Count tokens that come before the one that the next step draws for a row."""
@@ -128,6 +171,8 @@ class Batch:
     def mark_pending(self, rows: Rows) -> None:
         """Take in that the newest tokens of `rows` are in flight."""
         self._is_pending[rows] = True
+        self._num_launches += 1
+        self._launched[rows] = self._num_launches
 
     def mark_known(self, rows: Rows) -> None:
         """Take in that the newest tokens of `rows` are known."""
@@ -140,14 +185,23 @@ class Batch:
             self._num_steps_to_an_end = int(np.minimum.reduce(self._limits[:n] - self.num_outputs[:n]))
         return self._num_steps_to_an_end
 
-    def decode_load(self, at_s: float) -> DecodeLoad:
-        """Return all rows as a step rule sees them that begins at `at_s`, when what is in flight is over."""
+    def decode_load(self, at_s: float, rows: Rows) -> DecodeLoad:
+        """Return `rows` as a step rule sees them that begins at `at_s`, when what is in flight is over.
+
+        The slack is that of all rows, since those of other micro-batches wait behind this one.
+        """
         n, due = self.num_rows, self.due_times
         if not n:
             return _NOTHING
         is_pending = self._is_pending[:n]
         slack_s = due.slack_s(n, at_s, is_pending if is_pending.any() else None)
-        return DecodeLoad(n, self.num_context_tokens, slack_s, due.gap_limit_s(n))
+        return DecodeLoad(num_in(rows), self.context_of(rows), slack_s, due.gap_limit_s(n))
+
+    def num_known_outputs(self) -> list[int]:
+        """Return the output tokens of each row, without those in flight."""
+        n = self.num_rows
+        known: list[int] = (self.num_outputs[:n] - self._is_pending[:n]).tolist()
+        return known
 
     def rows_at_block_start(self) -> list[Choice]:
         """Return the choices whose newest token begins a block."""
@@ -160,4 +214,10 @@ class Batch:
         return (positions + num_steps) // size - positions // size
 
 
+def num_in(rows: Rows) -> int:
+    """Return the number of rows."""
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
 _NOTHING = DecodeLoad()
+_NO_ROWS = np.empty(0, dtype=np.int64)

@@ -45,9 +45,13 @@ def after_first_token(tpot_ms: int | None, itl_ms: int | None, first_token_s: fl
 
 
 class DueTimes:
-    """Columns over the rows of a batch. A row's line says: due at `_line` + `_gaps` · TPOT."""
+    """Columns over the rows of a batch. A row's line says: due at `_line` + `_gaps` · TPOT.
 
-    def __init__(self, max_rows: int) -> None:
+    One gap may last up to `mean_gaps` TPOTs.
+    """
+
+    def __init__(self, max_rows: int, mean_gaps: float = MEAN_GAPS) -> None:
+        self._mean_gaps = mean_gaps
         self.next_due = np.full(max_rows, math.inf)
         self._line = np.full(max_rows, math.inf)
         self._gaps = np.zeros(max_rows)
@@ -68,7 +72,7 @@ class DueTimes:
         tpot, itl = _seconds(tpot_ms), _seconds(itl_ms)
         has_pace = tpot_ms is not None
         self._tpot[row], self._itl[row] = (tpot if has_pace else 0.0), itl
-        self._gap_limit[row] = min(itl, MEAN_GAPS * tpot)
+        self._gap_limit[row] = min(itl, self._mean_gaps * tpot)
         self._hope[row] = HOPELESS_GAPS * tpot if has_pace else 0.0
         self._line[row], self._gaps[row] = (due.mean_s if has_pace else math.inf), 0
         self.next_due[row] = due.next_s

@@ -127,9 +127,12 @@ class Queues:
         for queue in (self.lacking_grammar, self.receiving, self.reading, self.arrived, self.preempted):
             queue.pop(group.key, None)
 
-    def prefill_work(self, now_s: float) -> Sequence[PrefillWork]:
-        """Return what is to be computed, by arrival."""
-        return _Work([group for group in self._prefill_order if group.num_remaining_tokens], now_s)
+    def prefill_work(self, now_s: float, *, is_pipeline: bool) -> Sequence[PrefillWork]:
+        """Return what is to be computed, by arrival; in a pipeline without prompts in flight."""
+        groups = [group for group in self._prefill_order if group.num_remaining_tokens]
+        if is_pipeline:
+            groups = [group for group in groups if not group.pending_chunks]
+        return _Work(groups, now_s)
 
     def check_integrity(self) -> None:
         """Assert that rows are promised to those that are being prefilled, and to no others."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.core.batch import Rows
 from engine.core.sequence import Choice, SequenceGroup
 from scheduling.cost.cost_model import StepShape
 from scheduling.value import value
@@ -41,13 +42,13 @@ class Step:
     num_decodes: int
     chunks: list[ChunkWork]
     shape: StepShape
+    rows: Rows
+    """The rows that get a token: its decodes, and from its launch on the choices that join with it."""
     num_recomputed: int = 0
     prefilled: list[SequenceGroup] = field(default_factory=list)
     """Groups whose prompt it completes, and whose first tokens it draws."""
     joining: list[SequenceGroup] = field(default_factory=list)
     """The same, and those that had run before a preemption."""
-    first_row: int = 0
-    """The row that the first of `choices` had."""
     choices: list[Choice] = field(default_factory=list)
     """The choice of each row that got a token."""
     positions: NDArray[np.int64] = field(default_factory=_no_rows)
@@ -56,6 +57,12 @@ class Step:
     """Choices that have left the batch at its launch, since they got the last token they may have."""
     held: list[int] = field(default_factory=list)
     """Blocks that are not needed any more and that it may still write to: given back when it is over."""
+
+    @property
+    def first_row(self) -> int:
+        """The first of its rows, which follow each other unless the worker has several micro-batches."""
+        assert isinstance(self.rows, slice), "the rows of a micro-batch do not follow each other"
+        return int(self.rows.start)
 
     @property
     def groups(self) -> set[SequenceGroup]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.admission import EngineLimits, Refuse
-from engine.core.batch import Batch, RowTable
+from engine.core.batch import Batch, Rows, RowTable, num_in
 from engine.core.commands import Command, SetCost
 from engine.core.groups import Groups, NewChoice
 from engine.core.memory.block_names import BlockNames
@@ -35,6 +35,11 @@ class WorkerCore:
     The executor's own parts are handed in: `rows` and `new_choice` for what it keeps for each row and choice,
     `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool.
     Times are in seconds on one clock.
+
+    A pipeline has `num_micro_batches`: a step is planned while those of the other micro-batches are in
+    flight. It computes nothing for sequences in flight, and at most an equal share of the running
+    choices. Steps end in the order of their launch. The executor waits for those in flight before it lets
+    `grow_rows` preempt.
     """
 
     def __init__(
@@ -50,12 +55,14 @@ class WorkerCore:
         refuse: Refuse,
         new_choice: NewChoice,
         disk: KVDisk | None = None,
+        num_micro_batches: int = 1,
     ) -> None:
         self._pool = pool
+        self._is_pipeline = num_micro_batches > 1
         self.limits = limits
         self._policy = policy
         self.cost = cost
-        self.batch = Batch(limits.max_num_seqs, pool.block_size, rows)
+        self.batch = Batch(limits.max_num_seqs, pool.block_size, rows, num_micro_batches)
         self.tables = BlockTables(pool, names, reserves_maximum=policy.reserves_maximum)
         self.groups = Groups(self.tables, self.batch, pool, swap, limits, refuse, new_choice, disk)
         self.num_steps = 0
@@ -92,8 +99,8 @@ class WorkerCore:
         """Return the next step by the policy; it begins at `begins_s`, when what is in flight is over."""
         return self._policy.plan(
             StepView(
-                self.batch.decode_load(begins_s),
-                self.groups.prefill_work(now_s),
+                self.batch.decode_load(begins_s, self.batch.next_rows()),
+                self.groups.prefill_work(now_s, is_pipeline=self._is_pipeline),
                 self.limits.token_budget,
                 self.limits.max_num_seqs,
                 self.cost,
@@ -104,14 +111,14 @@ class WorkerCore:
 
     def begin(self, plan: StepPlan) -> Step:
         """Return the step that a plan with work comes to."""
-        num_decodes, num_rows = plan.num_decodes, self.batch.num_rows
-        assert num_decodes in (0, num_rows), f"{num_decodes} of {num_rows} decodes are planned"
+        num_decodes = plan.num_decodes
+        rows = self.batch.next_rows() if num_decodes else self.batch.no_rows()
+        assert num_decodes == num_in(rows), f"{num_decodes} of {num_in(rows)} decodes are planned"
         groups = [(self.groups[chunk.key], chunk.num_tokens) for chunk in plan.chunks]
         chunks = [self._chunk(group, num_tokens) for group, num_tokens in within_rows(groups)]
-        context = self.batch.num_context_tokens if num_decodes else 0
         parts = [(chunk.begin, chunk.end - chunk.begin) for chunk in chunks]
-        shape = StepShape.of(num_decodes, context, parts)
-        return Step(num_decodes, chunks, shape, first_row=num_rows - num_decodes)
+        shape = StepShape.of(num_decodes, self.batch.context_of(rows), parts)
+        return Step(num_decodes, chunks, shape, rows)
 
     def cover(self, step: Step) -> None:
         """Find blocks for all that the chunks of a step write."""
@@ -132,7 +139,7 @@ class WorkerCore:
 
         They are counted in its shape, and have blocks: none that others are about to need.
         """
-        decodes = self.batch.decode_load(now_s)
+        decodes = self.batch.decode_load(now_s, step.rows)
         lengths = draft_lengths(offers, step.shape, decodes, self.cost, most)
         chosen = {row: self.groups.cover_draft(self.batch.choices[row], num) for row, num in lengths.items()}
         for row, num_tokens in chosen.items():
@@ -155,19 +162,20 @@ class WorkerCore:
             group.pending_chunks.append(group.num_computed_tokens)
             group.num_computed_tokens += num_tokens
         step.joining = [chunk.group for chunk in step.chunks if chunk.wants_logits]
+        num_rows = self.batch.num_rows
         for group in step.joining:
             if self.groups.finish_prefill(group):
                 step.prefilled.append(group)
             for choice in group.choices:
                 self.batch.join(choice)
-        rows = slice(step.first_row, self.batch.num_rows)
-        step.choices = self.batch.choices[rows]
-        step.positions = self.batch.positions[rows].copy()
+        step.rows = self.batch.with_joined(step.rows, num_rows)
+        step.choices = self.batch.choices_of(step.rows)
+        step.positions = self.batch.positions[step.rows].copy()
 
     def advance(self, step: Step) -> Copies:
         """Append the tokens that a launched step draws, known or not; whatever can have no more leaves."""
-        self.batch.mark_pending(slice(step.first_row, self.batch.num_rows))
-        for choice in self.batch.advance(step.first_row):
+        self.batch.mark_pending(step.rows)
+        for choice in self.batch.advance(step.rows):
             self._leave(step, choice)
         copies: Copies = []
         for group in step.joining:
@@ -200,8 +208,9 @@ class WorkerCore:
                 self.groups.report_prefilled(group)
         if not step.choices:
             return
-        rows: slice | NDArray[np.int64] = slice(step.first_row, self.batch.num_rows)
-        if not is_latest:
+        if is_latest:
+            rows: Rows = slice(step.first_row, self.batch.num_rows)
+        else:
             all_rows = np.array([choice.row for choice in step.choices])
             rows = all_rows[all_rows >= 0]
         self.batch.due_times.advance(rows, now_s)
@@ -265,7 +274,7 @@ class WorkerCore:
         if num_steps > 1:
             self.groups.pass_turns(num_steps - 1)
             self._grow_ahead(num_steps - 1)
-        last = self.batch.advance(0, num_steps)
+        last = self.batch.advance(self.batch.next_rows(), num_steps)
         for choice in last:
             self.batch.leave(choice)
         self.batch.due_times.advance_steps(self.batch.num_rows, ends)

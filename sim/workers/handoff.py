@@ -14,6 +14,7 @@ from sim.workers.sequence import SimSequence
 
 Key = tuple[int, int]
 """Router and handle."""
+Tell = Callable[[SimSequence], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class _End:
 
     sequence: SimSequence
     at: float
-    tell: Callable[[SimSequence], None]
+    tell: Tell
 
 
 class Handoffs:
@@ -35,13 +36,13 @@ class Handoffs:
         self._sources: dict[Key, _End] = {}
         self._targets: dict[Key, _End] = {}
 
-    def receive(self, target: SimSequence, accept: Callable[[SimSequence], None]) -> None:
+    def receive(self, target: SimSequence, accept: Tell) -> None:
         """A receiver has its blocks."""
         key = target.router, target.handle
         self._targets[key] = _End(target, self._clock.now, accept)
         self._join(key)
 
-    def send(self, source: SimSequence, let_go: Callable[[SimSequence], None]) -> None:
+    def send(self, source: SimSequence, let_go: Tell) -> None:
         """A source has computed all, and told the first token."""
         key = source.router, source.handle
         self._sources[key] = _End(source, self._clock.now, let_go)

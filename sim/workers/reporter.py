@@ -143,8 +143,7 @@ class Reporter:
 
     def _add_progress(self, now: float) -> None:
         batch = self._core.batch
-        num_outputs = batch.num_outputs[: batch.num_rows].tolist()
-        for choice, generated in zip(batch.choices, num_outputs, strict=True):
+        for choice, generated in zip(batch.choices, batch.num_known_outputs(), strict=True):
             sequence = self._sequences[choice.group.handle]
             if generated > sequence.reported:
                 self.news(sequence.router).add_run(sequence, generated, FinishReason.NONE)

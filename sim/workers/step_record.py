@@ -1,4 +1,4 @@
-"""When the decode steps of one simulated worker ended: all its rows got their tokens then."""
+"""When the decode steps of one simulated worker ended, and how many sequences were in each."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from sim.workers.step_times import Times
 
 
 class StepRecord:
-    """Implements `engine.core.batch.RowTable`: a sequence gets the times of its tokens when it leaves."""
+    """Implements `engine.core.batch.RowTable`.
 
-    def __init__(self, sequences: Mapping[int, SimSequence]) -> None:
+    Where each step `serves_all` rows, a sequence gets the times of its tokens when it leaves.
+    """
+
+    def __init__(self, sequences: Mapping[int, SimSequence], *, serves_all: bool) -> None:
         self._sequences = sequences
+        self._serves_all = serves_all
         self.batch: Batch | None = None
         self._num_steps = 0
         self._times = np.zeros(1024)
         self._sizes = np.zeros(1024, dtype=np.int32)
 
     def add(self, ends: Times | list[float], num_rows: int) -> None:
-        """Record decode steps of all rows, before their tokens are counted."""
+        """Record decode steps of so many rows, before their tokens are counted."""
         first, end = self._num_steps, self._num_steps + len(ends)
         while end > len(self._times):
             self._times = np.concatenate((self._times, np.zeros(len(self._times))))
@@ -44,7 +48,7 @@ class StepRecord:
         assert self.batch is not None
         left = self._sequences[choice.group.handle]
         left.generated = int(self.batch.num_outputs[choice.row])
-        if left.joined_at < self._num_steps:
+        if self._serves_all and left.joined_at < self._num_steps:
             left.add_times(self._times[left.joined_at : self._num_steps])
 
     def set_blocks(self, choice: Choice) -> None:

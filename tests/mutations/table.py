@@ -385,8 +385,8 @@ FAILURES = (
             ),
             Guard(
                 "engine/core/worker_core.py",
-                "context = self.batch.num_context_tokens if num_decodes else 0",
-                "context = 0",
+                "StepShape.of(num_decodes, self.batch.context_of(rows), parts)",
+                "StepShape.of(num_decodes, 0, parts)",
                 "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
             ),
         ),

@@ -173,6 +173,7 @@ def _twice_as_slow(cost: CostModel) -> tuple[RecordedStep, ...]:
         ({"trace": ()}, "trace"),
         ({"token_budget": 0}, "token_budget"),
         ({"num_routers": 0}, "num_routers"),
+        ({"num_stages": 0}, "num_stages"),
         ({"noise": -1.0}, "noise"),
         ({"noise": float("nan")}, "noise"),
         ({"drain_s": float("inf")}, "drain_s"),

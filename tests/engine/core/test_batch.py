@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -32,8 +33,8 @@ def sequence(handle: int, prompt: int, output: int, tpot_ms: int | None = None) 
     return choice
 
 
-def batch_of(choices: list[Choice]) -> Batch:
-    batch = Batch(8, BLOCK, NoRows())
+def batch_of(choices: list[Choice], num_micro_batches: int = 1) -> Batch:
+    batch = Batch(8, BLOCK, NoRows(), num_micro_batches)
     for choice in choices:
         batch.join(choice)
     return batch
@@ -50,7 +51,7 @@ def test_blocks_grow_as_each_context_does(lengths: list[tuple[int, int]], steps:
     # The newest token at position `context - 1` has its block already.
     grown = [(context - 1 + steps) // BLOCK - (context - 1) // BLOCK for context in contexts]
     assert batch.growth(steps).tolist() == grown
-    last = batch.advance(0, steps)
+    last = batch.advance(batch.next_rows(), steps)
     assert batch.num_context_tokens == sum(contexts) + steps * len(contexts)
     assert {choice.group.handle for choice in last} == {
         handle for handle, (_, output) in enumerate(lengths) if output - 1 == steps
@@ -73,6 +74,34 @@ def test_slack_is_that_of_the_earliest_row_with_hope(paces: list[int | None], du
             due[handle] = (now if now - at > HOPELESS_GAPS * tpot_s else at) + tpot_s
     at_once.due_times.advance_steps(len(paces), times)
     now = float(times[-1])
-    together, apart = at_once.decode_load(now), singly.decode_load(now)
+    together, apart = (batch.decode_load(now, batch.next_rows()) for batch in (at_once, singly))
     assert together == apart
     assert apart.slack_s == pytest.approx(min((max(0.0, at - now) for at in due.values()), default=math.inf))
+
+
+@given(num_rows=st.integers(1, 8), num_micro_batches=st.integers(2, 5))
+def test_micro_batches_take_turns_with_all_rows(num_rows: int, num_micro_batches: int) -> None:
+    choices = [sequence(handle, 5, 100) for handle in range(num_rows)]
+    batch, served = batch_of(choices, num_micro_batches), Counter[int]()
+    in_flight: list[list[int]] = []
+    for _ in range(6 * num_micro_batches):
+        rows = batch.next_rows()
+        assert isinstance(rows, np.ndarray)
+        assert len(rows) <= -(-num_rows // num_micro_batches)
+        assert not set(rows.tolist()) & {row for flight in in_flight for row in flight}
+        batch.mark_pending(rows)
+        in_flight.append(rows.tolist())
+        served.update(rows.tolist())
+        if len(in_flight) == num_micro_batches:
+            batch.mark_known(np.array(in_flight.pop(0), dtype=np.int64))
+    counts = [served[row] for row in range(num_rows)]
+    assert min(counts) >= 5
+    assert max(counts) - min(counts) <= 1
+
+
+def test_the_slack_of_a_micro_batch_is_that_of_all_rows() -> None:
+    batch = batch_of([sequence(0, 5, 100, 50), sequence(1, 5, 100, 300)], num_micro_batches=2)
+    load = batch.decode_load(0.01, np.array([1]))
+    assert (load.num_seqs, load.context_tokens) == (1, 6)
+    assert load.slack_s == pytest.approx(0.04)
+    assert load.gap_limit_s == pytest.approx(0.05)
