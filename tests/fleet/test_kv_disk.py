@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,16 @@ import pytest
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, Answer, assert_all_is_freed, greedy, labelled, metric, until
+from tests.fleet.driving import (
+    DEMO_MODEL,
+    Answer,
+    assert_all_is_freed,
+    greedy,
+    labelled,
+    metric,
+    snapshot,
+    until,
+)
 from tests.redis_server import redis_server
 from worker.errors import EXIT_CONFIG
 
@@ -77,6 +87,31 @@ async def test_a_prefix_that_was_pushed_out_of_memory_is_found(make_fleet: MakeF
         (again,) = await ask(fleet, [PROMPT])
         assert again.cached_prompt_tokens == await num_blocks(fleet, "decode-0", "read") * BLOCK_TOKENS > 0
         assert again.token_ids == first.token_ids
+
+
+@pytest.mark.parametrize("placement", ["aggregated", "disaggregated"])
+async def test_a_prompt_goes_to_the_worker_whose_disk_has_its_beginning(
+    make_fleet: MakeFleet, tmp_path: Path, placement: str
+) -> None:
+    role, disk = "decode" if placement == "aggregated" else "prefill", tmp_path / "disk"
+    async with make_fleet(spec_of(tmp_path / "first", disk, placement)) as fleet:
+        (first,) = await ask(fleet, [PROMPT])
+    # Of two idle workers the first is taken, unless the other one has something.
+    (disk / f"{role}-0").rename(disk / f"{role}-1")
+    two = replace(spec_of(tmp_path / "second", disk, placement), **{role: 2})
+    async with make_fleet(two) as fleet:
+        async with AsyncClient(fleet.router_addresses) as client:
+            with_disk, without = await client.quote(PROMPT), await client.quote(OTHERS[0])
+            workers = (await snapshot(client)).workers
+            on_disk = {worker.worker_id: worker.disk_blocks for worker in workers}
+        (again,) = await ask(fleet, [PROMPT])
+        read = {name: await num_blocks(fleet, name, "read") for name in (f"{role}-0", f"{role}-1")}
+    assert on_disk[f"{role}-0"] == 0
+    assert (on_disk[f"{role}-1"] or 0) >= len(PROMPT) // BLOCK_TOKENS
+    assert with_disk.promise.predicted_ttft_ms < without.promise.predicted_ttft_ms
+    assert read[f"{role}-0"] == 0
+    assert again.cached_prompt_tokens == read[f"{role}-1"] * BLOCK_TOKENS > 0
+    assert again.token_ids == first.token_ids
 
 
 async def test_damaged_files_cost_only_the_prefix(make_fleet: MakeFleet, tmp_path: Path) -> None:
