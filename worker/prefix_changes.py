@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class PrefixChanges:
-    """What the prefix directory has yet to learn of one tier; may be called from any thread.
+    """The changes of one tier that the prefix directory does not have yet; may be called from any thread.
 
     Each hash is in at most one place, so the cost of `note` and `take` depends on how much they are given or
     return, not on how many blocks there are. A dict, unlike a set, pops its entries without a walk over its

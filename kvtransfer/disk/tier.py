@@ -50,7 +50,7 @@ OnChange = Callable[[Sequence[bytes], Sequence[bytes]], None]
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """What is on a disk, and how long reads take now."""
+    """The number of blocks on a disk, and how long reads take now."""
 
     num_blocks: int
     wait_s: float

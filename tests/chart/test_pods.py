@@ -166,7 +166,7 @@ def test_workers_of_a_node_meet_in_a_folder_that_they_can_write_to() -> None:
 
 
 @pytest.mark.parametrize("storage_class", ["", "fast"])
-def test_a_kv_disk_is_a_volume_of_the_pods_own_with_room_for_its_budget(storage_class: str) -> None:
+def test_a_kv_disk_is_a_volume_with_room_for_its_budget(storage_class: str) -> None:
     sets = ["pools.decode.kvDisk.megabytes=8192", f"pools.decode.kvDisk.storageClass={storage_class}"]
     deployments = workloads(chart(LAPTOP, *sets))
     decode = deployments["decode"]

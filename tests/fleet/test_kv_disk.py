@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,11 +34,15 @@ NUM_BLOCKS = 100
 BLOCK_TOKENS = 16
 
 
-def spec_of(run_dir: Path, disk: Path | None, placement: str = "aggregated") -> FleetSpec:
+def spec_of(
+    run_dir: Path, disk: Path | None, placement: str = "aggregated", num_computing: int = 1
+) -> FleetSpec:
+    """Return a fleet in which so many workers compute prompts."""
     args = ("--dtype", "float64", "--num-blocks", str(NUM_BLOCKS))
     return FleetSpec(
         model=DEMO_MODEL,
-        prefill=1 if placement == "disaggregated" else 0,
+        prefill=num_computing if placement == "disaggregated" else 0,
+        decode=1 if placement == "disaggregated" else num_computing,
         placement=placement,
         kv_disk=disk,
         extra_args={"prefill": args, "decode": args},
@@ -98,8 +101,7 @@ async def test_a_prompt_goes_to_the_worker_whose_disk_has_its_beginning(
         (first,) = await ask(fleet, [PROMPT])
     # Of two idle workers the first is taken, unless the other one has something.
     (disk / f"{role}-0").rename(disk / f"{role}-1")
-    two = replace(spec_of(tmp_path / "second", disk, placement), **{role: 2})
-    async with make_fleet(two) as fleet:
+    async with make_fleet(spec_of(tmp_path / "second", disk, placement, num_computing=2)) as fleet:
         async with AsyncClient(fleet.router_addresses) as client:
             with_disk, without = await client.quote(PROMPT), await client.quote(OTHERS[0])
             workers = (await snapshot(client)).workers

@@ -404,7 +404,7 @@ async def test_a_long_prefix_is_looked_up_in_pieces_of_those_that_hold_it(store:
     assert await cached(store, [], hashes) == {}
 
 
-async def test_the_directory_says_what_is_in_memory_and_what_is_on_disk_behind_it(store: Store) -> None:
+async def test_the_directory_counts_blocks_on_disk_behind_memory(store: Store) -> None:
     hashes = [number.to_bytes(16) for number in range(3000)]
     await store.publish_prefix("both:1", hashes[:700], [])
     await store.publish_prefix("both:1", hashes[500:2100], [], on_disk=True)

@@ -126,7 +126,11 @@ def _computing(workers: tuple[WorkerState, ...]) -> list[Text]:
 
 def _disks(workers: tuple[WorkerState, ...]) -> list[Text]:
     """Return a line with the KV blocks on the workers' disks, if some have one."""
-    held = [f"{one.worker_id} {one.disk_blocks}" for one in _in_order(workers) if one.disk_blocks is not None]
+    held = [
+        f"{worker.worker_id} {worker.disk_blocks}"
+        for worker in _in_order(workers)
+        if worker.disk_blocks is not None
+    ]
     return [Text.assemble(("on disk   ", "dim"), "KV blocks: ", ", ".join(held))] if held else []
 
 

@@ -148,7 +148,7 @@ def test_sequences_that_begin_alike_read_once(tmp_path: Path) -> None:
     driver.assert_at_rest()
 
 
-def test_those_that_wait_for_a_read_look_again_when_it_is_cancelled(tmp_path: Path) -> None:
+def test_followers_of_a_cancelled_read_look_again(tmp_path: Path) -> None:
     driver = evicting(tmp_path, num_blocks=24)
     prompts = beginning_alike(driver)
     driver.finish(Cancel(3))
@@ -161,7 +161,7 @@ def test_those_that_wait_for_a_read_look_again_when_it_is_cancelled(tmp_path: Pa
     driver.assert_at_rest()
 
 
-def test_what_waits_for_the_read_of_another_ends_at_once_when_cancelled(tmp_path: Path) -> None:
+def test_a_cancelled_follower_of_a_read_ends_at_once(tmp_path: Path) -> None:
     driver = evicting(tmp_path, num_blocks=24)
     beginning_alike(driver)
     driver.finish(Cancel(4))
@@ -190,7 +190,7 @@ def test_after_a_read_of_others_each_reads_what_only_it_needs(tmp_path: Path) ->
 
 
 def test_a_sequence_that_goes_on_here_reads_its_output_too(tmp_path: Path) -> None:
-    """As after the death of another worker, or of this one: delivered tokens are part of its context."""
+    """Delivered tokens are part of its context, as after the death of another worker, or of this one."""
     outputs = greedy(PROMPT, 10, VOCAB)
     before = DiskDriver(tmp_path)
     before.finish(Decode(spec(1, PROMPT, 10)))

@@ -50,7 +50,7 @@ class Tier(DiskTier):
         self.pool = pool or memory_pool()
         self.counts: Counter[str] = Counter()
         self.told: set[bytes] = set()
-        """What the changes that were told come to."""
+        """The blocks that are there by the changes that were told."""
         self._guard = threading.Lock()
         super().__init__(Folder(path), most * FILE_BYTES, self.pool, identity)
 

@@ -128,7 +128,7 @@ def test_what_the_disk_has_behind_the_memory_adds_to_it() -> None:
     assert predicted_ms(core, {ONE.key: 5}, on_disk=behind) == pytest.approx(expected)
 
 
-def test_a_prompt_is_offered_to_the_worker_whose_disk_has_its_beginning() -> None:
+def test_a_prompt_is_offered_to_a_worker_that_would_read_it() -> None:
     for facts in (ONE, TWO):
         hit = {facts.key: DiskHit(8, READ_MS / 1000)}
         told = arrive(core_with(), 1, replace(ARRIVAL, prompt_token_ids=range(PROMPT), disk_hits=hit))
