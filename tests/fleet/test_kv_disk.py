@@ -107,12 +107,17 @@ async def test_a_prompt_goes_to_the_worker_whose_disk_has_its_beginning(
             workers = (await snapshot(client)).workers
             on_disk = {worker.worker_id: worker.disk_blocks for worker in workers}
         (again,) = await ask(fleet, [PROMPT])
-        read = {name: await num_blocks(fleet, name, "read") for name in (f"{role}-0", f"{role}-1")}
+        num_read = await num_blocks(fleet, f"{role}-1", "read")
+        num_drawn = {
+            name: await metric(fleet, name, "baton_output_tokens_total")
+            for name in (f"{role}-0", f"{role}-1")
+        }
     assert on_disk[f"{role}-0"] == 0
     assert (on_disk[f"{role}-1"] or 0) >= len(PROMPT) // BLOCK_TOKENS
     assert with_disk.promise.predicted_ttft_ms < without.promise.predicted_ttft_ms
-    assert read[f"{role}-0"] == 0
-    assert again.cached_prompt_tokens == read[f"{role}-1"] * BLOCK_TOKENS > 0
+    assert num_drawn[f"{role}-0"] == 0 < num_drawn[f"{role}-1"]
+    # How many are read before computing is faster depends on what else this machine does.
+    assert again.cached_prompt_tokens == num_read * BLOCK_TOKENS
     assert again.token_ids == first.token_ids
 
 
