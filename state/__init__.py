@@ -1,6 +1,7 @@
 """The fleet's shared state, and the project's only access to Redis.
 
-In reading order: `records` (what is stored), `keys`, `store` (the operations), `connection` (scripts and
+In reading order: `records` (what is stored), `keys`, `store` (the operations),
+`prefix_walk` (how far a worker has a prompt), `connection` (scripts and
 epochs), `durable` (what outlives epochs, for gateways), `access` (credentials), `errors`, and the scripts
 themselves in `lua/`.
 

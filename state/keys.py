@@ -72,6 +72,11 @@ def prefixes_of(worker_key: str) -> str:
     return f"{_PREFIX}:prefixes:{worker_key}"
 
 
+def disk_prefixes_of(worker_key: str) -> str:
+    """set: hashes of the blocks on a worker's disk."""
+    return f"{_PREFIX}:disk_prefixes:{worker_key}"
+
+
 def shares() -> list[str]:
     """zsets: active tenants by counter and by when they become idle; idle tenants by counter (shares.lua)."""
     return [f"{_PREFIX}:tenants:{part}" for part in ("counters", "expiries", "debts")]

@@ -25,6 +25,31 @@ PREFIX_TTL_MS = 30_000
 
 
 @value
+class DiskRecord:
+    """A worker's disk of KV blocks, as it is now."""
+
+    num_blocks: int
+    wait_s: float
+    """Seconds until a read that is asked for would begin."""
+    block_s: float
+    """Seconds to read a block."""
+
+    def read_s(self, num_blocks: int) -> float:
+        """Return how long a read of so many blocks is expected to take."""
+        return self.wait_s + num_blocks * self.block_s
+
+
+@value
+class Leading:
+    """Leading blocks of a prompt that a worker has."""
+
+    cached: int
+    """In memory."""
+    on_disk: int = 0
+    """Behind those on its disk."""
+
+
+@value
 class WorkerRecord:
     """A worker's announcement; it expires when the worker's heartbeat stops."""
 
@@ -41,6 +66,8 @@ class WorkerRecord:
     """A digest of what a deterministic worker computes; empty for any other."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The digests of its LoRA adapters, by name."""
+    disk: DiskRecord | None = None
+    """None without one."""
 
     @property
     def key(self) -> str:

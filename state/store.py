@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, ItemsView, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, ItemsView, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Self
@@ -21,14 +21,17 @@ from state import keys
 from state.access import UNENCRYPTED, RedisAccess
 from state.connection import Connection
 from state.errors import QueueFull
+from state.prefix_walk import PrefixWalk
 from state.records import (
     MOST_PASSED,
     PREFIX_TTL_MS,
     START_TTL_MS,
     Cancelled,
     DecodeRoom,
+    DiskRecord,
     Grant,
     Hold,
+    Leading,
     Notice,
     Nudge,
     PrefillRoom,
@@ -92,8 +95,7 @@ class Store:
     async def list_workers(self) -> list[WorkerRecord]:
         """Return every worker whose announcement has not expired, by id."""
         found = await self._run("list_workers", keys.workers(), [])
-        records = (WorkerRecord(**json.loads(text)) for text in found)
-        return sorted(records, key=lambda record: record.worker_id)
+        return sorted(map(_worker_record, found), key=lambda record: record.worker_id)
 
     async def announce_start(self, record: StartingRecord) -> None:
         """Announce a starting worker and its progress; an announcement that is not renewed expires."""
@@ -107,10 +109,10 @@ class Store:
         self, where: Sequence[str], record: WorkerRecord | StartingRecord, ttl_ms: int
     ) -> None:
         args: list[str | int] = [record.worker_id, json.dumps(asdict(record)), ttl_ms]
-        await self._run("register_worker", [*where, keys.prefixes_of(record.key)], args)
+        await self._run("register_worker", [*where, *_directories(record.key)], args)
 
     async def _withdraw(self, where: Sequence[str], worker_id: str, incarnation: str) -> None:
-        script_keys = [*where, keys.prefixes_of(f"{worker_id}:{incarnation}")]
+        script_keys = [*where, *_directories(f"{worker_id}:{incarnation}")]
         await self._run("unregister_worker", script_keys, [worker_id, incarnation])
 
     async def list_starting(self) -> list[Starting]:
@@ -301,9 +303,11 @@ class Store:
 
     # Prefix directory
 
-    async def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
-        """Publish which blocks a worker's prefix cache has gained and lost."""
-        key = keys.prefixes_of(worker_key)
+    async def publish_prefix(
+        self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes], *, on_disk: bool = False
+    ) -> None:
+        """Publish which blocks a worker's prefix cache, or its disk, has gained and lost."""
+        key = keys.disk_prefixes_of(worker_key) if on_disk else keys.prefixes_of(worker_key)
         with self._connection.client() as redis:
             async with redis.pipeline(transaction=True) as pipeline:
                 if removed:
@@ -313,33 +317,39 @@ class Store:
                 pipeline.pexpire(key, PREFIX_TTL_MS)
                 await pipeline.execute()
 
-    async def lookup_prefix(self, worker_keys: Sequence[str], hashes: Iterable[bytes]) -> dict[str, int]:
-        """Return how many leading blocks of a prompt each worker holds.
+    async def lookup_prefix(
+        self, worker_keys: Sequence[str], hashes: Iterable[bytes], with_disks: Container[str] = ()
+    ) -> dict[str, Leading]:
+        """Return how many leading blocks of a prompt each worker has; `with_disks` names those with a disk.
 
-        Looks the blocks up in pieces, each only for the workers that hold all earlier pieces: a long prompt
+        Looks the blocks up in pieces, each only for the workers that have all earlier pieces: a long prompt
         in a large fleet would block the event loop and Redis otherwise. Consumes only as many of `hashes` as
         it looks up.
         """
-        found, candidates, rest = dict.fromkeys(worker_keys, 0), list(worker_keys), iter(hashes)
+        walks = {key: PrefixWalk(has_disk=key in with_disks) for key in worker_keys}
+        candidates, rest = dict(walks), iter(hashes)
         while candidates:
             num_lookups = max(MIN_LOOKUPS_PER_WORKER, PREFIX_LOOKUPS // len(candidates))
             members = [block_hash.hex() for block_hash in islice(rest, num_lookups)]
             if not members:
                 break
-            counts = await self._leading(candidates, members)
-            for worker_key, count in zip(candidates, counts, strict=True):
-                found[worker_key] += count
-            candidates = [key for key, count in zip(candidates, counts, strict=True) if count == len(members)]
-        return found
+            await self._walk(candidates, members)
+            candidates = {key: walk for key, walk in candidates.items() if walk.goes_on}
+        return {key: walk.found for key, walk in walks.items()}
 
-    async def _leading(self, worker_keys: Sequence[str], members: list[str]) -> list[int]:
-        """Return how many of the first of these blocks each worker holds."""
+    async def _walk(self, walks: Mapping[str, PrefixWalk], members: list[str]) -> None:
+        """Look up the next blocks of some workers."""
         with self._connection.client() as redis:
             async with redis.pipeline(transaction=False) as pipeline:
-                for worker_key in worker_keys:
-                    pipeline.smismember(keys.prefixes_of(worker_key), members)
-                rows = await pipeline.execute()
-        return [next((i for i, is_held in enumerate(row) if not is_held), len(row)) for row in rows]
+                for worker_key, walk in walks.items():
+                    if walk.asks_memory:
+                        pipeline.smismember(keys.prefixes_of(worker_key), members)
+                    if walk.has_disk:
+                        pipeline.smismember(keys.disk_prefixes_of(worker_key), members)
+                rows = iter(await pipeline.execute())
+        for walk in walks.values():
+            in_memory = next(rows) if walk.asks_memory else ()
+            walk.take(in_memory, next(rows) if walk.has_disk else (), len(members))
 
     # Notices
 
@@ -364,6 +374,18 @@ class Store:
             else:
                 worker_key, decode_key, request_key = message[1].split(" ", 2)
                 yield Grant(request_key, router_id, worker_key, decode_key)
+
+
+def _directories(worker_key: str) -> list[str]:
+    """Return the keys of the prefix directory that belong to one worker."""
+    return [keys.prefixes_of(worker_key), keys.disk_prefixes_of(worker_key)]
+
+
+def _worker_record(text: str) -> WorkerRecord:
+    fields = json.loads(text)
+    if fields.get("disk") is not None:
+        fields["disk"] = DiskRecord(**fields["disk"])
+    return WorkerRecord(**fields)
 
 
 def _by_ledger(credits_held: Iterable[_Row], leases_held: Iterable[_Row]) -> ItemsView[str, list[str | int]]:

@@ -11,6 +11,7 @@ from engine.kv.kv_pool import KVPool
 from kvtransfer.disk.tier import DiskTier
 from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel, Sample
+from state.records import DiskRecord
 from worker.engine_thread import Loop
 
 MIN_LIMIT_S = 30.0
@@ -38,6 +39,11 @@ class EngineDisk:
     tier: DiskTier
     blocks: BlockManager
     """Says which blocks are cached when the worker ends."""
+
+    def describe(self) -> DiskRecord:
+        """Return what the fleet is told of the disk."""
+        state = self.tier.state()
+        return DiskRecord(state.num_blocks, state.wait_s, state.block_s)
 
     def close(self, timeout_s: float) -> None:
         """Write what is cached, as far as time allows. The loop must have ended."""

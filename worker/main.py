@@ -55,7 +55,8 @@ from worker.errors import (
 from worker.grammar_thread import GrammarThread
 from worker.handoff.build import HandoffContext, build_sides
 from worker.metrics import WorkerMetrics
-from worker.registration import Registration, announced_start
+from worker.prefix_changes import PrefixChanges
+from worker.registration import AnnouncedDisk, Registration, announced_start
 from worker.role import WorkerRole
 from worker.startup.followers import Followers
 from worker.startup.starting import Start
@@ -187,6 +188,7 @@ class _Worker:
         self._costs = Costs(estimator, self._thread.submit, self._metrics)
         self._server = WorkerServer(self._tls)
         self._probes = ProbeResponder()
+        self._announced_disk: AnnouncedDisk | None = None
         self._registration: Registration | None = None
         self._metrics_address = ""
 
@@ -250,7 +252,8 @@ class _Worker:
     def _start_engine(self) -> None:
         freeze_garbage()
         if (disk := self._engine.disk) is not None:
-            disk.tier.start(self._metrics.count_disk)
+            self._announced_disk = AnnouncedDisk(PrefixChanges(), disk.describe)
+            disk.tier.start(self._metrics.count_disk, self._announced_disk.changes.note)
             # Closed after the thread, which may still read and give up blocks.
             self._cleanup.push_async_callback(asyncio.to_thread, disk.close, DISK_CLOSE_S)
         self._cleanup.push_async_callback(self._costs.settle)
@@ -283,7 +286,7 @@ class _Worker:
         return port
 
     async def _register(self, store: Store) -> None:
-        self._registration = Registration(store, self._record, self._metrics)
+        self._registration = Registration(store, self._record, self._metrics, self._announced_disk)
         await self._registration.start()
         self._cleanup.push_async_callback(self._registration.stop)
         await self._server.set_serving(serving=True)

@@ -1,4 +1,4 @@
-"""Announces to the fleet, through Redis, that this worker lives and which prefixes it caches."""
+"""Announces to the fleet, through Redis, that this worker lives and which prefixes it has."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, replace
 
 import structlog
 
 from state.errors import StoreUnavailable
-from state.records import StartingRecord, WorkerRecord
+from state.records import DiskRecord, StartingRecord, WorkerRecord
 from state.store import Store
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
+from worker.prefix_changes import PrefixChanges
 from worker.role import WorkerRole
 from worker.startup.starting import Progress
 
@@ -26,51 +28,7 @@ PIECE = 1000
 """Blocks in one message: packing them holds the event loop for a millisecond."""
 MAX_PIECES = 20
 """Messages sent at each renewal, few enough that the next one is not late. To announce a whole pool takes a
-few renewals."""
-
-
-class PrefixChanges:
-    """Cached blocks that came or went since the prefix directory was updated.
-
-    Each hash is in at most one of three places, so the cost of `take` depends on how much it returns, not on
-    how many blocks are cached. A dict, unlike a set, pops its entries without a walk over its table.
-    """
-
-    def __init__(self) -> None:
-        self._announced: set[bytes] = set()
-        """Cached, and in the directory."""
-        self._unannounced: dict[bytes, None] = {}
-        """Cached, and not in the directory yet."""
-        self._gone: dict[bytes, None] = {}
-        """Not cached any more, and still in the directory."""
-
-    def note(self, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
-        for block_hash in added:
-            if block_hash in self._gone:
-                del self._gone[block_hash]
-                self._announced.add(block_hash)
-            elif block_hash not in self._announced:
-                self._unannounced[block_hash] = None
-        for block_hash in removed:
-            if block_hash in self._announced:
-                self._announced.remove(block_hash)
-                self._gone[block_hash] = None
-            else:
-                self._unannounced.pop(block_hash, None)
-
-    def take(self, most: int) -> tuple[list[bytes], list[bytes]]:
-        """Return (added, removed) since the last call, at most `most` of both together."""
-        removed = [self._gone.popitem()[0] for _ in range(min(most, len(self._gone)))]
-        num_added = min(most - len(removed), len(self._unannounced))
-        added = [self._unannounced.popitem()[0] for _ in range(num_added)]
-        self._announced.update(added)
-        return added, removed
-
-    def announce_all_again(self) -> None:
-        """Announce all cached blocks again: the directory may have lost everything."""
-        announced, self._announced = self._announced, set()
-        self._unannounced.update(dict.fromkeys(announced))
-        self._gone.clear()
+few renewals, and a full disk takes more."""
 
 
 @contextlib.asynccontextmanager
@@ -100,26 +58,42 @@ async def announced_start(
             await store.withdraw_start(record())
 
 
+@dataclass(frozen=True, slots=True)
+class AnnouncedDisk:
+    """A worker's disk as the fleet learns of it: its blocks, and what it holds and how fast it is now."""
+
+    changes: PrefixChanges
+    describe: Callable[[], DiskRecord]
+
+
 class Registration:
     """Renews the worker's record until stopped. An outage of Redis does not affect running sequences."""
 
-    def __init__(self, store: Store, record: WorkerRecord, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self,
+        store: Store,
+        record: WorkerRecord,
+        metrics: WorkerMetrics,
+        disk: AnnouncedDisk | None = None,
+    ) -> None:
         self.prefixes = PrefixChanges()
+        self._disk = disk
         self._store = store
         self._record = record
         self._metrics = metrics
         self._task: asyncio.Task[None] | None = None
-        store.on_new_epoch(self.prefixes.announce_all_again)
+        store.on_new_epoch(self._announce_all_again)
 
     async def start(self) -> None:
         """Join the fleet. Raises ForeignFleetError or StoreUnavailable."""
         check_fleet(self._record, await self._store.list_workers())
-        await self._store.register_worker(self._record, TTL_S)
+        await self._store.register_worker(self._described(), TTL_S)
         try:  # again: two workers that join at one moment do not see each other before they are registered
             check_fleet(self._record, await self._store.list_workers())
         except ForeignFleetError:
             await self._unregister()
             raise
+        await self._publish()  # what a disk has, so that the first prompt finds it
         self._task = asyncio.create_task(self._renew(), name="registration")
 
     async def stop(self) -> None:
@@ -147,10 +121,10 @@ class Registration:
                 if reachable:
                     log.warning("redis_lost", reason=str(error))
                 reachable = False
-                self.prefixes.announce_all_again()
+                self._announce_all_again()
             except Exception:  # the loop's top: if it ended, a healthy worker would be lost
                 self._metrics.loop_errors.labels("registration").inc()
-                self.prefixes.announce_all_again()
+                self._announce_all_again()
                 log.exception("registration_failed")
             else:
                 if not reachable:
@@ -158,12 +132,32 @@ class Registration:
                 reachable = True
 
     async def _announce(self) -> None:
-        await self._store.register_worker(self._record, TTL_S)
-        for _ in range(MAX_PIECES):
-            added, removed = self.prefixes.take(PIECE)
+        await self._store.register_worker(self._described(), TTL_S)
+        await self._publish()
+
+    async def _publish(self) -> None:
+        """Publish what changed, as far as `MAX_PIECES` go; what is in memory first."""
+        num_left = await self._publish_tier(self.prefixes, MAX_PIECES, on_disk=False)
+        if self._disk is not None:
+            await self._publish_tier(self._disk.changes, num_left, on_disk=True)
+
+    async def _publish_tier(self, changes: PrefixChanges, num_pieces: int, *, on_disk: bool) -> int:
+        """Return how many of the pieces are left."""
+        while num_pieces:
+            added, removed = changes.take(PIECE)
             if not added and not removed:
-                return
-            await self._store.publish_prefix(self._record.key, added, removed)
+                break
+            num_pieces -= 1
+            await self._store.publish_prefix(self._record.key, added, removed, on_disk=on_disk)
+        return num_pieces
+
+    def _described(self) -> WorkerRecord:
+        return self._record if self._disk is None else replace(self._record, disk=self._disk.describe())
+
+    def _announce_all_again(self) -> None:
+        self.prefixes.announce_all_again()
+        if self._disk is not None:
+            self._disk.changes.announce_all_again()
 
 
 def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:

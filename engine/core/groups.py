@@ -25,7 +25,7 @@ from engine.core.commands import (
 from engine.core.due_times import after_first_token
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.disk_reads import KVDisk, begin_read
+from engine.core.memory.disk_reads import DiskReads, KVDisk
 from engine.core.memory.forecast import WITHOUT_BLOCKS, MemoryForecast
 from engine.core.memory.moving import make_parts
 from engine.core.memory.preempter import Preempter
@@ -61,7 +61,7 @@ class Groups:
         self._batch = batch
         self._blocks = blocks
         self._new_choice = new_choice
-        self._disk = disk
+        self._disk_reads = None if disk is None else DiskReads(disk, tables)
         self._keys = itertools.count(1)
         self._admission = Admission(tables, blocks.num_blocks, limits, self._keys, refuse)
         self._forecast = MemoryForecast(blocks)
@@ -77,7 +77,7 @@ class Groups:
         """Return a group that is being prefilled."""
         return self.queues.prefilling[key]
 
-    def apply(self, command: SequenceCommand, now_s: float) -> None:
+    def apply(self, command: SequenceCommand, now_s: float, cost: CostModel) -> None:
         """Carry out one command; its effects are in the report."""
         match command:
             case Prefill(spec):
@@ -90,7 +90,7 @@ class Groups:
             case GrammarReady():
                 self._take_grammar(command)
             case KVArrived() | KVFailed() | BlocksRead():
-                self._end_copy(command, now_s)
+                self._end_copy(command, now_s, cost)
             case Release(handle):
                 self._release(handle)
             case Cancel(handle):
@@ -109,7 +109,7 @@ class Groups:
         """
         if not self.queues.has_any:
             return []
-        has_room = self._resume_preempted()
+        has_room = self._resume_preempted(cost)
         for group in list(self.queues.arrived.values()):
             if not self.queues.has_rows(group):
                 break
@@ -322,9 +322,8 @@ class Groups:
             waiting.remove(group)
             if group.receives:
                 self._begin_receive(group)
-            elif not self._begins_read(group, cost):
-                self.queues.begin_prefill(group)
-                self.publish_blocks(group)
+            else:
+                self._begin_prefill(group, cost)
 
     def _refused_head(self) -> SequenceGroup | None:
         """Return the group that rows are there for and memory has no room for, if there is one."""
@@ -344,14 +343,14 @@ class Groups:
 
     # From elsewhere
 
-    def _end_copy(self, command: KVArrived | KVFailed | BlocksRead, now_s: float) -> None:
+    def _end_copy(self, command: KVArrived | KVFailed | BlocksRead, now_s: float, cost: CostModel) -> None:
         match command:
             case KVArrived():
                 self._arrive(command, now_s)
             case KVFailed(handle, message):
                 self._give_up_copy(handle, message)
             case BlocksRead():
-                self._take_read(command)
+                self._take_read(command, cost)
 
     def _begin_receive(self, group: SequenceGroup) -> None:
         group.phase = Phase.RECEIVING
@@ -380,22 +379,46 @@ class Groups:
         if group is not None:
             self.fail(group, FailureReason.HANDOFF, message)
 
-    def _begins_read(self, group: SequenceGroup, cost: CostModel) -> bool:
-        """Return True if the group waits for blocks on a disk."""
-        reading = None if self._disk is None else begin_read(self._disk, self._tables, group, cost)
-        if reading is None:
+    def _begin_prefill(self, group: SequenceGroup, cost: CostModel) -> None:
+        """Let a group that has memory wait for a disk, if that pays, and else compute."""
+        if not self._waits_for_disk(group, cost):
+            self.queues.begin_prefill(group)
+            self.publish_blocks(group)
+
+    def _waits_for_disk(self, group: SequenceGroup, cost: CostModel) -> bool:
+        """Return True if the group waits for blocks on a disk from now on."""
+        # Reads are named by handles, so the pieces of a handle do not read.
+        if self._disk_reads is None or len(self._pieces[group.handle]) > 1:
             return False
-        group.phase = Phase.READING
+        wanted = self._disk_reads.wanted(group, cost)
+        if wanted is None:
+            return False
+        if self._disk_reads.follow(group, wanted):
+            group.phase = Phase.FOLLOWING
+        else:
+            group.phase = Phase.READING
+            self.report.reads.append(self._disk_reads.begin(group, wanted))
         self.queues.reading[group.key] = group
-        self.report.reads.append(reading)
         return True
 
-    def _take_read(self, read: BlocksRead) -> None:
-        group = self._receiver(read.handle, Phase.READING)
-        if group is None:
+    def _take_read(self, read: BlocksRead, cost: CostModel) -> None:
+        if self._undivided(read.handle) is None:
             return
+        assert self._disk_reads is not None, "only then a read begins"
+        followers = self._disk_reads.end(read.handle)
+        group = self._receiver(read.handle, Phase.READING)
+        if group is not None:
+            self._tables.accept_read(group, read.num_blocks)
+            self._leave_disk(group)
+        for follower in followers:
+            if follower.phase is Phase.FOLLOWING:
+                self._tables.extend_from_cache(follower)
+                if not self._waits_for_disk(follower, cost):
+                    self._leave_disk(follower)
+
+    def _leave_disk(self, group: SequenceGroup) -> None:
+        """Let a group go on that waits for a disk no more."""
         del self.queues.reading[group.key]
-        self._tables.accept_read(group, read.num_blocks)
         self.publish_blocks(group)
         group.phase = Phase.ARRIVED
         self.queues.arrived[group.key] = group
@@ -437,15 +460,14 @@ class Groups:
         self._room.note_return()
         self.queues.add_preempted(pieces)
 
-    def _resume_preempted(self) -> bool:
+    def _resume_preempted(self, cost: CostModel) -> bool:
         """Return True if no group is left that has to come back before others start."""
         for group in list(self.queues.preempted.values()):
             if not (self.queues.has_rows(group) and self._take_memory(group)):
                 return False
             del self.queues.preempted[group.key]
             if group.phase is not Phase.RUNNING:
-                self.queues.begin_prefill(group)
-                self.publish_blocks(group)
+                self._begin_prefill(group, cost)
             if not self._is_preempted(group.handle):
                 self.report.resumed.append(group.handle)
         return True
@@ -477,7 +499,7 @@ class Groups:
     def _release(self, handle: int) -> None:
         group = self._undivided(handle)
         if group is not None and group.goal is Goal.HAND_OVER:
-            self._end(group)
+            self._cancel(handle)  # its handoff may be given up while a read still writes to its blocks
 
     def _cancel(self, handle: int) -> None:
         for group in list(self._pieces.get(handle, ())):

@@ -9,6 +9,8 @@
 Decode and Prefill, if the prefix goes on in blocks on a disk
               WAITING → READING ─ BlocksRead → ARRIVED → PREFILLING → …
                             └ Cancel → ABANDONED ─ BlocksRead → (ended)
+              WAITING → FOLLOWING ─ BlocksRead of another → READING, FOLLOWING or ARRIVED
+              PREEMPTED → READING or FOLLOWING, as if it was new
 
     Who is to decode and gives its blocks up to others comes back before anybody new starts:
     ARRIVED, PREFILLING, RUNNING → PREEMPTED → PREFILLING          its tokens are computed again
@@ -53,6 +55,8 @@ class Phase(enum.Enum):
     RECEIVING = "receiving"
     READING = "reading"
     """From a disk."""
+    FOLLOWING = "following"
+    """Another group reads the blocks that it needs next from a disk."""
     ABANDONED = "abandoned"
     """Cancelled, but a copy may still write to the blocks."""
     ARRIVED = "arrived"

@@ -74,7 +74,7 @@ class WorkerCore:
         if isinstance(command, SetCost):
             self.cost = command.cost
         else:
-            self.groups.apply(command, now_s)
+            self.groups.apply(command, now_s, self.cost)
 
     def grow_rows(self, now_s: float) -> None:
         """Give the running choices the blocks that their next tokens need; preempt where there are none."""

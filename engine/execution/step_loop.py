@@ -13,7 +13,9 @@ from one step to the next on the device. What might go wrong in between, and why
   batch at the launch of its last step.
 * Blocks that are not needed any more are given back when the step that was launched last by then is over:
   until then it may write to them, and their next owner may fill them from outside of the stream.
-* Blocks are offered to others, and found in the prefix cache, once the step that filled them is over.
+* Blocks are offered to others, and found in the prefix cache, once the step that filled them is over. So the
+  content of a cached block that leaves the pool for a disk is there, and a block that is read into was free:
+  no step in flight writes to either of them.
 * A choice that loses its blocks to others or goes on elsewhere does so with all its tokens: the step in
   flight is waited for first. So it is before the loop waits for commands, and when a launch fails: the
   tokens of the step before are right. A step that fails on the device fails those that it computed for.
@@ -76,8 +78,7 @@ class StepLoop:
     that `takes_forced` computes tokens that a grammar forces together with the one before them; one that
     `speculates` does so with drafted tokens, and accepts those that it then draws too. Where the loop
     `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
-    `adapters` are the slots of the runner's LoRA adapters, by digest. `disk` has blocks that left the pool;
-    a loop with one does not overlap.
+    `adapters` are the slots of the runner's LoRA adapters, by digest. `disk` has blocks that left the pool.
     """
 
     def __init__(
@@ -144,7 +145,6 @@ class StepLoop:
         )
         self._postprocessor = Postprocessor(self._core, self._rows, size)
         self._overlaps = pool.device.type == "cuda" if overlaps is None else overlaps
-        assert disk is None or not self._overlaps, "a disk is read into blocks beside the steps, not in order"
         self._new_mark = new_mark or partial(StepMark, pool.device)
         self._flight: Flight | None = None
         """The step that was launched last, until it is processed."""

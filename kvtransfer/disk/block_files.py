@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
 import os
 import shutil
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 from kvtransfer.verify import checksum
@@ -61,16 +61,27 @@ class BlockFiles:
         """
         self._delete_others()
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        found: list[tuple[int, bytes]] = []
+        found: list[list[tuple[int, bytes]]] = []
         num_refused = 0
-        for entry in self._entries():
-            block_hash, status = _hash_of(entry.name), entry.stat(follow_symlinks=False)
-            if block_hash is not None and status.st_size == HEADER_BYTES + self._block_bytes:
-                found.append((status.st_mtime_ns, block_hash))
-                continue
-            num_refused += not entry.name.endswith(_UNFINISHED)
-            Path(entry.path).unlink()
-        return [block_hash for _, block_hash in sorted(found)], num_refused
+        for folder in self._folders():
+            blocks, num_wrong = self._scan_folder(folder)
+            found.append(sorted(blocks))
+            num_refused += num_wrong
+        # Merged and not sorted as a whole, which would hold the interpreter lock all the time.
+        return [block_hash for _, block_hash in heapq.merge(*found)], num_refused
+
+    def _scan_folder(self, folder: str) -> tuple[list[tuple[int, bytes]], int]:
+        """Return (time of the last use, hash) of each block, and how many files were refused."""
+        found, num_refused = [], 0
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                block_hash, status = _hash_of(entry.name), entry.stat(follow_symlinks=False)
+                if block_hash is not None and status.st_size == HEADER_BYTES + self._block_bytes:
+                    found.append((status.st_mtime_ns, block_hash))
+                    continue
+                num_refused += not entry.name.endswith(_UNFINISHED)
+                Path(entry.path).unlink()
+        return found, num_refused
 
     def write(self, block_hash: bytes, data: memoryview, used_ns: int | None = None) -> None:
         """Write a block; `used_ns` says when it was last used, by default now."""
@@ -127,12 +138,9 @@ class BlockFiles:
         for other in others:
             shutil.rmtree(other)
 
-    def _entries(self) -> Iterator[os.DirEntry[str]]:
+    def _folders(self) -> list[str]:
         with os.scandir(self.folder) as parts:
-            folders = [part.path for part in parts if part.is_dir(follow_symlinks=False)]
-        for folder in folders:
-            with os.scandir(folder) as entries:
-                yield from entries
+            return [part.path for part in parts if part.is_dir(follow_symlinks=False)]
 
 
 class _File:

@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -38,8 +39,24 @@ _ASSUMED_BYTES_PER_S = 1e9
 _ASSUMED_BYTES = 16e6
 _FORGET_S = 30.0
 
+AT_ONCE = 1000
+"""Blocks that an earlier process left are entered so many at a time: others wait for a millisecond."""
+
 Count = Callable[[str, int, int], None]
 """Takes what happened to blocks, how many, and their bytes."""
+OnChange = Callable[[Sequence[bytes], Sequence[bytes]], None]
+"""Takes hashes of blocks that have come to the disk, and of those that are gone; called on any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskState:
+    """The number of blocks on a disk, and how long reads take now."""
+
+    num_blocks: int
+    wait_s: float
+    """Until a read that is asked for would begin."""
+    block_s: float
+    """For each block."""
 
 
 class Folder:
@@ -103,6 +120,8 @@ class DiskTier:
         self._dated_ns = 0
         """The time by which files are dated, when the monotonic clock was 0."""
         self._count: Count = _ignore
+        self._on_change: OnChange = _ignore_change
+        """Called with the lock held, so that changes are told in order."""
         self._writes: queue.SimpleQueue[tuple[bytes, int | None, int | None] | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[DiskRead | None] = queue.SimpleQueue()
         # Daemons: a disk that hangs must not keep the process alive.
@@ -111,9 +130,9 @@ class DiskTier:
             for target, name in ((self._write_all, "kv-disk-write"), (self._read_all, "kv-disk-read"))
         ]
 
-    def start(self, count: Count | None = None) -> None:
+    def start(self, count: Count | None = None, on_change: OnChange | None = None) -> None:
         """Start the threads; until the files were found, nothing is kept."""
-        self._count = count or _ignore
+        self._count, self._on_change = count or _ignore, on_change or _ignore_change
         for thread in self._threads:
             thread.start()
 
@@ -135,6 +154,7 @@ class DiskTier:
     def forget(self, block_hash: bytes) -> None:
         with self._lock:
             self._index.discard(block_hash)
+            self._on_change((), (block_hash,))
             self._staged.pop(block_hash, None)
         self._writes.put((block_hash, None, None))
 
@@ -143,14 +163,22 @@ class DiskTier:
             return self._index.num_leading(hashes)
 
     def read_s(self, num_blocks: int) -> float:
+        state = self.state()
+        return state.wait_s + num_blocks * state.block_s
+
+    # On any thread
+
+    def state(self) -> DiskState:
+        """Return what is on the disk, and how long reads take now."""
         with self._lock:
             if time.monotonic() - self._read_at > _FORGET_S:
                 self._read_bytes, self._read_s = _ASSUMED_BYTES, _ASSUMED_BYTES / _ASSUMED_BYTES_PER_S
-            num_bytes = (self._num_to_read + num_blocks) * self._pool.block_bytes
+            block_s = self._pool.block_bytes * self._read_s / self._read_bytes
             since = self._block_since
             # A disk that hangs goes on to do so.
             hung_s = 0.0 if since is None else time.monotonic() - since
-            return LATENCY_S + max(hung_s, num_bytes * self._read_s / self._read_bytes)
+            wait_s = LATENCY_S + max(hung_s, self._num_to_read * block_s)
+            return DiskState(len(self._index), wait_s, block_s)
 
     # On other threads
 
@@ -230,9 +258,10 @@ class DiskTier:
         surplus = hashes[: max(0, len(hashes) - self._index.max_blocks)]
         self._delete(surplus)
         self._dated_ns = self._folder.now_ns() - time.monotonic_ns()
+        for begin in range(len(surplus), len(hashes), AT_ONCE):
+            with self._lock:
+                self._enter(hashes[begin : begin + AT_ONCE])
         with self._lock:
-            for block_hash in hashes[len(surplus) :]:
-                self._index.add(block_hash)
             self._is_open = True
             self._lock.notify_all()
         if num_refused:
@@ -241,9 +270,15 @@ class DiskTier:
             "kv_disk", folder=str(self._folder.path), blocks=len(self._index), most=self._index.max_blocks
         )
 
+    def _enter(self, hashes: Sequence[bytes]) -> None:
+        for block_hash in hashes:
+            self._index.add(block_hash)
+        self._on_change(hashes, ())
+
     def _write(self, block_hash: bytes, slot: int, used_ns: int | None) -> None:
         with self._lock:
             removed = self._index.make_room()
+            self._on_change((), removed)
         self._delete(removed)
         is_written = True
         try:
@@ -257,7 +292,7 @@ class DiskTier:
             if is_wanted:
                 del self._staged[block_hash]
             if is_wanted and is_written:
-                self._index.add(block_hash)
+                self._enter((block_hash,))
             self._free.append(slot)
             self._lock.notify_all()
         if not is_wanted:
@@ -326,3 +361,7 @@ class DiskTier:
 
 def _ignore(outcome: str, num_blocks: int, num_bytes: int) -> None:
     """Count nothing."""
+
+
+def _ignore_change(added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+    """Tell nobody."""

@@ -12,8 +12,8 @@ from router.core.capacity.fleet import Worker
 from router.core.events import DrainAsked
 from router.errors import ValidationError
 from router.links.convert_worker import load_to_pb, role_to_pb
+from router.links.discovery import Discovery
 from router.links.shell import Shell
-from router.links.worker_link import Computing
 from router.preprocess.model_facts import ModelFacts
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
@@ -85,10 +85,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 running_sessions=len(state.live),
                 redis_reachable=reachable,
             ),
-            workers=[
-                _worker_to_pb(worker, self._shell.discovery.computing(worker.facts.key))
-                for worker in state.fleet.workers.values()
-            ],
+            workers=[_worker_to_pb(worker, self._shell.discovery) for worker in state.fleet.workers.values()],
             starting=[_starting_to_pb(worker) for worker in starting],
             counters=to_pb(fleet_pb2.Counters, state.counters),
         )
@@ -104,7 +101,8 @@ def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:
     )
 
 
-def _worker_to_pb(worker: Worker, computing: Computing) -> fleet_pb2.WorkerStatus:
+def _worker_to_pb(worker: Worker, discovery: Discovery) -> fleet_pb2.WorkerStatus:
+    computing, disk = discovery.computing(worker.key), discovery.disks.get(worker.key)
     load: worker_pb2.WorkerLoad = load_to_pb(worker.load)
     load.draining = worker.draining
     return to_pb(
@@ -118,4 +116,5 @@ def _worker_to_pb(worker: Worker, computing: Computing) -> fleet_pb2.WorkerStatu
         cost_model=to_pb(worker_pb2.CostModel, worker.cost),
         dtype=computing.dtype,
         native_ops=computing.native_ops,
+        disk_blocks=None if disk is None else disk.num_blocks,
     )

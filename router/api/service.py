@@ -43,6 +43,7 @@ from router.links.shell import Shell
 from router.preprocess.conversation import Reading
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.preprocessor import Preprocessor
+from scheduling.admission.prefixes import PrefixHits
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
@@ -137,7 +138,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             max_tokens=checked.stop.max_tokens,
             slo=checked.slo,
             waited_s=self._preprocessor.tokenised_s(raw),
-            hits=checked.prefix_hits,
+            hits=PrefixHits(checked.prefix_hits, checked.disk_hits),
         )
         return quote_to_pb(quoted)
 

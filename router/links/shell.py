@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 
@@ -56,6 +56,7 @@ from router.links.ticker import Ticker
 from router.links.worker_link import WorkerLink
 from router.metrics import RouterMetrics
 from router.replay.recording import Recorder
+from scheduling.admission.prefixes import PrefixHits
 from scheduling.request import FinishReason, Slo
 from services.security.tls import FleetTls
 from state import records
@@ -145,11 +146,11 @@ class Shell:
         max_tokens: int,
         slo: Slo,
         waited_s: float,
-        hits: Mapping[str, int],
+        hits: PrefixHits,
     ) -> TellQuoted:
         """Return what a request would be promised now. Raises RouterError if sending it would.
 
-        `waited_s` is the time from its receipt to its admission; `hits` are cached prompt blocks by worker.
+        `waited_s` is the time from its receipt to its admission; `hits` are prompt blocks that workers have.
         """
         try:
             queue = await self.store.queue_status()
@@ -169,8 +170,9 @@ class Shell:
             slo=slo,
             waiting=queue.waiting,
             waiting_tokens=queue.waiting_tokens,
-            prefix_hits=hits,
+            prefix_hits=hits.cached,
             waited_s=waited_s,
+            disk_hits=hits.on_disk,
         )
         self.submit(request)
         return await quote

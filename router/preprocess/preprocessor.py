@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from output_text.output import output_rules
@@ -35,6 +35,7 @@ from router.preprocess.conversation import ChatRefused, Reading
 from router.preprocess.grammar_compiler import GrammarCompiler
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.tokenizer_pool import BYTES_PER_TOKEN, TokenizerPool
+from scheduling.admission.prefixes import NO_HITS, DiskHit, PrefixHits
 from scheduling.memory.block_hash import chain_root, each_hash
 from scheduling.request import SamplingParams, Slo, StopRules
 from state.errors import StoreUnavailable
@@ -96,6 +97,7 @@ class Preprocessor:
             )
         elif prompt.calls_grammar:
             sampling = replace(sampling, grammar=await self._calls_grammar(raw, prompt.calls_grammar))
+        hits = await self._hits(raw, adapter, token_ids)
         event = Arrived(
             listener=listener,
             tenant=raw.tenant,
@@ -112,11 +114,9 @@ class Preprocessor:
             received=await self._find_ends(received, stop, len(token_ids)),
             failed_attempts=raw.failed_attempts,
             received_prompt_logprobs=raw.received_prompt_logprobs,
-            # Cached blocks have no logits: for log-probabilities the prompt is computed again.
-            prefix_hits={}
-            if raw.prompt_logprobs is not None
-            else await self._hits(raw.tenant, adapter, token_ids),
+            prefix_hits=hits.cached,
             adapter=adapter,
+            disk_hits=hits.on_disk,
         )
         formats = prompt.formats
         return Prepared(event, Reading(formats.tools, formats.reasoning, prompt.reasoning_open))
@@ -155,7 +155,7 @@ class Preprocessor:
             max_tokens=DEFAULT_MAX_TOKENS if raw.max_tokens is None else raw.max_tokens,
             slo=slo,
             waited_s=self.tokenised_s(raw),
-            hits={},
+            hits=NO_HITS,
         )
         if quoted.refused is not None:  # baselines promise and refuse nothing
             raise quoted.refused
@@ -230,14 +230,24 @@ class Preprocessor:
             checked.append(replace(choice, finish=finish, matched=matched))
         return tuple(checked)
 
-    async def _hits(self, tenant: str, adapter: str, token_ids: Sequence[int]) -> Mapping[str, int]:
-        """Look up how many leading blocks of a prompt each worker has cached."""
-        fleet, worker_keys = self._shell.discovery.fleet, list(self._shell.core.state.fleet.workers)
+    async def _hits(self, raw: RawRequest, adapter: str, token_ids: Sequence[int]) -> PrefixHits:
+        """Look up how many leading blocks of a prompt each worker has in memory and on its disk."""
+        discovery, worker_keys = self._shell.discovery, list(self._shell.core.state.fleet.workers)
+        fleet = discovery.fleet
         if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
-            return {}
-        root = chain_root(fleet.fingerprint, cache_salt(tenant), adapter)
+            return NO_HITS
+        if raw.prompt_logprobs is not None:
+            return NO_HITS  # cached blocks have no logits: the prompt is computed again
+        root = chain_root(fleet.fingerprint, cache_salt(raw.tenant), adapter)
         hashes = each_hash(root, token_ids, fleet.block_size)
+        disks = discovery.disks
         try:
-            return await self._shell.store.lookup_prefix(worker_keys, hashes)
+            found = await self._shell.store.lookup_prefix(worker_keys, hashes, disks)
         except StoreUnavailable:
-            return {}  # the hits are only a hint; enqueueing decides whether the store is needed
+            return NO_HITS  # the hits are only a hint; enqueueing decides whether the store is needed
+        on_disk = {
+            key: DiskHit(leading.on_disk, disks[key].read_s(leading.on_disk))
+            for key, leading in found.items()
+            if leading.on_disk
+        }
+        return PrefixHits({key: leading.cached for key, leading in found.items()}, on_disk)

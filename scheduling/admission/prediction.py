@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from scheduling.admission.prefixes import HeldPrefix
 from scheduling.cost.cost_model import CostModel
 from scheduling.packing import GRAIN_TOKENS
 from scheduling.step import NO_LIMIT_S
@@ -119,9 +120,14 @@ class RequestCost:
     waited_s: float = 0.0
     """Seconds since the router received it: tokenising and waiting for it are a known part of the TTFT."""
 
-    def with_cached(self, cached_tokens: int) -> RequestCost:
+    read_s: float = 0.0
+    """The time to read cached tokens from a disk, before the others are computed."""
+
+    def with_cached(self, cached_tokens: int, read_s: float = 0.0) -> RequestCost:
         """Return the same request with this many cached prompt tokens."""
-        return self if cached_tokens == self.cached_tokens else replace(self, cached_tokens=cached_tokens)
+        if cached_tokens == self.cached_tokens and read_s == self.read_s:
+            return self
+        return replace(self, cached_tokens=cached_tokens, read_s=read_s)
 
 
 @value
@@ -290,23 +296,27 @@ def soonest(
     request: RequestCost,
     ahead_tokens: int,
     lanes: Sequence[Lane],
-    cached: Mapping[str, int],
+    held: Mapping[str, HeldPrefix],
     quickest: PrefillSpeed,
 ) -> tuple[float, float]:
     """Return the wait and the own time of the lane with the earliest first token. There must be a lane.
 
     One sum over the fleet, all bound work by all rates, would give a long prompt the waits of busy workers,
-    while another worker idles. `cached` has the prompt tokens that some lanes hold, where these are not
-    `request.cached_tokens`. No lane computes a lone prompt faster than `quickest`.
+    while another worker idles. `held` has what some lanes hold of the prompt, where that is not what the
+    request says. No lane computes a lone prompt faster than `quickest`.
     """
-    most_cached = request.with_cached(max((request.cached_tokens, *cached.values())))
+    most_cached = request.with_cached(
+        max((request.cached_tokens, *(prefix.num_tokens for prefix in held.values())))
+    )
     level, least_own_s = level_s(lanes, ahead_tokens), own_prefill_s(most_cached, quickest)
     best_wait_s = best_own_s = NO_LIMIT_S
     for lane in sorted(lanes, key=attrgetter("wait_s")):
         wait_s = max(lane.wait_s, level)
         if wait_s + least_own_s >= best_wait_s + best_own_s:
             break
-        own = request.with_cached(cached[lane.key]) if lane.key in cached else request
+        own = request
+        if (prefix := held.get(lane.key)) is not None:
+            own = request.with_cached(prefix.num_tokens, prefix.read_s)
         own_s = own_prefill_s(own, lane.speed)
         if wait_s + own_s < best_wait_s + best_own_s:
             best_wait_s, best_own_s = wait_s, own_s
@@ -339,7 +349,10 @@ def lone_step_s(cost: CostModel, context_tokens: int) -> float:
 
 
 def own_prefill_s(request: RequestCost, speed: PrefillSpeed) -> float:
-    """Return the time to compute the request's own prompt: the sum over its chunks, in closed form."""
+    """Return the time of the request's own prompt: to read what is on a disk, and to compute the rest.
+
+    Computing takes the sum over its chunks, in closed form.
+    """
     view, chunk = speed.view, speed.chunk
     a0, c1, c3, c4, c5, c6 = view.cost.coefficients
     total, done = request.prompt_tokens, min(request.cached_tokens, request.prompt_tokens - 1)
@@ -350,7 +363,7 @@ def own_prefill_s(request: RequestCost, speed: PrefillSpeed) -> float:
     own_s += c3 * ((steps - 1) * max(0.0, over + chunk) + max(0.0, over + last))
     own_s += c5 * (total * total - done * done) / 2
     own_s += c6 * (steps * done + chunk * steps * (steps - 1) / 2)
-    return max(1e-6 * steps, own_s)
+    return request.read_s + max(1e-6 * steps, own_s)
 
 
 def seq_capacity(view: DecodeView, max_seqs: int, tpot_s: float) -> int:

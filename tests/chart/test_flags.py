@@ -32,11 +32,11 @@ OF_PART = {
     "router": {"--router-id", "--processes", "--door", "--client-ca"},
     "gateway": {"--router", "--ca", "--cert", "--key", "--api-key-file", "--https-cert", "--https-key"},
     "picker": {"--gateway", "--gateway-ca", "--router", "--ca", "--cert", "--key"},
-    "worker": {"--worker-id", "--shm-dir"},
+    "worker": {"--worker-id", "--shm-dir", "--kv-disk", "--kv-disk-mb"},
 }
 """Flags that the chart writes itself."""
-LEFT_OUT = {"router": {"--record"}, "worker": {"--workers-per-host", "--kv-disk", "--kv-disk-mb"}}
-"""Flags that make no sense in a pod: a recording or a disk would end with it, and it has one worker."""
+LEFT_OUT = {"router": {"--record"}, "worker": {"--workers-per-host"}}
+"""Flags that make no sense in a pod: a recording would end with it, and it has one worker."""
 
 
 def _commands() -> Iterator[tuple[str, list[str]]]:

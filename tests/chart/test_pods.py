@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.chart.parts import LAPTOP, chart, of_kind, pod, selects, value_of, workloads
-from tools.lint_chart import OLDEST, OVERLAYS
+from tests.chart.parts import LAPTOP, arguments, chart, of_kind, pod, selects, value_of, workloads
+from tools.lint_chart import OLDEST, OVERLAYS, Refused
 
 pytestmark = pytest.mark.helm
 
@@ -163,3 +163,29 @@ def test_workers_of_a_node_meet_in_a_folder_that_they_can_write_to() -> None:
     assert prepares["volumeMounts"] == [{"name": "shared-memory", "mountPath": "/dev/shm"}]
     volume = next(volume for volume in spec["volumes"] if volume["name"] == "shared-memory")
     assert volume["hostPath"] == {"path": "/dev/shm/baton", "type": "DirectoryOrCreate"}
+
+
+@pytest.mark.parametrize("storage_class", ["", "fast"])
+def test_a_kv_disk_is_a_volume_with_room_for_its_budget(storage_class: str) -> None:
+    sets = ["pools.decode.kvDisk.megabytes=8192", f"pools.decode.kvDisk.storageClass={storage_class}"]
+    deployments = workloads(chart(LAPTOP, *sets))
+    decode = deployments["decode"]
+    path = value_of(decode, "--kv-disk")
+    assert value_of(decode, "--kv-disk-mb") == "8192"
+    (container,) = pod(decode)["containers"]
+    (name,) = [mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == path]
+    (volume,) = [volume for volume in pod(decode)["volumes"] if volume["name"] == name]
+    if storage_class:
+        claim = volume["ephemeral"]["volumeClaimTemplate"]["spec"]
+        assert claim["storageClassName"] == storage_class
+        size = claim["resources"]["requests"]["storage"]
+    else:
+        size = volume["emptyDir"]["sizeLimit"]
+    assert size == "9075Mi"
+    assert "--kv-disk" not in arguments(deployments["prefill"])
+
+
+def test_claims_for_pods_are_refused_where_kubernetes_has_none() -> None:
+    sets = ("pools.decode.kvDisk.megabytes=100", "pools.decode.kvDisk.storageClass=fast")
+    with pytest.raises(Refused, match=r"pools\.decode\.kvDisk\.storageClass is set, but Kubernetes"):
+        chart(LAPTOP, *sets, kubernetes=OLDEST)

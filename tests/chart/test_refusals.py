@@ -49,6 +49,14 @@ CASES = {
         "pools.decode.flags.transport=shm",
         "sharedMemory.hostPath=",
     ],
+    "pools.decode.kvDisk is set, but pools.decode.gpu.count is 1": [
+        "pools.decode.kvDisk.megabytes=100",
+        "pools.decode.gpu.count=1",
+    ],
+    "pools.decode.kvDisk is set, but its workers are timed": [
+        "pools.decode.kvDisk.megabytes=100",
+        "fleet.flags.timed=h200-llama-3.1-8b",
+    ],
     "pools.decode.flags.transport is cuda_ipc": ["pools.decode.flags.transport=cuda_ipc"],
     "pools.decode.flags.kv-memory-mb is 2048, but pools.decode.resources.limits.memory is 2Gi": [
         "pools.decode.flags.kv-memory-mb=2048"

@@ -12,7 +12,16 @@ import pytest
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, Answer, assert_all_is_freed, greedy, labelled, metric, until
+from tests.fleet.driving import (
+    DEMO_MODEL,
+    Answer,
+    assert_all_is_freed,
+    greedy,
+    labelled,
+    metric,
+    snapshot,
+    until,
+)
 from tests.redis_server import redis_server
 from worker.errors import EXIT_CONFIG
 
@@ -25,11 +34,15 @@ NUM_BLOCKS = 100
 BLOCK_TOKENS = 16
 
 
-def spec_of(run_dir: Path, disk: Path | None, placement: str = "aggregated") -> FleetSpec:
+def spec_of(
+    run_dir: Path, disk: Path | None, placement: str = "aggregated", num_computing: int = 1
+) -> FleetSpec:
+    """Return a fleet in which so many workers compute prompts."""
     args = ("--dtype", "float64", "--num-blocks", str(NUM_BLOCKS))
     return FleetSpec(
         model=DEMO_MODEL,
-        prefill=1 if placement == "disaggregated" else 0,
+        prefill=num_computing if placement == "disaggregated" else 0,
+        decode=1 if placement == "disaggregated" else num_computing,
         placement=placement,
         kv_disk=disk,
         extra_args={"prefill": args, "decode": args},
@@ -77,6 +90,35 @@ async def test_a_prefix_that_was_pushed_out_of_memory_is_found(make_fleet: MakeF
         (again,) = await ask(fleet, [PROMPT])
         assert again.cached_prompt_tokens == await num_blocks(fleet, "decode-0", "read") * BLOCK_TOKENS > 0
         assert again.token_ids == first.token_ids
+
+
+@pytest.mark.parametrize("placement", ["aggregated", "disaggregated"])
+async def test_a_prompt_goes_to_the_worker_whose_disk_has_its_beginning(
+    make_fleet: MakeFleet, tmp_path: Path, placement: str
+) -> None:
+    role, disk = "decode" if placement == "aggregated" else "prefill", tmp_path / "disk"
+    async with make_fleet(spec_of(tmp_path / "first", disk, placement)) as fleet:
+        (first,) = await ask(fleet, [PROMPT])
+    # Of two idle workers the first is taken, unless the other one has something.
+    (disk / f"{role}-0").rename(disk / f"{role}-1")
+    async with make_fleet(spec_of(tmp_path / "second", disk, placement, num_computing=2)) as fleet:
+        async with AsyncClient(fleet.router_addresses) as client:
+            with_disk, without = await client.quote(PROMPT), await client.quote(OTHERS[0])
+            workers = (await snapshot(client)).workers
+            on_disk = {worker.worker_id: worker.disk_blocks for worker in workers}
+        (again,) = await ask(fleet, [PROMPT])
+        num_read = await num_blocks(fleet, f"{role}-1", "read")
+        num_drawn = {
+            name: await metric(fleet, name, "baton_output_tokens_total")
+            for name in (f"{role}-0", f"{role}-1")
+        }
+    assert on_disk[f"{role}-0"] == 0
+    assert (on_disk[f"{role}-1"] or 0) >= len(PROMPT) // BLOCK_TOKENS
+    assert with_disk.promise.predicted_ttft_ms < without.promise.predicted_ttft_ms
+    assert num_drawn[f"{role}-0"] == 0 < num_drawn[f"{role}-1"]
+    # How many are read before computing is faster depends on what else this machine does.
+    assert again.cached_prompt_tokens == num_read * BLOCK_TOKENS
+    assert again.token_ids == first.token_ids
 
 
 async def test_damaged_files_cost_only_the_prefix(make_fleet: MakeFleet, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ class Converter:
     def schema(self) -> Schema:
         """Return the old schema with all changes made, to be compared with today's."""
         types = {self._class(name): self._fields(name) for name in self._old.types}
+        for owner, part in self._changes.added:
+            self._add_classes(self._current.types.get(owner, {}).get(part, "new"), types)
         enums = {
             self._class(name): sorted((self._value(name, value) for value in values), key=str)
             for name, values in self._old.enums.items()
@@ -130,6 +132,16 @@ class Converter:
         if isinstance(kind, list):
             return [kind[0], *(self._kind(part) for part in kind[1:])]
         return self._class(kind)
+
+    def _add_classes(self, kind: Kind, types: dict[str, dict[str, Kind]]) -> None:
+        """Enter today's classes that an added field is the first to hold."""
+        if isinstance(kind, list):
+            for part in kind[1:]:
+                self._add_classes(part, types)
+        elif kind in self._current.types and kind not in types:
+            types[kind] = self._current.types[kind]
+            for part in types[kind].values():
+                self._add_classes(part, types)
 
     def _value(self, enum: str, value: Any) -> Any:
         return self._changes.values.get((enum, stored.to_text(value)), value)

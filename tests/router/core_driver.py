@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from router.core.actions import Action, AskGrants, SendDecode, Settle
@@ -21,13 +20,13 @@ from router.core.events import (
 )
 from router.core.state import CoreConfig
 from scheduling.admission.prediction import QueueAhead, RequestCost
+from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.policies import by_name
 from scheduling.request import SamplingParams, Slo, StopRules
 from state.records import Settled
 
-NO_HITS: Mapping[str, int] = {}
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 ONE, TWO = (WorkerFacts(f"d{i}", "1", "decode", f"d{i}:1", "fp", 4, 64, 8, 64) for i in (1, 2))
 ARRIVAL = Arrived(
@@ -66,7 +65,7 @@ def judged(
     slo: Slo,
     ahead: QueueAhead,
     now: float,
-    hits: Mapping[str, int] = NO_HITS,
+    hits: PrefixHits = NO_HITS,
 ) -> Judgement:
     """Return the judgement that a quote of this request is made on."""
     core.state.now = now

@@ -12,14 +12,17 @@ from scheduling.admission.shares import Standing
 from state.errors import QueueFull
 from state.records import (
     DecodeRoom,
+    DiskRecord,
     Grant,
     Hold,
+    Leading,
     Nudge,
     PrefillRoom,
     QueueEntry,
     QueueStatus,
     Settled,
     Settlement,
+    WorkerRecord,
 )
 from state.store import Store
 from tests.patience import PATIENCE_S
@@ -375,13 +378,19 @@ async def test_what_is_renewed_does_not_expire(either: AnyStore) -> None:
     assert await either.credits("p:1") == {"kept": 1}
 
 
+async def cached(store: Store, worker_keys: list[str], hashes: list[bytes]) -> dict[str, int]:
+    found = await store.lookup_prefix(worker_keys, hashes)
+    assert not any(leading.on_disk for leading in found.values())
+    return {key: leading.cached for key, leading in found.items()}
+
+
 async def test_the_prefix_directory_counts_leading_blocks(store: Store) -> None:
     hashes = [bytes([i]) * 16 for i in range(4)]
     await store.publish_prefix("a:1", hashes, [])
     await store.publish_prefix("b:1", [hashes[0], hashes[2]], [])
-    assert await store.lookup_prefix(["a:1", "b:1", "c:1"], hashes) == {"a:1": 4, "b:1": 1, "c:1": 0}
+    assert await cached(store, ["a:1", "b:1", "c:1"], hashes) == {"a:1": 4, "b:1": 1, "c:1": 0}
     await store.publish_prefix("a:1", [], [hashes[1]])
-    assert await store.lookup_prefix(["a:1"], hashes) == {"a:1": 1}
+    assert await cached(store, ["a:1"], hashes) == {"a:1": 1}
 
 
 async def test_a_long_prefix_is_looked_up_in_pieces_of_those_that_hold_it(store: Store) -> None:
@@ -390,9 +399,40 @@ async def test_a_long_prefix_is_looked_up_in_pieces_of_those_that_hold_it(store:
     for worker_key, count in held.items():
         await store.publish_prefix(worker_key, hashes[:count], [])
     await store.publish_prefix("few:1", hashes[5:], [])
-    assert await store.lookup_prefix(list(held), hashes) == held
-    assert await store.lookup_prefix(list(held), []) == dict.fromkeys(held, 0)
-    assert await store.lookup_prefix([], hashes) == {}
+    assert await cached(store, list(held), hashes) == held
+    assert await cached(store, list(held), []) == dict.fromkeys(held, 0)
+    assert await cached(store, [], hashes) == {}
+
+
+async def test_the_directory_counts_blocks_on_disk_behind_memory(store: Store) -> None:
+    hashes = [number.to_bytes(16) for number in range(3000)]
+    await store.publish_prefix("both:1", hashes[:700], [])
+    await store.publish_prefix("both:1", hashes[500:2100], [], on_disk=True)
+    await store.publish_prefix("disk:1", hashes[:2900], [], on_disk=True)
+    await store.publish_prefix("gap:1", hashes[:3], [])
+    await store.publish_prefix("gap:1", hashes[4:], [], on_disk=True)
+    workers = ["both:1", "disk:1", "gap:1", "none:1"]
+    assert await store.lookup_prefix(workers, hashes, {"both:1", "disk:1", "gap:1"}) == {
+        "both:1": Leading(700, 1400),
+        "disk:1": Leading(0, 2900),
+        "gap:1": Leading(3),
+        "none:1": Leading(0),
+    }
+    # A worker that announces no disk is not asked for it.
+    assert await cached(store, workers, hashes) == {"both:1": 700, "disk:1": 0, "gap:1": 3, "none:1": 0}
+    await store.publish_prefix("disk:1", [], hashes[1:2], on_disk=True)
+    assert await store.lookup_prefix(["disk:1"], hashes, {"disk:1"}) == {"disk:1": Leading(0, 1)}
+
+
+async def test_a_worker_is_announced_with_its_disk(store: Store) -> None:
+    record = WorkerRecord("d", "1", "decode", "h:1", "fp", "m", 16, 10, disk=DiskRecord(5, 0.25, 0.5))
+    await store.register_worker(record, 30)
+    await store.publish_prefix(record.key, [b"x"], [], on_disk=True)
+    assert await store.list_workers() == [record]
+    assert record.disk is not None
+    assert record.disk.read_s(3) == 1.75
+    await store.unregister_worker("d", "1")
+    assert await store.lookup_prefix([record.key], [b"x"], {record.key}) == {record.key: Leading(0)}
 
 
 async def test_a_tenant_ahead_of_the_others_is_over_its_share(either: AnyStore) -> None:

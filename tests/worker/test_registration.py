@@ -2,61 +2,20 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import redis.asyncio
-from hypothesis import given
-from hypothesis import strategies as st
 
-from state.records import WorkerRecord
+from state.records import DiskRecord, Leading, WorkerRecord
 from state.store import Store
-from tests.growth import MOST_GROWTH, growth
 from worker import registration
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
-from worker.registration import PrefixChanges, Registration
+from worker.prefix_changes import PrefixChanges
+from worker.registration import AnnouncedDisk, Registration
 
 OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
-hashes = st.integers(0, 4).map(lambda number: bytes([number]))
-news = st.lists(
-    st.tuples(
-        st.lists(hashes, max_size=3), st.lists(hashes, max_size=3), st.sampled_from(["", "take", "lose"])
-    ),
-    max_size=12,
-)
-
-
-@given(news)
-def test_the_directory_ends_up_with_what_is_held(steps: list[tuple[list[bytes], list[bytes], str]]) -> None:
-    told = PrefixChanges()
-    held: set[bytes] = set()
-    directory: set[bytes] = set()
-    for added, removed, what in steps:
-        gone = [block_hash for block_hash in removed if block_hash not in added]
-        told.note(added, gone)
-        held = (held | set(added)) - set(gone)
-        if what == "lose":
-            directory.clear()
-            told.announce_all_again()
-        elif what == "take":
-            now, no_more = told.take(1000)
-            assert not set(now) & directory, "told twice"
-            directory = (directory | set(now)) - set(no_more)
-            assert directory == held
-    now, no_more = told.take(1000)
-    assert (directory | set(now)) - set(no_more) == held
-
-
-def test_a_renewal_costs_what_changed_and_not_what_is_cached() -> None:
-    def prepare(num_cached: int) -> Callable[[], object]:
-        told = PrefixChanges()
-        told.note(_hashes(0, num_cached), [])
-        told.take(num_cached)
-        told.note(_hashes(num_cached, num_cached + 200), _hashes(0, 200))
-        return lambda: told.take(1000)
-
-    assert growth(prepare) < MOST_GROWTH
 
 
 def _hashes(first: int, end: int) -> list[bytes]:
@@ -69,9 +28,11 @@ async def test_an_emptied_redis_is_told_of_a_large_pool_in_pieces(
     told: list[int] = []
     publish = store.publish_prefix
 
-    async def publish_counted(worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+    async def publish_counted(
+        worker_key: str, added: Sequence[bytes], removed: Sequence[bytes], *, on_disk: bool
+    ) -> None:
         told.append(len(added) + len(removed))
-        await publish(worker_key, added, removed)
+        await publish(worker_key, added, removed, on_disk=on_disk)
 
     registered = Registration(store, OWN, WorkerMetrics())
     await registered.start()
@@ -88,8 +49,48 @@ async def test_an_emptied_redis_is_told_of_a_large_pool_in_pieces(
     assert sum(told) == len(held), "told twice"
 
 
+async def test_what_a_disk_has_is_announced_before_the_worker_is_ready(store: Store) -> None:
+    disk = AnnouncedDisk(PrefixChanges(), lambda: DiskRecord(2, 0.002, 0.001))
+    disk.changes.note([b"a" * 16, b"b" * 16], [])
+    registered = Registration(store, OWN, WorkerMetrics(), disk)
+    await registered.start()
+    found = await store.lookup_prefix([OWN.key], [b"a" * 16, b"b" * 16], {OWN.key})
+    assert found == {OWN.key: Leading(0, 2)}
+    assert [record.disk for record in await store.list_workers()] == [DiskRecord(2, 0.002, 0.001)]
+    disk.changes.note([], [b"a" * 16])
+    while (await store.lookup_prefix([OWN.key], [b"a" * 16], {OWN.key}))[OWN.key].on_disk:
+        await asyncio.sleep(0.01)
+    await registered.stop()
+
+
+async def test_a_full_disk_is_announced_in_pieces_behind_what_is_in_memory(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, bool]] = []
+    publish = store.publish_prefix
+
+    async def publish_counted(
+        worker_key: str, added: Sequence[bytes], removed: Sequence[bytes], *, on_disk: bool
+    ) -> None:
+        told.append((len(added), on_disk))
+        await publish(worker_key, added, removed, on_disk=on_disk)
+
+    monkeypatch.setattr(store, "publish_prefix", publish_counted)
+    disk = AnnouncedDisk(PrefixChanges(), lambda: DiskRecord(30_000, 0.002, 0.001))
+    disk.changes.note(_hashes(0, 30_000), [])
+    registered = Registration(store, OWN, WorkerMetrics(), disk)
+    registered.prefixes.note(_hashes(0, 5_000), [])
+    await registered.start()
+    assert told == [(registration.PIECE, False)] * 5 + [(registration.PIECE, True)] * 15
+    held = _hashes(0, 30_000)
+    while (await store.lookup_prefix([OWN.key], held, {OWN.key}))[OWN.key] != Leading(5_000, 25_000):
+        await asyncio.sleep(0.01)
+    assert sum(num for num, on_disk in told if on_disk) == 30_000
+    await registered.stop()
+
+
 async def _until_known(store: Store, held: list[bytes]) -> None:
-    while (await store.lookup_prefix([OWN.key], held))[OWN.key] < len(held):
+    while (await store.lookup_prefix([OWN.key], held))[OWN.key].cached < len(held):
         await asyncio.sleep(0.01)
 
 
@@ -108,7 +109,7 @@ async def test_a_worker_is_announced_with_its_prefixes_until_it_stops(store: Sto
     await registered.start()
     assert await store.list_workers() == [OWN]
     registered.prefixes.note([b"a" * 16, b"b" * 16], [])
-    while (await store.lookup_prefix([OWN.key], [b"a" * 16, b"b" * 16]))[OWN.key] < 2:
+    while (await store.lookup_prefix([OWN.key], [b"a" * 16, b"b" * 16]))[OWN.key].cached < 2:
         pass
     await registered.stop()
     assert await store.list_workers() == []

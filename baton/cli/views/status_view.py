@@ -35,6 +35,7 @@ def render(facts: FleetFacts, snapshot: FleetSnapshot, gateways: Sequence[str] =
         *(_starting(worker) for worker in snapshot.starting),
         Text(),
         *_computing(snapshot.workers),
+        *_disks(snapshot.workers),
         _queue(snapshot.queue),
         _counters(snapshot.counters),
         _promises(snapshot.counters),
@@ -121,6 +122,16 @@ def _computing(workers: tuple[WorkerState, ...]) -> list[Text]:
         Text.assemble(("computes  ", "dim"), way, f": {', '.join(names)}" if len(ways) > 1 else "")
         for way, names in ways.items()
     ]
+
+
+def _disks(workers: tuple[WorkerState, ...]) -> list[Text]:
+    """Return a line with the KV blocks on the workers' disks, if some have one."""
+    held = [
+        f"{worker.worker_id} {worker.disk_blocks}"
+        for worker in _in_order(workers)
+        if worker.disk_blocks is not None
+    ]
+    return [Text.assemble(("on disk   ", "dim"), "KV blocks: ", ", ".join(held))] if held else []
 
 
 def _starting(worker: StartingState) -> Text:

@@ -43,7 +43,7 @@ class QueueStatus(_message.Message):
     def __init__(self, waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., capacity: _Optional[int] = ..., running_sessions: _Optional[int] = ..., redis_reachable: bool = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "address", "role", "connected", "load", "num_blocks", "leased_blocks", "step_seconds", "cost_model", "dtype", "native_ops")
+    __slots__ = ("worker_id", "incarnation", "address", "role", "connected", "load", "num_blocks", "leased_blocks", "step_seconds", "cost_model", "dtype", "native_ops", "disk_blocks")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class WorkerStatus(_message.Message):
     COST_MODEL_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     NATIVE_OPS_FIELD_NUMBER: _ClassVar[int]
+    DISK_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: str
     address: str
@@ -68,7 +69,8 @@ class WorkerStatus(_message.Message):
     cost_model: _worker_pb2.CostModel
     dtype: str
     native_ops: bool
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., connected: bool = ..., load: _Optional[_Union[_worker_pb2.WorkerLoad, _Mapping]] = ..., num_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., step_seconds: _Optional[float] = ..., cost_model: _Optional[_Union[_worker_pb2.CostModel, _Mapping]] = ..., dtype: _Optional[str] = ..., native_ops: bool = ...) -> None: ...
+    disk_blocks: int
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., connected: bool = ..., load: _Optional[_Union[_worker_pb2.WorkerLoad, _Mapping]] = ..., num_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., step_seconds: _Optional[float] = ..., cost_model: _Optional[_Union[_worker_pb2.CostModel, _Mapping]] = ..., dtype: _Optional[str] = ..., native_ops: bool = ..., disk_blocks: _Optional[int] = ...) -> None: ...
 
 class StartingWorker(_message.Message):
     __slots__ = ("worker_id", "role", "phase", "done", "total", "silent_s")

@@ -12,15 +12,14 @@ for nothing, or prefers late tokens to a refusal, is put behind.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from router.core.actions import ChargeTenant, Dequeue, Reject, RequestRefused, TellQueued, TellQuoted
 from router.core.admission.judge import (
     Judged,
     Judgement,
-    cached_everywhere,
     check_slo,
     class_wait_s,
+    held_everywhere,
     judge_newcomer,
     learn_length,
     served_at,
@@ -45,6 +44,7 @@ from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
 from scheduling.admission.admission import Verdict, aim_of, rather_late, retry_after_s
 from scheduling.admission.backlog import due_at
 from scheduling.admission.prediction import QueueAhead, RequestCost
+from scheduling.admission.prefixes import PrefixHits
 from scheduling.admission.shares import BAND_S, Standing, allowed_lead, virtual_tokens
 from scheduling.memory.reservation import blocks_needed
 from scheduling.request import Slo
@@ -156,12 +156,14 @@ def admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: fl
 
 def _request(state: RouterState, group: Group, ahead: QueueAhead) -> Judged:
     session = group.session
+    held = held_everywhere(state, session.prefix_hits)
     cost = RequestCost(
         prompt_tokens=group.work_tokens,
-        cached_tokens=cached_everywhere(state, session.prefix_hits),
+        cached_tokens=held.num_tokens,
         blocks=group.blocks,
         num_seqs=group.num_seqs,
         waited_s=state.now - session.timeline.received_at,
+        read_s=held.read_s,
     )
     return Judged(cost, session.slo, group.due_at, ahead, session.prefix_hits)
 
@@ -269,7 +271,8 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
     blocks = blocks_needed(prompt, event.max_tokens, n, state.fleet.block_size)
     cost = RequestCost(prompt, 0, blocks, n, event.waited_s)
     ahead = QueueAhead(event.waiting_tokens, event.waiting)
-    request, judgement = judge_quote(state, cost, slo, ahead, event.prefix_hits)
+    hits = PrefixHits(event.prefix_hits, event.disk_hits)
+    request, judgement = judge_quote(state, cost, slo, ahead, hits)
     decision = rather_late(slo, judgement.decision)
     refused = None
     if decision.verdict is Verdict.REFUSED:
@@ -280,11 +283,12 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
 
 
 def judge_quote(
-    state: RouterState, cost: RequestCost, slo: Slo, ahead: QueueAhead, hits: Mapping[str, int]
+    state: RouterState, cost: RequestCost, slo: Slo, ahead: QueueAhead, hits: PrefixHits
 ) -> tuple[Judged, Judgement]:
     """Judge a request that is not sent; raise RouterError as sending it would."""
     check_slo(state, cost, slo, hits)
-    cost = cost.with_cached(cached_everywhere(state, hits))
+    held = held_everywhere(state, hits)
+    cost = cost.with_cached(held.num_tokens, held.read_s)
     held_back_s = class_wait_s(state, slo)
     request = Judged(cost, slo, due_at(slo, state.now), ahead, hits, waits=False)
     return request, judge_newcomer(state, request, held_back_s)

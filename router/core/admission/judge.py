@@ -8,15 +8,15 @@ class_wait_s    until when its class has had more than its share
 learn_length    a decision counts for the shares of prompt lengths
 served_at       when a refused request could be served: by then the decision can be another
 
-The formulas are in `scheduling/admission`; here they get the fleet, the prompt's cached blocks and what was
-learnt. A forecast counts the part of the prompt that is cached, but no more than is sure to be cached where
-the prompt ends up: the prefix directory knows what each worker holds, and several workers may come to take
-the request.
+The formulas are in `scheduling/admission`; here they get the fleet, the prompt's blocks that workers have,
+and what was learnt. A forecast counts the part of the prompt that need not be computed, but no more than is
+sure to be there where the prompt ends up: the prefix directory knows what each worker has in memory and on
+its disk, and several workers may come to take the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from router.core.capacity.fleet import Worker
@@ -39,6 +39,7 @@ from scheduling.admission.admission import (
 )
 from scheduling.admission.backlog import Pace
 from scheduling.admission.prediction import Prediction, QueueAhead, RequestCost, predict, soonest
+from scheduling.admission.prefixes import HeldPrefix, PrefixHits, least_held
 from scheduling.placement import Placement
 from scheduling.request import Slo
 from scheduling.value import value
@@ -53,8 +54,8 @@ class Judged:
     due_at: float
     """The time by which the queue orders it."""
     ahead: QueueAhead
-    hits: Mapping[str, int]
-    """Leading blocks of its prompt that each worker holds, by worker key."""
+    hits: PrefixHits
+    """Leading blocks of its prompt that workers have."""
     waits: bool = True
     """It is in the queue already."""
 
@@ -87,14 +88,16 @@ class Judgement:
 # The floor
 
 
-def check_slo(state: RouterState, cost: RequestCost, slo: Slo, hits: Mapping[str, int]) -> None:
+def check_slo(state: RouterState, cost: RequestCost, slo: Slo, hits: PrefixHits) -> None:
     """Raise ValidationError for an SLO that even an idle fleet could not meet.
 
     Baselines accept any SLO, and so does every fleet if the request sets `allow_at_risk`.
     """
     if not slo.is_stated or not state.config.policy.promises or slo.allow_at_risk:
         return
-    cost, fleet = _with_most_cached(state, cost, hits), state.fleet
+    # No read is waited for: what a disk has counts as if it were in memory.
+    fleet = state.fleet
+    cost = cost.with_cached(hits.most_held() * fleet.block_size)
     # If one worker can meet the SLO, so can the fleet: the first worker mostly settles it.
     found = below_floor(slo, _floor_of(cost, fleet.computing[:1], fleet.decoding[:1]))
     found = found and below_floor(slo, _floor_of(cost, fleet.computing, fleet.decoding))
@@ -146,43 +149,43 @@ def _on_soonest_worker(state: RouterState, request: Judged, predicted: Predictio
         return predicted.ttft_s, predicted.wait_s
     lanes = state.capacity.lanes(state.now)
     quickest = state.capacity.capacity(None, state.now).quickest
-    cached = cached_tokens(state, request.hits, ahead)
-    wait_s, own_s = soonest(request.cost, ahead.tokens, lanes, cached, quickest)
+    held = held_by_workers(state, request.hits, ahead)
+    wait_s, own_s = soonest(request.cost, ahead.tokens, lanes, held, quickest)
     if predicted.waits_for_slot:
         wait_s = max(wait_s, predicted.wait_s)
     return wait_s + own_s, wait_s
 
 
-def cached_tokens(state: RouterState, hits: Mapping[str, int], ahead: QueueAhead) -> dict[str, int]:
-    """Return the cached tokens to count for some workers; for all others `cached_everywhere` counts.
+def held_by_workers(state: RouterState, hits: PrefixHits, ahead: QueueAhead) -> dict[str, HeldPrefix]:
+    """Return what to count as held by some workers; for all others `held_everywhere` counts.
 
     The next request is offered to the workers that are free, or only to the soonest of these if they are more
     than the waiting requests: then each counts with what it holds. Otherwise any of them may take the
     request, and what all of them hold counts.
     """
-    if not hits or ahead.requests > 0 or state.fleet.placement is Placement.CONDITIONAL:
+    if not hits.has_any or ahead.requests > 0 or state.fleet.placement is Placement.CONDITIONAL:
         return {}
     free, size = state.capacity.free_workers(state.now), state.fleet.block_size
     if len(free) > max(1, len(state.waiting)):
-        return {worker.key: hits.get(worker.key, 0) * size for worker in free}
-    least = _least(hits, free) * size
+        return {worker.key: hits.held_by(worker.key, size, worker.cost) for worker in free}
+    least = _least_held(state, hits, free)
     return {worker.key: least for worker in free}
 
 
-def cached_everywhere(state: RouterState, hits: Mapping[str, int]) -> int:
-    """Return the tokens of a prompt that every worker has cached."""
-    return _least(hits, state.fleet.computing) * state.fleet.block_size if hits else 0
+def held_everywhere(state: RouterState, hits: PrefixHits) -> HeldPrefix:
+    """Return what every worker that computes prompts has of a prompt, by the one that has the least."""
+    return _least_held(state, hits, state.fleet.computing)
 
 
-def _with_most_cached(state: RouterState, cost: RequestCost, hits: Mapping[str, int]) -> RequestCost:
-    """Return the cost of a request on the worker with the most cached blocks."""
-    return cost.with_cached(max(hits.values(), default=0) * state.fleet.block_size)
-
-
-def _least(hits: Mapping[str, int], workers: Sequence[Worker]) -> int:
-    if len(hits) < len(workers):
-        return 0
-    return min((hits.get(worker.key, 0) for worker in workers), default=0)
+def _least_held(state: RouterState, hits: PrefixHits, workers: Sequence[Worker]) -> HeldPrefix:
+    size = state.fleet.block_size
+    if not hits.on_disk:
+        is_anywhere = hits.cached and len(hits.cached) >= len(workers)
+        least = min((hits.cached.get(worker.key, 0) for worker in workers), default=0) if is_anywhere else 0
+        return HeldPrefix(least * size)
+    quickest = state.capacity.capacity(None, state.now).quickest
+    held = (hits.held_by(worker.key, size, worker.cost) for worker in workers)
+    return least_held(held, quickest.step_s / quickest.chunk)
 
 
 # Judgements
@@ -300,7 +303,8 @@ def _tried(state: RouterState, request: Judged, judgement: Judgement) -> Judgeme
     cost, slo = request.cost, request.slo
     if not judgement.may_be_tried or state.learnt.trials.wait_s(cost.prompt_tokens, slo, state.now) > 0:
         return judgement
-    cost = _with_most_cached(state, cost, request.hits)
+    # Only what is in memory: how long a read takes is as little known as what steps cost.
+    cost = cost.with_cached(request.hits.most_cached() * state.fleet.block_size)
     floor = _floor_of(cost, state.fleet.computing, state.fleet.decoding)
     floor = replace(floor, ttft_s=cost.waited_s + floor.ttft_s)
     if below_floor(slo, floor) is not None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from router.core.actions import GroupPreempted
-from router.core.admission.judge import cached_everywhere
+from router.core.admission.judge import held_everywhere
 from router.core.capacity.fleet import Worker
 from router.core.queue.grants import has_room
 from router.core.session.recover import start_elsewhere
@@ -125,8 +125,8 @@ def _is_late(state: RouterState, head: Group) -> bool:
     if not state.fleet.serves:
         return False
     capacity = state.capacity.capacity(head.session.aim.pace_ms, state.now)
-    cached = cached_everywhere(state, head.session.prefix_hits)
-    cost = RequestCost(head.work_tokens, cached, head.blocks, head.num_seqs)
+    held = held_everywhere(state, head.session.prefix_hits)
+    cost = RequestCost(head.work_tokens, held.num_tokens, head.blocks, head.num_seqs, read_s=held.read_s)
     wait_s = slot_wait_s(cost, ALONE, capacity) + own_prefill_s(cost, capacity.quickest)
     return state.now + wait_s > head.due_at
 

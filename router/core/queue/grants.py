@@ -96,7 +96,7 @@ def _bind(state: RouterState) -> None:
 def _soonest(state: RouterState, head: Group, free: Sequence[Worker], count: int) -> list[Worker]:
     """Return the `count` free workers from which the head's first token would come first."""
     avoided = head.avoided
-    if not head.session.prefix_hits:
+    if not head.session.prefix_hits.has_any:
         return heapq.nsmallest(count, free, key=lambda worker: (worker.key in avoided, *_bound(worker)))
     waits_s = {lane.key: lane.wait_s for lane in state.capacity.lanes(state.now)}
 
@@ -159,8 +159,8 @@ def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> Pa
 
 
 def _own_s(state: RouterState, group: Group, worker: Worker) -> float:
-    cached = group.session.prefix_hits.get(worker.key, 0) * state.fleet.block_size
-    cost = RequestCost(group.work_tokens, cached, group.blocks, group.num_seqs)
+    held = group.session.prefix_hits.held_by(worker.key, state.fleet.block_size, worker.cost)
+    cost = RequestCost(group.work_tokens, held.num_tokens, group.blocks, group.num_seqs, read_s=held.read_s)
     return own_prefill_s(cost, state.capacity.prefill_speed(worker.key, state.now))
 
 
@@ -264,7 +264,7 @@ def _decoder(state: RouterState, group: Group, worker: Worker) -> DecodeCandidat
         free_seqs=state.capacity.seat_limit(worker, pace_ms, state.now) - num_seqs,
         step_after_s=decode_step_s(view, num_seqs + group.num_seqs),
         tightest_tpot_s=worker.tightest_pace_s(pace_ms),
-        cached_blocks=group.session.prefix_hits.get(worker.key, 0),
+        cached_blocks=group.session.prefix_hits.cached.get(worker.key, 0),
     )
 
 

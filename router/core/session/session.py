@@ -11,12 +11,13 @@ once; all that it holds of the store is returned then.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from router.core.events import Granted
 from scheduling.admission.admission import Decision
 from scheduling.admission.prediction import Prediction, QueueAhead
+from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FinishReason, Matched, Path, SamplingParams, Slo, StopRules
 
@@ -230,7 +231,7 @@ class Session:
     slo: Slo
     aim: Slo
     """The part of the SLO that the fleet aims at: less than the whole once a request at risk is given up."""
-    prefix_hits: Mapping[str, int]
+    prefix_hits: PrefixHits
     timeline: Timeline
     choices: list[Choice]
     listeners: dict[int, float] = field(default_factory=dict)

@@ -14,6 +14,8 @@ from tests.engine.disk_driver import DiskDriver
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import VOCAB, spec
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 PROMPT = list(range(22))
 FREE_TOKENS = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 
@@ -22,11 +24,11 @@ def cached_tokens(driver: DiskDriver) -> list[int]:
     return [told.cached_tokens for report in driver.reports for told in report.prefilled]
 
 
-def evicting(folder: Path, **more: Any) -> DiskDriver:
+def evicting(folder: Path, num_blocks: int = 12, **more: Any) -> DiskDriver:
     """Return a driver whose pool has lost the blocks of `PROMPT` to its disk."""
-    driver = DiskDriver(folder, num_blocks=12, **more)
+    driver = DiskDriver(folder, num_blocks=num_blocks, **more)
     driver.finish(Decode(spec(1, PROMPT, 2)))
-    driver.finish(Decode(spec(2, [50 + n % 7 for n in range(40)], 6)))
+    driver.finish(Decode(spec(2, [50 + n % 7 for n in range(4 * num_blocks - 8)], 6)))
     driver.settle()
     driver.reports.clear()
     return driver
@@ -113,6 +115,108 @@ def test_a_cancelled_read_keeps_its_blocks_until_it_ends(tmp_path: Path, is_whol
     assert driver.freed() == [3, 4]
     assert driver.tokens(4) == greedy([1] * 30, 12, VOCAB)
     assert driver.tokens(3) == []
+    driver.assert_at_rest()
+
+
+def test_a_released_read_keeps_its_blocks_until_it_ends(tmp_path: Path) -> None:
+    """The handoff of a prompt is given up while its beginning is read."""
+    driver = evicting(tmp_path)
+    driver.finish(Prefill(spec(3, PROMPT, 6)))
+    driver.finish(Release(3))
+    assert driver.freed() == []
+    driver.finish(driver.end_read())
+    assert driver.freed() == [3]
+    driver.assert_at_rest()
+
+
+def beginning_alike(driver: DiskDriver) -> list[list[int]]:
+    """Let sequences begin alike at one moment; return their prompts."""
+    prompts = [PROMPT, [*PROMPT[:17], 90, 91], PROMPT]
+    driver.finish(*(Decode(spec(3 + place, prompt, 2)) for place, prompt in enumerate(prompts)))
+    return prompts
+
+
+def test_sequences_that_begin_alike_read_once(tmp_path: Path) -> None:
+    driver = evicting(tmp_path, num_blocks=24)
+    prompts = beginning_alike(driver)
+    assert len(driver.readings()) == 1
+    driver.finish(driver.end_read())
+    assert not driver.readings()
+    for place, prompt in enumerate(prompts):
+        assert driver.tokens(3 + place) == greedy(prompt, 2, VOCAB)
+    assert cached_tokens(driver) == [20, 16, 20]
+    driver.assert_at_rest()
+
+
+def test_followers_of_a_cancelled_read_look_again(tmp_path: Path) -> None:
+    driver = evicting(tmp_path, num_blocks=24)
+    prompts = beginning_alike(driver)
+    driver.finish(Cancel(3))
+    driver.finish(driver.end_read(1))
+    (reading,) = driver.readings()
+    assert reading.handle == 4
+    driver.finish_reads()
+    for place, prompt in enumerate(prompts[1:], 1):
+        assert driver.tokens(3 + place) == greedy(prompt, 2, VOCAB)
+    driver.assert_at_rest()
+
+
+def test_a_cancelled_follower_of_a_read_ends_at_once(tmp_path: Path) -> None:
+    driver = evicting(tmp_path, num_blocks=24)
+    beginning_alike(driver)
+    driver.finish(Cancel(4))
+    assert driver.freed() == [4]
+    driver.finish_reads()
+    assert driver.tokens(4) == []
+    assert driver.tokens(5) == greedy(PROMPT, 2, VOCAB)
+    driver.assert_at_rest()
+
+
+def test_after_a_read_of_others_each_reads_what_only_it_needs(tmp_path: Path) -> None:
+    first, second = [[*range(8), *[word] * 9] for word in (80, 81)]
+    before = DiskDriver(tmp_path)
+    before.finish(Decode(spec(1, first, 2)))
+    before.finish(Decode(spec(2, second, 2)))
+    before.close()
+    driver = DiskDriver(tmp_path)
+    driver.finish(Decode(spec(3, first, 2)), Decode(spec(4, second, 2)))
+    assert [len(reading.hashes) for reading in driver.readings()] == [4]
+    driver.finish(driver.end_read())
+    assert [(reading.handle, len(reading.hashes)) for reading in driver.readings()] == [(4, 2)]
+    driver.finish_reads()
+    assert cached_tokens(driver) == [16, 16]
+    assert driver.tokens(4) == greedy(second, 2, VOCAB)
+    driver.assert_at_rest()
+
+
+def test_a_sequence_that_goes_on_here_reads_its_output_too(tmp_path: Path) -> None:
+    """Delivered tokens are part of its context, as after the death of another worker, or of this one."""
+    outputs = greedy(PROMPT, 10, VOCAB)
+    before = DiskDriver(tmp_path)
+    before.finish(Decode(spec(1, PROMPT, 10)))
+    before.close()
+    driver = DiskDriver(tmp_path)
+    driver.finish_reads(Decode(spec(2, PROMPT, 14, outputs=outputs[:8])))
+    assert cached_tokens(driver) == [28]
+    assert driver.tokens(2) == greedy(PROMPT, 14, VOCAB)[8:]
+
+
+def test_a_sequence_that_was_preempted_reads_what_has_left_the_pool(tmp_path: Path) -> None:
+    driver = DiskDriver(tmp_path, num_blocks=13, num_swap_blocks=0, max_num_seqs=4)
+    driver.finish(*(Decode(spec(100 + n, [60 + n], 1)) for n in range(9)))  # outputs have been short so far
+    prompts = {1: PROMPT, 2: [50 + n % 7 for n in range(18)]}
+    driver.turn(*(Decode(spec(handle, prompt, 14)) for handle, prompt in prompts.items()))
+    for _ in range(40):
+        driver.settle()
+        if driver.readings():
+            break
+        driver.turn()
+    assert any(report.preempted for report in driver.reports)
+    (reading,) = driver.readings()
+    driver.finish_reads()
+    assert any(reading.handle in report.resumed for report in driver.reports)
+    for handle, prompt in prompts.items():
+        assert driver.tokens(handle) == greedy(prompt, 14, VOCAB)
     driver.assert_at_rest()
 
 

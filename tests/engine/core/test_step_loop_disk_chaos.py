@@ -33,6 +33,7 @@ class DiskMachine(RuleBasedStateMachine):
         policy=st.sampled_from([CHUNKED, RESERVING]),
         budget=st.sampled_from([3, 16]),
         num_swap_blocks=st.sampled_from([0, 5]),
+        overlaps=st.booleans(),
     )
     def make(
         self,
@@ -42,6 +43,7 @@ class DiskMachine(RuleBasedStateMachine):
         policy: Policy,
         budget: int,
         num_swap_blocks: int,
+        overlaps: bool,
     ) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.driver = DiskDriver(
@@ -53,6 +55,7 @@ class DiskMachine(RuleBasedStateMachine):
             token_budget=budget,
             num_swap_blocks=num_swap_blocks,
             max_num_seqs=4,
+            overlaps=overlaps,
         )
         self.specs: dict[int, SequenceSpec] = {}
         self.prefills: set[int] = set()
@@ -78,10 +81,8 @@ class DiskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.prefills)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        done = {told.handle for report in self.driver.reports for told in report.prefilled}
-        ready = sorted(self.prefills & done)
-        if ready:
-            self._turn(Release(data.draw(st.sampled_from(ready))))
+        """At any time: a handoff may be given up before its prompt is computed, or read."""
+        self._turn(Release(data.draw(st.sampled_from(sorted(self.prefills)))))
 
     @precondition(lambda self: self.driver.readings())
     @rule(num_blocks=st.sampled_from([0, 1, 2, 9, 9, 9]))

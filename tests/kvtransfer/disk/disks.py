@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kvtransfer.disk.reads import DiskRead
-from kvtransfer.disk.tier import DiskTier, Folder
+from kvtransfer.disk.tier import AT_ONCE, DiskTier, Folder
 from tests.patience import PATIENCE_S
 
 BLOCK_BYTES = 96
@@ -49,11 +49,13 @@ class Tier(DiskTier):
     ) -> None:
         self.pool = pool or memory_pool()
         self.counts: Counter[str] = Counter()
+        self.told: set[bytes] = set()
+        """The blocks that are there by the changes that were told."""
         self._guard = threading.Lock()
         super().__init__(Folder(path), most * FILE_BYTES, self.pool, identity)
 
     def open(self) -> Tier:
-        self.start(self._add)
+        self.start(self._add, self._change)
         assert self.wait_until_open(PATIENCE_S)
         return self
 
@@ -76,6 +78,11 @@ class Tier(DiskTier):
 
     def path(self, number: int) -> Path:
         return self._files.path(name_of(number))
+
+    def _change(self, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        assert len(added) <= AT_ONCE, "others wait for the lock meanwhile"
+        self.told |= set(added)
+        self.told -= set(removed)
 
     def _add(self, outcome: str, num_blocks: int, num_bytes: int) -> None:
         with self._guard:

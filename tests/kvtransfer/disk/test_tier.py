@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtransfer.disk.block_files import HEADER_BYTES, BlockFiles
-from kvtransfer.disk.tier import Folder
+from kvtransfer.disk.tier import AT_ONCE, Folder
 from tests.kvtransfer.disk.disks import (
     BLOCK_BYTES,
     FILE_BYTES,
@@ -74,6 +74,7 @@ def test_the_budget_holds_and_the_least_recently_used_go(most: int, actions: lis
                     expected = OrderedDict.fromkeys(sorted(expected, key=_age(tier)))
             assert [number for number in range(7) if tier.has(number)] == sorted(expected)
             assert len(expected) <= most
+            assert tier.told == {name_of(number) for number in expected}
     finally:
         tier.close([], PATIENCE_S)
         shutil.rmtree(folder)
@@ -268,6 +269,23 @@ def test_forgotten_blocks_are_not_found_again(tmp_path: Path) -> None:
     with opened(tmp_path) as again:
         assert not again.has(1)
         assert not again.has(2)
+
+
+def test_what_is_found_at_the_start_is_told_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [name_of(number) for number in range(2 * AT_ONCE + 5)]
+    monkeypatch.setattr(BlockFiles, "scan", lambda _: (names, 0))
+    with opened(tmp_path, most=2 * AT_ONCE) as tier:
+        assert tier.told == set(names[5:]), "the oldest ones are beyond the budget"
+        assert tier.state().num_blocks == 2 * AT_ONCE
+
+
+def test_the_time_of_a_read_is_that_of_its_blocks_behind_the_wait(tmp_path: Path) -> None:
+    with opened(tmp_path) as tier:
+        state = tier.state()
+        assert tier.read_s(10) == pytest.approx(state.wait_s + 10 * state.block_s)
+        assert state.block_s > 0
 
 
 def test_cached_blocks_are_written_at_the_end(tmp_path: Path) -> None:

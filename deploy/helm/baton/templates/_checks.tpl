@@ -63,6 +63,15 @@
 {{- if and (eq ($flags.device | default "auto") "cuda") (not $onGpu) -}}
 {{- fail (printf "pools.%s.flags.device is cuda, but pools.%s.gpu.count is 0; accepted: a count of 1 or more" $name $name) -}}
 {{- end -}}
+{{- if and $pool.kvDisk $onGpu -}}
+{{- fail (printf "pools.%s.kvDisk is set, but pools.%s.gpu.count is %d; accepted: 0, since only workers on CPUs have a disk" $name $name (int $pool.gpu.count)) -}}
+{{- end -}}
+{{- if and ($pool.kvDisk | default dict).storageClass (semverCompare "<1.23.0-0" $.Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "pools.%s.kvDisk.storageClass is set, but Kubernetes %s makes no claims for pods; accepted: 1.23 or newer, or no storageClass" $name $.Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and $pool.kvDisk (or $flags.timed $.Values.fleet.flags.timed) -}}
+{{- fail (printf "pools.%s.kvDisk is set, but its workers are timed; accepted: workers that compute" $name) -}}
+{{- end -}}
 {{- if and (eq ($flags.transport | default "auto") "shm") (not ($pool.sharedMemory | default $.Values.sharedMemory).hostPath) -}}
 {{- fail (printf "pools.%s.flags.transport is shm, but pods meet in no folder; accepted: sharedMemory.hostPath, or another transport" $name) -}}
 {{- end -}}

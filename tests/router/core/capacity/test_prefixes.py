@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.actions import AskGrants, Reject, TellAccepted
-from router.core.admission.judge import cached_everywhere, cached_tokens
+from router.core.admission.judge import held_by_workers, held_everywhere
 from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
 from scheduling.admission.prediction import QueueAhead, RequestCost
+from scheduling.admission.prefixes import NO_HITS, DiskHit, HeldPrefix, PrefixHits
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
@@ -33,8 +35,14 @@ def core_with(placement: Placement = Placement.AGGREGATED) -> RouterCore:
     return core_of("slack", cost=COST, placement=placement)
 
 
-def predicted_ms(core: RouterCore, hits: dict[str, int], ahead: QueueAhead = ALONE) -> float:
-    return judged(core, RequestCost(PROMPT, 0, 12, 1), Slo(), ahead, 1.0, hits).predicted.ttft_s * 1000
+def predicted_ms(
+    core: RouterCore,
+    hits: dict[str, int],
+    ahead: QueueAhead = ALONE,
+    on_disk: Mapping[str, DiskHit] = NO_HITS.on_disk,
+) -> float:
+    found = PrefixHits(hits, on_disk)
+    return judged(core, RequestCost(PROMPT, 0, 12, 1), Slo(), ahead, 1.0, found).predicted.ttft_s * 1000
 
 
 def test_an_idle_fleet_promises_what_the_holder_of_the_prefix_takes() -> None:
@@ -69,7 +77,7 @@ def test_if_any_worker_may_take_it_only_common_blocks_count(
     core = core_with(placement)
     assert predicted_ms(core, hits, ahead) == pytest.approx(predicted_ms(core, {}, ahead))
     both = {ONE.key: 8, TWO.key: 5}
-    assert cached_everywhere(core.state, both) == 5 * BLOCK
+    assert held_everywhere(core.state, PrefixHits(both)) == HeldPrefix(5 * BLOCK)
     assert predicted_ms(core, both, ahead) == pytest.approx(predicted_ms(core, {}, ahead) - 5 * BLOCK)
 
 
@@ -79,8 +87,8 @@ def test_with_as_many_waiting_as_free_any_worker_may_take_it() -> None:
         arrive(core, number)
     for worker in core.state.fleet.workers.values():
         worker.asking = False
-    found = cached_tokens(core.state, HITS, QueueAhead(0, 0))
-    assert found == {ONE.key: 0, TWO.key: 0}
+    found = held_by_workers(core.state, PrefixHits(HITS), QueueAhead(0, 0))
+    assert found == {ONE.key: HeldPrefix(0), TWO.key: HeldPrefix(0)}
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 60), st.integers(0, 60), st.integers(0, 2))
@@ -96,3 +104,79 @@ def test_a_known_prefix_promises_no_sooner_than_its_holders(
     assert found <= predicted_ms(core, {}, before) + 1e-6
     most = {key: max(one, two) for key in hits}
     assert found >= predicted_ms(core, most, before) - 1e-6
+
+
+# On a disk
+
+READ_MS = 4
+ON_DISK = {ONE.key: DiskHit(8, READ_MS / 1000)}
+SLOW = {ONE.key: DiskHit(8, 8 * BLOCK / 1000)}
+"""A read that takes as long as computing the same."""
+
+
+def test_a_promise_counts_the_read_in_place_of_the_computing() -> None:
+    core = core_with()
+    expected = predicted_ms(core, {}) - 8 * BLOCK + READ_MS
+    assert predicted_ms(core, {}, on_disk=ON_DISK) == pytest.approx(expected)
+    assert predicted_ms(core, {}, on_disk=SLOW) == pytest.approx(predicted_ms(core, {}))
+
+
+def test_what_the_disk_has_behind_the_memory_adds_to_it() -> None:
+    core = core_with()
+    behind = {ONE.key: DiskHit(3, READ_MS / 1000)}
+    expected = predicted_ms(core, {}) - 8 * BLOCK + READ_MS
+    assert predicted_ms(core, {ONE.key: 5}, on_disk=behind) == pytest.approx(expected)
+
+
+def test_a_prompt_is_offered_to_a_worker_that_would_read_it() -> None:
+    for facts in (ONE, TWO):
+        hit = {facts.key: DiskHit(8, READ_MS / 1000)}
+        told = arrive(core_with(), 1, replace(ARRIVAL, prompt_token_ids=range(PROMPT), disk_hits=hit))
+        assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [facts.key]
+
+
+def test_memory_is_a_better_choice_than_a_disk() -> None:
+    hits = replace(
+        ARRIVAL,
+        prompt_token_ids=range(PROMPT),
+        prefix_hits={ONE.key: 0, TWO.key: 8},
+        disk_hits={ONE.key: DiskHit(8, READ_MS / 1000)},
+    )
+    told = arrive(core_with(), 1, hits)
+    assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [TWO.key]
+
+
+def test_a_prefix_on_all_disks_counts_wherever_the_prompt_goes() -> None:
+    core = core_with(Placement.CONDITIONAL)
+    hits = {ONE.key: DiskHit(8, 0.001), TWO.key: DiskHit(5, 0.002)}
+    expected = predicted_ms(core, {}) - 5 * BLOCK + 2
+    assert predicted_ms(core, {}, on_disk=hits) == pytest.approx(expected)
+    assert predicted_ms(core, {}, on_disk=ON_DISK) == pytest.approx(predicted_ms(core, {}))
+
+
+def test_an_slo_that_only_a_disk_can_keep_is_not_impossible() -> None:
+    slo = Slo(ttft_ms=PROMPT - 8 * BLOCK + READ_MS + 1)
+    tight = replace(ARRIVAL, prompt_token_ids=range(PROMPT), slo=slo)
+    assert any(isinstance(action, Reject) for action in arrive(core_with(), 1, tight))
+    told = arrive(core_with(), 1, replace(tight, disk_hits=ON_DISK))
+    assert any(isinstance(action, TellAccepted) for action in told)
+
+
+blocks = st.integers(0, 6)
+reads = st.builds(DiskHit, st.integers(1, 6), st.floats(0, 0.05))
+disks = st.fixed_dictionaries({}, optional={ONE.key: reads, TWO.key: reads})
+
+
+@given(blocks, blocks, disks, st.integers(0, 60), st.integers(0, 60), st.integers(0, 2))
+def test_a_disk_promises_no_later_than_none_and_no_sooner_than_memory(
+    one: int, two: int, on_disk: dict[str, DiskHit], bound_one: int, bound_two: int, ahead: int
+) -> None:
+    core, hits = core_with(), {ONE.key: one, TWO.key: two}
+    for facts, bound in ((ONE, bound_one), (TWO, bound_two)):
+        load = WorkerLoad(pending_prefill_tokens=bound, free_blocks=64)
+        tell(core, StepReported(facts.key, TokenColumns(), load))
+    before = QueueAhead(20 * ahead, ahead)
+    found = predicted_ms(core, hits, before, on_disk)
+    assert found <= predicted_ms(core, hits, before) + 1e-6
+    in_memory = {key: num + (on_disk[key].num_blocks if key in on_disk else 0) for key, num in hits.items()}
+    assert found >= predicted_ms(core, in_memory, before) - 1e-6

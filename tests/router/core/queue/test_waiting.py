@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 from router.core.queue.waiting import LEAST_STALE, WaitingGroups
 from router.core.session.session import Choice, Group, Phase, Session, Timeline
 from scheduling.admission.admission import Decision, Verdict
+from scheduling.admission.prefixes import NO_HITS
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
 from tests.growth import LARGE, MOST_GROWTH, SMALL, growth
 
@@ -30,7 +31,7 @@ def group_of(number: int, slo_class: SloClass, tokens: int, verdict: Verdict | N
         stop=StopRules(max_tokens=5),
         slo=slo,
         aim=slo,
-        prefix_hits={},
+        prefix_hits=NO_HITS,
         timeline=Timeline(0.0),
         choices=[Choice(0)],
     )

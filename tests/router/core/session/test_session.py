@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 
 from router.core.queue.queue import group_key
 from router.core.session.session import Session, Timeline
+from scheduling.admission.prefixes import NO_HITS
 from scheduling.request import SamplingParams, Slo, StopRules
 
 # Mostly what a key is made of itself, so that names that imitate one are found soon.
@@ -26,7 +27,7 @@ def key_of(tenant: str, request_id: str, number: int, first_choice: int) -> str:
         stop=StopRules(max_tokens=1),
         slo=Slo(),
         aim=Slo(),
-        prefix_hits={},
+        prefix_hits=NO_HITS,
         timeline=Timeline(0.0),
         choices=[],
     )
