@@ -9,6 +9,7 @@ the step stays within what the promises of all rows allow.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 
 from scheduling.cost.cost_model import CostModel, StepShape
@@ -25,6 +26,13 @@ RECOVERY = 0.99
 """The weight of observations after a step in which a row had a draft that was not verified. A row whose
 drafts were never accepted has another try after some 200 such steps."""
 PRIOR_ACCEPTED, PRIOR_TRIED = 1.4, 2.0
+
+
+class Drafter(enum.StrEnum):
+    """What drafts tokens."""
+
+    LOOKUP = "lookup"
+    MODEL = "model"
 
 
 class Acceptance:

@@ -61,6 +61,8 @@ class WorkerConfig:
     fusion: bool
     """Whether the model's layers are fused on a GPU, where they fit."""
     speculate: Speculation
+    draft_model: Path | None
+    """The folder of a smaller model, which drafts tokens; None: there is none."""
     lora: tuple[tuple[str, Path], ...]
     """The name of each LoRA adapter, and the folder of its files."""
     threads: int
@@ -122,6 +124,9 @@ class WorkerConfig:
             if value != "none":
                 chosen = f"--{field} is {value}"
                 raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
+        if self.draft_model is not None:
+            chosen = f"--draft-model is {str(self.draft_model)!r}"
+            raise ValueError(f"{chosen} with --timed; accepted: no draft model, since nothing is computed")
         if self.kv_disk is not None:
             chosen = f"--kv-disk is {str(self.kv_disk)!r}"
             raise ValueError(f"{chosen} with --timed; accepted: no folder, since nothing is computed")
@@ -134,6 +139,9 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     given["transport"] = TransportMode(given["transport"])
     given["quantisation"] = Quantisation(given["quantisation"])
     given["speculate"] = Speculation(given["speculate"])
+    if given["draft_model"] is not None and role != "decode":
+        chosen = f"--draft-model is {str(given['draft_model'])!r}"
+        raise ValueError(f"{chosen} for a {role} worker; accepted: for decode workers, which draft")
     given["lora"] = tuple(map(_named_path, given["lora"]))
     given["threads"] = resolve_threads(given["threads"], given.pop("workers_per_host"), read_cores())
     profile = None if given["timed"] is None else load_timed(given["timed"])
@@ -246,6 +254,13 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         choices=[choice.value for choice in Speculation],
         help="draft tokens and verify several in a step, with the same output; lookup: draft what followed "
         "the newest tokens earlier in the prompt or output (none)",
+    )
+    add(
+        "--draft-model",
+        type=Path,
+        metavar="PATH",
+        help="a smaller model of the same vocabulary: it drafts tokens, and decode workers verify several in "
+        "a step, with the same output; where --speculate lookup finds some, these come first (none)",
     )
     add(
         "--lora",

@@ -20,7 +20,7 @@ import structlog
 import uvloop
 
 from engine.core.report import StepReport
-from engine.errors import AdapterRefused, ModelRefused, NotDeterministic
+from engine.errors import AdapterRefused, DraftRefused, ModelRefused, NotDeterministic
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
@@ -93,7 +93,7 @@ def main(role: WorkerRole, config: WorkerConfig, start: Start) -> int:
     """Run until drained; return the process's exit code."""
     try:
         uvloop.run(_serve(role, config, start))
-    except (AdapterRefused, ModelRefused, NotDeterministic) as error:
+    except (AdapterRefused, DraftRefused, ModelRefused, NotDeterministic) as error:
         return _exit_code(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _exit_code(EXIT_REDIS, error)

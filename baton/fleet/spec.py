@@ -43,9 +43,10 @@ class FleetSpec:
     those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
     times. `deterministic` workers give the same bits whatever else is in a step. Workers that `prove_model`
     serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
-    8 bits. `speculate` says where decode workers take drafts of the next tokens from. `lora` are adapters
-    that all workers serve, each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV
-    blocks that leave its memory, with at most `kv_disk_mb` each.
+    8 bits. `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a
+    smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
+    each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV blocks that leave its
+    memory, with at most `kv_disk_mb` each.
     """
 
     model: Path
@@ -65,6 +66,7 @@ class FleetSpec:
     prove_model: bool = False
     quantisation: str | None = None
     speculate: str | None = None
+    draft_model: Path | None = None
     lora: Sequence[str] = ()
     kv_disk: Path | None = None
     kv_disk_mb: int | None = None
@@ -119,7 +121,8 @@ class FleetSpec:
         for name in ("prove_model", "lora"):
             if getattr(self, name):
                 raise ValueError(f"{name} is set with timed: timed workers compute nothing")
-        for name, chosen in (("speculate", self.speculate), ("kv_disk", self.kv_disk)):
+        for name in ("speculate", "draft_model", "kv_disk"):
+            chosen = getattr(self, name)
             if chosen not in {None, "none"}:
                 raise ValueError(f"{name} is {str(chosen)!r} with timed: timed workers compute nothing")
 
@@ -240,7 +243,8 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
         adapter_name, _, path = adapter.partition("=")
         own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]
     own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
-    own += _flags(speculate=spec.speculate) if kind_of(name) == "decode" else []
+    if kind_of(name) == "decode":
+        own += _flags(speculate=spec.speculate, draft_model=spec.draft_model and spec.draft_model.resolve())
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 
 

@@ -7,6 +7,7 @@ are not stored and that no token attends to, and with rows of logits that are dr
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,14 @@ from engine.model.deterministic.tiled_attention import Heights, TiledAttention
 from engine.model.model import Model
 from engine.model.step_batch import StepBatch
 from kernels.span_sums.kernel import SPAN
+
+
+class Runner(Protocol):
+    """A model over its KV pool."""
+
+    def forward(self, batch: StepBatch) -> Tensor:
+        """Write the step's KV; return logits [R, vocab] of `batch.logit_rows`, which may be empty."""
+        ...
 
 
 class ModelRunner:

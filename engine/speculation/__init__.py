@@ -3,7 +3,8 @@
     prompt_lookup  drafts what followed the newest tokens of a sequence before
     draft_table    the drafts of each row of a batch
 
-Of the engine it imports `engine.core`, for the type of a choice.
+Of the engine it imports `engine.core`, for the type of a choice. Drafts of a second model are in
+`engine.execution.draft_model`, which runs it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import enum
 
 
 class Speculation(enum.Enum):
-    """Where drafts come from."""
+    """Where drafts come from, unless from a second model."""
 
     NONE = "none"
     LOOKUP = "lookup"

@@ -10,6 +10,7 @@ from engine.core.admission import EngineLimits
 from engine.core.commands import Command, Decode, GrammarReady, Prefill, Receive
 from engine.core.memory.block_manager import BlockManager
 from engine.core.report import StepReport
+from engine.execution.draft_model import DraftEngine
 from engine.execution.step_loop import StepLoop
 from kvtransfer.disk.tier import DiskTier
 from output_text.detokenizer import Detokenizer
@@ -86,6 +87,9 @@ class Driver:
         num_swap_blocks: int | None = None,
         takes_forced: bool = True,
         speculates: bool = False,
+        draft: FakeRunner | None = None,
+        draft_cost: CostModel = UNKNOWN_COST,
+        draft_context: int = 256,
         num_seen: int | None = None,
         overlaps: bool | None = None,
         runner: FakeRunner | None = None,
@@ -111,6 +115,7 @@ class Driver:
             detokenizer=detokenizer,
             takes_forced=takes_forced,
             speculates=speculates,
+            draft_model=None if draft is None else DraftEngine(draft, draft_cost, draft_context),
             policy=policy,
             cost=cost,
             num_swap_blocks=num_swap_blocks,

@@ -37,6 +37,10 @@ from worker.config import parse_config, resolve_threads
             "--speculate is lookup with --timed; accepted: none, since nothing is computed",
         ),
         (
+            "--draft-model=/small --timed=demo-cpu",
+            "--draft-model is '/small' with --timed; accepted: no draft model, since nothing is computed",
+        ),
+        (
             "--kv-disk=/kv --timed=demo-cpu",
             "--kv-disk is '/kv' with --timed; accepted: no folder, since nothing is computed",
         ),
