@@ -32,6 +32,8 @@ DEAR_TOKENS = CostModel((0.0, 0.0, 1.0, 0.0, 0.0, 0.0), 0.0)
 """Computing anything again costs more than any copy, so that what can be swapped is."""
 FREE_DRAFTS = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 """A step takes a second, whatever it computes: every draft pays."""
+CHEAP_DRAFTS = CostModel((0.01, 0.0, 0.0001, 0.0, 0.0, 0.0), 0.0)
+"""A step of the draft model takes a hundredth of that."""
 
 
 def spec(
@@ -98,6 +100,7 @@ class Driver:
         self._grammars = grammars
         self.overlaps = OVERLAPS if overlaps is None else overlaps
         self.runner = runner or FakeRunner(num_blocks, block_size, VOCAB, num_seen)
+        self.draft = draft
         self.blocks = BlockManager(num_blocks, block_size, disk)
         limits = EngineLimits(
             vocab_size=VOCAB,
