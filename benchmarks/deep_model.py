@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 EFFECT = 0.05
-"""What a copy adds to the residual stream, as a share of what the original adds."""
+"""The effect of a copy on the residual stream, as a share of the effect of the original."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _OUTPUTS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 """Weights through which a layer of the Llama family adds to the residual stream."""

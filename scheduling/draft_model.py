@@ -33,7 +33,7 @@ LEVEL_STEP = 0.02
 
 @value
 class ModelOffer:
-    """What a draft model could draft for one row."""
+    """A draft that a draft model could make for one row."""
 
     row: int
     num_context_tokens: int
@@ -54,7 +54,7 @@ class ModelOffer:
 
 @value
 class DraftPlan:
-    """What a draft model does before a step."""
+    """The work of a draft model before a step."""
 
     lengths: dict[int, int]
     """The number of tokens to draft, by row; only rows with a token or more."""
@@ -186,6 +186,10 @@ class _Rounds:
 
     def _add_rounds(self, offers: Sequence[ModelOffer], most: int) -> None:
         """Add rounds up to the one with which the most is gained."""
+        rates = (offer.acceptance for offer in offers)
+        most_saved_s = self._token_s * sum(rate / (1 - rate) for rate in rates)  # by endless drafts
+        if self._is_trusted and most_saved_s <= self._draft_cost.predict(_NO_STEP):
+            return
         rounds: list[list[ModelOffer]] = []
         shape, gain_s = self._shape, 0.0
         for place in range(1, MOST_DRAFTS + 1):

@@ -29,7 +29,7 @@ PRIOR_ACCEPTED, PRIOR_TRIED = 1.4, 2.0
 
 
 class Drafter(enum.StrEnum):
-    """What drafts tokens."""
+    """The sources of drafts."""
 
     LOOKUP = "lookup"
     MODEL = "model"

@@ -1,10 +1,10 @@
 """A smaller model that drafts: it computes the rows' tokens over its own pool, and draws what may follow.
 
 The pool has as many blocks as the model's, and a row's KV is in the blocks of its block table in both. So
-nothing has to be allocated for it. KV that came from another worker, a disk, host memory or the prefix cache
-is only in the model's pool: the draft model computes it again before it drafts. `DraftTable` knows how many
-leading tokens of each row it has computed. Several rows may write to a block that they share: its content is
-the same for all of them.
+nothing has to be allocated for it. KV that came from another worker, a disk or host memory is only in the
+model's pool: the draft model computes it again before it drafts. `DraftTable` knows how many leading tokens
+of each row it has computed, and `ComputedBlocks` which cached blocks a new row need not compute. Several rows
+may write to a block that they share: its content is the same for all of them.
 
 Drafts are drawn with the parameters and the noise of the places that they are for. So where the draft model's
 probabilities are close to the model's, random draws agree as often as greedy ones do.
@@ -28,6 +28,7 @@ from engine.execution.device_rows import DeviceRows
 from engine.execution.model_runner import Runner
 from engine.model.step_batch import StepBatch
 from engine.sampling.sampler import Draw
+from engine.speculation.computed_blocks import ComputedBlocks
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.draft_model import FollowedCost
 
@@ -39,7 +40,7 @@ class DraftEngine:
     runner: Runner
     """It runs over a pool with as many blocks as the model's, of the same number of tokens."""
     cost: CostModel
-    """What its steps cost, UNKNOWN_COST if too few were measured."""
+    """The costs of its steps, UNKNOWN_COST if too few were measured."""
     max_context: int
     """It drafts no token behind that many."""
 
@@ -63,6 +64,7 @@ class DraftModel:
         rows: DeviceRows,
         draw: Draw,
         clock: Callable[[], float],
+        blocks: ComputedBlocks,
         *,
         block_size: int,
         device: torch.device,
@@ -74,15 +76,25 @@ class DraftModel:
         self._rows = rows
         self._draw = draw
         self._clock = clock
+        self._blocks = blocks
         self._block_size = block_size
         self._device = device
         self._upload = None if device.type == "cpu" else StepUpload(device)
+
+    def num_computed(self, row: int) -> int:
+        """Return how many leading tokens of a row have their KV in the draft model's pool."""
+        drafts = self._rows.drafts[row]
+        if not drafts.num_computed:
+            table = self._batch.choices[row].block_table
+            drafts.num_kept_blocks = self._blocks.num_leading(table)
+            drafts.num_computed = drafts.num_kept_blocks * self._block_size
+        return drafts.num_computed
 
     def catch_up(self, row: int, num_tokens: int, forced: Sequence[int]) -> None:
         """Compute the next tokens of a row, up to those that are `forced` behind its newest one."""
         work = self._lacking(row, forced, num_tokens)
         self._run([work], None)
-        self._rows.drafts.set_computed(row, work.begin + num_tokens)
+        self._keep(row, work.begin + num_tokens)
 
     def draft(self, lengths: Mapping[int, int], forced: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
         """Return a draft of so many tokens for each row, behind its newest and its `forced` tokens."""
@@ -100,12 +112,20 @@ class DraftModel:
             for row, token_id in zip(going, self._run(work, indexes[: len(going)] + place), strict=True):
                 drafts[row].append(token_id)
         for row, end in zip(rows, ends.tolist(), strict=True):
-            self._rows.drafts.set_computed(row, end)
+            self._keep(row, end)
         return drafts
+
+    def _keep(self, row: int, num_computed: int) -> None:
+        """Take in that so many leading tokens of a row are computed; others may find its cached blocks."""
+        drafts, choice = self._rows.drafts[row], self._batch.choices[row]
+        drafts.num_computed, first = num_computed, drafts.num_kept_blocks
+        num_full = min(num_computed // self._block_size, choice.num_registered_blocks)
+        drafts.num_kept_blocks = max(first, num_full)
+        self._blocks.finish(choice.block_table[first:num_full])
 
     def _lacking(self, row: int, forced: Sequence[int], most: int | None = None) -> _Work:
         """Return the tokens of a row that are not computed yet, or the first `most` of them."""
-        begin, end = self._rows.drafts.num_computed(row), int(self._batch.positions[row]) + 1
+        begin, end = self._rows.drafts[row].num_computed, int(self._batch.positions[row]) + 1
         token_ids = [*self._batch.choices[row].tokens(begin, end), *forced]
         assert len(token_ids) == end - begin > 0, f"{len(token_ids)} tokens of places {begin} to {end}"
         return _Work(row, begin, token_ids[:most])
@@ -128,16 +148,20 @@ class DraftModel:
 
     def _assemble(self, work: Sequence[_Work], *, with_logits: bool) -> StepBatch:
         size = self._block_size
-        begins = np.array([one.begin for one in work], dtype=np.int64)
-        lengths = np.array([len(one.token_ids) for one in work], dtype=np.int64)
+        begins = np.array([piece.begin for piece in work], dtype=np.int64)
+        lengths = np.array([len(piece.token_ids) for piece in work], dtype=np.int64)
         ends, starts = begins + lengths, np.concatenate([[0], np.cumsum(lengths)])
         longest = int(ends.max())
-        tables = self._rows.block_tables[[one.row for one in work], : -(-longest // size)]
+        tables = self._rows.block_tables[[piece.row for piece in work], : -(-longest // size)]
         owners = np.repeat(np.arange(len(work)), lengths)
         positions = np.arange(starts[-1]) + (ends - starts[1:])[owners]
-        slots = tables[owners, positions // size] * np.int64(size) + positions % size
+        blocks = tables[owners, positions // size]
+        slots = blocks * np.int64(size) + positions % size
+        self._blocks.begin(blocks.tolist())
         columns: dict[str, NDArray[Any]] = {
-            "token_ids": np.array([token_id for one in work for token_id in one.token_ids], dtype=np.int64),
+            "token_ids": np.array(
+                [token_id for piece in work for token_id in piece.token_ids], dtype=np.int64
+            ),
             "positions": positions,
             "slot_mapping": _once(slots),
             "block_tables": tables,
@@ -165,6 +189,6 @@ def _once(slots: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _shape(work: Sequence[_Work]) -> StepShape:
-    decodes = [one.begin + 1 for one in work if len(one.token_ids) == 1]
-    chunks = [(one.begin, len(one.token_ids)) for one in work if len(one.token_ids) > 1]
+    decodes = [piece.begin + 1 for piece in work if len(piece.token_ids) == 1]
+    chunks = [(piece.begin, len(piece.token_ids)) for piece in work if len(piece.token_ids) > 1]
     return StepShape.of(len(decodes), sum(decodes), chunks)

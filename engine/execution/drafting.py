@@ -127,18 +127,18 @@ class Drafting:
         step, table, positions, offered = flight.step, self._rows.drafts, self._batch.positions, {}
         for row in rows:
             forced = flight.forced.get(row, ())
-            draft = table.look_up(row, self._batch.choices[row], forced, self._most(row))
+            draft = table[row].look_up(self._batch.choices[row], forced, self._most(row))
             if draft := self._allowed(row, draft):
                 offered[row] = draft
         if not offered:
             return {}
         offers = [
-            Offer(row, int(positions[row]) + 1, len(draft), table.acceptance(row, Drafter.LOOKUP).rate)
+            Offer(row, int(positions[row]) + 1, len(draft), table[row].acceptances[Drafter.LOOKUP].rate)
             for row, draft in offered.items()
         ]
         lengths = self._core.choose_drafts(step, offers, self._clock(), self._most_of_step(flight))
         for row in offered.keys() - lengths.keys():
-            table.acceptance(row, Drafter.LOOKUP).recover()
+            table[row].acceptances[Drafter.LOOKUP].recover()
         return {row: offered[row][:num] for row, num in lengths.items()}
 
     def _draft(self, flight: Flight, rows: Sequence[int], model: DraftModel) -> dict[int, list[int]]:
@@ -149,7 +149,7 @@ class Drafting:
             num_tokens = min(self._most(row), model.max_context - num_context + 1)
             if num_tokens > 0:
                 num_left = self._batch.choices[row].limit - int(self._batch.num_outputs[row])
-                rate, num_computed = table.acceptance(row, Drafter.MODEL).rate, table.num_computed(row)
+                rate, num_computed = table[row].acceptances[Drafter.MODEL].rate, model.num_computed(row)
                 offers.append(ModelOffer(row, num_context, num_computed, num_tokens, num_left, rate))
         if not offers:
             return {}
@@ -167,13 +167,13 @@ class Drafting:
             used.add(row)
             model.catch_up(row, num_tokens, flight.forced.get(row, ()))
         for row in {offer.row for offer in offers} - used:
-            table.acceptance(row, Drafter.MODEL).recover()
+            table[row].acceptances[Drafter.MODEL].recover()
         if not plan.lengths:
             return {}
         found = model.draft(plan.lengths, flight.forced)
         drafts = {row: self._allowed(row, draft) for row, draft in found.items()}
         for row in (row for row, draft in drafts.items() if not draft):
-            table.acceptance(row, Drafter.MODEL).observe(1, 0)
+            table[row].acceptances[Drafter.MODEL].observe(1, 0)
         drafts = {row: draft for row, draft in drafts.items() if draft}
         self._core.count_drafts(flight.step, {row: len(draft) for row, draft in drafts.items()})
         return drafts
@@ -195,15 +195,15 @@ class Drafting:
 
     def _observe(self, flight: Flight, row: int, num_drafted: int, num_accepted: int) -> None:
         """Take in how many tokens of a row's draft were accepted."""
-        table, drafter = self._rows.drafts, flight.drafters[row]
-        table.acceptance(row, drafter).observe(num_drafted, num_accepted)
+        drafts, drafter = self._rows.drafts[row], flight.drafters[row]
+        drafts.acceptances[drafter].observe(num_drafted, num_accepted)
         counts = self._core.groups.report.drafts.setdefault(drafter, DraftCounts())
         counts.drafted += num_drafted
         counts.accepted += num_accepted
         if drafter is Drafter.MODEL:
             # It has not computed the last token that it drafted.
             num_context = int(self._batch.positions[row]) + 1
-            table.set_computed(row, num_context + min(num_drafted - 1, num_accepted))
+            drafts.num_computed = num_context + min(num_drafted - 1, num_accepted)
 
 
 def num_accepted(draft: Sequence[int], drawn: Sequence[int], is_broken: Sequence[bool]) -> int:

@@ -61,7 +61,7 @@ class Flight:
     drafts: dict[int, list[int]] = field(default_factory=dict)
     """Tokens that the step verifies behind those that are forced, by row."""
     drafters: dict[int, Drafter] = field(default_factory=dict)
-    """What drafted the tokens of each row in `drafts`."""
+    """The drafter of the tokens of each row in `drafts`."""
     drafting_s: float = 0.0
     """How long a draft model computed before the step."""
     stuck: dict[int, str] = field(default_factory=dict)

@@ -59,6 +59,7 @@ from engine.kv.swap_space import SwapSpace, default_slots
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE
 from engine.sampling.sampler import draw as draw_all
 from engine.sampling.sampler import draw_each
+from engine.speculation.computed_blocks import ComputedBlocks
 from output_text.detokenizer import Detokenizer
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
@@ -138,7 +139,10 @@ class StepLoop:
         drafter = None
         if draft_model is not None:
             batch, device = self._core.batch, pool.device
-            drafter = DraftModel(draft_model, batch, self._rows, draw, clock, block_size=size, device=device)
+            computed = ComputedBlocks(blocks.num_blocks, blocks.hash_of)
+            drafter = DraftModel(
+                draft_model, batch, self._rows, draw, clock, computed, block_size=size, device=device
+            )
         drafting = Drafting(self._core, self._rows, draw, clock, looks_up=speculates, model=drafter)
         self._launcher = Launcher(
             runner,

@@ -9,19 +9,35 @@ from engine.speculation.prompt_lookup import PromptLookup
 from scheduling.speculation import Acceptance, Drafter
 
 
-class _Drafts:
+class RowDrafts:
     """One row's own."""
 
-    __slots__ = ("acceptances", "lookup", "num_computed", "num_outputs")
+    __slots__ = ("_lookup", "_num_outputs", "acceptances", "num_computed", "num_kept_blocks")
 
     def __init__(self) -> None:
         self.acceptances = {drafter: Acceptance() for drafter in Drafter}
-        self.lookup: PromptLookup | None = None
-        """Made when it is first asked."""
-        self.num_outputs = 0
-        """Output tokens that the lookup has."""
+        """How likely the next token of each drafter is accepted."""
         self.num_computed = 0
         """Leading tokens of the sequence whose KV a draft model has computed into the row's blocks."""
+        self.num_kept_blocks = 0
+        """Leading blocks of which other sequences may know that they are computed."""
+        self._lookup: PromptLookup | None = None
+        """Made when it is first asked."""
+        self._num_outputs = 0
+        """Output tokens that the lookup has."""
+
+    def look_up(self, choice: Choice, forced: Sequence[int], most: int) -> list[int]:
+        """Return at most `most` tokens that may follow those of the choice and some that are sure to follow.
+
+        They are what followed the newest ones where these stood before.
+        """
+        if self._lookup is None:
+            self._lookup = PromptLookup((*choice.group.spec.prompt_token_ids, *choice.output_token_ids))
+            self._num_outputs = len(choice.output_token_ids)
+        new = [*choice.output_token_ids[self._num_outputs :], *forced]
+        self._lookup.extend(new)
+        self._num_outputs += len(new)
+        return self._lookup.draft(most)
 
 
 class DraftTable:
@@ -31,7 +47,14 @@ class DraftTable:
     """
 
     def __init__(self, max_rows: int) -> None:
-        self._rows: list[_Drafts | None] = [None] * max_rows
+        self._rows: list[RowDrafts | None] = [None] * max_rows
+
+    def __getitem__(self, row: int) -> RowDrafts:
+        """Return a row's own part."""
+        drafts = self._rows[row]
+        if drafts is None:
+            drafts = self._rows[row] = RowDrafts()
+        return drafts
 
     def join(self, row: int) -> None:
         """A row has another choice from now on."""
@@ -40,35 +63,3 @@ class DraftTable:
     def move(self, source: int, target: int) -> None:
         """Overwrite the row that leaves with the last one."""
         self._rows[target] = self._rows[source]
-
-    def look_up(self, row: int, choice: Choice, forced: Sequence[int], most: int) -> list[int]:
-        """Return at most `most` tokens that may follow those of a choice and some that are sure to follow.
-
-        They are what followed the newest ones where these stood before.
-        """
-        drafts = self._of(row)
-        if drafts.lookup is None:
-            drafts.lookup = PromptLookup((*choice.group.spec.prompt_token_ids, *choice.output_token_ids))
-            drafts.num_outputs = len(choice.output_token_ids)
-        new = [*choice.output_token_ids[drafts.num_outputs :], *forced]
-        drafts.lookup.extend(new)
-        drafts.num_outputs += len(new)
-        return drafts.lookup.draft(most)
-
-    def acceptance(self, row: int, drafter: Drafter) -> Acceptance:
-        """Return what is known of a drafter's tokens for a row."""
-        return self._of(row).acceptances[drafter]
-
-    def num_computed(self, row: int) -> int:
-        """Return how many leading tokens of a row a draft model has computed."""
-        return self._of(row).num_computed
-
-    def set_computed(self, row: int, num_tokens: int) -> None:
-        """Set how many leading tokens of a row a draft model has computed."""
-        self._of(row).num_computed = num_tokens
-
-    def _of(self, row: int) -> _Drafts:
-        drafts = self._rows[row]
-        if drafts is None:
-            drafts = self._rows[row] = _Drafts()
-        return drafts

@@ -59,7 +59,7 @@ def seconds_q95(
 
 
 @given(step=steps(), costs=st.tuples(COSTS, COSTS), most=st.integers(0, 64), budget=st.integers(1, 300))
-def test_drafting_and_the_step_stay_within_the_budget_and_the_promises(
+def test_drafting_stays_within_the_budget_and_the_promises(
     step: tuple[list[ModelOffer], StepShape, DecodeLoad],
     costs: tuple[CostModel, CostModel],
     most: int,
@@ -82,7 +82,7 @@ def test_drafting_and_the_step_stay_within_the_budget_and_the_promises(
 
 
 @given(step=steps(), costs=st.tuples(COSTS, COSTS))
-def test_drafts_are_expected_to_save_more_than_drafting_and_verifying_take(
+def test_drafts_are_expected_to_save_more_than_they_take(
     step: tuple[list[ModelOffer], StepShape, DecodeLoad], costs: tuple[CostModel, CostModel]
 ) -> None:
     offers, shape, decodes = step

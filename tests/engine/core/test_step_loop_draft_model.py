@@ -268,3 +268,24 @@ def test_a_failing_draft_model_fails_the_step_as_the_model_does() -> None:
     driver.finish(Decode(spec(2, range(5), 60)))
     assert len(driver.tokens(2)) == 60
     driver.assert_at_rest()
+
+
+def test_a_cached_prefix_is_not_computed_again_for_the_drafts() -> None:
+    driver = drafting(num_blocks=96)
+    assert driver.draft is not None
+    driver.finish(Decode(spec(1, range(60), 40)))
+    prompt = [*range(60), *driver.tokens(1), 7, 7]
+    num_before = len(driver.draft.batches)
+    driver.finish(Decode(spec(2, prompt, 40)))
+    longest = max(num_tokens for _, num_tokens in driver.draft.batches[num_before:])
+    assert longest < 40
+    assert drafted(driver)[0] == drafted(driver)[1] > 40
+
+
+def test_choices_of_one_prompt_compute_it_once_for_their_drafts() -> None:
+    driver = drafting(num_blocks=96)
+    assert driver.draft is not None
+    sampling = replace(RANDOM, n=3)
+    driver.finish(Decode(spec(1, range(60), 30, sampling=sampling, choices=(0, 1, 2))))
+    assert sum(num_tokens >= 32 for _, num_tokens in driver.draft.batches) == 1
+    assert drafted(driver)[0] == drafted(driver)[1] > 40
