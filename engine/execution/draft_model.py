@@ -170,7 +170,7 @@ class DraftModel:
             "logit_rows": starts[1:] - 1 if with_logits else np.empty(0, dtype=np.int64),
         }
         named = dict(zip(columns, self._uploaded(list(columns.values())), strict=True))
-        return StepBatch(**named, max_query_len=int(lengths.max()), max_context_len=longest)
+        return StepBatch(**named, max_query_len=int(lengths.max()), max_context_len=longest, adapters=None)
 
     def _uploaded(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:
         if self._upload is not None:

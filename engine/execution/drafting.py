@@ -67,10 +67,8 @@ class Drafting:
         if self._looks_up:
             self._take(flight, self._look_up(flight, rows), Drafter.LOOKUP)
         if self._model is not None:
-            began_s = self._clock()
             others = [row for row in rows if row not in flight.drafts]
             self._take(flight, self._draft(flight, others, self._model), Drafter.MODEL)
-            flight.drafting_s = self._clock() - began_s
         flight.drafts = dict(sorted(flight.drafts.items()))
 
     def describe(self, drafts: Mapping[int, Sequence[int]], forced: Mapping[int, Sequence[int]]) -> list[int]:
@@ -143,23 +141,13 @@ class Drafting:
 
     def _draft(self, flight: Flight, rows: Sequence[int], model: DraftModel) -> dict[int, list[int]]:
         """Let the draft model draft for the rows that gain by it, and catch up with one that will."""
-        table, offers = self._rows.drafts, []
-        for row in rows:
-            num_context = int(self._batch.positions[row]) + 1
-            num_tokens = min(self._most(row), model.max_context - num_context + 1)
-            if num_tokens > 0:
-                num_left = self._batch.choices[row].limit - int(self._batch.num_outputs[row])
-                rate, num_computed = table[row].acceptances[Drafter.MODEL].rate, model.num_computed(row)
-                offers.append(ModelOffer(row, num_context, num_computed, num_tokens, num_left, rate))
+        offers = [offer for row in rows if (offer := self._offer(row, model)).num_tokens > 0]
         if not offers:
             return {}
+        most, num_drafted = self._most_of_step(flight), len(flight.drafts)
+        began_s, cost = self._clock(), model.cost.model
         plan = self._core.plan_drafts(
-            flight.step,
-            offers,
-            model.cost.model,
-            self._clock(),
-            most=self._most_of_step(flight),
-            num_drafted_rows=len(flight.drafts),
+            flight.step, offers, cost, began_s, most=most, num_drafted_rows=num_drafted
         )
         used = set(plan.lengths)
         if plan.catch_up is not None:
@@ -167,16 +155,28 @@ class Drafting:
             used.add(row)
             model.catch_up(row, num_tokens, flight.forced.get(row, ()))
         for row in {offer.row for offer in offers} - used:
-            table[row].acceptances[Drafter.MODEL].recover()
-        if not plan.lengths:
-            return {}
-        found = model.draft(plan.lengths, flight.forced)
+            self._rows.drafts[row].acceptances[Drafter.MODEL].recover()
+        found = model.draft(plan.lengths, flight.forced) if plan.lengths else {}
+        if used:
+            flight.drafting_s = self._clock() - began_s
         drafts = {row: self._allowed(row, draft) for row, draft in found.items()}
         for row in (row for row, draft in drafts.items() if not draft):
-            table[row].acceptances[Drafter.MODEL].observe(1, 0)
+            self._rows.drafts[row].acceptances[Drafter.MODEL].observe(1, 0)
         drafts = {row: draft for row, draft in drafts.items() if draft}
         self._core.count_drafts(flight.step, {row: len(draft) for row, draft in drafts.items()})
         return drafts
+
+    def _offer(self, row: int, model: DraftModel) -> ModelOffer:
+        """Return what the draft model could draft for a row, which may be nothing."""
+        num_context = int(self._batch.positions[row]) + 1
+        return ModelOffer(
+            row,
+            num_context,
+            model.num_computed(row),
+            num_tokens=min(self._most(row), model.max_context - num_context + 1),
+            num_left=self._batch.choices[row].limit - int(self._batch.num_outputs[row]),
+            acceptance=self._rows.drafts[row].acceptances[Drafter.MODEL].rate,
+        )
 
     def _most(self, row: int) -> int:
         """Return the most drafted tokens that a row has a use for."""

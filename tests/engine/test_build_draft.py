@@ -106,19 +106,19 @@ def test_a_folder_that_is_not_there_is_refused(target: Path, tmp_path: Path) -> 
 
 def test_weights_and_blocks_of_both_models_have_to_fit(target: Path, tmp_path: Path) -> None:
     draft, mib = model_zoo.build("llama", tmp_path / "small"), 1 << 20
-    sentence = "--model large with --draft-model small takes 1 MiB of weights in float32 and 1 MiB of KV"
+    sentence = "--model large with --draft-model small takes 2 MiB of weights in float32 and 1 MiB of KV"
     with pytest.raises(ValueError, match=sentence):
         build(settings(target, draft, num_blocks=None, kv_memory_mb=1, available_bytes=lambda: mib))
     alone = 97 * 1024 * 1024
-    # A block takes 32 KiB in each pool.
-    with pytest.raises(ValueError, match=r"--num-blocks is 2000, which take 125 MiB, but 97 MiB"):
-        build(settings(target, draft, num_blocks=2000, available_bytes=lambda: alone))
+    # A block takes 16 KiB in each pool.
+    with pytest.raises(ValueError, match=r"--num-blocks is 4000, which take 125 MiB, but 97 MiB"):
+        build(settings(target, draft, num_blocks=4000, available_bytes=lambda: alone))
 
 
 def test_a_built_engine_drafts_with_both_pools_in_the_memory_for_kv(target: Path, tmp_path: Path) -> None:
     draft = model_zoo.build("llama", tmp_path / "small")
     one = build(settings(target, draft, num_blocks=None, kv_memory_mb=1))
-    assert one.runner.pool.num_blocks == 16
+    assert one.runner.pool.num_blocks == 32
     reports: list[StepReport] = []
     commands = [Decode(spec(1, range(3, 12), stop=StopRules(40, ignore_eos=True)))]
 
