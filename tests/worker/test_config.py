@@ -87,6 +87,12 @@ def test_nixl_cannot_be_asked_for_where_it_is_missing(
         parse_config(["--model=m", f"--shm-dir={tmp_path}", "--transport=nixl"], "decode", 1)
 
 
+def test_a_prefill_worker_has_no_use_for_a_draft_model(tmp_path: Path) -> None:
+    sentence = "--draft-model is '/small' for a prefill worker; accepted: for decode workers, which draft"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parse_config(["--model=m", f"--shm-dir={tmp_path}", "--draft-model=/small"], "prefill", 1)
+
+
 def test_the_socket_directory_is_unused_without_shared_memory() -> None:
     config = parse_config(["--model=m", "--shm-dir=/nowhere", "--transport=grpc"], "decode", 1)
     assert config.transport is TransportMode.GRPC
