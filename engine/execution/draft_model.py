@@ -7,7 +7,9 @@ of each row it has computed, and `ComputedBlocks` which cached blocks a new row 
 may write to a block that they share: its content is the same for all of them.
 
 Drafts are drawn with the parameters and the noise of the places that they are for. So where the draft model's
-probabilities are close to the model's, random draws agree as often as greedy ones do.
+probabilities are close to the model's, random draws mostly agree as well. They hardly do where thousands of
+tokens are about as likely as each other: then a small difference of the sums that are compared with the noise
+leads to another token.
 """
 
 from __future__ import annotations

@@ -154,6 +154,8 @@ class Drafting:
             row, num_tokens = plan.catch_up
             used.add(row)
             model.catch_up(row, num_tokens, flight.forced.get(row, ()))
+        if not used:
+            self._rows.drafts.of_model.recover()
         for row in {offer.row for offer in offers} - used:
             self._rows.drafts[row].acceptances[Drafter.MODEL].recover()
         found = model.draft(plan.lengths, flight.forced) if plan.lengths else {}
@@ -162,6 +164,7 @@ class Drafting:
         drafts = {row: self._allowed(row, draft) for row, draft in found.items()}
         for row in (row for row, draft in drafts.items() if not draft):
             self._rows.drafts[row].acceptances[Drafter.MODEL].observe(1, 0)
+            self._rows.drafts.of_model.observe(1, 0)
         drafts = {row: draft for row, draft in drafts.items() if draft}
         self._core.count_drafts(flight.step, {row: len(draft) for row, draft in drafts.items()})
         return drafts
@@ -201,6 +204,7 @@ class Drafting:
         counts.drafted += num_drafted
         counts.accepted += num_accepted
         if drafter is Drafter.MODEL:
+            self._rows.drafts.of_model.observe(num_drafted, num_accepted)
             # It has not computed the last token that it drafted.
             num_context = int(self._batch.positions[row]) + 1
             drafts.num_computed = num_context + min(num_drafted - 1, num_accepted)

@@ -14,8 +14,8 @@ class RowDrafts:
 
     __slots__ = ("_lookup", "_num_outputs", "acceptances", "num_computed", "num_kept_blocks")
 
-    def __init__(self) -> None:
-        self.acceptances = {drafter: Acceptance() for drafter in Drafter}
+    def __init__(self, of_model: Acceptance) -> None:
+        self.acceptances = {Drafter.LOOKUP: Acceptance(), Drafter.MODEL: Acceptance(of_model)}
         """How likely the next token of each drafter is accepted."""
         self.num_computed = 0
         """Leading tokens of the sequence whose KV a draft model has computed into the row's blocks."""
@@ -48,12 +48,14 @@ class DraftTable:
 
     def __init__(self, max_rows: int) -> None:
         self._rows: list[RowDrafts | None] = [None] * max_rows
+        self.of_model = Acceptance()
+        """How likely tokens of a draft model are accepted in any row: new rows are expected to be alike."""
 
     def __getitem__(self, row: int) -> RowDrafts:
         """Return a row's own part."""
         drafts = self._rows[row]
         if drafts is None:
-            drafts = self._rows[row] = RowDrafts()
+            drafts = self._rows[row] = RowDrafts(self.of_model)
         return drafts
 
     def join(self, row: int) -> None:
