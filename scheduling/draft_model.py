@@ -62,9 +62,6 @@ class DraftPlan:
     """A row, and how many of its next tokens to compute, without a draft."""
 
 
-NO_PLAN = DraftPlan({})
-
-
 class FollowedCost:
     """Step costs that were measured once, at the level of the latest steps."""
 
@@ -125,7 +122,8 @@ def _chunk(
     if offer is None:
         return None
     num = min(offer.num_behind, token_budget)
-    while num >= min(LEAST_CHUNK, offer.num_behind):
+    least = min(num, LEAST_CHUNK)
+    while num >= least:
         if draft_cost.predict_q95(_prefill(offer, num)) <= left_s:
             return offer.row, num
         num //= 2

@@ -143,6 +143,17 @@ def test_the_row_that_is_ready_first_catches_up_first_and_in_chunks() -> None:
     assert found.lengths.keys() == {2}
 
 
+def test_a_chunk_fits_before_the_earliest_token_is_due_or_waits() -> None:
+    """Without it the step lasts a second; each token of a chunk takes 10 ms."""
+    offers, shape = [offer(0, behind=900)], StepShape.of(2, 6000, ())
+    chosen = []
+    for slack_s in (4.0, 1.7, 1.1):
+        decodes = DecodeLoad(2, 6000, slack_s)
+        costs = MODEL, draft_cost(0.0, 0.01)
+        chosen.append(plan_drafts(offers, shape, decodes, costs, most=64, token_budget=256).catch_up)
+    assert chosen == [(0, 256), (0, 64), None]
+
+
 def test_costs_that_are_not_trusted_leave_the_rule_of_likely_tokens() -> None:
     assert plan([offer(0)], UNKNOWN_COST).lengths == {0: 6}  # 0.9⁶ > 0.5 > 0.9⁷
     assert plan([offer(0, 0.4)], UNKNOWN_COST).lengths == {}
