@@ -51,7 +51,7 @@ def drafted(driver: Driver) -> tuple[int, int]:
     return sum(report.drafted_tokens for report in reports), sum(report.accepted_drafts for report in reports)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     specs=requests(),
     num_blocks=st.sampled_from([64, 34, 24]),
@@ -119,7 +119,7 @@ def free_requests(draw: st.DrawFn) -> list[SequenceSpec]:
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     specs=free_requests(),
     num_blocks=st.sampled_from([96, 40, 30]),
