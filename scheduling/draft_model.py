@@ -27,6 +27,10 @@ HORIZON = 256
 LEAST_CHUNK = 16
 """Fewer tokens at once are not worth a step of the draft model."""
 LEVEL_MEMORY = 0.95
+"""The weight of the level of costs after an observation, once there are many."""
+BELIEF = 0.998
+"""The belief in costs after a step that they have prevented. Half the costs are enough after some 350 such
+steps."""
 LEVEL_STEP = 0.02
 """A smaller change of the level of costs is not worth a new model of them."""
 
@@ -63,21 +67,38 @@ class DraftPlan:
 
 
 class FollowedCost:
-    """Step costs that were measured once, at the level of the latest steps."""
+    """Step costs that were measured once, at the level of the latest steps.
+
+    Costs that are too high to take a step would never be corrected, for example if other work disturbed the
+    measurement. So they are believed less with each step that was not taken, until one is.
+    """
 
     def __init__(self, measured: CostModel) -> None:
         self.model = self._measured = measured
-        self._level = self._published = 1.0
+        self._level = self._belief = self._published = 1.0
+        self._num_observed = 0
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """Take in how long a step took; wild ones are ignored."""
         predicted = self._measured.predict(shape)
         if not predicted / WILD < seconds < predicted * WILD:
             return
-        self._level += (1 - LEVEL_MEMORY) * (seconds / predicted - self._level)
-        if abs(self._level - self._published) > LEVEL_STEP * self._published:
-            self._published = self._level
-            scaled = tuple(number * self._level for number in self._measured.coefficients)
+        self._num_observed += 1
+        weight = max(1 - LEVEL_MEMORY, 1 / (1 + self._num_observed))
+        self._level += weight * (seconds / predicted - self._level)
+        self._belief = 1.0
+        self._publish()
+
+    def doubt(self) -> None:
+        """Take in that no step was taken, as it seemed not worth its costs."""
+        self._belief *= BELIEF
+        self._publish()
+
+    def _publish(self) -> None:
+        level = self._level * self._belief
+        if abs(level - self._published) > LEVEL_STEP * self._published:
+            self._published = level
+            scaled = tuple(number * level for number in self._measured.coefficients)
             self.model = replace(self._measured, coefficients=scaled)
 
 

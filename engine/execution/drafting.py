@@ -156,6 +156,7 @@ class Drafting:
             model.catch_up(row, num_tokens, flight.forced.get(row, ()))
         if not used:
             self._rows.drafts.of_model.recover()
+            model.cost.doubt()
         for row in {offer.row for offer in offers} - used:
             self._rows.drafts[row].acceptances[Drafter.MODEL].recover()
         found = model.draft(plan.lengths, flight.forced) if plan.lengths else {}

@@ -17,8 +17,8 @@ from tests.model_zoo import stock_generate
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
-LAYERS = 20
-"""A step of the model takes about five times as long as one of the draft model, so that drafts pay."""
+LAYERS = 32
+"""A step of the model takes about eight times as long as one of the draft model, so that drafts pay."""
 LENGTH = 100
 PROMPT = [3 + i % 90 for i in range(70)]
 
@@ -70,13 +70,17 @@ async def num_accepted(fleet: Fleet) -> float:
 
 
 async def test_greedy_outputs_are_those_of_stock_transformers(fleet: Fleet, model: Path) -> None:
+    expected = stock_generate(model, PROMPT, LENGTH).tokens
+    is_drafted = False
     async with AsyncClient(fleet.router_addresses) as client:
-        stop = Stop(max_tokens=LENGTH, ignore_eos=True)
-        completion = await client.complete(PROMPT, sampling=Sampling(temperature=0.0), stop=stop)
-    (choice,) = completion.choices
-    assert list(choice.token_ids) == stock_generate(model, PROMPT, LENGTH).tokens
-    # How many depends on what steps cost on this machine.
-    assert await num_accepted(fleet) > 0
+        # How many tokens are drafted depends on what steps cost on this machine. Where others disturbed the
+        # measurement at the start, there may be none at first.
+        while not is_drafted:
+            stop = Stop(max_tokens=LENGTH, ignore_eos=True)
+            completion = await client.complete(PROMPT, sampling=Sampling(temperature=0.0), stop=stop)
+            (choice,) = completion.choices
+            assert list(choice.token_ids) == expected
+            is_drafted = await num_accepted(fleet) > 0
     seconds = [await metric(fleet, name, "baton_drafting_seconds_total") for name in ("decode-0", "decode-1")]
     assert max(seconds) > 0
 

@@ -169,3 +169,17 @@ def test_costs_follow_the_level_of_the_steps() -> None:
     for seconds in (0.0, 1e9, float("nan")):
         followed.observe(shape, seconds)
     assert abs(followed.model.predict(shape) - 0.15) < 0.01
+
+
+def test_costs_that_prevent_all_steps_are_doubted_until_the_next_one() -> None:
+    followed = FollowedCost(draft_cost(5.0))
+    shape = StepShape.of(1, 10, ())
+    for _ in range(1000):
+        followed.doubt()
+    assert followed.model.predict(shape) < 1.0
+    for _ in range(3):
+        followed.observe(shape, 5.0)
+    assert followed.model.predict(shape) > 4.8
+    for _ in range(6):
+        followed.observe(shape, 0.2)
+    assert followed.model.predict(shape) < 2.0
