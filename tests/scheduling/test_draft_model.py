@@ -180,6 +180,6 @@ def test_costs_that_prevent_all_steps_are_doubted_until_the_next_one() -> None:
     for _ in range(3):
         followed.observe(shape, 5.0)
     assert followed.model.predict(shape) > 4.8
-    for _ in range(6):
+    for _ in range(8):
         followed.observe(shape, 0.2)
     assert followed.model.predict(shape) < 2.0
