@@ -294,7 +294,7 @@ def test_choices_of_one_prompt_compute_it_once_for_their_drafts() -> None:
 
 def test_new_sequences_learn_from_those_before_them() -> None:
     """Once its drafts were wrong for one, a draft model computes the prompts of few others."""
-    driver = drafting(1, num_blocks=96, draft_cost=CostModel((0.3, 0.0, 0.01, 0.0, 0.0, 0.0), 0.0))
+    driver = drafting(1, num_blocks=96, draft_cost=CostModel((0.3, 0.0, 0.03, 0.0, 0.0, 0.0), 0.0))
     assert driver.draft is not None
     computed = []
     for handle in range(1, 9):
@@ -302,4 +302,4 @@ def test_new_sequences_learn_from_those_before_them() -> None:
         driver.finish(Decode(spec(handle, range(handle, handle + 60), 20)))
         computed.append(sum(num_tokens for _, num_tokens in driver.draft.batches) - num_before)
     assert computed[0] >= 60
-    assert computed.count(0) >= 4
+    assert computed.count(0) >= 4, computed
