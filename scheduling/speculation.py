@@ -26,7 +26,7 @@ RECOVERY = 0.99
 """The weight of observations after a step in which a row had a draft that was not verified. A row whose
 drafts were never accepted has another try after some 200 such steps."""
 PRIOR_RATE, PRIOR_TRIED = 0.7, 2.0
-"""What is believed before anything was observed counts as so many observations."""
+"""The rate before anything was observed, which counts as so many observations."""
 
 
 class Drafter(enum.StrEnum):
