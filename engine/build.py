@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from engine.build_draft import can_record, draft_block_bytes, load_draft, measure_draft, read_draft_config
 from engine.calibration.determinism_check import check_determinism
 from engine.calibration.dtype import checkpoint_dtype, name_of
 from engine.calibration.host_memory import check_blocks_fit, check_model_fits, loaded_bytes
@@ -73,7 +74,9 @@ class EngineSettings:
     those of a `deterministic` model only if these compute all of them, and on a GPU never.
     """
     speculation: Speculation = Speculation.NONE
-    """Where drafts of the next tokens come from, which steps verify."""
+    """Where drafts of the next tokens come from, which steps verify, before those of `draft_model`."""
+    draft_model: Path | None = None
+    """A smaller model with the same vocabulary, which drafts; the other settings hold for it too."""
     prove_model: bool = False
     """Whether a model of an architecture that is not listed is loaded, and proven unless `proof` is given."""
     proof: Proof | None = None
@@ -119,24 +122,27 @@ def build(
     on_progress: OnProgress = ignore_progress,
     group: Leader | None = None,
 ) -> BuiltEngine:
-    """Build an engine, and call `on_progress` on the way. Without `measure` a sweep is run.
+    """Build an engine, and call `on_progress` on the way. Without `measure` sweeps are run.
 
     With a `group`, its processes compute each step together; the settings' part is then the leader's.
 
-    Raises ModelRefused or AdapterRefused for what cannot be served, or not proven, GroupRefused if a process
-    of the group cannot take part, ValueError for a setting that is not valid, and NotDeterministic if a
-    deterministic engine does not give the same bits on this machine.
+    Raises ModelRefused, AdapterRefused or DraftRefused for what cannot be served, or not proven, GroupRefused
+    if a process of the group cannot take part, ValueError for a setting that is not valid, and
+    NotDeterministic if a deterministic engine does not give the same bits on this machine.
     """
     on_progress(Phase.READING, 0, 0)
     adapters = [read_adapter(name, path) for name, path in settings.adapters]
     config = read_config(settings.model, unlisted=settings.prove_model)
     _check_part(settings, config)
-    _check_model_fits(settings, config, sum(adapter.num_weights for adapter in adapters))
+    draft_config = _read_draft_config(settings, config)
+    _check_model_fits(settings, config, draft_config, sum(adapter.num_weights for adapter in adapters))
     model, proof = _load(settings, config, adapters, on_progress)
+    draft = _load_draft(settings, model, on_progress)
     layout = model.block_layout(settings.block_size)
-    num_blocks = _num_blocks(settings, model, layout)
+    draft_bytes = draft_block_bytes(draft, settings.block_size)
+    num_blocks = _num_blocks(settings, model, layout, draft_bytes)
     if settings.device.type == "cpu" and settings.available_bytes is not None:
-        check_blocks_fit(layout, num_blocks, settings.available_bytes())
+        check_blocks_fit(layout.block_bytes + draft_bytes, num_blocks, settings.available_bytes())
     pool = KVPool(layout, num_blocks, settings.device)
     name = _fingerprint(settings, layout)
     if group is not None:
@@ -145,17 +151,34 @@ def build(
     runner = ModelRunner(model, pool, group)
     determinism_digest = check_determinism(runner, on_progress) if settings.deterministic else ""
     sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
-    # The kernels do not compute float64. Its references read tables on the host, which cannot be recorded.
-    if settings.cuda_graphs and settings.device.type == "cuda" and settings.dtype != torch.float64:
-        recording = partial(on_progress, Phase.RECORDING)
-        runner.record_decodes(settings.max_num_seqs, CudaGraphs(settings.device), recording)
+    record = None
+    if can_record(settings.device, settings.dtype, wanted=settings.cuda_graphs):
+        record = CudaGraphs(settings.device), partial(on_progress, Phase.RECORDING)
+        runner.record_decodes(settings.max_num_seqs, *record)
     on_progress(Phase.MEASURING, 0, 0)
     warm_up(runner, **sizes)
     warm_draws(settings.device, settings.dtype, model.facts.vocab_size)
-    swept = sweep(runner, **sizes, on_progress=on_progress) if measure is None else measure(runner, name)
+    measured = measure or (lambda runner, _: sweep(runner, **sizes, on_progress=on_progress))
+    swept = measured(runner, name)
     cost = fit(swept.samples) or UNKNOWN_COST
     if not swept.is_whole:  # large steps were not measured: do not plan them by the cost of small ones
         cost = replace(cost, is_trusted=False)
+    draft_engine = None
+    if draft is not None:
+        draft_name = fingerprint(
+            draft.facts.directory,
+            draft.block_layout(settings.block_size),
+            settings.random_weights,
+            settings.quantisation,
+        )
+        draft_engine = measure_draft(
+            draft,
+            num_blocks,
+            settings.block_size,
+            **sizes,
+            record=record,
+            measure=lambda runner: measured(runner, draft_name),
+        )
     # KV that was computed without `deterministic` has other bits.
     disk = None if settings.open_disk is None else settings.open_disk(pool, f"{name} {determinism_digest}")
     blocks = BlockManager(pool.num_blocks, settings.block_size, disk)
@@ -175,6 +198,7 @@ def build(
         cost=cost,
         deterministic=settings.deterministic,
         speculates=settings.speculation is Speculation.LOOKUP,
+        draft_model=draft_engine,
         adapters={} if model.adapters is None else model.adapters.slots,
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
         disk=disk,
@@ -280,7 +304,31 @@ def _most_tokens(settings: EngineSettings) -> int:
     return settings.token_budget + settings.max_num_seqs + MAX_DRAFT_ROWS
 
 
-def _check_model_fits(settings: EngineSettings, config: Config, num_adapter_weights: int) -> None:
+def _read_draft_config(settings: EngineSettings, config: Config) -> Config | None:
+    """Return the config of the draft model, which fits the model; None without one."""
+    if settings.draft_model is None:
+        return None
+    return read_draft_config(settings.draft_model, settings.model, config, unlisted=settings.prove_model)
+
+
+def _load_draft(settings: EngineSettings, model: Model, on_progress: OnProgress) -> Model | None:
+    """Load the draft model, if there is one."""
+    if settings.draft_model is None:
+        return None
+    return load_draft(
+        settings.draft_model,
+        model,
+        fused=settings.fusion and can_fuse(settings.device, settings.dtype, deterministic=False),
+        random_seed=settings.random_weights,
+        quantisation=settings.quantisation,
+        unlisted=settings.prove_model,
+        on_progress=on_progress,
+    )
+
+
+def _check_model_fits(
+    settings: EngineSettings, config: Config, draft_config: Config | None, num_adapter_weights: int
+) -> None:
     """Raise ValueError if weights and pool are known not to fit. Drawn weights have no files to look at."""
     if settings.device.type != "cpu" or settings.available_bytes is None:
         return
@@ -288,9 +336,12 @@ def _check_model_fits(settings: EngineSettings, config: Config, num_adapter_weig
     weights = 0 if is_drawn else loaded_bytes(settings.model, config, settings.dtype)
     if settings.part is not None and name_of(settings.dtype) != checkpoint_dtype(config):
         weights *= settings.part.size  # each process converts all of them before it keeps its part
+    if settings.draft_model is not None and draft_config is not None and not is_drawn:
+        weights += loaded_bytes(settings.draft_model, draft_config, settings.dtype)
     weights += num_adapter_weights * settings.dtype.itemsize
     pool = 0 if settings.num_blocks is not None else (settings.kv_memory_mb or CPU_MEBIBYTES) * MEBIBYTE
-    check_model_fits(settings.model, settings.dtype, weights, pool, settings.available_bytes())
+    available = settings.available_bytes()
+    check_model_fits(settings.model, settings.dtype, weights, pool, available, settings.draft_model)
 
 
 def can_fuse(device: torch.device, dtype: torch.dtype, *, deterministic: bool) -> bool:
@@ -309,17 +360,18 @@ def _uses_native_ops(model: Model) -> bool:
     return computes(model.device, model.dtype) and (model.is_fused or model.stored is None)
 
 
-def _num_blocks(settings: EngineSettings, model: Model, layout: BlockLayout) -> int:
+def _num_blocks(settings: EngineSettings, model: Model, layout: BlockLayout, draft_bytes: int) -> int:
     if settings.num_blocks is not None:
         return settings.num_blocks
     if settings.kv_memory_mb is not None:
-        return blocks_in(layout, settings.kv_memory_mb)
+        return blocks_in(layout.block_bytes + draft_bytes, settings.kv_memory_mb)
     if settings.device.type == "cpu":
-        return blocks_in(layout, CPU_MEBIBYTES)
+        return blocks_in(layout.block_bytes + draft_bytes, CPU_MEBIBYTES)
     return blocks_that_fit(
         model,
         layout,
         CudaMemory(settings.device),
         max_num_seqs=settings.max_num_seqs,
         token_budget=settings.token_budget,
+        draft_block_bytes=draft_bytes,
     )

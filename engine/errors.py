@@ -2,6 +2,7 @@
 
 EngineError
 ├── AdapterRefused    a LoRA adapter that cannot be served correctly
+├── DraftRefused      a draft model that cannot draft for the model
 ├── FusionDiffers     a fused part does not compute the same as the part it replaces
 ├── GroupRefused      a follower of a group that computes each step together cannot take part
 ├── ModelRefused      a model directory that cannot be served correctly
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 
 class EngineError(Exception):
@@ -68,6 +70,22 @@ class ModelRefused(EngineError):
         self.field = field
         self.found = found
         self.accepted = accepted
+
+
+class DraftRefused(EngineError):
+    """The draft model in `directory` cannot draft: `field` has a value that is not `accepted`."""
+
+    def __init__(self, directory: Path, field: str, found: str, accepted: str) -> None:
+        super().__init__(f"--draft-model {directory}: {field} {found}; accepted: {accepted}")
+        self.directory = directory
+        self.field = field
+        self.found = found
+        self.accepted = accepted
+
+    @classmethod
+    def from_model(cls, error: ModelRefused) -> Self:
+        """Return the error for a draft model that no worker could serve either."""
+        return cls(error.directory, error.field, error.found, error.accepted)
 
 
 class NotProven(ModelRefused):

@@ -11,7 +11,7 @@ and return data. The package may import only `numpy`; `router`, workers and `sim
 - `placement`: which workers serve a request; `roles`: how much of its time a decode worker may spend on
   prompts
 - `memory`: how many KV blocks requests need, which one gives them up, and whether blocks on a disk are read
-- `speculation`: how many drafted tokens a step verifies
+- `speculation`: how many drafted tokens a step verifies; `draft_model`: how many of them a draft model drafts
 - `scaling`: how many workers a fleet needs
 - `value`: fast frozen dataclasses
 """

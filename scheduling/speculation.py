@@ -9,6 +9,7 @@ the step stays within what the promises of all rows allow.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 
 from scheduling.cost.cost_model import CostModel, StepShape
@@ -24,21 +25,34 @@ MEMORY = 0.9
 RECOVERY = 0.99
 """The weight of observations after a step in which a row had a draft that was not verified. A row whose
 drafts were never accepted has another try after some 200 such steps."""
-PRIOR_ACCEPTED, PRIOR_TRIED = 1.4, 2.0
+PRIOR_RATE, PRIOR_TRIED = 0.7, 2.0
+"""The rate before anything was observed, which counts as so many observations."""
+
+
+class Drafter(enum.StrEnum):
+    """The sources of drafts."""
+
+    LOOKUP = "lookup"
+    MODEL = "model"
 
 
 class Acceptance:
-    """How likely it is that the next drafted token of one choice is accepted, by the latest ones."""
+    """How likely it is that the next drafted token of one choice is accepted, by the latest ones.
 
-    __slots__ = ("_accepted", "_tried")
+    Before it has any, the rate is that of `others`, if they are given.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_accepted", "_others", "_tried")
+
+    def __init__(self, others: Acceptance | None = None) -> None:
         self._accepted = self._tried = 0.0
+        self._others = others
 
     @property
     def rate(self) -> float:
         """Above 0 and below 1."""
-        return (self._accepted + PRIOR_ACCEPTED) / (self._tried + PRIOR_TRIED)
+        prior = PRIOR_RATE if self._others is None else self._others.rate
+        return (self._accepted + prior * PRIOR_TRIED) / (self._tried + PRIOR_TRIED)
 
     def observe(self, num_drafted: int, num_accepted: int) -> None:
         """Take in how many tokens of a draft were accepted. Those behind the first wrong one say nothing."""

@@ -61,6 +61,8 @@ class WorkerConfig:
     fusion: bool
     """Whether the model's layers are fused on a GPU, where they fit."""
     speculate: Speculation
+    draft_model: Path | None
+    """The folder of a smaller model, which drafts tokens; None: there is none."""
     lora: tuple[tuple[str, Path], ...]
     """The name of each LoRA adapter, and the folder of its files."""
     tensor_parallel: int
@@ -121,7 +123,7 @@ class WorkerConfig:
         chosen = f"--tensor-parallel is {self.tensor_parallel}"
         if self.device == "cuda":
             raise ValueError(f"{chosen} with --device cuda; accepted: a worker on a CPU")
-        for field in ("deterministic", "prove_model", "lora"):
+        for field in ("deterministic", "prove_model", "lora", "draft_model"):
             if getattr(self, field):
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
         if self.threads % self.tensor_parallel:
@@ -132,7 +134,7 @@ class WorkerConfig:
 
     def _check_computes_nothing(self) -> None:
         """Raise ValueError for a flag that only a worker which computes has a use for."""
-        for field in ("deterministic", "prove_model", "lora"):
+        for field in ("deterministic", "prove_model", "lora", "draft_model"):
             if getattr(self, field):
                 flag = f"--{field.replace('_', '-')}"
                 raise ValueError(f"{flag} is set with --timed; accepted: a worker that computes")
@@ -141,6 +143,9 @@ class WorkerConfig:
             if value != "none":
                 chosen = f"--{field} is {value}"
                 raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
+        if self.draft_model is not None:
+            chosen = f"--draft-model is {str(self.draft_model)!r}"
+            raise ValueError(f"{chosen} with --timed; accepted: no draft model, since nothing is computed")
         if self.tensor_parallel > 1:
             chosen = f"--tensor-parallel is {self.tensor_parallel}"
             raise ValueError(f"{chosen} with --timed; accepted: 1, since nothing is computed")
@@ -156,6 +161,9 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     given["transport"] = TransportMode(given["transport"])
     given["quantisation"] = Quantisation(given["quantisation"])
     given["speculate"] = Speculation(given["speculate"])
+    if given["draft_model"] is not None and role != "decode":
+        chosen = f"--draft-model is {str(given['draft_model'])!r}"
+        raise ValueError(f"{chosen} for a {role} worker; accepted: for decode workers, which draft")
     given["lora"] = tuple(map(_named_path, given["lora"]))
     given["threads"] = resolve_threads(
         given["threads"], given.pop("workers_per_host"), read_cores(), given["tensor_parallel"]
@@ -270,6 +278,13 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         choices=[choice.value for choice in Speculation],
         help="draft tokens and verify several in a step, with the same output; lookup: draft what followed "
         "the newest tokens earlier in the prompt or output (none)",
+    )
+    add(
+        "--draft-model",
+        type=Path,
+        metavar="PATH",
+        help="a smaller model of the same vocabulary: it drafts tokens, and decode workers verify several in "
+        "a step, with the same output; where --speculate lookup finds some, these come first (none)",
     )
     add(
         "--lora",

@@ -20,7 +20,14 @@ import structlog
 import uvloop
 
 from engine.core.report import StepReport
-from engine.errors import AdapterRefused, GroupBrokenError, GroupRefused, ModelRefused, NotDeterministic
+from engine.errors import (
+    AdapterRefused,
+    DraftRefused,
+    GroupBrokenError,
+    GroupRefused,
+    ModelRefused,
+    NotDeterministic,
+)
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
@@ -103,7 +110,7 @@ def main(role: WorkerRole, config: WorkerConfig, start: Start, followers: Follow
     """Run until drained; return the process's exit code. `followers` compute together with this process."""
     try:
         uvloop.run(_serve(role, config, start, followers))
-    except (AdapterRefused, GroupRefused, ModelRefused, NotDeterministic) as error:
+    except (AdapterRefused, DraftRefused, GroupRefused, ModelRefused, NotDeterministic) as error:
         return _exit_code(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _exit_code(EXIT_REDIS, error)

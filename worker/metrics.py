@@ -38,8 +38,15 @@ class WorkerMetrics:
             "preempted_sequences", "Sequences preempted because KV blocks ran short"
         )
         self.recomputed = self._counter("recomputed_tokens", "Tokens computed again after a preemption")
-        self.drafted = self._counter("drafted_tokens", "Drafted tokens that steps verified")
-        self.accepted_drafts = self._counter("accepted_draft_tokens", "Drafted tokens that became output")
+        self._drafted = self._counter(
+            "drafted_tokens", "Drafted tokens that steps verified, by drafter: lookup, model", ["drafter"]
+        )
+        self._accepted_drafts = self._counter(
+            "accepted_draft_tokens", "Drafted tokens that became output, by drafter", ["drafter"]
+        )
+        self._drafting = self._counter(
+            "drafting_seconds", "Time that the draft model computed, which is no part of the steps"
+        )
         self.step_errors = self._counter("step_errors", "Steps that failed for their whole batch")
         self.refused = self._counter("refused_commands", "Commands that this worker refused")
         self._cost_trusted = self._gauge(
@@ -92,8 +99,10 @@ class WorkerMetrics:
             self.tokens.inc(len(report.tokens.token_ids))
         self.preempted.inc(len(report.preempted))
         self.recomputed.inc(report.recomputed_tokens)
-        self.drafted.inc(report.drafted_tokens)
-        self.accepted_drafts.inc(report.accepted_drafts)
+        for drafter, counts in report.drafts.items():
+            self._drafted.labels(drafter.value).inc(counts.drafted)
+            self._accepted_drafts.labels(drafter.value).inc(counts.accepted)
+        self._drafting.inc(report.drafting_seconds)
         load = report.load
         self._running.set(load.running)
         self._waiting.set(load.waiting)

@@ -113,6 +113,13 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         "newest tokens earlier in the prompt or output (none; without a value: lookup)",
     )
     add(
+        "--draft-model",
+        type=Path,
+        metavar="PATH",
+        help="a smaller model of the same vocabulary: it drafts tokens, and decode workers verify several in "
+        "a step, with the same output; where --speculate lookup finds some, these come first (none)",
+    )
+    add(
         "--lora",
         action="append",
         default=[],

@@ -43,10 +43,11 @@ class FleetSpec:
     those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
     times. `deterministic` workers give the same bits whatever else is in a step. Workers that `prove_model`
     serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
-    8 bits. `speculate` says where decode workers take drafts of the next tokens from. `lora` are adapters
-    that all workers serve, each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV
-    blocks that leave its memory, with at most `kv_disk_mb` each. `tensor_parallel` processes of each worker
-    compute its steps together.
+    8 bits. `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a
+    smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
+    each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV blocks that leave its
+    memory, with at most `kv_disk_mb` each. `tensor_parallel` processes of each worker compute its steps
+    together.
     """
 
     model: Path
@@ -66,6 +67,7 @@ class FleetSpec:
     prove_model: bool = False
     quantisation: str | None = None
     speculate: str | None = None
+    draft_model: Path | None = None
     lora: Sequence[str] = ()
     kv_disk: Path | None = None
     kv_disk_mb: int | None = None
@@ -128,7 +130,12 @@ class FleetSpec:
         for name in ("prove_model", "lora"):
             if getattr(self, name):
                 raise ValueError(f"{name} is set with timed: timed workers compute nothing")
-        for name, nothing in (("speculate", "none"), ("kv_disk", None), ("tensor_parallel", 1)):
+        for name, nothing in (
+            ("speculate", "none"),
+            ("draft_model", None),
+            ("kv_disk", None),
+            ("tensor_parallel", 1),
+        ):
             chosen = getattr(self, name)
             if chosen not in {None, nothing}:
                 raise ValueError(f"{name} is {str(chosen)!r} with timed: timed workers compute nothing")
@@ -251,7 +258,8 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
         adapter_name, _, path = adapter.partition("=")
         own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]
     own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
-    own += _flags(speculate=spec.speculate) if kind_of(name) == "decode" else []
+    if kind_of(name) == "decode":
+        own += _flags(speculate=spec.speculate, draft_model=spec.draft_model and spec.draft_model.resolve())
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 
 

@@ -4,18 +4,25 @@ Outputs with and without drafts are compared token by token. A greedy output of 
 itself, so nearly all of its tokens can be drafted, as where an answer quotes its prompt. Random draws at a
 high temperature hardly repeat anything, so drafts can only cost. Times are of the clock, of the decode steps
 alone; ratios are of runs that followed each other.
+
+The draft model is measured with a target made from it (`benchmarks.deep_model`): --layers layers, of which
+those of the draft model do nearly all. So they agree most of the time, and what is measured is what drafting
+and verifying cost, not how well a trained draft model drafts.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from benchmarks.decodes import decode, fixed_length, run_all
+from benchmarks.deep_model import deepen
 from benchmarks.flags import count
 from benchmarks.report import report
 from engine.build import BuiltEngine, EngineSettings, build
@@ -46,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=count, default=2, metavar="N", help="threads of the worker (2)")
     parser.add_argument("--outputs", type=count, default=256, metavar="N", help="tokens of each output (256)")
+    parser.add_argument(
+        "--layers", type=count, default=48, metavar="N", help="layers of the draft model's target (48)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +71,44 @@ class Decoded:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Decode each kind of text in batches of each size, once per seed."""
+    """Decode each kind of text in batches of each size, once per seed, by lookup and by the draft model."""
     torch.set_num_threads(args.threads)
-    engines = tuple(_engine(args, speculation) for speculation in (Speculation.NONE, Speculation.LOOKUP))
+    plain, looking_up = _engine(args, args.model), _engine(args, args.model, Speculation.LOOKUP)
+    by_lookup = _compare(args, plain, looking_up)
+    with tempfile.TemporaryDirectory() as folder:
+        deep = deepen(args.model, Path(folder), args.layers)
+        by_model = _compare(args, _engine(args, deep), _engine(args, deep, draft_model=args.model))
+    copying, random_text = KINDS
+    goals = (
+        Goal(f"{copying}, 1 sequence: with drafts / without", _ratios(by_lookup[copying, 1]), GAIN),
+        Goal(f"{random_text}, 1 sequence: with drafts / without", _ratios(by_lookup[random_text, 1]), LOSS),
+    )
+    sizes = (
+        f"{args.dtype}, {args.threads} threads; prompts of {PROMPT_TOKENS} random tokens, outputs of "
+        f"{args.outputs}"
+    )
+    lookup_method = f"{args.model.name}, {sizes}; drafts by prompt lookup."
+    model_method = (
+        f"{args.model.name} with copies of its layers up to {args.layers}, whose effect is small; {sizes}; "
+        f"drafts by {args.model.name}, which agrees with it by construction."
+    )
+    sections = [
+        Section("Drafted tokens", lookup_method, goals, (_table(by_lookup),), _details(by_lookup)),
+        Section("Tokens of a draft model", model_method, (), (_table(by_model),), _details(by_model)),
+    ]
+    return report(args, sections)
+
+
+Found = dict[tuple[str, int], list[tuple[float, ...]]]
+"""By kind and size of the batch: for each seed, speeds without and with drafts, ratio, share accepted."""
+
+
+def _compare(args: argparse.Namespace, without: BuiltEngine, drafting: BuiltEngine) -> Found:
+    """Decode the same requests with and without drafts. Raises ValueError if their outputs differ."""
     cells = [(kind, size) for kind in KINDS for size in BATCHES]
-    found: dict[tuple[str, int], list[tuple[float, ...]]] = {each: [] for each in cells}
+    found: Found = {each: [] for each in cells}
     for seed, (kind, size) in tracked([(seed, each) for seed in args.seeds for each in cells], "batches"):
+        engines = (without, drafting)
         off, on = (_decode(engine, KINDS[kind], size, seed, args.outputs) for engine in engines)
         if on.tokens != off.tokens:
             raise ValueError(f"{kind}, {size} sequences, seed {seed}: drafts have changed the output")
@@ -74,19 +116,16 @@ def run(args: argparse.Namespace) -> int:
         found[kind, size].append(
             (off.tokens_per_s, on.tokens_per_s, on.tokens_per_s / off.tokens_per_s, accepted)
         )
+    return found
+
+
+def _table(found: Found) -> str:
     columns = ("text", "sequences", "tokens/s without", "with drafts", "ratio", "accepted")
-    rows = [(kind, str(size), *_cells(figures)) for (kind, size), figures in found.items()]
-    copying, random_text = KINDS
-    goals = (
-        Goal(f"{copying}, 1 sequence: with drafts / without", _ratios(found[copying, 1]), GAIN),
-        Goal(f"{random_text}, 1 sequence: with drafts / without", _ratios(found[random_text, 1]), LOSS),
-    )
-    method = (
-        f"{args.model.name}, {args.dtype}, {args.threads} threads; prompts of {PROMPT_TOKENS} random tokens, "
-        f"outputs of {args.outputs}; drafts by prompt lookup."
-    )
-    details = {"found": {f"{kind}, {size}": figures for (kind, size), figures in found.items()}}
-    return report(args, [Section("Drafted tokens", method, goals, (markdown(columns, rows),), details)])
+    return markdown(columns, [(kind, str(size), *_cells(rows)) for (kind, size), rows in found.items()])
+
+
+def _details(found: Found) -> dict[str, object]:
+    return {"found": {f"{kind}, {size}": figures for (kind, size), figures in found.items()}}
 
 
 def _cells(figures: list[tuple[float, ...]]) -> list[str]:
@@ -98,9 +137,14 @@ def _ratios(figures: list[tuple[float, ...]]) -> tuple[float, ...]:
     return tuple(each[2] for each in figures)
 
 
-def _engine(args: argparse.Namespace, speculation: Speculation) -> BuiltEngine:
+def _engine(
+    args: argparse.Namespace,
+    model: Path,
+    speculation: Speculation = Speculation.NONE,
+    draft_model: Path | None = None,
+) -> BuiltEngine:
     settings = EngineSettings(
-        model=args.model,
+        model=model,
         dtype=DTYPES[args.dtype],
         device=torch.device("cpu"),
         block_size=16,
@@ -110,6 +154,7 @@ def _engine(args: argparse.Namespace, speculation: Speculation) -> BuiltEngine:
         token_budget=256,
         policy=DEFAULT,
         speculation=speculation,
+        draft_model=draft_model,
     )
     return build(settings)
 

@@ -40,27 +40,37 @@ class CudaMemory:
         return torch.cuda.max_memory_allocated(self._device) - before
 
 
-def blocks_in(layout: BlockLayout, mebibytes: int) -> int:
+def blocks_in(block_bytes: int, mebibytes: int) -> int:
     """Return how many blocks fit into so much memory. Raises ValueError if none does."""
-    num_blocks = mebibytes * MEBIBYTE // layout.block_bytes
+    num_blocks = mebibytes * MEBIBYTE // block_bytes
     if num_blocks == 0:
-        least = -(-layout.block_bytes // MEBIBYTE)
+        least = -(-block_bytes // MEBIBYTE)
         raise ValueError(f"--kv-memory-mb is {mebibytes}; accepted for this model: {least} or more")
     return num_blocks
 
 
 def blocks_that_fit(
-    model: Model, layout: BlockLayout, memory: CudaMemory, *, max_num_seqs: int, token_budget: int
+    model: Model,
+    layout: BlockLayout,
+    memory: CudaMemory,
+    *,
+    max_num_seqs: int,
+    token_budget: int,
+    draft_block_bytes: int = 0,
 ) -> int:
-    """Return how many blocks fit into KV_SHARE of the memory that weights and the largest step leave."""
+    """Return how many blocks fit into KV_SHARE of the memory that weights and the largest step leave.
+
+    Each takes `draft_block_bytes` more in the pool of a draft model.
+    """
+    block_bytes = layout.block_bytes + draft_block_bytes
     step_bytes = _largest_step_bytes(model, layout, memory, max_num_seqs, token_budget)
     free_bytes = memory.free_bytes()
-    num_blocks = int((free_bytes - step_bytes) * KV_SHARE) // layout.block_bytes
+    num_blocks = int((free_bytes - step_bytes) * KV_SHARE) // block_bytes
     if num_blocks < 1:
         raise ValueError(
             f"--token-budget is {token_budget}, and such a step takes {step_bytes // MEBIBYTE} MiB; "
             f"accepted: less, as the weights leave {free_bytes // MEBIBYTE} MiB, which KV blocks of "
-            f"{-(-layout.block_bytes // MEBIBYTE)} MiB have to fit into as well"
+            f"{-(-block_bytes // MEBIBYTE)} MiB have to fit into as well"
         )
     return num_blocks
 

@@ -24,6 +24,7 @@ and calls, turn by turn:
     plan → begin                    the policy's step
       launch: cover                 blocks for all that it writes
         skip                        tokens that grammars force, with the newest of their rows
+        choose_drafts, plan_drafts  how many drafted tokens it verifies
         join, advance               rows that get a token, before it is known; copies to make
       over: mark_written            KV is there
         count_tokens                tokens are known

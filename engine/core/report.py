@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason
+from scheduling.speculation import Drafter
 from scheduling.value import value
 
 
@@ -101,6 +102,16 @@ class Prefilled:
 
 
 @dataclass(slots=True)
+class DraftCounts:
+    """The tokens of one drafter in a step."""
+
+    drafted: int = 0
+    """Tokens that the step has verified."""
+    accepted: int = 0
+    """How many of them it drew too, so that they are outputs."""
+
+
+@dataclass(slots=True)
 class StepReport:
     """One step, for the whole batch; also sent without a step when only commands had effects.
 
@@ -110,7 +121,9 @@ class StepReport:
 
     load: Load = NO_LOAD
     step_seconds: float = 0.0
-    """0 when no step was run."""
+    """0 when no step was run. The time of a draft model does not count."""
+    drafting_seconds: float = 0.0
+    """How long a draft model computed before the step."""
     tokens: TokenColumns = field(default_factory=TokenColumns)
     filled: list[Filled] = field(default_factory=list)
     filled_behind: Mark | None = None
@@ -138,14 +151,22 @@ class StepReport:
     """Blocks that left it."""
     recomputed_tokens: int = 0
     """Tokens of the step that had been computed before, and were lost to a preemption."""
-    drafted_tokens: int = 0
-    """Tokens that the step has verified."""
-    accepted_drafts: int = 0
-    """How many of them it drew too, so that they are outputs."""
+    drafts: dict[Drafter, DraftCounts] = field(default_factory=dict)
+    """Drafted tokens of the step, by where they come from; only drafters that drafted any."""
     shape: StepShape | None = None
     """None when no step was run."""
     step_error: str = ""
     """The traceback of a step that failed as a whole, for the log; its sequences are among the failures."""
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens of all drafters that the step has verified."""
+        return sum(counts.drafted for counts in self.drafts.values())
+
+    @property
+    def accepted_drafts(self) -> int:
+        """How many of them became output."""
+        return sum(counts.accepted for counts in self.drafts.values())
 
     @property
     def has_events(self) -> bool:

@@ -129,9 +129,10 @@ class Choice:
     def hash_next_block(self, block_size: int) -> bytes:
         """The identity of the first block that is not registered yet; all its tokens are known."""
         begin = self.num_registered_blocks * block_size
-        return hash_block(self.last_hash, self._tokens(begin, begin + block_size))
+        return hash_block(self.last_hash, self.tokens(begin, begin + block_size))
 
-    def _tokens(self, begin: int, end: int) -> list[int]:
+    def tokens(self, begin: int, end: int) -> list[int]:
+        """Return the known tokens at places `begin` to `end` of the sequence, prompt and output."""
         prompt = self.group.spec.prompt_token_ids
         from_prompt = prompt[begin:end]
         num_prompt = len(prompt)

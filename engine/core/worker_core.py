@@ -20,6 +20,7 @@ from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import ChunkWork, Step, within_rows
 from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.draft_model import DraftPlan, ModelOffer, plan_drafts
 from scheduling.policies.policy import Policy
 from scheduling.request import FailureReason
 from scheduling.speculation import Offer, draft_lengths
@@ -140,18 +141,45 @@ class WorkerCore:
         They are counted in its shape, and have blocks: none that others are about to need.
         """
         decodes = self.batch.decode_load(now_s, step.rows)
-        lengths = draft_lengths(offers, step.shape, decodes, self.cost, most)
-        chosen = {row: self.groups.cover_draft(self.batch.choices[row], num) for row, num in lengths.items()}
-        for row, num_tokens in chosen.items():
+        chosen = self._cover_drafts(draft_lengths(offers, step.shape, decodes, self.cost, most))
+        self.count_drafts(step, chosen)
+        return chosen
+
+    def plan_drafts(
+        self,
+        step: Step,
+        offers: Sequence[ModelOffer],
+        draft_cost: CostModel,
+        now_s: float,
+        *,
+        most: int,
+        num_drafted_rows: int,
+    ) -> DraftPlan:
+        """Return what a draft model does before a step; see `scheduling.draft_model.plan_drafts`.
+
+        The drafts have blocks, as those of `choose_drafts`. They are not counted in the step's shape yet.
+        """
+        plan = plan_drafts(
+            offers,
+            step.shape,
+            self.batch.decode_load(now_s, step.rows),
+            (self.cost, draft_cost),
+            most=most,
+            token_budget=self.limits.token_budget,
+            num_drafted_rows=num_drafted_rows,
+        )
+        return DraftPlan(self._cover_drafts(plan.lengths), plan.catch_up)
+
+    def count_drafts(self, step: Step, num_drafted: Mapping[int, int]) -> None:
+        """Count drafted tokens in a step's shape, by row."""
+        for row, num_tokens in num_drafted.items():
             step.shape = step.shape.with_more(int(self.batch.positions[row]) + 1, num_tokens)
-        return {row: num_tokens for row, num_tokens in chosen.items() if num_tokens}
 
     def accept_drafts(self, step: Step, num_accepted: Mapping[int, int]) -> None:
         """Count drafted tokens that the step has drawn too, by row; one more is drawn behind them."""
         for row, num_tokens in num_accepted.items():
             step.positions[row - step.first_row] += num_tokens
             self.batch.skip(row, num_tokens)
-            self.groups.report.accepted_drafts += num_tokens
 
     def join(self, step: Step) -> None:
         """Count the chunks of a launched step; prompts that are complete with it take their rows."""
@@ -307,6 +335,11 @@ class WorkerCore:
         end = begin + num_tokens
         wants_logits = end == group.num_context_tokens and group.first_tokens is None
         return ChunkWork(group, begin, end, wants_logits, group.prompt_rows(begin, end))
+
+    def _cover_drafts(self, lengths: Mapping[int, int]) -> dict[int, int]:
+        """Return how many drafted tokens of each row have blocks, without rows that have none."""
+        covered = {row: self.groups.cover_draft(self.batch.choices[row], num) for row, num in lengths.items()}
+        return {row: num for row, num in covered.items() if num}
 
     def _leave(self, step: Step, choice: Choice) -> None:
         self.batch.leave(choice)

@@ -4,6 +4,7 @@
     launcher        puts a step on the device
     device_rows     what the model needs of each running row, and the step's tensors made from it
     drafting        tokens that are drafted, and verified in one step
+    draft_model     a smaller model that drafts them
     flight          a launched step whose tokens are not known yet
     model_runner    one forward pass over the KV pool
     decode_graphs   steps of decodes alone, recorded and replayed

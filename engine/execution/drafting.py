@@ -14,59 +14,62 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.core.step import Step
+from engine.core.report import DraftCounts
 from engine.core.worker_core import WorkerCore
 from engine.device.host_copies import upload
 from engine.execution.device_rows import DeviceRows
+from engine.execution.draft_model import DraftModel
 from engine.execution.flight import Flight
 from engine.sampling.drawn import Drawn, Sampled
-from engine.sampling.sampling_table import SamplingTable
-from scheduling.speculation import MOST_DRAFTS, Offer
+from engine.sampling.sampler import Draw
+from scheduling.draft_model import ModelOffer
+from scheduling.speculation import MOST_DRAFTS, Drafter, Offer
 
 MAX_DRAFT_ROWS = 64
 """Drafted tokens of one step. Their logits are 33 MB for a vocabulary of 128k in float32."""
 
-Draw = Callable[[Tensor, SamplingTable, NDArray[np.int64], int], Drawn]
-
 
 class Drafting:
-    """Drafts for the rows of a batch. Nothing is in flight when a step with drafts is launched."""
+    """Drafts for the rows of a batch. Nothing is in flight when a step with drafts is launched.
 
-    def __init__(self, core: WorkerCore, rows: DeviceRows, draw: Draw, clock: Callable[[], float]) -> None:
+    One that `looks_up` has drafts by prompt lookup; a `model` drafts for the rows for which these do not pay.
+    """
+
+    def __init__(
+        self,
+        core: WorkerCore,
+        rows: DeviceRows,
+        draw: Draw,
+        clock: Callable[[], float],
+        *,
+        looks_up: bool,
+        model: DraftModel | None,
+    ) -> None:
         self._core = core
         self._batch = core.batch
         self._rows = rows
         self._sampling = rows.sampling
         self._draw = draw
         self._clock = clock
+        self._looks_up = looks_up
+        self._model = model
         self._first = core.batch.max_rows
         """The row of the sampling table that the first drafted token has."""
 
-    def propose(self, step: Step, forced: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-        """Return the drafts that the step verifies, by row, behind the newest and the `forced` tokens.
+    def propose(self, flight: Flight) -> None:
+        """Find the drafts that the step verifies behind the newest and the forced tokens of its rows.
 
         Rows whose log-probabilities are wanted have none: each of their tokens is told with its own.
         """
-        offered = {}
-        for row in np.flatnonzero(~self._sampling.wants_logprobs[: step.num_decodes]).tolist():
-            draft = self._draft_of(row, forced.get(row, ()))
-            if draft:
-                offered[row] = draft
-        if not offered:
-            return {}
-        table, positions = self._rows.drafts, self._batch.positions
-        offers = [
-            Offer(row, int(positions[row]) + 1, len(draft), table.acceptance(row).rate)
-            for row, draft in offered.items()
-        ]
-        most = min(MAX_DRAFT_ROWS, self._core.limits.token_budget - step.shape.num_tokens)
-        lengths = self._core.choose_drafts(step, offers, self._clock(), most)
-        for row in offered.keys() - lengths.keys():
-            table.acceptance(row).recover()
-        return {row: offered[row][:num] for row, num in sorted(lengths.items())}
+        rows = np.flatnonzero(~self._sampling.wants_logprobs[: flight.step.num_decodes]).tolist()
+        if self._looks_up:
+            self._take(flight, self._look_up(flight, rows), Drafter.LOOKUP)
+        if self._model is not None:
+            others = [row for row in rows if row not in flight.drafts]
+            self._take(flight, self._draft(flight, others, self._model), Drafter.MODEL)
+        flight.drafts = dict(sorted(flight.drafts.items()))
 
     def describe(self, drafts: Mapping[int, Sequence[int]], forced: Mapping[int, Sequence[int]]) -> list[int]:
         """Set the sampling parameters of each drafted token; return the rows of those that have a grammar."""
@@ -102,7 +105,7 @@ class Drafting:
             drawn = [int(sampled.token_ids[place]), *behind.token_ids[own].tolist()]
             is_broken = [bool(sampled.is_broken[place]), *behind.is_broken[own].tolist()]
             num = num_accepted(draft, drawn, is_broken)
-            self._rows.drafts.acceptance(row).observe(len(draft), num)
+            self._observe(flight, row, len(draft), num)
             if num:
                 accepted[row] = num
                 sampled.token_ids[place] = drawn[num]
@@ -111,16 +114,101 @@ class Drafting:
                     sampling.counts.add_to(row, drawn[1 : num + 1])
             begin = own.stop
         flight.drawn = _again(sampled, logits.device)
-        self._core.groups.report.drafted_tokens += len(places)
         self._core.accept_drafts(step, accepted)
 
-    def _draft_of(self, row: int, forced: Sequence[int]) -> list[int]:
-        choice = self._batch.choices[row]
-        most = min(MOST_DRAFTS, choice.limit - int(self._batch.num_outputs[row]) - 1)
-        draft = self._rows.drafts.draft(row, choice, forced, most)
+    def _take(self, flight: Flight, drafts: Mapping[int, list[int]], drafter: Drafter) -> None:
+        flight.drafts.update(drafts)
+        flight.drafters.update(dict.fromkeys(drafts, drafter))
+
+    def _look_up(self, flight: Flight, rows: Sequence[int]) -> dict[int, list[int]]:
+        """Return the drafts by prompt lookup that pay."""
+        step, table, positions, offered = flight.step, self._rows.drafts, self._batch.positions, {}
+        for row in rows:
+            forced = flight.forced.get(row, ())
+            draft = table[row].look_up(self._batch.choices[row], forced, self._most(row))
+            if draft := self._allowed(row, draft):
+                offered[row] = draft
+        if not offered:
+            return {}
+        offers = [
+            Offer(row, int(positions[row]) + 1, len(draft), table[row].acceptances[Drafter.LOOKUP].rate)
+            for row, draft in offered.items()
+        ]
+        lengths = self._core.choose_drafts(step, offers, self._clock(), self._most_of_step(flight))
+        for row in offered.keys() - lengths.keys():
+            table[row].acceptances[Drafter.LOOKUP].recover()
+        return {row: offered[row][:num] for row, num in lengths.items()}
+
+    def _draft(self, flight: Flight, rows: Sequence[int], model: DraftModel) -> dict[int, list[int]]:
+        """Let the draft model draft for the rows that gain by it, and catch up with one that will."""
+        offers = [offer for row in rows if (offer := self._offer(row, model)).num_tokens > 0]
+        if not offers:
+            return {}
+        most, num_drafted = self._most_of_step(flight), len(flight.drafts)
+        began_s, cost = self._clock(), model.cost.model
+        plan = self._core.plan_drafts(
+            flight.step, offers, cost, began_s, most=most, num_drafted_rows=num_drafted
+        )
+        used = set(plan.lengths)
+        if plan.catch_up is not None:
+            row, num_tokens = plan.catch_up
+            used.add(row)
+            model.catch_up(row, num_tokens, flight.forced.get(row, ()))
+        if not used:
+            self._rows.drafts.of_model.recover()
+            model.cost.doubt()
+        for row in {offer.row for offer in offers} - used:
+            self._rows.drafts[row].acceptances[Drafter.MODEL].recover()
+        found = model.draft(plan.lengths, flight.forced) if plan.lengths else {}
+        if used:
+            flight.drafting_s = self._clock() - began_s
+        drafts = {row: self._allowed(row, draft) for row, draft in found.items()}
+        for row in (row for row, draft in drafts.items() if not draft):
+            self._rows.drafts[row].acceptances[Drafter.MODEL].observe(1, 0)
+            self._rows.drafts.of_model.observe(1, 0)
+        drafts = {row: draft for row, draft in drafts.items() if draft}
+        self._core.count_drafts(flight.step, {row: len(draft) for row, draft in drafts.items()})
+        return drafts
+
+    def _offer(self, row: int, model: DraftModel) -> ModelOffer:
+        """Return what the draft model could draft for a row, which may be nothing."""
+        num_context = int(self._batch.positions[row]) + 1
+        return ModelOffer(
+            row,
+            num_context,
+            model.num_computed(row),
+            num_tokens=min(self._most(row), model.max_context - num_context + 1),
+            num_left=self._batch.choices[row].limit - int(self._batch.num_outputs[row]),
+            acceptance=self._rows.drafts[row].acceptances[Drafter.MODEL].rate,
+        )
+
+    def _most(self, row: int) -> int:
+        """Return the most drafted tokens that a row has a use for."""
+        return min(MOST_DRAFTS, self._batch.choices[row].limit - int(self._batch.num_outputs[row]) - 1)
+
+    def _most_of_step(self, flight: Flight) -> int:
+        """Return how many more drafted tokens a step may have."""
+        num_left = MAX_DRAFT_ROWS - sum(map(len, flight.drafts.values()))
+        return max(0, min(num_left, self._core.limits.token_budget - flight.step.shape.num_tokens))
+
+    def _allowed(self, row: int, draft: list[int]) -> list[int]:
+        """Return the leading tokens of a draft that the row's grammar allows."""
         if draft and self._sampling.masks.has_grammar[row]:
             return draft[: self._sampling.masks.follower(row).num_allowed(draft)]
         return draft
+
+    def _observe(self, flight: Flight, row: int, num_drafted: int, num_accepted: int) -> None:
+        """Take in how many tokens of a row's draft were accepted."""
+        drafts, drafter = self._rows.drafts[row], flight.drafters[row]
+        drafts.acceptances[drafter].observe(num_drafted, num_accepted)
+        counts = self._core.groups.report.drafts.setdefault(drafter, DraftCounts())
+        counts.drafted += num_drafted
+        counts.accepted += num_accepted
+        if drafter is Drafter.MODEL:
+            self._rows.drafts.of_model.observe(num_drafted, num_accepted)
+            # It has not computed the last token that it drafted.
+            num_context = int(self._batch.positions[row]) + 1
+            drafts.num_computed = num_context + min(num_drafted - 1, num_accepted)
 
 
 def num_accepted(draft: Sequence[int], drawn: Sequence[int], is_broken: Sequence[bool]) -> int:

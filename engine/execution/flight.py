@@ -15,6 +15,7 @@ from engine.core.step import Step
 from engine.device.copy_stream import mark_steps
 from engine.sampling.drawn import Drawn
 from engine.sampling.prompt_logprobs import TakenRows
+from scheduling.speculation import Drafter
 
 
 class StepMark:
@@ -59,5 +60,9 @@ class Flight:
     grammar, then drafted and accepted."""
     drafts: dict[int, list[int]] = field(default_factory=dict)
     """Tokens that the step verifies behind those that are forced, by row."""
+    drafters: dict[int, Drafter] = field(default_factory=dict)
+    """The drafter of the tokens of each row in `drafts`."""
+    drafting_s: float = 0.0
+    """How long a draft model computed before the step."""
     stuck: dict[int, str] = field(default_factory=dict)
     """Why no token may follow by its grammar, by the place of a choice among the step's."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -13,18 +12,11 @@ from engine.core.step import Step
 from engine.core.worker_core import Copies, WorkerCore
 from engine.device.host_copies import upload
 from engine.execution.device_rows import DeviceRows, StepAssembler
-from engine.execution.drafting import Drafting, Draw
+from engine.execution.drafting import Drafting
 from engine.execution.flight import Flight
-from engine.model.step_batch import StepBatch
+from engine.execution.model_runner import Runner
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE, TakenRows
-
-
-class Runner(Protocol):
-    """The model over its KV pool."""
-
-    def forward(self, batch: StepBatch) -> Tensor:
-        """Write the step's KV; return logits [R, vocab] of `batch.logit_rows`, which may be empty."""
-        ...
+from engine.sampling.sampler import Draw
 
 
 class Launcher:
@@ -125,7 +117,7 @@ class Launcher:
         """Draft tokens for a step; return the rows of the sampling table of those that have a grammar."""
         if self._drafting is None or not flight.step.num_decodes:
             return []
-        flight.drafts = self._drafting.propose(flight.step, flight.forced)
+        self._drafting.propose(flight)
         return self._drafting.describe(flight.drafts, flight.forced) if flight.drafts else []
 
     def _draw_tokens(self, flight: Flight, logits: Tensor, draft_logits: Tensor) -> None:

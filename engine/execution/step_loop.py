@@ -50,15 +50,18 @@ from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
 from engine.device.copy_stream import mark_steps
 from engine.execution.device_rows import DeviceRows, StepAssembler
+from engine.execution.draft_model import DraftEngine, DraftModel
 from engine.execution.drafting import MAX_DRAFT_ROWS, Drafting
 from engine.execution.flight import Flight, StepMark
-from engine.execution.launcher import Launcher, Runner
+from engine.execution.launcher import Launcher
+from engine.execution.model_runner import Runner
 from engine.execution.postprocessing import Postprocessor
 from engine.execution.token_rows import TokenRows
 from engine.kv.swap_space import SwapSpace, default_slots
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE
 from engine.sampling.sampler import draw as draw_all
 from engine.sampling.sampler import draw_each
+from engine.speculation.computed_blocks import ComputedBlocks
 from output_text.detokenizer import Detokenizer
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
@@ -76,9 +79,10 @@ class StepLoop:
     `num_swap_blocks` of host memory are for sequences that give up their place in the pool; by default see
     `default_slots`. `clock` is monotonic, in seconds. A `deterministic` loop draws for each row alone. One
     that `takes_forced` computes tokens that a grammar forces together with the one before them; one that
-    `speculates` does so with drafted tokens, and accepts those that it then draws too. Where the loop
-    `overlaps`, by default on a GPU, it takes in a step while the next one runs; `new_mark` times them.
-    `adapters` are the slots of the runner's LoRA adapters, by digest. `disk` has blocks that left the pool.
+    `speculates` does so with drafts by prompt lookup, and one with a `draft_model` with those of that model;
+    it accepts the tokens that it then draws too. Where the loop `overlaps`, by default on a GPU, it takes in
+    a step while the next one runs; `new_mark` times them. `adapters` are the slots of the runner's LoRA
+    adapters, by digest. `disk` has blocks that left the pool.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class StepLoop:
         deterministic: bool = False,
         takes_forced: bool = True,
         speculates: bool = False,
+        draft_model: DraftEngine | None = None,
         overlaps: bool | None = None,
         new_mark: Callable[[], StepMark] | None = None,
         adapters: Mapping[str, int] = MappingProxyType({}),
@@ -107,12 +112,13 @@ class StepLoop:
         self._blocks = blocks
         self._detokenizer = detokenizer
         size, max_rows = blocks.block_size, limits.max_num_seqs
+        has_drafts = speculates or draft_model is not None
         self._rows = DeviceRows(
             max_rows,
             -(-limits.max_context // size),
             limits.vocab_size,
             pool.device,
-            num_draft_rows=MAX_DRAFT_ROWS if speculates else 0,
+            num_draft_rows=MAX_DRAFT_ROWS if has_drafts else 0,
             adapters=adapters,
         )
         self._core = WorkerCore(
@@ -132,6 +138,14 @@ class StepLoop:
         self._clock = clock
         self._assembler = StepAssembler(self._core.batch, self._rows, size, pool.device)
         draw = draw_each if deterministic else draw_all
+        drafter = None
+        if draft_model is not None:
+            batch, device = self._core.batch, pool.device
+            computed = ComputedBlocks(blocks.num_blocks, blocks.hash_of)
+            drafter = DraftModel(
+                draft_model, batch, self._rows, draw, clock, computed, block_size=size, device=device
+            )
+        drafting = Drafting(self._core, self._rows, draw, clock, looks_up=speculates, model=drafter)
         self._launcher = Launcher(
             runner,
             pool,
@@ -141,7 +155,7 @@ class StepLoop:
             draw,
             prompt_rows_at_once=1 if deterministic else ROWS_AT_ONCE,
             takes_forced=takes_forced,
-            drafting=Drafting(self._core, self._rows, draw, clock) if speculates else None,
+            drafting=drafting if has_drafts else None,
         )
         self._postprocessor = Postprocessor(self._core, self._rows, size)
         self._overlaps = pool.device.type == "cuda" if overlaps is None else overlaps
@@ -277,7 +291,9 @@ class StepLoop:
             )
             for group in adopted:
                 self._adopt(group)
-            self._core.groups.report.step_seconds = flight.mark.seconds()
+            report = self._core.groups.report
+            report.step_seconds = flight.mark.seconds() - flight.drafting_s
+            report.drafting_seconds = flight.drafting_s
         self._core.groups.give_back(flight.step.held)
 
     def _adopt(self, group: SequenceGroup) -> None:

@@ -7,6 +7,7 @@
     quantised       weights in 8 bits
     adapters        LoRA adapters beside the linear layers
     packed_linears  linear layers in bfloat16, in the order in which a CPU reads them
+    pairing         whether a draft model has the vocabulary of the model that it drafts for
     fingerprint     identifies weights and block layout: equal ones may exchange KV
     step_batch      the ragged batch of a step, as the model takes it
     attention       the attention function of the models, and its kernels on a GPU

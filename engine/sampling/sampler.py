@@ -24,6 +24,9 @@ from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p
 from engine.sampling.noise import uniforms
 from engine.sampling.sampling_table import SamplingTable
 
+Draw = Callable[[Tensor, SamplingTable, NDArray[np.int64], int], Drawn]
+"""`draw` or `draw_each`."""
+
 
 def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
     """Draw a token for each of the table's rows from `first_row`.

@@ -171,6 +171,20 @@ class SamplingTable:
             for row, end in zip(targets, range(len(output_token_ids) + 1, len(output) + 1), strict=True):
                 self.banned_now[row] = self.bad_words[source].banned_after(output[:end])
 
+    def copy_draws(self, sources: Sequence[int], first: int) -> None:
+        """Describe draws as those of some rows by the rows from `first`, to draw a draft of them.
+
+        What depends on the tokens before is left out: penalties, bad words and grammars.
+        """
+        rows = slice(first, first + len(sources))
+        for column in self._columns:
+            column[rows] = column[sources]
+        self.has_penalties[rows] = self.has_bad_words[rows] = False
+        for edits in (self.bias, self.banned, self.bias_and_banned):
+            edits[rows] = [edits[source] for source in sources]
+        for row in range(rows.start, rows.stop):
+            self.masks.set(row, None)
+
     def masked(self, logits: Tensor, first_row: int) -> Tensor:
         """Return logits [rows, vocab] without the tokens that grammars of the rows do not allow.
 

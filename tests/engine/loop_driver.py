@@ -10,6 +10,7 @@ from engine.core.admission import EngineLimits
 from engine.core.commands import Command, Decode, GrammarReady, Prefill, Receive
 from engine.core.memory.block_manager import BlockManager
 from engine.core.report import StepReport
+from engine.execution.draft_model import DraftEngine
 from engine.execution.step_loop import StepLoop
 from kvtransfer.disk.tier import DiskTier
 from output_text.detokenizer import Detokenizer
@@ -31,6 +32,8 @@ DEAR_TOKENS = CostModel((0.0, 0.0, 1.0, 0.0, 0.0, 0.0), 0.0)
 """Computing anything again costs more than any copy, so that what can be swapped is."""
 FREE_DRAFTS = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 """A step takes a second, whatever it computes: every draft pays."""
+CHEAP_DRAFTS = CostModel((0.01, 0.0, 0.0001, 0.0, 0.0, 0.0), 0.0)
+"""A step of the draft model takes a hundredth of that."""
 
 
 def spec(
@@ -86,6 +89,9 @@ class Driver:
         num_swap_blocks: int | None = None,
         takes_forced: bool = True,
         speculates: bool = False,
+        draft: FakeRunner | None = None,
+        draft_cost: CostModel = UNKNOWN_COST,
+        draft_context: int = 256,
         num_seen: int | None = None,
         overlaps: bool | None = None,
         runner: FakeRunner | None = None,
@@ -94,6 +100,7 @@ class Driver:
         self._grammars = grammars
         self.overlaps = OVERLAPS if overlaps is None else overlaps
         self.runner = runner or FakeRunner(num_blocks, block_size, VOCAB, num_seen)
+        self.draft = draft
         self.blocks = BlockManager(num_blocks, block_size, disk)
         limits = EngineLimits(
             vocab_size=VOCAB,
@@ -111,6 +118,7 @@ class Driver:
             detokenizer=detokenizer,
             takes_forced=takes_forced,
             speculates=speculates,
+            draft_model=None if draft is None else DraftEngine(draft, draft_cost, draft_context),
             policy=policy,
             cost=cost,
             num_swap_blocks=num_swap_blocks,

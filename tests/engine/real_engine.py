@@ -12,6 +12,7 @@ from engine.core.admission import EngineLimits
 from engine.core.commands import Command
 from engine.core.memory.block_manager import BlockManager
 from engine.core.report import StepReport
+from engine.execution.draft_model import DraftEngine
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import KVPool
@@ -19,7 +20,7 @@ from engine.model.model import Model
 from output_text.detokenizer import Detokenizer
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
-from tests.engine.loop_driver import UNKNOWN_COST
+from tests.engine.loop_driver import CHEAP_DRAFTS, UNKNOWN_COST
 
 SIZE, NUM_BLOCKS = 4, 96
 
@@ -36,7 +37,9 @@ class Engine:
         cost: CostModel = UNKNOWN_COST,
         stored: torch.dtype | None = None,
         speculates: bool = False,
+        draft: Model | None = None,
     ) -> None:
+        """With a `draft` model, whose steps are taken to cost next to nothing."""
         model = replace(model, stored=stored)
         self.pool = KVPool(model.block_layout(SIZE), num_blocks)
         self.blocks = BlockManager(num_blocks, SIZE)
@@ -55,6 +58,7 @@ class Engine:
             num_swap_blocks=100,
             deterministic=model.is_deterministic,
             speculates=speculates,
+            draft_model=None if draft is None else _draft_engine(draft, num_blocks),
             adapters={} if model.adapters is None else model.adapters.slots,
         )
         self.reports: list[StepReport] = []
@@ -97,3 +101,8 @@ class Engine:
             for of, which, token in zip(c.handles, c.choices, c.token_ids, strict=True)
             if (of, which) == (handle, choice)
         ]
+
+
+def _draft_engine(model: Model, num_blocks: int) -> DraftEngine:
+    runner = ModelRunner(model, KVPool(model.block_layout(SIZE), num_blocks))
+    return DraftEngine(runner, CHEAP_DRAFTS, model.facts.max_context)

@@ -78,6 +78,7 @@ THIRD_PARTY: dict[str, set[str]] = {
         "optimum",
         "prometheus_client",
         "rich",
+        "safetensors",
         "tokenizers",
         "torch",
         "transformers",

@@ -37,6 +37,10 @@ from worker.config import parse_config, resolve_threads
             "--speculate is lookup with --timed; accepted: none, since nothing is computed",
         ),
         (
+            "--draft-model=/small --timed=demo-cpu",
+            "--draft-model is '/small' with --timed; accepted: no draft model, since nothing is computed",
+        ),
+        (
             "--kv-disk=/kv --timed=demo-cpu",
             "--kv-disk is '/kv' with --timed; accepted: no folder, since nothing is computed",
         ),
@@ -81,6 +85,12 @@ def test_nixl_cannot_be_asked_for_where_it_is_missing(
         ValueError, match="--transport is nixl, which is not installed; accepted: auto, shm or"
     ):
         parse_config(["--model=m", f"--shm-dir={tmp_path}", "--transport=nixl"], "decode", 1)
+
+
+def test_a_prefill_worker_has_no_use_for_a_draft_model(tmp_path: Path) -> None:
+    sentence = "--draft-model is '/small' for a prefill worker; accepted: for decode workers, which draft"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parse_config(["--model=m", f"--shm-dir={tmp_path}", "--draft-model=/small"], "prefill", 1)
 
 
 def test_the_socket_directory_is_unused_without_shared_memory() -> None:

@@ -75,6 +75,7 @@ def build_engine(
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
         speculation=config.speculate,
+        draft_model=config.draft_model,
         prove_model=config.prove_model,
         proof=None if proof_file is None else proof_file.read(),
         adapters=config.lora,

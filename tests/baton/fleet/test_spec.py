@@ -56,6 +56,7 @@ def value(arguments: list[str], flag: str) -> str:
         ({"lora": ["red"]}, "lora has 'red': it must be NAME=PATH"),
         ({"lora": ["a=p"], "timed": "p"}, "lora is set with timed"),
         ({"lora": ["a=p"], "deterministic": True}, "lora is set with deterministic"),
+        ({"draft_model": Path("small"), "timed": "p"}, "draft_model is 'small' with timed"),
         ({"speculate": "lookup", "timed": "p"}, "speculate is 'lookup' with timed"),
         ({"kv_disk": Path("d"), "timed": "p"}, "kv_disk is 'd' with timed"),
         ({"tensor_parallel": 0}, "tensor_parallel is 0: it must be 1 or more"),
@@ -98,10 +99,11 @@ def test_the_names_are_those_that_the_services_take() -> None:
 
 
 def test_only_decode_workers_are_told_to_guess() -> None:
-    spec = FleetSpec(model=MODEL, speculate="lookup")
+    spec = FleetSpec(model=MODEL, speculate="lookup", draft_model=Path("small"))
     assert value(command(spec, "decode-0"), "--speculate") == "lookup"
+    assert value(command(spec, "decode-0"), "--draft-model") == str(Path("small").resolve())
     for name in ("router-0", "prefill-0"):
-        assert "--speculate" not in command(spec, name)
+        assert not {"--speculate", "--draft-model"} & set(command(spec, name))
 
 
 def test_every_worker_has_the_same_number_of_processes() -> None:

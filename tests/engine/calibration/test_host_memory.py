@@ -63,11 +63,11 @@ def test_what_fits_is_accepted_and_nothing_else(weights: int, pool: int, availab
 @given(st.integers(1, 1000), st.integers(0, 1000 * LAYOUT.block_bytes))
 def test_as_many_blocks_as_are_accepted_fit(num_blocks: int, available: int) -> None:
     if num_blocks * LAYOUT.block_bytes <= available:
-        check_blocks_fit(LAYOUT, num_blocks, available)
+        check_blocks_fit(LAYOUT.block_bytes, num_blocks, available)
     else:
         sentence = f"accepted: 1 to {available // LAYOUT.block_bytes}$"
         with pytest.raises(ValueError, match=sentence):
-            check_blocks_fit(LAYOUT, num_blocks, available)
+            check_blocks_fit(LAYOUT.block_bytes, num_blocks, available)
 
 
 def test_weights_are_counted_in_the_type_that_they_are_loaded_in(tmp_path: Path) -> None:

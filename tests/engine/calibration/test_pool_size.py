@@ -86,9 +86,9 @@ def test_a_device_that_is_full_is_refused(model: Model, monkeypatch: pytest.Monk
 
 def test_memory_for_less_than_a_block_is_refused(model: Model) -> None:
     layout = BlockLayout(32, 16, 8, 128, torch.bfloat16)
-    assert blocks_in(layout, 5) == 2
+    assert blocks_in(layout.block_bytes, 5) == 2
     with pytest.raises(ValueError, match="--kv-memory-mb is 1; accepted for this model: 2 or more"):
-        blocks_in(layout, 1)
+        blocks_in(layout.block_bytes, 1)
 
 
 @pytest.mark.gpu

@@ -66,6 +66,29 @@ def test_drafted_tokens_change_nothing(directory: Path, model: Model) -> None:
     assert sum(report.accepted_drafts for report in engine.reports) > 60
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
+def test_a_draft_model_changes_nothing(directory: Path, model: Model, tmp_path: Path, family: str) -> None:
+    """With another family as draft model, which is hardly ever right, and with the model itself."""
+    other = load_model(build(family, tmp_path, seed=2), torch.float64, torch.device("cpu"))
+    sampling, stop = SamplingParams(temperature=0.8, top_p=0.9, seed=5), StopRules(40, ignore_eos=True)
+    plain, found = Engine(model), {}
+    for name, draft in (("other", other), ("same", model)):
+        engine = Engine(model, cost=FREE_DRAFTS, draft=draft)
+        for handle, prompt in enumerate(PROMPTS):
+            requests = [Decode(spec(handle, prompt, stop=stop))]
+            requests.append(Decode(spec(handle + 10, prompt, stop=stop, sampling=sampling)))
+            engine.finish(*requests)
+            if name == "other":
+                plain.finish(*requests)
+            assert engine.tokens(handle) == stock_generate(directory, prompt, 40).tokens
+            assert engine.tokens(handle + 10) == plain.tokens(handle + 10)
+        reports = engine.reports
+        num_drafted = sum(report.drafted_tokens for report in reports)
+        found[name] = sum(report.accepted_drafts for report in reports) / num_drafted
+    assert found["same"] == 1.0
+    assert found["other"] < 0.2
+
+
 def test_prefix_hits_change_nothing(directory: Path, model: Model) -> None:
     engine = Engine(model)
     engine.finish(*decodes())
