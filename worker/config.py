@@ -134,7 +134,7 @@ class WorkerConfig:
 
     def _check_computes_nothing(self) -> None:
         """Raise ValueError for a flag that only a worker which computes has a use for."""
-        for field in ("deterministic", "prove_model", "lora", "draft_model"):
+        for field in ("deterministic", "prove_model", "lora"):
             if getattr(self, field):
                 flag = f"--{field.replace('_', '-')}"
                 raise ValueError(f"{flag} is set with --timed; accepted: a worker that computes")

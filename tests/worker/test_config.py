@@ -148,6 +148,7 @@ def test_an_unknown_choice_leaves_with_code_2(capsys: pytest.CaptureFixture[str]
         ("2 --deterministic", "--tensor-parallel is 2 with --deterministic; accepted: one of the two"),
         ("2 --prove-model", "--tensor-parallel is 2 with --prove-model; accepted: one of the two"),
         ("2 --lora=a=p", "--tensor-parallel is 2 with --lora; accepted: one of the two"),
+        ("2 --draft-model=p", "--tensor-parallel is 2 with --draft-model; accepted: one of the two"),
         ("2 --timed=demo-cpu", "--tensor-parallel is 2 with --timed; accepted: 1, since nothing is computed"),
         ("2 --threads=3", "--threads is 3 with --tensor-parallel 2; accepted: a multiple of 2"),
     ],
