@@ -7,6 +7,7 @@ the newest instructions builds the other libraries.
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 import subprocess
@@ -74,6 +75,14 @@ def library_path(target: Target, built: Path = BUILT) -> Path:
     return built / f"ops-{target.name}.so"
 
 
+def source_digest() -> str:
+    """Return a digest of the sources. A library contains that of its own, since its ABI changes with them."""
+    digest = hashlib.blake2b(digest_size=12)
+    for path in sorted(SOURCE.glob("*.[ch]")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def compiler() -> str | None:
     """Return the path of the first of COMPILERS that is installed."""
     return next((path for name in COMPILERS if (path := shutil.which(name))), None)
@@ -86,12 +95,13 @@ def build(command: str, built: Path = BUILT) -> list[Path]:
     """
     built.mkdir(exist_ok=True)
     made = []
+    digest = f'-DSOURCE_DIGEST="{source_digest()}"'
     for target in targets():
         path = library_path(target, built)
         unfinished = path.with_suffix(".unfinished")
         sources = map(str, sorted(SOURCE.glob("*.c")))
         run = subprocess.run(
-            [command, *FLAGS, *target.options, *sources, "-o", str(unfinished), "-lm"],
+            [command, *FLAGS, digest, *target.options, *sources, "-o", str(unfinished), "-lm"],
             check=target is targets()[-1],
             capture_output=True,
             text=True,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels.native.build import Target, library_path, targets
+from kernels.native.build import BUILT, Target, library_path, source_digest, targets
 
 DTYPES = (torch.float32, torch.bfloat16)
 LEAST_WORK = 16384
 """Numbers below which to wake other threads costs more than they save."""
 _RUNTIME = "GOMP_parallel"
 _PREPARE = "baton_prepare"
+_SOURCE_DIGEST = "baton_source_digest"
 
 
 class Library(NamedTuple):
@@ -35,13 +37,27 @@ def library() -> Library | None:
     return next((loaded for target in fitting if (loaded := load(target))), None)
 
 
-def load(target: Target) -> Library | None:
-    """Return the library of a target; None if it was not built, or this processor does not run it."""
-    path = library_path(target)
+def load(target: Target, built: Path = BUILT) -> Library | None:
+    """Return the library of a target; None if this processor does not run it.
+
+    Also None if it was not built, or from other sources: what it expects of its callers may have changed.
+    """
+    path = library_path(target, built)
     if not (target.features <= processor_features() and path.exists()):
         return None
     functions = ctypes.CDLL(str(path))
-    return Library(functions, target) if getattr(functions, _PREPARE)() else None
+    is_current = _digest_of(functions) == source_digest()
+    return Library(functions, target) if is_current and getattr(functions, _PREPARE)() else None
+
+
+def _digest_of(functions: ctypes.CDLL) -> str:
+    try:
+        function = getattr(functions, _SOURCE_DIGEST)
+    except AttributeError:  # an older library
+        return ""
+    function.restype = ctypes.c_char_p
+    digest: bytes = function()
+    return digest.decode()
 
 
 def processor_features() -> frozenset[str]:

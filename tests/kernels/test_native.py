@@ -222,6 +222,17 @@ def test_a_build_replaces_libraries_as_a_whole(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(made)
 
 
+@needs_library
+def test_a_library_of_other_sources_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, native = build.compiler(), loader.library()
+    assert command is not None
+    assert native is not None
+    assert loader.load(native.target) is not None
+    monkeypatch.setattr(build, "source_digest", lambda: "that of an earlier version")
+    build.build(command, tmp_path)
+    assert loader.load(native.target, tmp_path) is None
+
+
 def test_a_compiler_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     broken = tmp_path / "broken-cc"
     broken.write_text("#!/bin/sh\necho no such option >&2\nexit 1\n")

@@ -145,7 +145,8 @@ def _log_native_ops(built: BuiltEngine) -> None:
     model = built.runner.model
     library = native_library(model.device)
     if model.device.type == "cpu" and not library:
-        log.warning("native_ops", used=False, reason="none are built; python -m kernels.native.build does")
+        reason = "none are built from these sources; python -m kernels.native.build does"
+        log.warning("native_ops", used=False, reason=reason)
     else:
         used, whole = built.uses_native_ops, model.fusion.is_native
         log.info("native_ops", used=used, library=library, all_layers=whole)

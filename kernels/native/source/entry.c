@@ -7,6 +7,9 @@
 #include <unistd.h>
 #endif
 
+/* Returns the digest of the sources that the library was compiled from (build.py). */
+const char *baton_source_digest(void) { return SOURCE_DIGEST; }
+
 /* Returns whether this process may use all instructions that the library was compiled for. */
 int baton_prepare(void) {
 #if defined(__AMX_BF16__)
