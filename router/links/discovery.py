@@ -128,14 +128,20 @@ class Discovery:
         found = FleetIdentity(record.model_name, record.fingerprint, record.block_size, record.sameness)
         if record.model_name == self._model_name and self.fleet is None:
             self.fleet = found
-        if found == self.fleet and self._has_same_adapters(record):
-            return True
+        if found != self.fleet:
+            accepted = self.fleet or FleetIdentity(self._model_name, "any", 0, "any")
+            self._refuse(record, str(found), str(accepted))
+            return False
+        own = adapters_of(link.record for link, _ in self._links.values())
+        for name, digest in record.adapters.items():
+            if own.get(name, digest) != digest:
+                files = f"the fleet's files, of digest {own[name]}, or another name"
+                self._refuse(record, f"adapter {name} with files of digest {digest}", files)
+                return False
+        return True
+
+    def _refuse(self, record: WorkerRecord, has: str, accepted: str) -> None:
+        """Log once why a worker does not join."""
         if record.key not in self.refused:
             self.refused.add(record.key)
-            accepted = self.fleet or FleetIdentity(self._model_name, "any", 0, "any")
-            self._log.error("worker_refused", worker=record.worker_id, has=str(found), accepted=str(accepted))
-        return False
-
-    def _has_same_adapters(self, record: WorkerRecord) -> bool:
-        own = adapters_of(link.record for link, _ in self._links.values())
-        return all(own.get(name, digest) == digest for name, digest in record.adapters.items())
+            self._log.error("worker_refused", worker=record.worker_id, has=has, accepted=accepted)

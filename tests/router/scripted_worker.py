@@ -59,6 +59,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.incarnation = "1"
         self.num_blocks, self.max_num_seqs, self.token_budget = 256, 16, 64
         self.fingerprint, self.block_size, self.model_name = FINGERPRINT, BLOCK_SIZE, "model"
+        self.adapters: dict[str, str] = {}
         self.commands: list[worker_pb2.WorkRequest] = []
         self.running: dict[int, _Sequence] = {}
         self.fail_next: list[attempt_pb2.Fence] = []
@@ -109,7 +110,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
     def record(self) -> WorkerRecord:
         return WorkerRecord(
             self.worker_id, self.incarnation, self.role, self.address, self.fingerprint, self.model_name,
-            self.block_size, self.num_blocks,
+            self.block_size, self.num_blocks, adapters=self.adapters,
         )  # fmt: skip
 
     @property

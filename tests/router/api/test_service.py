@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from google.protobuf import struct_pb2
+from structlog.testing import capture_logs
 
 from baton.operators.v1 import fleet_pb2
 from baton.v1 import generation_pb2, inference_pb2
@@ -270,6 +271,22 @@ async def test_worker_of_another_model_is_never_used(fleet: RunningFleet) -> Non
     await stranger.announce(fleet.store)
     await until(lambda: bool(fleet.shell.discovery.refused))
     assert stranger.record.key not in fleet.shell.core.state.fleet.workers
+
+
+async def test_a_worker_with_other_files_of_an_adapter_is_refused_by_its_name(fleet: RunningFleet) -> None:
+    with capture_logs() as logs:
+        for worker_id, digest in (("d0", "a"), ("d1", "b")):
+            worker = ScriptedWorker("decode", worker_id, fleet.handoffs)
+            worker.adapters = {"legal": digest}
+            fleet.workers.append(worker)
+            await worker.start()
+            await worker.announce(fleet.store)
+            await until(lambda: fleet.shell.discovery.num_joined == 1)
+        await until(lambda: bool(fleet.shell.discovery.refused))
+    (refused,) = (log for log in logs if log["event"] == "worker_refused")
+    assert refused["worker"] == "d1"
+    assert refused["has"] == "adapter legal with files of digest b"
+    assert refused["accepted"] == "the fleet's files, of digest a, or another name"
 
 
 async def test_draining_worker_gets_nothing_new(fleet: RunningFleet) -> None:
