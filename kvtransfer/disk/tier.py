@@ -33,11 +33,13 @@ QUIET_S = 60.0
 """A disk that fails is logged once in this time."""
 LATENCY_S = 0.002
 """From the step that asks for a read to the one that goes on, besides the read."""
-# Assumed until something was read, and again when nothing was read for some time: what was slow may be fast
-# again, and to find out costs at most the time of computing.
+# Assumed until something was read, and again when nothing was read for some time.
 _ASSUMED_BYTES_PER_S = 1e9
 _ASSUMED_BYTES = 16e6
-_FORGET_S = 30.0
+FORGET_S = 30.0
+"""The speed of the last read is forgotten after this time: what was slow may be fast again, and to find out
+costs at most the time of computing.
+"""
 
 AT_ONCE = 1000
 """Blocks that an earlier process left are entered so many at a time: others wait for a millisecond."""
@@ -171,7 +173,7 @@ class DiskTier:
     def state(self) -> DiskState:
         """Return what is on the disk, and how long reads take now."""
         with self._lock:
-            if time.monotonic() - self._read_at > _FORGET_S:
+            if time.monotonic() - self._read_at > FORGET_S:
                 self._read_bytes, self._read_s = _ASSUMED_BYTES, _ASSUMED_BYTES / _ASSUMED_BYTES_PER_S
             block_s = self._pool.block_bytes * self._read_s / self._read_bytes
             since = self._block_since

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
+from kvtransfer.disk.tier import FORGET_S
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (
     DEMO_MODEL,
@@ -58,6 +60,20 @@ async def ask(fleet: Fleet, prompts: list[list[int]]) -> list[Answer]:
     return answers
 
 
+async def ask_until_read(fleet: Fleet, prompts: list[list[int]]) -> tuple[int, Answer]:
+    """Ask for one prompt after the other until the KV of one is read; return its place and its answer.
+
+    A read that takes longer than computing is stopped, as may happen on a machine that does much else. Then
+    none is tried for `FORGET_S`.
+    """
+    for place, prompt in enumerate(prompts):
+        (answer,) = await ask(fleet, [prompt])
+        if answer.cached_prompt_tokens:
+            return place, answer
+        await asyncio.sleep(FORGET_S)
+    raise AssertionError("no prompt was read")
+
+
 async def num_blocks(fleet: Fleet, name: str, outcome: str) -> float:
     return (await labelled(fleet, name, "baton_kv_disk_blocks_total", "outcome")).get(outcome, 0.0)
 
@@ -65,31 +81,32 @@ async def num_blocks(fleet: Fleet, name: str, outcome: str) -> float:
 @pytest.mark.parametrize("placement", ["aggregated", "disaggregated"])
 async def test_a_prefix_outlives_the_fleet(make_fleet: MakeFleet, tmp_path: Path, placement: str) -> None:
     computes = "decode-0" if placement == "aggregated" else "prefill-0"
+    prompts = [PROMPT, *OTHERS]
     async with make_fleet(spec_of(tmp_path / "first", tmp_path / "disk", placement)) as fleet:
-        (first,) = await ask(fleet, [PROMPT])
+        firsts = await ask(fleet, prompts)
     assert list((tmp_path / "disk" / computes).rglob("*.kv")), "blocks are written when a worker ends"
     async with make_fleet(spec_of(tmp_path / "second", tmp_path / "disk", placement)) as fleet:
-        (again,) = await ask(fleet, [PROMPT])
+        place, again = await ask_until_read(fleet, prompts)
         num_read = await num_blocks(fleet, computes, "read")
-    assert first.cached_prompt_tokens == 0
     # How many are read before computing is faster depends on what else this machine does.
-    assert again.cached_prompt_tokens == num_read * BLOCK_TOKENS > 0
-    assert again.token_ids == first.token_ids
-    assert again.logprobs == pytest.approx(first.logprobs)
+    assert again.cached_prompt_tokens <= num_read * BLOCK_TOKENS
+    assert [first.cached_prompt_tokens for first in firsts] == [0] * len(prompts)
+    assert again.token_ids == firsts[place].token_ids
+    assert again.logprobs == pytest.approx(firsts[place].logprobs)
 
 
 async def test_a_prefix_that_was_pushed_out_of_memory_is_found(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    prompts = [PROMPT, *OTHERS]
     async with make_fleet(spec_of(tmp_path / "run", tmp_path / "disk")) as fleet:
-        (first,) = await ask(fleet, [PROMPT])
-        await ask(fleet, OTHERS)
+        firsts = await ask(fleet, prompts)
 
         async def is_written() -> bool:
             return await num_blocks(fleet, "decode-0", "written") >= len(PROMPT) // BLOCK_TOKENS
 
         await until(is_written, "the prompt's blocks are on the disk")
-        (again,) = await ask(fleet, [PROMPT])
-        assert again.cached_prompt_tokens == await num_blocks(fleet, "decode-0", "read") * BLOCK_TOKENS > 0
-        assert again.token_ids == first.token_ids
+        place, again = await ask_until_read(fleet, prompts[:2])  # the last ones are still in memory
+        assert again.cached_prompt_tokens <= await num_blocks(fleet, "decode-0", "read") * BLOCK_TOKENS
+        assert again.token_ids == firsts[place].token_ids
 
 
 @pytest.mark.parametrize("placement", ["aggregated", "disaggregated"])
