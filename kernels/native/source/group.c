@@ -7,8 +7,9 @@
 
 #include "ops.h"
 
-/* How often a process looks for the others before it sleeps. To wake it takes as long as these looks. */
-enum { MEETING_LOOKS = 4 * LOOKS };
+/* How often a process looks for the others before it sleeps: some half a millisecond, which is longer than most
+ * waits on an idle machine and shorter than the turn of another program on a busy one. */
+enum { MEETING_LOOKS = 40 * LOOKS };
 
 static void *slot_of(const Group *group, i64 turn, i64 rank) {
     return group->slots + (turn % 2 * group->size + rank) * group->slot_bytes;
