@@ -273,7 +273,7 @@ async def test_worker_of_another_model_is_never_used(fleet: RunningFleet) -> Non
     assert stranger.record.key not in fleet.shell.core.state.fleet.workers
 
 
-async def test_a_worker_with_other_files_of_an_adapter_is_refused_by_its_name(fleet: RunningFleet) -> None:
+async def test_the_refusal_of_other_adapter_files_names_the_adapter(fleet: RunningFleet) -> None:
     with capture_logs() as logs:
         for worker_id, digest in (("d0", "a"), ("d1", "b")):
             worker = ScriptedWorker("decode", worker_id, fleet.handoffs)
