@@ -29,9 +29,11 @@ from worker.errors import EXIT_CONFIG
 
 pytestmark = pytest.mark.integration
 
-PROMPT = [3 + i * 7 % 90 for i in range(700)]
-OTHERS = [[3 + (i * step) % 89 for i in range(700)] for step in (3, 5, 11, 13)]
-NUM_BLOCKS = 100
+NUM_TOKENS = 2600
+"""So many take long to compute, and a read may take as long: on a busy machine it is late by far less."""
+PROMPT = [3 + i * 7 % 90 for i in range(NUM_TOKENS)]
+OTHERS = [[3 + (i * step) % 89 for i in range(NUM_TOKENS)] for step in (3, 5, 11, 13)]
+NUM_BLOCKS = 360
 """Fewer than the blocks of three prompts."""
 BLOCK_TOKENS = 16
 
