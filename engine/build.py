@@ -144,7 +144,7 @@ def build(
     if settings.device.type == "cpu" and settings.available_bytes is not None:
         check_blocks_fit(layout.block_bytes + draft_bytes, num_blocks, settings.available_bytes())
     pool = KVPool(layout, num_blocks, settings.device)
-    name = _fingerprint(settings, layout)
+    name = _fingerprint(settings, model)
     if group is not None:
         group.wait_ready(name, on_progress)
         group.open(model, pool, _most_tokens(settings))
@@ -165,12 +165,7 @@ def build(
         cost = replace(cost, is_trusted=False)
     draft_engine = None
     if draft is not None:
-        draft_name = fingerprint(
-            draft.facts.directory,
-            draft.block_layout(settings.block_size),
-            settings.random_weights,
-            settings.quantisation,
-        )
+        draft_name = _fingerprint(settings, draft)
         draft_engine = measure_draft(
             draft,
             num_blocks,
@@ -228,7 +223,7 @@ def follow_leader(settings: EngineSettings, link: Link) -> None:
         config = read_config(settings.model)
         _check_part(settings, config)
         model, _ = _load(settings, config, (), ignore_progress)
-        name = _fingerprint(settings, model.block_layout(settings.block_size))
+        name = _fingerprint(settings, model)
     except (EngineError, ValueError) as error:
         link.send(Kind.REFUSED, [str(error).encode()])
         link.receive()  # the leader ends this process once it has read that
@@ -295,8 +290,10 @@ def _check_part(settings: EngineSettings, config: Config) -> None:
     check_divides(config, settings.part.size)
 
 
-def _fingerprint(settings: EngineSettings, layout: BlockLayout) -> str:
-    return fingerprint(settings.model, layout, settings.random_weights, settings.quantisation)
+def _fingerprint(settings: EngineSettings, model: Model) -> str:
+    """Return the fingerprint of the model, or of its draft model, in blocks of the settings."""
+    layout = model.block_layout(settings.block_size)
+    return fingerprint(model.facts.directory, layout, settings.random_weights, settings.quantisation)
 
 
 def _most_tokens(settings: EngineSettings) -> int:

@@ -145,7 +145,9 @@ class StepLoop:
             drafter = DraftModel(
                 draft_model, batch, self._rows, draw, clock, computed, block_size=size, device=device
             )
-        drafting = Drafting(self._core, self._rows, draw, clock, looks_up=speculates, model=drafter)
+        drafting = None
+        if has_drafts:
+            drafting = Drafting(self._core, self._rows, draw, clock, looks_up=speculates, model=drafter)
         self._launcher = Launcher(
             runner,
             pool,
@@ -155,7 +157,7 @@ class StepLoop:
             draw,
             prompt_rows_at_once=1 if deterministic else ROWS_AT_ONCE,
             takes_forced=takes_forced,
-            drafting=drafting if has_drafts else None,
+            drafting=drafting,
         )
         self._postprocessor = Postprocessor(self._core, self._rows, size)
         self._overlaps = pool.device.type == "cuda" if overlaps is None else overlaps

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton import AsyncClient, Completion, Sampling, Stop
+from baton import AsyncClient, Completion, Regex, Sampling, Stop
+from baton.chat import Prompt
 from baton.fleet import Fleet
 from baton.snapshots import FleetSnapshot
 from benchmarks.fleets.observe import scrape, total
@@ -48,6 +49,16 @@ async def sampled(
         sampling=Sampling(temperature=1.0, seed=seed, n=n),
         stop=Stop(max_tokens=max_tokens, ignore_eos=True),
     )
+
+
+async def outputs(
+    fleet: Fleet, prompt: Prompt, sampling: Sampling, max_tokens: int, output_format: Regex | None
+) -> list[tuple[object, ...]]:
+    """Return all that a request's choices bring: token ids, text and log-probabilities."""
+    async with AsyncClient(fleet.router_addresses) as client:
+        stop = Stop(max_tokens=max_tokens)
+        completion = await client.complete(prompt, sampling=sampling, stop=stop, output_format=output_format)
+    return [(choice.token_ids, choice.text, choice.logprobs) for choice in completion.choices]
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = PATIENCE_S) -> None:

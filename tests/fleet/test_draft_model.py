@@ -11,7 +11,7 @@ import pytest_asyncio
 from baton import AsyncClient, Regex, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.deep_model import deepen
-from tests.fleet.driving import DEMO_MODEL, labelled, metric, snapshot
+from tests.fleet.driving import DEMO_MODEL, labelled, metric, outputs, snapshot
 from tests.forked import Zygote
 from tests.model_zoo import stock_generate
 
@@ -96,15 +96,8 @@ async def test_greedy_outputs_are_those_of_stock_transformers(fleet: Fleet, mode
 async def test_random_outputs_are_the_same_token_by_token(
     fleet: Fleet, plain: Fleet, sampling: Sampling, output_format: Regex | None
 ) -> None:
-    found = []
-    for served in (fleet, plain):
-        async with AsyncClient(served.router_addresses) as client:
-            stop = Stop(max_tokens=LENGTH // 2)
-            completion = await client.complete(
-                PROMPT, sampling=sampling, stop=stop, output_format=output_format
-            )
-        found.append([(choice.token_ids, choice.text) for choice in completion.choices])
-    assert found[0] == found[1]
+    asked = PROMPT, sampling, LENGTH // 2, output_format
+    assert await outputs(fleet, *asked) == await outputs(plain, *asked)
 
 
 async def test_a_stream_goes_on_with_the_same_tokens_where_its_worker_dies(

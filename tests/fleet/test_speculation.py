@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from baton import AsyncClient, Regex, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, metric
+from tests.fleet.driving import DEMO_MODEL, metric, outputs
 from tests.forked import Zygote
 from tests.model_zoo import stock_generate
 
@@ -69,12 +69,5 @@ async def test_greedy_outputs_are_those_of_stock_transformers(fleet: Fleet) -> N
 async def test_random_outputs_are_the_same_token_by_token(
     fleet: Fleet, plain: Fleet, sampling: Sampling, output_format: Regex | None
 ) -> None:
-    found = []
-    for served in (fleet, plain):
-        async with AsyncClient(served.router_addresses) as client:
-            stop = Stop(max_tokens=LENGTH // 2)
-            completion = await client.complete(
-                TEXT, sampling=sampling, stop=stop, output_format=output_format
-            )
-        found.append([(choice.token_ids, choice.text, choice.logprobs) for choice in completion.choices])
-    assert found[0] == found[1]
+    asked = TEXT, sampling, LENGTH // 2, output_format
+    assert await outputs(fleet, *asked) == await outputs(plain, *asked)

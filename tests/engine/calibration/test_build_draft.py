@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from engine.build import EngineSettings, build
 from engine.core.commands import Decode
@@ -18,6 +17,7 @@ from engine.errors import DraftRefused
 from scheduling.request import StopRules
 from tests import model_zoo
 from tests.engine.loop_driver import spec
+from tests.engine.small_settings import small_settings
 
 NUM_BLOCKS = 64
 
@@ -28,18 +28,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(target: Path, draft: Path, **other: Any) -> EngineSettings:
-    given: dict[str, Any] = {"num_blocks": NUM_BLOCKS, "kv_memory_mb": None, **other}
-    return EngineSettings(
-        model=target,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        block_size=16,
-        max_num_seqs=4,
-        token_budget=32,
-        policy="slack",
-        draft_model=draft,
-        **given,
-    )
+    return small_settings(target, draft_model=draft, **{"num_blocks": NUM_BLOCKS, **other})
 
 
 def edit(file: Path, change: Callable[[dict[str, Any]], None]) -> None:

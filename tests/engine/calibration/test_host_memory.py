@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.build import EngineSettings, build
+from engine.build import build
 from engine.calibration.host_memory import check_blocks_fit, check_model_fits, loaded_bytes
 from engine.errors import ModelRefused
 from engine.kv.kv_pool import BlockLayout
 from engine.model.checkpoint import weight_bytes
 from tests import model_zoo
+from tests.engine.small_settings import small_settings
 
 MIB = 1 << 20
 LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
 SIZES = st.integers(0, 1 << 40)
-
-
-def settings(directory: Path, available: Callable[[], int], **other: Any) -> EngineSettings:
-    given_sizes: dict[str, Any] = {"num_blocks": None, "kv_memory_mb": None, **other}
-    return EngineSettings(
-        model=directory,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        block_size=16,
-        max_num_seqs=4,
-        token_budget=32,
-        policy="slack",
-        available_bytes=available,
-        **given_sizes,
-    )
 
 
 def test_the_sentence_names_what_is_needed_and_what_would_be_accepted() -> None:
@@ -83,13 +67,13 @@ def test_weights_are_counted_in_the_type_that_they_are_loaded_in(tmp_path: Path)
 def test_an_engine_that_does_not_fit_is_not_built(tmp_path: Path) -> None:
     directory = model_zoo.build("llama", tmp_path)
     with pytest.raises(ValueError, match="MiB of weights in float32 and 256 MiB of KV, but 100 MiB"):
-        build(settings(directory, lambda: 100 * MIB))
+        build(small_settings(directory, available_bytes=lambda: 100 * MIB))
     with pytest.raises(ValueError, match="--num-blocks is 100000, which take"):
-        build(settings(directory, lambda: 20 * MIB, num_blocks=100_000))
+        build(small_settings(directory, available_bytes=lambda: 20 * MIB, num_blocks=100_000))
 
 
 def test_a_model_without_files_is_refused_for_that(tmp_path: Path) -> None:
     directory = model_zoo.build("llama", tmp_path)
     (directory / "model.safetensors").unlink()
     with pytest.raises(ModelRefused, match="is missing"):
-        build(settings(directory, lambda: 100 * MIB))
+        build(small_settings(directory, available_bytes=lambda: 100 * MIB))

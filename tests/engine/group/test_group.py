@@ -23,6 +23,7 @@ from engine.starting import ignore_progress
 from tests import model_zoo
 from tests.engine.group_driver import BLOCK_SIZE, CPU, MOST_TOKENS, grouped, pool_of
 from tests.engine.ragged import Piece, make_batch
+from tests.engine.small_settings import small_settings
 
 BATCH = make_batch([Piece(0, [5, 6, 7], [9])], BLOCK_SIZE)
 
@@ -33,18 +34,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(model: Path, part: Part) -> EngineSettings:
-    return EngineSettings(
-        model=model,
-        dtype=torch.float64,
-        device=CPU,
-        block_size=BLOCK_SIZE,
-        num_blocks=None,
-        kv_memory_mb=None,
-        max_num_seqs=4,
-        token_budget=32,
-        policy="slack",
-        part=part,
-    )
+    return small_settings(model, dtype=torch.float64, block_size=BLOCK_SIZE, part=part)
 
 
 def wait_for(settings: EngineSettings, name: str) -> None:
