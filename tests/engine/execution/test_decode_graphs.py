@@ -20,6 +20,7 @@ from engine.kv.kv_pool import KVPool
 from engine.model.model import Model, load_model
 from engine.model.step_batch import StepBatch
 from tests import model_zoo
+from tests.engine.no_waiting import no_waiting
 from tests.engine.ragged import NO_BLOCK, Piece, make_batch, moved, shuffled_tables
 
 BLOCK_SIZE = 4
@@ -187,10 +188,7 @@ def test_cuda_graphs_equal_eager_steps(
     for count in [20, 1, 7, 16, 3, 17, 2, 20]:
         batch = scene.decodes(count, seed=count)
         want = eager.forward(batch)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_waiting():
             got = graphs.forward(batch)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         torch.testing.assert_close(got, want, rtol=0, atol=atol)
         scene.assert_same_pools(atol)

@@ -19,6 +19,7 @@ from engine.model.model import load_model
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import StopRules
 from tests.engine.loop_driver import UNKNOWN_COST, spec
+from tests.engine.no_waiting import no_waiting
 from tests.model_zoo import build
 
 SIZE, NUM_BLOCKS = 16, 64
@@ -74,12 +75,9 @@ def test_no_turn_waits_for_the_step_that_it_launches(tmp_path: Path) -> None:
     loop.turn(requests(), reports.append)
     for _ in range(4):
         loop.turn([], reports.append)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         for _ in range(10):
             loop.turn([], reports.append)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert len(reports) == 14
 
 
