@@ -17,7 +17,6 @@ from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.section import Section, at_most, markdown, ratios
 from reporting.tables import cell
-from scheduling.cost.cost_model import CostModel
 from scheduling.policies.slack import ARRIVAL_S
 from scheduling.scaling.need import Goal
 from scheduling.scaling.steady import WorkerModel
@@ -54,16 +53,8 @@ MOST_SHARE = 0.85
 def worker() -> WorkerModel:
     """Return the worker of all days."""
     profile = load_profile(PROFILE)
-    cost = profile.cost
-    slower = CostModel(
-        tuple(SLOWER * cost_s for cost_s in cost.coefficients),
-        cost.knee_tokens,
-        cost.ratio_q10,
-        cost.ratio_q50,
-        cost.ratio_q95,
-    )
     return WorkerModel(
-        slower,
+        profile.cost.scaled(SLOWER),
         profile.token_budget,
         profile.num_blocks,
         profile.block_size,

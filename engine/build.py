@@ -160,7 +160,8 @@ def build(
     warm_draws(settings.device, settings.dtype, model.facts.vocab_size)
     measured = measure or (lambda runner, _: sweep(runner, **sizes, on_progress=on_progress))
     swept = measured(runner, name)
-    cost = fit(swept.samples) or UNKNOWN_COST
+    # Replayed steps cost the host nothing; a step with a chunk is launched kernel by kernel.
+    cost = fit(swept.samples, has_floor=runner.replays_decodes) or UNKNOWN_COST
     if not swept.is_whole:  # large steps were not measured: do not plan them by the cost of small ones
         cost = replace(cost, is_trusted=False)
     draft_engine = None

@@ -84,7 +84,7 @@ def measure_draft(
     if record is not None:
         runner.record_decodes(min(max_num_seqs, MAX_DRAFT_ROWS), *record)
     warm_up(runner, max_num_seqs=max_num_seqs, token_budget=token_budget)
-    cost = fit(measure(runner).samples) or UNKNOWN_COST
+    cost = fit(measure(runner).samples, has_floor=runner.replays_decodes) or UNKNOWN_COST
     return DraftEngine(runner, cost, model.facts.max_context)
 
 

@@ -98,8 +98,7 @@ class FollowedCost:
         level = self._level * self._belief
         if abs(level - self._published) > LEVEL_STEP * self._published:
             self._published = level
-            scaled = tuple(number * level for number in self._measured.coefficients)
-            self.model = replace(self._measured, coefficients=scaled)
+            self.model = self._measured.scaled(level)
 
 
 def plan_drafts(

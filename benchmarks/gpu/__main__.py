@@ -19,13 +19,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.flags import names
+from benchmarks.flags import names, number, numbers
 from benchmarks.gpu import anchors, ceilings, correctness, kernel_times, offline
 from benchmarks.gpu.bench import Bench, NotMeasured
 from benchmarks.gpu.sizes import SIZES
@@ -77,6 +78,8 @@ def main(argv: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return WRONG
     sizes = SIZES[args.sizes or ("llama-3.1-8b" if device.type == "cuda" else "tiny")]
+    offered = {"rates": args.rates, "rate_s": args.rate_s}
+    sizes = replace(sizes, **{name: value for name, value in offered.items() if value is not None})
     with tempfile.TemporaryDirectory(prefix="baton-gpu-") as folder:
         bench = Bench(device, sizes, Path(folder), args.seed)
         facts, sections = _facts(argv, bench), {}
@@ -110,6 +113,8 @@ def flags() -> argparse.ArgumentParser:
         "--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto: a GPU if there is one (auto)"
     )
     add("--sizes", choices=SIZES, help="the size of the model (llama-3.1-8b on a GPU, tiny on a CPU)")
+    add("--rates", type=numbers, metavar="R,R", help="requests per second to the fleet (8,12,16)")
+    add("--rate-s", type=number, metavar="S", help="seconds for which each rate is offered (25)")
     add("--seed", type=int, default=1, metavar="N", help="the seed of weights, prompts and inputs (1)")
     add("--minutes", type=float, default=MINUTES, metavar="M", help=f"begin no section later ({MINUTES:g})")
     add("--json", type=Path, metavar="FILE", help="write everything measured")

@@ -49,7 +49,7 @@ class Bench:
     @property
     def is_comparable(self) -> bool:
         """True if figures are comparable with published ones: on a GPU, with the same model."""
-        return self.device.type == "cuda" and self.sizes is LLAMA_8B
+        return self.device.type == "cuda" and self.sizes.model == LLAMA_8B.model
 
     @property
     def limits(self) -> Ceilings:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -28,6 +30,7 @@ from reporting.section import Section
 from workloads.shapes import RequestShape, shapes
 
 BUSY_TOKENS = 64
+LISTED_KERNELS = 6
 QUANTISATIONS = (Quantisation.INT8, Quantisation.KV8, Quantisation.KVFP8, Quantisation.INT8_KV8)
 
 
@@ -104,12 +107,19 @@ def burst(bench: Bench) -> Section:
 
 
 def busy(bench: Bench) -> Section:
-    """Measure the share of decode steps in which the GPU works: the profiler's time over the clock's."""
+    """Measure the share of decode steps in which the GPU works, and the kernels of a step: the profiler's
+    times over the clock's.
+    """
     if bench.device.type != "cuda":
         raise NotMeasured("it needs a GPU's own clock")
     engine = bench.engine()
-    found = {batch: {"share": _busy_share(bench, engine, batch)} for batch in bench.sizes.decode_batches}
-    columns: Columns = {"sequences": itemgetter("name"), "busy": lambda batch: f"{batch['share']:.1%}"}
+    found = {batch: _profiled(bench, engine, batch) for batch in bench.sizes.decode_batches}
+    columns: Columns = {
+        "sequences": itemgetter("name"),
+        "step, ms": lambda batch: f"{batch['step_s'] * 1e3:.2f}",
+        "busy": lambda batch: f"{batch['share']:.1%}",
+        "longest kernels, µs of a step": lambda batch: longest_kernels(batch["kernels"]),
+    }
     method = f"{BUSY_TOKENS} steps amid more; kernels and copies that overlap count once."
     figures = {"busy, least share": min(batch["share"] for batch in found.values())}
     return bench.section("Waiting for Python", method, columns, {"busy": found}, figures)
@@ -195,7 +205,8 @@ def serve(
     return last_s, num_tokens
 
 
-def _busy_share(bench: Bench, engine: BuiltEngine, batch: int) -> float:
+def _profiled(bench: Bench, engine: BuiltEngine, batch: int) -> dict[str, Any]:
+    """Return the duration of a step, the share in which the GPU works, and its seconds by kernel."""
     profile: Any = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
     num_decodes = 0
 
@@ -214,7 +225,21 @@ def _busy_share(bench: Bench, engine: BuiltEngine, batch: int) -> float:
     serve(engine, requests, bench.seed + 2, watch)
     on_device = [event for event in profile.events() if event.device_type.name == "CUDA"]
     spans = [(float(event.time_range.start), float(event.time_range.end)) for event in on_device]
-    return covered(spans) / (max(end for _, end in spans) - min(begin for begin, _ in spans))
+    lasted = max(end for _, end in spans) - min(begin for begin, _ in spans)
+    kernels: defaultdict[str, float] = defaultdict(float)
+    for event, (begin, end) in zip(on_device, spans, strict=True):
+        kernels[event.name] += (end - begin) / 1e6 / BUSY_TOKENS
+    longest_first = dict(sorted(kernels.items(), key=itemgetter(1), reverse=True))
+    step_s = lasted / 1e6 / BUSY_TOKENS
+    return {"step_s": step_s, "share": covered(spans) / lasted, "kernels": longest_first}
+
+
+def longest_kernels(seconds: Mapping[str, float]) -> str:
+    """Return the kernels that take the longest in a step, by their names up to their arguments."""
+    named = (
+        f"{name.split('<')[0].split('(')[0].strip()[:40]} {each * 1e6:.0f}" for name, each in seconds.items()
+    )
+    return ", ".join(islice(named, LISTED_KERNELS))
 
 
 def covered(spans: Sequence[tuple[float, float]]) -> float:

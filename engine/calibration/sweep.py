@@ -32,6 +32,8 @@ CHECK_RUNS = 4
 DECODE_COUNTS = (1, 4, 16, 64, 256)
 DECODE_CONTEXTS = (32, 256, 1024)
 CHUNK_TOKENS = (16, 64, 256, 1024)
+LONG_CHUNK_TOKENS = 4096
+"""Another one, where shorter chunks may all last as long as it takes to launch them."""
 CHUNK_CONTEXTS = (0, 256, 1536)
 
 
@@ -73,7 +75,7 @@ def sweep(
     alone. If half of `max_seconds` is too little to run every step once, only the steps that were run are
     measured, which always includes the first. Overwrites the pool.
     """
-    steps = sorted(grid(max_num_seqs, token_budget, _longest(runner)), key=_size)
+    steps = sorted(_grid(runner, max_num_seqs, token_budget), key=_size)
     batches: list[StepBatch] = []
     first: list[float] = []
     for step in steps:
@@ -113,7 +115,7 @@ def overstatement(
         earlier[shape] = min(seconds, earlier.get(shape, seconds))
     ratios: list[float] = []
     give_up_at = time.perf_counter() + CHECK_SECONDS
-    for step in sorted(grid(max_num_seqs, token_budget, _longest(runner)), key=_size):
+    for step in sorted(_grid(runner, max_num_seqs, token_budget), key=_size):
         if ratios and time.perf_counter() >= give_up_at:
             break
         batch = make_batch(runner, step)
@@ -134,7 +136,7 @@ def warm_up(
 
     Steps that would take over `max_seconds`, by the smallest step's time for each token, are left out.
     """
-    steps = grid(max_num_seqs, token_budget, _longest(runner))
+    steps = _grid(runner, max_num_seqs, token_budget)
     smallest = make_batch(runner, min(steps, key=_size))
     _run(runner, smallest)
     per_token_s = _run(runner, smallest) / len(smallest.token_ids)
@@ -146,8 +148,9 @@ def warm_up(
             _run(runner, make_batch(runner, step))
 
 
-def _longest(runner: ModelRunner) -> int:
-    return min(runner.model.facts.max_context, runner.pool.num_blocks * runner.pool.layout.block_size)
+def _grid(runner: ModelRunner, max_num_seqs: int, token_budget: int) -> list[Step]:
+    longest = min(runner.model.facts.max_context, runner.pool.num_blocks * runner.pool.layout.block_size)
+    return grid(max_num_seqs, token_budget, longest, has_floor=runner.replays_decodes)
 
 
 def make_batch(runner: ModelRunner, step: Step) -> StepBatch:
@@ -170,11 +173,15 @@ def _run(runner: ModelRunner, batch: StepBatch) -> float:
     return time.perf_counter() - started
 
 
-def grid(max_num_seqs: int, token_budget: int, max_context: int) -> list[Step]:
-    """Return steps of decodes, of chunks and of both; contexts vary independently of counts and lengths."""
+def grid(max_num_seqs: int, token_budget: int, max_context: int, *, has_floor: bool = False) -> list[Step]:
+    """Return steps of decodes, of chunks and of both; contexts vary independently of counts and lengths.
+
+    `has_floor` says that a step with a chunk has a least time, below which its length costs nothing.
+    """
     counts = _up_to(DECODE_COUNTS, max_num_seqs)
     contexts = _up_to(DECODE_CONTEXTS, max_context)
-    chunks = list(_chunks(token_budget, max_context))
+    lengths = (*CHUNK_TOKENS, LONG_CHUNK_TOKENS) if has_floor else CHUNK_TOKENS
+    chunks = list(_chunks(_up_to(lengths, min(token_budget, max_context)), max_context))
     decodes = [Step(count, context) for count in counts for context in contexts]
     mixed = [Step(count, contexts[0], chunk) for count in counts[1:3] for chunk in chunks[:: len(counts)]]
     return decodes + [Step(0, 0, chunk) for chunk in chunks] + mixed
@@ -186,8 +193,8 @@ def _up_to(values: Sequence[int], most: int) -> list[int]:
     return [*below, most] if len(below) < len(values) else below
 
 
-def _chunks(token_budget: int, max_context: int) -> Iterator[tuple[int, int]]:
-    for tokens in _up_to(CHUNK_TOKENS, min(token_budget, max_context)):
+def _chunks(lengths: Iterable[int], max_context: int) -> Iterator[tuple[int, int]]:
+    for tokens in lengths:
         for before in CHUNK_CONTEXTS:
             if before + tokens <= max_context:
                 yield before, tokens

@@ -230,7 +230,7 @@ def _least_mixed_s(view: DecodeView, batch_size: int, step_s: float, full_s: flo
     cost, grain = view.cost, GRAIN_TOKENS
     _, c1, c3, _, c5, _ = cost.coefficients
     over = max(0.0, batch_size + grain - cost.knee_tokens) - max(0.0, batch_size - cost.knee_tokens)
-    return step_s + c1 + c3 * over + c5 * grain * grain / 2
+    return max(cost.chunk_floor_s, step_s + c1 + c3 * over + c5 * grain * grain / 2)
 
 
 def chunk_tokens(view: PrefillView) -> int:
@@ -239,7 +239,8 @@ def chunk_tokens(view: PrefillView) -> int:
     if view.limit_s == NO_LIMIT_S:
         return room
     a0, c1, c3, c4, c5, _ = view.cost.coefficients
-    left_s = view.limit_s / view.cost.ratio_q95
+    # A step with a chunk takes its least time in any case, and what fits into that is free.
+    left_s = max(view.limit_s / view.cost.ratio_q95, view.cost.chunk_floor_s)
     left_s -= a0 + c1 * (view.num_decodes + 1) + c4 * view.decode_context
     free = view.cost.knee_tokens - view.num_decodes
     most = _largest(c5 / 2, c3, left_s + c3 * free)
@@ -266,7 +267,7 @@ def mixed_step_s(view: PrefillView, chunk: int) -> float:
     a0, c1, c3, c4, c5, _ = cost.coefficients
     over = max(0.0, view.num_decodes + chunk - cost.knee_tokens)
     step_s = a0 + c1 * (view.num_decodes + 1) + c3 * over + c4 * view.decode_context + c5 * chunk * chunk / 2
-    return max(1e-6, step_s)
+    return max(1e-6, cost.chunk_floor_s, step_s)
 
 
 def prefill_wait_s(ahead: QueueAhead, capacity: Capacity) -> float:
@@ -363,7 +364,7 @@ def own_prefill_s(request: RequestCost, speed: PrefillSpeed) -> float:
     own_s += c3 * ((steps - 1) * max(0.0, over + chunk) + max(0.0, over + last))
     own_s += c5 * (total * total - done * done) / 2
     own_s += c6 * (steps * done + chunk * steps * (steps - 1) / 2)
-    return request.read_s + max(1e-6 * steps, own_s)
+    return request.read_s + max(steps * max(1e-6, view.cost.chunk_floor_s), own_s)
 
 
 def seq_capacity(view: DecodeView, max_seqs: int, tpot_s: float) -> int:

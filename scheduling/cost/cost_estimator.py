@@ -109,8 +109,7 @@ class CostEstimator:
         ratios = [seconds / predicted for seconds, predicted in predictions if predicted > 0]
         tame = sorted(ratio for ratio in ratios if _is_tame(ratio))
         level = quantile(tame, 0.5) if len(tame) >= MIN_JUDGED else 1.0
-        coefficients = tuple(value * level for value in fitted.coefficients)
-        self._restart(replace(fitted, coefficients=coefficients, is_trusted=True), steps)
+        self._restart(replace(fitted.scaled(level), is_trusted=True), steps)
         return self._model
 
     def _restart(self, model: CostModel, steps: Iterable[Sample]) -> None:

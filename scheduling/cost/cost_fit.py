@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +18,29 @@ MIN_SAMPLES = 2 * NUM_COEFFICIENTS
 # A step this many times longer or shorter than the fit is an outlier.
 TRIM = 4.0
 PASSES = 3
+AT_FLOOR = 1.1
+"""A step with a chunk that lasts at most this many times as long as the floor is taken to be at the floor."""
 KNEES = (0, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
-def fit(samples: Iterable[Sample], previous: CostModel | None = None) -> CostModel | None:
+def fit(
+    samples: Iterable[Sample], previous: CostModel | None = None, *, has_floor: bool = False
+) -> CostModel | None:
     """Return the model of least squared relative error over a grid of knees; `previous` with too few samples.
 
     Samples that are not finite and above 0 are dropped at once, outliers in a second pass. Errors are
     relative, so that a step of 1 ms counts as much as one of 100 ms. A fit takes some 10 ms.
+
+    A model that `has_floor` has the median of the smallest steps with a chunk as its `chunk_floor_s`. Steps
+    that last no longer than that say nothing of what their contents cost, and are left out of the rest.
     """
-    usable = [(shape, measured) for shape, measured in samples if is_usable(shape, measured)]
+    every = [(shape, measured) for shape, measured in samples if is_usable(shape, measured)]
+    floor_s = _chunk_floor_s(every) if has_floor else 0.0
+    usable = [
+        (shape, measured)
+        for shape, measured in every
+        if shape.num_tokens == shape.num_decodes or measured > AT_FLOOR * floor_s
+    ]
     if len(usable) < MIN_SAMPLES:
         return previous
     sizes = np.array([shape.sizes for shape, _ in usable], dtype=np.float64)
@@ -43,8 +58,20 @@ def fit(samples: Iterable[Sample], previous: CostModel | None = None) -> CostMod
         scale = np.maximum(seconds, predicted / TRIM)
     if model is None or not any(model.coefficients):
         return previous
-    predictions = ((measured, model.predict(shape)) for shape, measured in usable)
+    model = replace(model, chunk_floor_s=floor_s)
+    predictions = ((measured, model.predict(shape)) for shape, measured in every)
     return model.with_ratios(measured / predicted for measured, predicted in predictions if predicted > 0)
+
+
+def _chunk_floor_s(samples: Sequence[Sample]) -> float:
+    """Return the median time of the steps with a chunk that have the fewest tokens; 0 without any."""
+    chunks = [
+        (shape.num_tokens, seconds) for shape, seconds in samples if shape.num_tokens > shape.num_decodes
+    ]
+    if not chunks:
+        return 0.0
+    fewest = min(num_tokens for num_tokens, _ in chunks)
+    return median(seconds for num_tokens, seconds in chunks if num_tokens < 2 * fewest)
 
 
 def _fit_knees(sizes: Array, seconds: Array, scale: Array) -> CostModel:

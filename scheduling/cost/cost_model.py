@@ -8,6 +8,11 @@ its queries (c5, half of its own triangle) and once more where the paged pool is
 coefficient is at least 0, so the cost never falls as a step grows and can be inverted by bisection. Workers
 measure it, routers and the simulator use it: `cost_estimator` follows a worker's steps, `cost_fit` has the
 fit, which needs numpy.
+
+On a GPU, steps of decodes alone are recorded once and replayed. A step with a chunk is launched kernel by
+kernel, which takes the host longer than the device needs for a short chunk. So there is a floor to it:
+
+    t = max(t, floor) for a step with a chunk
 """
 
 from __future__ import annotations
@@ -108,6 +113,8 @@ class CostModel:
     ratio_q95: float = 1.0
     is_trusted: bool = True
     """Close enough to recent steps to size steps by it; otherwise steps keep to a fixed budget."""
+    chunk_floor_s: float = 0.0
+    """The least time of a step with a chunk, in seconds; 0 where such a step has no costs of its own."""
 
     def __post_init__(self) -> None:
         if len(self.coefficients) != NUM_COEFFICIENTS:
@@ -123,9 +130,16 @@ class CostModel:
             all(math.isfinite(ratio) and ratio > 0 for ratio in ratios) and list(ratios) == sorted(ratios)
         ):
             raise ValueError(f"ratios q10, q50, q95 are {ratios}; accepted: finite, above 0, not falling")
+        if not (math.isfinite(self.chunk_floor_s) and self.chunk_floor_s >= 0):
+            raise ValueError(f"chunk_floor_s is {self.chunk_floor_s}; accepted: a finite number from 0")
 
     def predict(self, shape: StepShape) -> float:
         """Return the seconds that such a step takes, before the ratios."""
+        seconds = self.above_floor(shape)
+        return seconds if shape.num_tokens == shape.num_decodes else max(seconds, self.chunk_floor_s)
+
+    def above_floor(self, shape: StepShape) -> float:
+        """Return the seconds that such a step takes if nothing but its contents costs time."""
         a0, c1, c3, c4, c5, c6 = self.coefficients
         return (
             a0
@@ -148,6 +162,11 @@ class CostModel:
         a0, *others = self.coefficients
         shared = tuple(coefficient / num_stages for coefficient in others)
         return replace(self, coefficients=(a0, *shared), knee_tokens=self.knee_tokens * num_stages)
+
+    def scaled(self, factor: float) -> CostModel:
+        """Return the cost of steps that take this many times as long."""
+        coefficients = tuple(factor * coefficient for coefficient in self.coefficients)
+        return replace(self, coefficients=coefficients, chunk_floor_s=factor * self.chunk_floor_s)
 
     def with_ratios(self, ratios: Iterable[float]) -> CostModel:
         """Return the same costs with the quantiles of some actual / predicted; wild ones are left out."""

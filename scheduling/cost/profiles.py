@@ -30,6 +30,8 @@ _COUNTS = ("block_size", "kv_bytes_per_token", "num_blocks", "max_num_seqs", "to
 _RATES = ("handoff_bytes_per_s", "swap_bytes_per_s")
 _NOTES = ("measured", "derived")
 _COST = (*COEFFICIENTS, "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95")
+_FLOOR = "chunk_floor_s"
+"""Another field of the cost; 0 if it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +107,27 @@ def dump(profile: Profile) -> str:
 def parse_cost(value: object) -> CostModel:
     """Read the fields that `cost_fields` wrote; raise ValueError naming the field."""
     fields = _object("cost", value)
-    _check_keys("cost", fields, _COST)
-    numbers = {field: _number(f"cost.{field}", fields[field]) for field in _COST}
+    fields = {**fields, _FLOOR: fields.get(_FLOOR, 0.0)}
+    _check_keys("cost", fields, (*_COST, _FLOOR))
+    numbers = {field: _number(f"cost.{field}", fields[field]) for field in (*_COST, _FLOOR)}
     for field, number in numbers.items():
         accepts_zero = not field.startswith("ratio_")
         if not math.isfinite(number) or number < 0 or (number == 0 and not accepts_zero):
             accepted = "a finite number from 0" if accepts_zero else "a finite number above 0"
             raise ValueError(f"cost.{field} is {number}; accepted: {accepted}")
-    *coefficients, knee, q10, q50, q95 = numbers.values()
-    return CostModel(tuple(coefficients), knee, q10, q50, q95)
+    *coefficients, knee, q10, q50, q95, floor_s = numbers.values()
+    return CostModel(tuple(coefficients), knee, q10, q50, q95, chunk_floor_s=floor_s)
 
 
 def cost_fields(cost: CostModel) -> dict[str, float]:
     """Return a cost model as named fields, for JSON."""
-    return dict(zip(COEFFICIENTS, cost.coefficients, strict=True)) | {
+    fields = dict(zip(COEFFICIENTS, cost.coefficients, strict=True)) | {
         "knee_tokens": cost.knee_tokens,
         "ratio_q10": cost.ratio_q10,
         "ratio_q50": cost.ratio_q50,
         "ratio_q95": cost.ratio_q95,
     }
+    return fields | ({_FLOOR: cost.chunk_floor_s} if cost.chunk_floor_s else {})
 
 
 def _object(field: str, value: object) -> Mapping[str, Any]:

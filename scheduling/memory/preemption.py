@@ -95,7 +95,7 @@ def choose(victims: Sequence[VictimView], needed: int, cost: CostModel, swap: Sw
 def recompute_s(num_tokens: int, cost: CostModel, num_before: int = 0) -> float:
     """Return the seconds that computing `num_tokens` behind `num_before` others adds to steps at the knee."""
     full = StepShape(math.ceil(cost.knee_tokens), 0, 0, 0.0, 0)
-    return cost.predict(full.with_chunk(num_before, num_tokens)) - cost.predict(full)
+    return cost.above_floor(full.with_chunk(num_before, num_tokens)) - cost.above_floor(full)
 
 
 def _means(victim: VictimView, cost: CostModel, swap: SwapSpeed) -> Iterator[tuple[Means, float]]:

@@ -13,7 +13,7 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.anchors import VLLM_DECODE_MS, VLLM_OVER_FLOOR
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.floors import Ceilings, decode_step_s, prefill_s, steady_rate
-from benchmarks.gpu.offline import covered
+from benchmarks.gpu.offline import covered, longest_kernels
 from benchmarks.gpu.sizes import LLAMA_8B
 from reporting.section import Section
 
@@ -47,11 +47,18 @@ def test_what_overlaps_counts_once(pairs: list[tuple[int, int]]) -> None:
     assert covered(spans) == len({tick for begin, end in spans for tick in range(begin, end)})
 
 
+def test_kernels_are_listed_by_their_short_names() -> None:
+    seconds = {"_paged_decode_kernel": 2.775e-3, "void at::reduce<512, float>(int)": 4e-5}
+    assert longest_kernels(seconds) == "_paged_decode_kernel 2775, void at::reduce 40"
+
+
 @pytest.mark.timeout(600)
 def test_all_of_it_runs_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = tmp_path / "found.json"
-    assert command.main(["--device", "cpu", "--sizes", "tiny", "--json", str(found)]) == 0
+    offered = ["--rates", "3", "--rate-s", "1.5"]
+    assert command.main(["--device", "cpu", "--sizes", "tiny", *offered, "--json", str(found)]) == 0
     sections = json.loads(found.read_text())["sections"]
+    assert list(sections["fleet"]["fleet"]) == ["3"]
     assert {name: section["status"] for name, section in sections.items()} == {
         name: "not measured" if name == "busy" else "measured" for name in command.SECTIONS
     }

@@ -227,20 +227,22 @@ class Welcome(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., stream: _Optional[int] = ..., probe_key: _Optional[bytes] = ..., dtype: _Optional[str] = ..., native_ops: bool = ..., adapters: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CostModel(_message.Message):
-    __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95", "is_trusted")
+    __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95", "is_trusted", "chunk_floor_s")
     COEFFICIENTS_FIELD_NUMBER: _ClassVar[int]
     KNEE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RATIO_Q10_FIELD_NUMBER: _ClassVar[int]
     RATIO_Q50_FIELD_NUMBER: _ClassVar[int]
     RATIO_Q95_FIELD_NUMBER: _ClassVar[int]
     IS_TRUSTED_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FLOOR_S_FIELD_NUMBER: _ClassVar[int]
     coefficients: _containers.RepeatedScalarFieldContainer[float]
     knee_tokens: float
     ratio_q10: float
     ratio_q50: float
     ratio_q95: float
     is_trusted: bool
-    def __init__(self, coefficients: _Optional[_Iterable[float]] = ..., knee_tokens: _Optional[float] = ..., ratio_q10: _Optional[float] = ..., ratio_q50: _Optional[float] = ..., ratio_q95: _Optional[float] = ..., is_trusted: bool = ...) -> None: ...
+    chunk_floor_s: float
+    def __init__(self, coefficients: _Optional[_Iterable[float]] = ..., knee_tokens: _Optional[float] = ..., ratio_q10: _Optional[float] = ..., ratio_q50: _Optional[float] = ..., ratio_q95: _Optional[float] = ..., is_trusted: bool = ..., chunk_floor_s: _Optional[float] = ...) -> None: ...
 
 class StepShape(_message.Message):
     __slots__ = ("num_tokens", "num_seqs", "decode_context", "chunk_attention", "chunk_context", "num_decodes")

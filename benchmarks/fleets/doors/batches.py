@@ -85,8 +85,7 @@ async def _measure(args: argparse.Namespace) -> tuple[list[Round], list[float]]:
 
 def slowed(profile: Profile, factor: float) -> Profile:
     """Return the profile of a worker whose steps take so many times as long."""
-    slow = tuple(factor * seconds for seconds in profile.cost.coefficients)
-    return replace(profile, cost=replace(profile.cost, coefficients=slow))
+    return replace(profile, cost=profile.cost.scaled(factor))
 
 
 async def _measured(args: argparse.Namespace, spec: FleetSpec) -> tuple[list[Round], list[float]]:

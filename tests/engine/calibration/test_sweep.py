@@ -16,6 +16,8 @@ from engine.model.model import load_model
 from engine.model.step_batch import StepBatch
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import StepShape
+from scheduling.policies.slack import ARRIVAL_S, SLACK
+from scheduling.step import DecodeLoad, PrefillWork, StepView
 from tests import model_zoo
 
 
@@ -50,6 +52,34 @@ def test_an_earlier_sweep_is_compared_with_what_small_steps_take_now(
     earlier = [(shape, seconds * times * disturbed) for shape, seconds in samples for disturbed in (9.0, 1.0)]
     found = overstatement(earlier, runner, max_num_seqs=4, token_budget=16)
     assert found == pytest.approx(times)
+
+
+LAUNCH_S = 0.016
+
+
+def replaying_gpu_s(shape: StepShape) -> float:
+    """Return the seconds of a step of an 8B model on an H200, as measured: decodes alone are replayed, and
+    the host launches a step with a chunk in LAUNCH_S.
+    """
+    device_s = max(0.0045, shape.num_tokens * 2e-5) + shape.decode_context * 3.3e-8
+    device_s += shape.chunk_attention * 1.7e-9
+    return device_s if shape.num_tokens == shape.num_decodes else max(device_s, LAUNCH_S)
+
+
+def test_chunks_are_as_long_as_a_device_can_that_waits_for_launches() -> None:
+    steps = grid(512, 8192, 32768, has_floor=True)
+    cost = fit([(step.shape, replaying_gpu_s(step.shape)) for step in steps], has_floor=True)
+    assert cost is not None
+    assert cost.chunk_floor_s == pytest.approx(LAUNCH_S)
+    assert cost.ratio_q95 < 1.3
+    waiting = [PrefillWork(number, 2048) for number in range(8)]
+    promised = DecodeLoad(32, 32_000, slack_s=0.03, gap_limit_s=0.03)
+    for decodes, limit_s, least in ((DecodeLoad(), ARRIVAL_S, 2000), (promised, 0.03, 900)):
+        plan = SLACK.plan(StepView(decodes, waiting, 8192, 512, cost))
+        assert sum(chunk.num_tokens for chunk in plan.chunks) >= least
+        chunks = [(0, chunk.num_tokens) for chunk in plan.chunks]
+        shape = StepShape.of(decodes.num_seqs, decodes.context_tokens, chunks)
+        assert replaying_gpu_s(shape) <= 1.05 * limit_s
 
 
 def test_without_time_there_is_still_one_round(runner: ModelRunner) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduling.cost.cost_model import CostModel, StepShape, quantile
 
 coefficients = st.tuples(*[st.floats(0, 1e-3) for _ in range(6)])
-models = st.builds(CostModel, coefficients, st.floats(0, 256))
+models = st.builds(CostModel, coefficients, st.floats(0, 256), chunk_floor_s=st.floats(0, 0.1))
 shapes = st.builds(
     StepShape.of,
     st.integers(0, 256),
@@ -38,10 +38,17 @@ def test_up_to_the_knee_tokens_are_free() -> None:
     assert model.predict(StepShape(65, 1, 0, 0, 0)) == 2.0
 
 
+def test_only_a_step_with_a_chunk_has_a_least_time() -> None:
+    model = CostModel((1.0, 0, 1.0, 0, 0, 0), knee_tokens=8, chunk_floor_s=4.0)
+    assert model.predict(StepShape.of(8, 800, [])) == 1.0
+    assert model.predict(StepShape.of(8, 800, [(0, 1)])) == 4.0
+    assert model.predict(StepShape.of(8, 800, [(0, 5)])) == 6.0
+
+
 @given(
     models,
     shapes,
-    st.sampled_from([each.name for each in dataclasses.fields(StepShape)]),
+    st.sampled_from([each.name for each in dataclasses.fields(StepShape) if each.name != "num_decodes"]),
     st.integers(0, 500),
 )
 def test_the_cost_is_never_negative_and_never_falls(
@@ -58,6 +65,7 @@ def test_the_cost_is_never_negative_and_never_falls(
         ({"coefficients": (1.0, -1e-9, 0, 0, 0, 0)}, "coefficients is .*; accepted: finite numbers from 0"),
         ({"coefficients": (math.nan, 0, 0, 0, 0, 0)}, "coefficients is .*; accepted: finite numbers from 0"),
         ({"knee_tokens": math.inf}, "knee_tokens is inf"),
+        ({"chunk_floor_s": -1.0}, "chunk_floor_s is -1.0; accepted: a finite number from 0"),
         ({"ratio_q10": 0.0}, "ratios q10, q50, q95 are"),
         ({"ratio_q10": 1.2}, "ratios q10, q50, q95 are"),
     ],

@@ -31,10 +31,13 @@ PROFILE = Profile(
 whole = st.integers(1, 1 << 40)
 rates = st.floats(1e-3, 1e15)
 costs = st.builds(
-    lambda coefficients, knee, ratios: CostModel(tuple(coefficients), knee, *sorted(ratios)),
+    lambda coefficients, knee, ratios, floor_s: dataclasses.replace(
+        CostModel(tuple(coefficients), knee, *sorted(ratios)), chunk_floor_s=floor_s
+    ),
     st.lists(st.floats(0, 10), min_size=6, max_size=6),
     st.floats(0, 1e4),
     st.lists(st.floats(0.1, 10), min_size=3, max_size=3),
+    st.floats(0, 1),
 )
 profiles = st.builds(
     Profile,
@@ -100,6 +103,7 @@ def test_a_field_that_cannot_be_is_named(changes: dict[str, object], message: st
         ("token_s", -1e-9, "a finite number from 0"),
         ("step_s", math.nan, "a finite number from 0"),
         ("knee_tokens", math.inf, "a finite number from 0"),
+        ("chunk_floor_s", -1.0, "a finite number from 0"),
         ("ratio_q50", 0.0, "a finite number above 0"),
         ("ratio_q50", -1.0, "a finite number above 0"),
         ("ratio_q10", None, "a finite number"),
