@@ -101,6 +101,12 @@ COMMANDS: dict[str, Command] = {
         has_model=False,
         seeds=THREE_SEEDS,
     ),
+    "pinning": Command(
+        "cpu.pinning",
+        "what it brings to keep each worker on cores of its own",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
     "kv-disk": Command(
         "costs.kv_disk",
         "from which length on a prefix is read from disk sooner than computed",

@@ -7,5 +7,6 @@
 - `shares`: where the time of a step goes
 - `steps`: native ops beside PyTorch alone
 - `tensor_parallel`: steps that several processes compute, beside those of one
+- `pinning`: workers that keep to cores of their own, beside workers that are moved
 - `random_model`: a Llama of 200 million random weights
 """
