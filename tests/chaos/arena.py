@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -27,6 +29,7 @@ from tests.chaos.limits import Limit, Recording
 from tests.chaos.plan import Kind, Place
 from tests.chaos.proxies import Link, MessageProxy, TcpProxy
 from tests.chaos.watch import Watch
+from tests.fleet.driving import children_of
 from tests.forked import Zygote
 from tests.ports import free_port
 from tests.redis_server import RedisServer
@@ -38,6 +41,8 @@ GATEWAYS = ("gateway-0", "gateway-1")
 WORKERS = ("prefill-0", "prefill-1", "prefill-2", "decode-0", "decode-1", "decode-2")
 OVER_GRPC = ("decode-1", "decode-2")
 """They share no memory with who prefills: blocks come as messages, which can be damaged."""
+OF_TWO = ("prefill-0", "decode-0")
+"""Two processes compute each step of theirs, and either of them may be killed."""
 CONNECT_S = 30.0
 NEEDY_S = 5.0
 """A process that was short of something may still die of it for this long."""
@@ -99,6 +104,8 @@ class Arena:
             extra[name] = await self._behind_a_proxy(name)
         for name in OVER_GRPC:
             extra[name] += ("--transport", "grpc")
+        for name in OF_TWO:
+            extra[name] += ("--tensor-parallel", "2", "--threads", "2")
         for name in ROUTERS:
             recording = Path(folder) / f"{name}.recording"
             self.recordings[name] = Recording(recording)
@@ -152,9 +159,15 @@ class Arena:
         if name == "redis":
             self.redis.stop(kill=True)
         elif self.fleet.process(name).running:
-            self._killed.add(self.fleet.process(name).pid)
+            process = self.fleet.process(name)
+            self._killed.add(process.pid)
             self.num_deaths[name] += 1
-            self.fleet.process(name).kill()
+            # Every other time the one that only computes. The one that serves ends with it, by itself.
+            parts = children_of(process.pid) if name in OF_TWO and self.num_deaths[name] % 2 == 0 else []
+            if parts:
+                os.kill(parts[0], signal.SIGKILL)
+            else:
+                process.kill()
 
     def pause(self, name: str) -> None:
         """Stopped in its tracks until `resume`."""
@@ -185,6 +198,7 @@ class Arena:
         async with self._reviving[name]:
             if self._is_back(name):
                 return
+            await self.fleet.process(name).wait()
             for left in reversed(range(START_TRIES)):
                 try:
                     await self.fleet.revive(name)

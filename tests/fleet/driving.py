@@ -113,3 +113,8 @@ async def labelled(fleet: Fleet, process: str, name: str, label: str) -> dict[st
     """A metric of one process by the values of one label."""
     samples = await scrape(fleet.process(process).metrics_address)
     return {sample.labels[label]: float(sample.value) for sample in samples if sample.name == name}
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has forked."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
