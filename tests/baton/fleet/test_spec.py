@@ -121,6 +121,14 @@ def test_only_workers_are_told_to_prove_their_model() -> None:
     assert "--prove-model" not in command(spec, "router-0")
 
 
+def test_only_workers_are_told_to_share_prefixes() -> None:
+    spec = FleetSpec(model=MODEL, share_prefixes=True)
+    for name in ("prefill-0", "decode-0"):
+        assert "--share-prefixes" in command(spec, name)
+    assert "--share-prefixes" not in command(spec, "router-0")
+    assert "--share-prefixes" not in command(FleetSpec(model=MODEL), "decode-0")
+
+
 def test_adapters_go_to_all_workers_by_absolute_paths() -> None:
     spec = FleetSpec(model=MODEL, lora=["red=adapters/red", "blue=/b"])
     for name in ("prefill-0", "decode-0"):
