@@ -137,8 +137,8 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     add(
         "--share-prefixes",
         action="store_true",
-        help="let workers fetch KV blocks from each other where that is faster than computing the beginning of "
-        "a prompt",
+        help="let workers fetch the KV of a prompt's beginning from each other where that is faster than "
+        "computing it",
     )
     add(
         "--tensor-parallel",

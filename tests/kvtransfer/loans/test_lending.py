@@ -259,8 +259,14 @@ async def test_loans_are_few_at_once(start_sender: StartSender, make_receiver: M
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"hashes": []}, "borrowing.block_hashes has 0 hashes; accepted: 1 to 65536 of 16 bytes"),
-        ({"hashes": [b"short"]}, "borrowing.block_hashes has 1 hashes; accepted: 1 to 65536 of 16 bytes"),
+        (
+            {"hashes": [], "blocks": []},
+            "borrowing.block_hashes has 0 hashes; accepted: 1 to 65536 of 16 bytes",
+        ),
+        (
+            {"hashes": [b"short"], "blocks": [1]},
+            "borrowing.block_hashes has 1 hashes; accepted: 1 to 65536 of 16 bytes",
+        ),
         ({"borrows_s": 11.0}, "borrowing.limit_ms is 11000; accepted: 1 to 10000"),
         ({"fence": fence_of(source_incarnation="before")}, "source_incarnation is 'before'"),
     ],
