@@ -182,9 +182,9 @@ class Node:
 
     def _sides_by(self, mode: TransportMode) -> HandoffSides:
         receiver = Receiver(InPlace(self.pool), BLOCK_SIZE, self.engine.fingerprint, mode)
-        fetching = FetchSide(
-            receiver, self.links[mode], self.incarnation, self._thread.submit, WorkerMetrics()
-        )
+        # Named by the transport, too: the fences of the two would be the same otherwise.
+        name = f"{self.incarnation}-{mode.value}"
+        fetching = FetchSide(receiver, self.links[mode], name, self._thread.submit, WorkerMetrics())
         return HandoffSides(self.sending, fetching=fetching, receiver=receiver)
 
     def _on_report(self, told: StepReport) -> None:

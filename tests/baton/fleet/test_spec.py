@@ -52,6 +52,7 @@ def value(arguments: list[str], flag: str) -> str:
         ({"quantisation": "int3"}, "quantisation is 'int3': it must be one of none, int8"),
         ({"quantisation": "int8", "timed": "p"}, "quantisation is set with timed"),
         ({"prove_model": True, "timed": "p"}, "prove_model is set with timed"),
+        ({"share_prefixes": True, "timed": "p"}, "share_prefixes is set with timed"),
         ({"speculate": "maybe"}, "speculate is 'maybe': it must be one of none, lookup"),
         ({"lora": ["red"]}, "lora has 'red': it must be NAME=PATH"),
         ({"lora": ["a=p"], "timed": "p"}, "lora is set with timed"),
