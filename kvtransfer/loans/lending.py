@@ -78,10 +78,9 @@ class Lending:
             async with asyncio.timeout(limit_s):
                 await loan.held
         except BaseException as error:
-            # Whatever the engine reports of it later is of nobody's interest.
-            if self._loans.pop(handle, None) is not None:
-                self._release(handle)
+            # What the engine reports of it from now on is ignored. A handoff that has begun is over by this.
             self._handoffs.abort(handle, "the borrower has left")
+            self.on_over(handle)
             if isinstance(error, TimeoutError):
                 raise LoanRefusedError(f"{describe(fence)}: not held within {limit_s:g} s") from error
             raise
