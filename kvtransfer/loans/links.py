@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 FORGET_S = 30.0
-"""What was measured is forgotten after this time: what was slow may be fast again, and to find out costs at
-most the time of computing.
+"""Measurements are forgotten after this time: a slow link may be fast again, and to find out takes no longer
+than computing.
 """
 MOST_SOURCES = 8
 """Workers whose speed is remembered: those fetched from last."""

@@ -59,7 +59,7 @@ class Arrived:
     disk_hits: Mapping[str, DiskHit] = field(default_factory=dict)
     """Blocks behind these on the workers' disks, for workers that have some."""
     peer_hits: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
-    """What workers could fetch from others, for workers that could fetch more than they have."""
+    """Blocks that workers could fetch from others, for workers that could fetch more than they have."""
 
 
 @value
@@ -96,7 +96,7 @@ class QuoteAsked:
     disk_hits: Mapping[str, DiskHit] = field(default_factory=dict)
     """Blocks behind these on the workers' disks, for workers that have some."""
     peer_hits: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
-    """What workers could fetch from others, for workers that could fetch more than they have."""
+    """Blocks that workers could fetch from others, for workers that could fetch more than they have."""
 
 
 # From the store

@@ -19,7 +19,7 @@ class _Lender:
     key: str
     num_blocks: int
     disk_s: float
-    """What it reads from its disk before it lends."""
+    """The time in which it reads its disk before it lends."""
 
 
 def prefix_hits(

@@ -112,9 +112,10 @@ class Node:
         self._thread = EngineThread(self.engine.loop, self._on_report)
         self._reports: asyncio.Queue[StepReport] = asyncio.Queue()
         handles = itertools.count(1_000_000)
+        self._source = InPlace(self.pool)
         self.sending = SenderSide(
             incarnation,
-            InPlace(self.pool),
+            self._source,
             BLOCK_SIZE,
             FenceGuard(),
             submit=self._thread.submit,
@@ -139,7 +140,7 @@ class Node:
         server = grpc.aio.server()
         KVTransferService(
             self.sending.handoffs,
-            InPlace(self.pool),
+            self._source,
             fingerprint=self.engine.fingerprint,
             block_size=BLOCK_SIZE,
             shm_socket=str(shm.path),

@@ -258,6 +258,20 @@ def test_a_loan_takes_no_block_that_a_sequence_was_promised() -> None:
     lender.assert_at_rest()
 
 
+def test_a_sequence_that_needs_the_whole_pool_goes_on_when_loans_end() -> None:
+    lender = Lender(num_blocks=8)
+    prompt = [70 + n for n in range(20)]
+    handle, filled = lender.lend()
+    assert filled is not None
+    lender.turn(Decode(spec(2, prompt, 9)))
+    for _ in range(30):
+        lender.turn()
+    assert held(lender, filled) == [PROMPT[begin : begin + 4] for begin in range(0, 8, 4)]
+    lender.finish(Release(handle))
+    assert lender.tokens(2) == greedy(prompt, 9, VOCAB)
+    lender.assert_at_rest()
+
+
 # With a disk
 
 

@@ -122,7 +122,7 @@ async def test_a_damaged_block_and_what_follows_are_not_used(
     checksums = receiver.target.checksums
 
     def misread(places: Sequence[int], stop: Any = None) -> list[int]:
-        """As if the bytes of block 4 had changed on the way."""
+        """Return checksums as if the bytes of block 4 had changed on the way."""
         found = checksums(places, stop)
         return [found ^ (place == task.blocks[4]) for place, found in zip(places, found, strict=True)]
 
@@ -225,7 +225,7 @@ async def test_a_borrower_that_leaves_ends_the_loan(
     assert await num_handoffs(sender) == 0
 
 
-async def test_a_borrower_that_dies_before_it_has_read_ends_the_loan_in_time(
+async def test_the_loan_of_a_borrower_that_dies_ends_in_time(
     start_sender: StartSender, make_receiver: MakeReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)

@@ -1,4 +1,4 @@
-"""What is expected of a link follows what was measured on it, and is forgotten in time."""
+"""Links are expected to be as fast as they were lately, and measurements are forgotten in time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_link_has_its_own_speed() -> None:
     assert links.fetch_s("far", 10) == pytest.approx(1.1, rel=0.05)
 
 
-def test_a_link_that_brings_nothing_is_slow_and_says_nothing_of_others() -> None:
+def test_a_link_that_brings_nothing_makes_no_other_slow() -> None:
     links = Scene()
     fetch = links.begin("hangs", 10)
     links.now += 1.0

@@ -1,4 +1,4 @@
-"""What a worker could fetch from others: from few of them, and never less than it has."""
+"""Workers are offered blocks of few others, and never fewer than they have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_worker_with_the_most_in_memory_is_offered_to_the_others() -> None:
     assert hits.at_peers == {key(0): (PeerHit(key(1), 9, 0.01, 0.001),)}
 
 
-def test_a_disk_with_more_is_offered_besides_with_the_time_that_it_takes() -> None:
+def test_a_disk_with_more_is_offered_with_its_time() -> None:
     found = {key(0): Leading(0), key(1): Leading(5), key(2): Leading(1, 7)}
     hits = prefix_hits(found, {key(2): DISK}, dict.fromkeys(found, LINK))
     on_disk = PeerHit(key(2), 8, 0.01 + DISK.read_s(7), 0.001)

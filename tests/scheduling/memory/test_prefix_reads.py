@@ -1,4 +1,4 @@
-"""Of all ways to get the next blocks the one that saves the most is taken, and none that saves nothing."""
+"""The read that saves the most is begun, and none that saves nothing."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def scene() -> AsyncIterator[Scene]:
     assert made.engine.empty(), "the engine is answered once"
 
 
-async def test_blocks_of_another_worker_are_borrowed_for_as_long_as_that_pays(scene: Scene) -> None:
+async def test_blocks_are_borrowed_for_as_long_as_that_pays(scene: Scene) -> None:
     scene.report()
     scene.receiver.answer.set_result(WHOLE)
     assert await scene.told() == BlocksRead(7, 3)

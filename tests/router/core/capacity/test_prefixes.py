@@ -212,7 +212,7 @@ def sources(core: RouterCore, event: Arrived, worker_key: str) -> list[PrefixSou
     return [action.spec.prefix_source for action in told if isinstance(action, SendDecode)]
 
 
-def test_a_prompt_goes_to_the_holder_of_its_beginning_while_that_is_free() -> None:
+def test_a_prompt_goes_to_a_free_holder_of_its_beginning() -> None:
     told = arrive(core_with(), 1, asking(peer_hits=FROM_TWO))
     assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [TWO.key]
 
