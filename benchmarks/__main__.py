@@ -108,8 +108,14 @@ COMMANDS: dict[str, Command] = {
         seeds=THREE_SEEDS,
     ),
     "kv-disk": Command(
-        "costs.kv_disk",
+        "costs.prefixes.kv_disk",
         "from which length on a prefix is read from disk sooner than computed",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
+    "shared-prefixes": Command(
+        "costs.prefixes.shared_prefixes",
+        "from which length on a prefix is fetched from another worker sooner than computed",
         has_model=False,
         seeds=THREE_SEEDS,
     ),

@@ -17,7 +17,7 @@ from engine.calibration.pool_size import CPU_MEBIBYTES, MEBIBYTE, CudaMemory, bl
 from engine.calibration.sweep import Sweep, sweep, warm_up
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
-from engine.core.memory.disk_reads import KVDisk
+from engine.core.memory.prefix_reads import KVDisk, KVLinks
 from engine.errors import EngineError
 from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.drafting import MAX_DRAFT_ROWS
@@ -85,6 +85,8 @@ class EngineSettings:
     """The name of each LoRA adapter, and the folder of its files."""
     open_disk: Callable[[KVPool, str], KVDisk] | None = None
     """Returns the disk for blocks that leave the pool, given a name for what else decides on their bytes."""
+    open_links: Callable[[KVPool], KVLinks] | None = None
+    """Returns the links to workers that lend their blocks; None: there are none."""
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
     part: Part | None = None
@@ -198,6 +200,7 @@ def build(
         adapters={} if model.adapters is None else model.adapters.slots,
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
         disk=disk,
+        links=None if settings.open_links is None else settings.open_links(pool),
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
     return BuiltEngine(

@@ -13,6 +13,7 @@ In reading order:
     pools             the memory that blocks are read from and written to
     transports        how blocks get from one process to the other
     disk              blocks in files, which a later process of the worker finds again
+    loans             cached blocks that one worker borrows from another
     verify            checksums of blocks in host memory
     threads           work on other threads that is never left behind
     convert           to and from the protocol

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import grpc
 import structlog
@@ -31,13 +29,12 @@ from kvtransfer.errors import (
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
 from kvtransfer.peers import Peer, Peers, TransportContext
 from kvtransfer.pools.pool import BlockTarget, HostTarget
-from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
+from kvtransfer.receiver_handoff import BlockCopy, Borrowed, ReceiveResult, ReceiverHandoff, ReceiveTask
 from kvtransfer.threads import run_to_end
 from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaTransport
 from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.transport import BlockReader, TransportMode
 from kvtransfer.verify import HostBlocks
-from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from services.process.threads import started_executor
 from services.rpc.convert import fence_to_pb
@@ -62,33 +59,6 @@ class ReceiverLimits:
 def max_blocks_in_flight(block_bytes: int, limits: ReceiverLimits) -> int:
     """Return how many blocks can be fetched into host memory, or verified there, at once."""
     return limits.max_batches * _batch_blocks(block_bytes, HostBlocks.batch_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiveTask:
-    """The blocks of one sequence to receive; the first `num_held` are held already."""
-
-    fence: Fence
-    source_address: str
-    blocks: Sequence[int]
-    hashes: Sequence[bytes]
-    num_held: int
-    behind: Any = None
-    """The engine's mark: once reached, nothing else writes to the blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiveResult:
-    num_verified_blocks: int
-    """Leading blocks that may be used, held ones included."""
-    num_corrupt_blocks: int
-    num_bytes: int
-    transport: str
-    first_tokens: TokenColumns
-    total_s: float
-    """First fetch to acknowledgement."""
-    exposed_s: float
-    """The part after the sender was done, which a client would have waited for."""
 
 
 class Receiver:
@@ -129,6 +99,27 @@ class Receiver:
                     self._abort_soon(peer, task.fence, str(error) or "cancelled by the receiver")
                 raise
 
+    async def borrow(self, task: ReceiveTask) -> Borrowed:
+        """Fetch blocks that another worker may have, for `borrows_s` at most, and return what came.
+
+        Raises CancelledError if cancelled. Once it has ended, nothing writes to the blocks any more.
+        """
+        async with self.peers.lease(task.source_address, task.fence.source_incarnation) as peer:
+            receive = _Receive(self, peer, task)
+            error: Exception | None = None
+            try:
+                async with asyncio.timeout(task.borrows_s):
+                    await receive.run()
+            except (PeerLostError, SenderAbortedError) as caught:
+                error = caught
+            except (KVTransferError, TimeoutError) as caught:
+                error = caught
+                self._abort_soon(peer, task.fence, str(error) or "it takes too long")
+            except BaseException:
+                self._abort_soon(peer, task.fence, "cancelled by the borrower")
+                raise
+            return receive.borrowed(error)
+
     async def close(self) -> None:
         await asyncio.gather(*self._aborts, return_exceptions=True)
         await self.peers.close()
@@ -167,6 +158,11 @@ class _Receive:
         self._loop = asyncio.get_running_loop()
         self._phase = "waiting for the sender to know the handoff"
         self._num_fetched = 0
+        self._arrived: set[int] = set()
+        """Indexes of blocks that are verified and in their places."""
+        self._began_s = self._loop.time()
+        self._opened_s: float | None = None
+        self._transport = ""
         self._first_fetch_s: float | None = None
         self._committed_s = 0.0
 
@@ -185,9 +181,13 @@ class _Receive:
 
     async def _fetch_all(self) -> BlockReader:
         stream, manifest = await self._open()
+        self._opened_s = self._loop.time()
         try:
+            if self._task.borrows_s is not None:
+                self._handoff.shorten(manifest.num_blocks)
             self._handoff.check_manifest(manifest, self._receiver.block_size, self._receiver.pool.block_bytes)
             reader, target = await self._choose_transport(manifest)
+            self._transport = reader.transport
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(BATCHES_PER_HANDOFF):
                     tasks.create_task(self._fetch_batches(reader, target))
@@ -220,12 +220,15 @@ class _Receive:
             num_held_blocks=self._task.num_held,
             fingerprint=self._receiver.fingerprint,
             cuda_reach=None if cuda is None or not self._peer.uses_gpu else reach_to_pb(cuda.reach),
+            borrowing=self._borrowing(),
         )
         for backoff_s in itertools.chain(OPEN_BACKOFF_S, itertools.repeat(OPEN_BACKOFF_S[-1])):
             stream = self._peer.stub.Open(request)
             try:
                 event = await self._next_event(stream)
             except _NotYetKnownError:
+                if self._task.borrows_s is not None:
+                    raise  # nobody is going to announce it
                 await asyncio.sleep(backoff_s)
                 continue
             except BaseException:
@@ -235,6 +238,12 @@ class _Receive:
                 raise ProtocolError(f"the first event is {type(event).__name__}; accepted: Manifest")
             return stream, event
         raise AssertionError("the backoffs never end")
+
+    def _borrowing(self) -> pb.Borrowing | None:
+        limit_s = self._task.borrows_s
+        if limit_s is None:
+            return None
+        return pb.Borrowing(block_hashes=self._task.hashes, limit_ms=max(1, round(limit_s * 1000)))
 
     async def _listen(
         self, stream: grpc.aio.UnaryStreamCall[pb.OpenRequest, pb.OpenResponse], target: BlockTarget
@@ -276,12 +285,14 @@ class _Receive:
             await reader.read(self._task.fence, placed)
             places = [copy.target_block for copy in placed]
             found = await run_to_end(self._receiver.executor, partial(target.checksums, places))
-            good = {
-                place: copy.target_block
-                for copy, place, checksum in zip(copies, places, found, strict=True)
-                if self._handoff.put_checksum(copy, checksum)
-            }
+            good: dict[int, int] = {}
+            indexes: list[int] = []
+            for copy, place, checksum in zip(copies, places, found, strict=True):
+                if self._handoff.put_checksum(copy, checksum):
+                    good[place] = copy.target_block
+                    indexes.append(copy.index)
             await target.accept(list(good), list(good.values()), self._task.behind)
+            self._arrived.update(indexes)
         self._num_fetched += len(copies)
         self._progress()
 
@@ -336,6 +347,18 @@ class _Receive:
                 expected=mismatch.expected,
                 found=mismatch.found,
             )
+
+    def borrowed(self, error: Exception | None) -> Borrowed:
+        """Return what has come of a loan that is over."""
+        num_blocks = next(index for index in itertools.count() if index not in self._arrived)
+        opened_s = self._loop.time() if self._opened_s is None else self._opened_s
+        return Borrowed(
+            num_blocks=num_blocks,
+            num_corrupt_blocks=len(self._handoff.mismatches),
+            wait_s=opened_s - self._began_s,
+            transport=self._transport,
+            error=error,
+        )
 
     def _result(self, transport: str) -> ReceiveResult:
         commit = self._handoff.committed

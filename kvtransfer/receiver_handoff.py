@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kvtransfer.errors import LayoutMismatchError, ProtocolError
 from kvtransfer.manifest import Commit, Manifest, Offer
+from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 
 
@@ -37,6 +39,49 @@ class Mismatch:
     what: str
     expected: str
     found: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveTask:
+    """The blocks of one sequence to receive; the first `num_held` are held already."""
+
+    fence: Fence
+    source_address: str
+    blocks: Sequence[int]
+    hashes: Sequence[bytes]
+    num_held: int
+    behind: Any = None
+    """The engine's mark: once reached, nothing else writes to the blocks."""
+    borrows_s: float | None = None
+    """How long to wait for blocks that are borrowed; None: an attempt hands them over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """The outcome of a loan."""
+
+    num_blocks: int
+    """Leading blocks that may be used."""
+    num_corrupt_blocks: int
+    wait_s: float
+    """Until the lender had the blocks, or it was clear that it has none."""
+    transport: str
+    error: Exception | None
+    """Why not all of the blocks came: a KVTransferError, or a TimeoutError. None if only fewer were there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveResult:
+    num_verified_blocks: int
+    """Leading blocks that may be used, held ones included."""
+    num_corrupt_blocks: int
+    num_bytes: int
+    transport: str
+    first_tokens: TokenColumns
+    total_s: float
+    """First fetch to acknowledgement."""
+    exposed_s: float
+    """The part after the sender was done, which a client would have waited for."""
 
 
 class ReceiverHandoff:
@@ -70,6 +115,16 @@ class ReceiverHandoff:
         ):
             if found != expected:
                 raise LayoutMismatchError(field, found, expected)
+
+    def shorten(self, num_blocks: int) -> None:
+        """Expect only the first `num_blocks`, as a lender has no more.
+
+        Raises LayoutMismatchError for none, or for more than were wanted.
+        """
+        if not 1 <= num_blocks <= self.num_blocks:
+            raise LayoutMismatchError("num_blocks", num_blocks, f"1 to {self.num_blocks}")
+        self._blocks, self._hashes = self._blocks[:num_blocks], self._hashes[:num_blocks]
+        self._states, self._first_bad = self._states[:num_blocks], num_blocks
 
     def take(self, offer: Offer) -> list[BlockCopy]:
         """Take in an offer, in any order, and return the blocks to fetch: none after a bad block."""

@@ -92,9 +92,9 @@ class Handoffs:
 
     # The engine's side.
 
-    def begin(self, handle: int, fence: Fence, num_blocks: int) -> None:
-        """Begin the handoff of a sequence of `num_blocks` blocks."""
-        entry = Sending(handle, SenderHandoff(fence, num_blocks, self._loop.time(), self._limits))
+    def begin(self, handle: int, fence: Fence, num_blocks: int, limits: SenderLimits | None = None) -> None:
+        """Begin the handoff of a sequence of `num_blocks` blocks, under other limits if some are given."""
+        entry = Sending(handle, SenderHandoff(fence, num_blocks, self._loop.time(), limits or self._limits))
         self._by_handle[handle] = entry
         self._by_attempt[_attempt_key(fence)] = entry
         if self._on_device is None:
@@ -180,6 +180,11 @@ class Handoffs:
         entry.handoff.locate(fence, ())  # raises if it is not the receiver's call
         if entry.handoff.abort(reason, End.GIVEN_UP):
             self._conclude(entry)
+
+    def is_known(self, fence: Fence) -> bool:
+        """Return whether this fence has, or lately had, a handoff here."""
+        key = _attempt_key(fence)
+        return key in self._by_attempt or key in self._ended
 
     def find(self, fence: Fence) -> Sending:
         check_source(fence, self._incarnation)

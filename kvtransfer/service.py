@@ -16,11 +16,13 @@ from kvtransfer.errors import (
     ProtocolError,
     UnknownFenceError,
 )
+from kvtransfer.loans.lending import Lending
 from kvtransfer.manifest import FINISHED, CudaPool, Manifest, NixlPool
 from kvtransfer.pools.pool import HostSource
 from kvtransfer.sender import Handoffs, Sending
 from kvtransfer.transports.cuda_ipc import is_in_reach
 from kvtransfer.transports.grpc import cut_pieces
+from scheduling.request import Fence
 from services.rpc.convert import fence_from_pb
 
 
@@ -48,8 +50,12 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
         shm_socket: str = "",
         nixl: NixlPool | None = None,
         cuda: CudaPool | None = None,
+        lending: Lending | None = None,
     ) -> None:
-        """`cuda` is the pool of the handoffs' source on a device, if there is one."""
+        """`cuda` is the pool of the handoffs' source on a device, if there is one.
+
+        Without `lending`, only attempts fetch blocks.
+        """
         self._handoffs = handoffs
         self._source = source
         self._pool = source.pool
@@ -58,6 +64,7 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
         self._shm_socket = shm_socket
         self._nixl = nixl
         self._cuda = cuda
+        self._lending = lending
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service; return its full name, for reflection."""
@@ -72,6 +79,8 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
         try:
             if request.fingerprint != self._fingerprint:
                 raise LayoutMismatchError("fingerprint", request.fingerprint, self._fingerprint)
+            if request.HasField("borrowing"):
+                await self._lend(fence, request.borrowing)
             cuda = self._within(request.cuda_reach)
             opened = self._handoffs.open(fence, request.num_held_blocks, reaches_device=cuda is not None)
         except KVTransferError as error:
@@ -127,6 +136,11 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
         except KVTransferError as error:
             await _refuse(context, error)
         return pb.AbortResponse()
+
+    async def _lend(self, fence: Fence, borrowing: pb.Borrowing) -> None:
+        if self._lending is None:
+            raise ProtocolError("borrowing is set; accepted: by a worker that lends (--share-prefixes)")
+        await self._lending.lend(fence, borrowing.block_hashes, borrowing.limit_ms / 1000)
 
     def _within(self, reach: pb.CudaReach) -> CudaPool | None:
         """Return the pool on this process's device if the receiver can map it."""

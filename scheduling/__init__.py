@@ -10,7 +10,8 @@ and return data. The package may import only `numpy`; `router`, workers and `sim
 - `admission`: which requests are accepted, at risk or refused, and which goes first
 - `placement`: which workers serve a request; `roles`: how much of its time a decode worker may spend on
   prompts
-- `memory`: how many KV blocks requests need, which one gives them up, and whether blocks on a disk are read
+- `memory`: how many KV blocks requests need, which one gives them up, and whether blocks elsewhere are
+  read
 - `speculation`: how many drafted tokens a step verifies; `draft_model`: how many of them a draft model drafts
 - `scaling`: how many workers a fleet needs
 - `value`: fast frozen dataclasses

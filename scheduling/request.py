@@ -187,6 +187,16 @@ class Part:
 
 
 @value
+class PrefixSource:
+    """Another worker that may lend the leading blocks of a prompt."""
+
+    address: str
+    incarnation: str
+    num_blocks: int
+    """From the prompt's first block on."""
+
+
+@value
 class SequenceSpec:
     """A group of choices that share all tokens so far, as a worker receives it."""
 
@@ -205,3 +215,5 @@ class SequenceSpec:
     promise."""
     adapter: str = ""
     """The digest of its LoRA adapter; empty for the base model."""
+    prefix_source: PrefixSource | None = None
+    """Where to fetch its beginning, if that pays; None: it is computed, or read from the worker's disk."""

@@ -40,6 +40,23 @@ class DiskRecord:
 
 
 @value
+class LinkRecord:
+    """How fast a worker fetches blocks from others now."""
+
+    wait_s: float
+    """Seconds from a request until the first block comes."""
+    block_s: float
+    """Seconds for each block."""
+    by_source: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The two from workers that it has fetched from lately, by incarnation: a few, however many there are."""
+
+    def speed_of(self, incarnation: str) -> tuple[float, float]:
+        """Return the wait, and the time for each block, from one worker."""
+        wait_s, block_s = self.by_source.get(incarnation, (self.wait_s, self.block_s))
+        return wait_s, block_s
+
+
+@value
 class Leading:
     """Leading blocks of a prompt that a worker has."""
 
@@ -68,11 +85,18 @@ class WorkerRecord:
     """The digests of its LoRA adapters, by name."""
     disk: DiskRecord | None = None
     """None without one."""
+    link: LinkRecord | None = None
+    """None if the worker neither lends blocks to others nor fetches theirs."""
 
     @property
     def key(self) -> str:
         """The name of this process of the worker; credits and leases of earlier processes do not count."""
         return f"{self.worker_id}:{self.incarnation}"
+
+
+def incarnation_of(worker_key: str) -> str:
+    """Return the process that a key of a `WorkerRecord` names."""
+    return worker_key.rpartition(":")[2]
 
 
 @value

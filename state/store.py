@@ -32,6 +32,7 @@ from state.records import (
     Grant,
     Hold,
     Leading,
+    LinkRecord,
     Notice,
     Nudge,
     PrefillRoom,
@@ -383,8 +384,9 @@ def _directories(worker_key: str) -> list[str]:
 
 def _worker_record(text: str) -> WorkerRecord:
     fields = json.loads(text)
-    if fields.get("disk") is not None:
-        fields["disk"] = DiskRecord(**fields["disk"])
+    for name, kind in (("disk", DiskRecord), ("link", LinkRecord)):
+        if fields.get(name) is not None:
+            fields[name] = kind(**fields[name])
     return WorkerRecord(**fields)
 
 

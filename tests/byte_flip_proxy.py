@@ -88,10 +88,13 @@ class ByteFlipProxy:
                 payload = bytearray(await reader.readexactly(int.from_bytes(header[:3])))
                 if header[3] == DATA_FRAME and not header[4] & PADDED:
                     self._pass(streams.setdefault(int.from_bytes(header[5:]), _Stream()), payload)
-                writer.write(header + payload)
-                await writer.drain()
+                await self._forward(header + payload, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             return
+
+    async def _forward(self, data: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        await writer.drain()
 
     def _pass(self, stream: _Stream, payload: bytearray) -> None:
         """Follows the message boundaries through one frame, and flips a byte at a large message's middle."""

@@ -46,6 +46,8 @@ class WorkerConfig:
     """The folder for blocks that leave the pool; None: they are lost."""
     kv_disk_mb: int | None
     """None: KV_DISK_MB, if there is a folder."""
+    share_prefixes: bool
+    """Whether blocks are lent to other workers, and fetched from them."""
     max_num_seqs: int
     token_budget: int
     dtype: str
@@ -134,7 +136,7 @@ class WorkerConfig:
 
     def _check_computes_nothing(self) -> None:
         """Raise ValueError for a flag that only a worker which computes has a use for."""
-        for field in ("deterministic", "prove_model", "lora"):
+        for field in ("deterministic", "prove_model", "lora", "share_prefixes"):
             if getattr(self, field):
                 flag = f"--{field.replace('_', '-')}"
                 raise ValueError(f"{flag} is set with --timed; accepted: a worker that computes")
@@ -214,6 +216,12 @@ def _add_size_flags(parser: argparse.ArgumentParser) -> None:
         "find them again, also after a restart (none)",
     )
     add("--kv-disk-mb", type=int, metavar="MB", help=f"most that --kv-disk holds ({KV_DISK_MB})")
+    add(
+        "--share-prefixes",
+        action="store_true",
+        help="lend KV blocks to other workers with this flag, and fetch theirs where that is faster than "
+        "computing the beginning of a prompt",
+    )
     add("--max-num-seqs", type=int, metavar="N", help=f"sequences that run at once ({SIZES['max_num_seqs']})")
     add("--token-budget", type=int, metavar="TOKENS", help=f"most tokens of a step ({SIZES['token_budget']})")
     add("--policy", default=DEFAULT, choices=NAMES, help=f"what a step consists of ({DEFAULT})")

@@ -9,9 +9,10 @@ from engine.core.memory.block_manager import BlockManager
 from engine.core.report import Load
 from engine.kv.kv_pool import KVPool
 from kvtransfer.disk.tier import DiskTier
+from kvtransfer.loans.links import Links
 from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel, Sample
-from state.records import DiskRecord
+from state.records import DiskRecord, LinkRecord
 from worker.engine_thread import Loop
 
 MIN_LIMIT_S = 30.0
@@ -67,10 +68,18 @@ class Engine:
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The digests of its LoRA adapters, by name."""
     disk: EngineDisk | None = None
+    links: Links | None = None
+    """None if the worker neither lends blocks to others nor fetches theirs."""
 
     def idle_load(self) -> Load:
         """Return the load of an engine without sequences."""
         return Load(free_blocks=self.pool.num_blocks)
+
+
+def describe_link(links: Links) -> LinkRecord:
+    """Return what the fleet is told of the links to other workers."""
+    state = links.state()
+    return LinkRecord(state.wait_s, state.block_s, state.by_source)
 
 
 def stall_limit_s(samples: Sequence[Sample], max_step_tokens: int) -> float:

@@ -48,7 +48,7 @@ from state.records import WorkerRecord
 from state.store import Store
 from worker.config import WorkerConfig
 from worker.costs import Costs
-from worker.engine import Engine, stall_limit_s
+from worker.engine import Engine, describe_link, stall_limit_s
 from worker.engine_thread import EngineThread
 from worker.errors import (
     EXIT_CONFIG,
@@ -246,6 +246,7 @@ class _Worker:
             server=self._server,
             submit=self._thread.submit,
             fail=self._hub.fail,
+            new_handle=self._hub.new_handle,
             tls=self._tls,
             cleanup=self._cleanup,
         )
@@ -293,7 +294,11 @@ class _Worker:
         return port
 
     async def _register(self, store: Store) -> None:
-        self._registration = Registration(store, self._record, self._metrics, self._announced_disk)
+        links = self._engine.links
+        describe_links = None if links is None else partial(describe_link, links)
+        self._registration = Registration(
+            store, self._record, self._metrics, self._announced_disk, describe_links
+        )
         await self._registration.start()
         self._cleanup.push_async_callback(self._registration.stop)
         await self._server.set_serving(serving=True)

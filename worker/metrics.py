@@ -90,6 +90,16 @@ class WorkerMetrics:
         self._disk_bytes = self._counter(
             "kv_disk_bytes", "Bytes of KV written to --kv-disk and read from it", ["outcome"]
         )
+        self.fetches = self._counter(
+            "kv_prefix_fetches",
+            "Prefixes asked of other workers, by outcome: completed, shortened (fewer blocks were there), "
+            "corrupt, refused, timed_out, sender_lost",
+            ["outcome"],
+        )
+        self.fetched = self._counter(
+            "kv_prefix_blocks_fetched", "Blocks fetched from other workers instead of being computed"
+        )
+        self.lent = self._counter("kv_prefix_blocks_lent", "Blocks held for other workers to fetch")
         self.handoffs = self._counter("kv_handoffs", "Handoffs by how they ended", ["outcome"])
 
     def observe(self, report: StepReport) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from state.errors import StoreUnavailable
-from state.records import DiskRecord, StartingRecord, WorkerRecord
+from state.records import DiskRecord, LinkRecord, StartingRecord, WorkerRecord
 from state.store import Store
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
@@ -75,9 +75,12 @@ class Registration:
         record: WorkerRecord,
         metrics: WorkerMetrics,
         disk: AnnouncedDisk | None = None,
+        describe_links: Callable[[], LinkRecord] | None = None,
     ) -> None:
+        """`describe_links` returns how fast the worker fetches blocks from others, if it does."""
         self.prefixes = PrefixChanges()
         self._disk = disk
+        self._describe_links = describe_links
         self._store = store
         self._record = record
         self._metrics = metrics
@@ -152,7 +155,9 @@ class Registration:
         return num_pieces
 
     def _described(self) -> WorkerRecord:
-        return self._record if self._disk is None else replace(self._record, disk=self._disk.describe())
+        disk = None if self._disk is None else self._disk.describe()
+        link = None if self._describe_links is None else self._describe_links()
+        return replace(self._record, disk=disk, link=link)
 
     def _announce_all_again(self) -> None:
         self.prefixes.announce_all_again()

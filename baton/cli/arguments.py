@@ -135,6 +135,12 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     )
     add("--kv-disk-mb", type=int, metavar="MB", help="most that --kv-disk holds for each worker (4096)")
     add(
+        "--share-prefixes",
+        action="store_true",
+        help="let workers fetch the KV of a prompt's beginning from each other where that is faster than "
+        "computing it",
+    )
+    add(
         "--tensor-parallel",
         type=int,
         default=1,

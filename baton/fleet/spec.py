@@ -46,7 +46,8 @@ class FleetSpec:
     8 bits. `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a
     smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
     each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV blocks that leave its
-    memory, with at most `kv_disk_mb` each. `tensor_parallel` processes of each worker compute its steps
+    memory, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each other
+    where that is faster than computing them. `tensor_parallel` processes of each worker compute its steps
     together.
     """
 
@@ -71,6 +72,7 @@ class FleetSpec:
     lora: Sequence[str] = ()
     kv_disk: Path | None = None
     kv_disk_mb: int | None = None
+    share_prefixes: bool = False
     tensor_parallel: int = 1
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class FleetSpec:
     def _check_timed(self) -> None:
         if self.deterministic or self.quantisation not in {None, "none"}:
             raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
-        for name in ("prove_model", "lora"):
+        for name in ("prove_model", "lora", "share_prefixes"):
             if getattr(self, name):
                 raise ValueError(f"{name} is set with timed: timed workers compute nothing")
         for name, nothing in (
@@ -252,6 +254,7 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own = ["--worker-id", name, *_listen(0), "--workers-per-host", str(spec.num_workers)]
     own += ["--deterministic"] if spec.deterministic else []
     own += ["--prove-model"] if spec.prove_model else []
+    own += ["--share-prefixes"] if spec.share_prefixes else []
     own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
     own += ["--tensor-parallel", str(spec.tensor_parallel)] if spec.tensor_parallel > 1 else []
     for adapter in spec.lora:

@@ -5,7 +5,7 @@
 - `deterministic`, `quantisation`: steps of other kinds of engines
 - `speculation`: steps that verify drafted tokens, beside steps without
 - `lora`: steps whose rows have adapters, beside steps without
-- `kv_disk`: prefixes read from a disk, beside prefixes computed
+- `prefixes`: prefixes read from a disk or another worker, beside prefixes computed
 - `grammars`: masks of output formats, and steps with them
 - `memory`: how much of the KV pool is used; `verification`: checksums, and each token exactly once
 """

@@ -72,16 +72,32 @@ class KVFailed:
 class BlocksRead:
     """No read into this sequence's blocks runs any more.
 
-    The first `num_blocks` of those that `Reading` named hold what they should; the rest is computed.
+    The first `num_blocks` of those that `Reading` named hold what they should; the rest is computed. If the
+    read from another worker `failed`, sequences that have waited for it do not try again one by one.
     """
 
     handle: int
     num_blocks: int
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lend:
+    """Hold blocks of the prefix cache, with those on the disk behind them, until `Release`.
+
+    They are reported filled, all at once. `Failure` says that there are none.
+    """
+
+    handle: int
+    hashes: tuple[bytes, ...]
+    """Consecutive blocks of a prompt; what is held begins with the first."""
+    limit_s: float
+    """A disk that takes longer is not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The blocks of a prefilled sequence were acknowledged, or its handoff is over: free them."""
+    """The blocks of a prefilled sequence or a loan were acknowledged, or its handoff is over: free them."""
 
     handle: int
 
@@ -140,6 +156,7 @@ SequenceCommand = (
     | KVArrived
     | KVFailed
     | BlocksRead
+    | Lend
     | Release
     | Cancel
     | HandBack

@@ -15,6 +15,7 @@ from engine.core.commands import (
     HandBack,
     KVArrived,
     KVFailed,
+    Lend,
     PreCopy,
     Prefill,
     Receive,
@@ -25,14 +26,15 @@ from engine.core.commands import (
 from engine.core.due_times import after_first_token
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.disk_reads import DiskReads, KVDisk
 from engine.core.memory.forecast import WITHOUT_BLOCKS, MemoryForecast
+from engine.core.memory.loans import Loans
 from engine.core.memory.moving import make_parts
 from engine.core.memory.preempter import Preempter
+from engine.core.memory.prefix_reads import KVDisk, KVLinks, PrefixReads
 from engine.core.memory.room import Room
 from engine.core.memory.swap_memory import SwapMemory
 from engine.core.queues import Queues
-from engine.core.report import Failure, Prefilled, StepReport
+from engine.core.report import Failure, Filled, Prefilled, Reading, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.preemption import Means
@@ -56,12 +58,14 @@ class Groups:
         refuse: Refuse,
         new_choice: NewChoice,
         disk: KVDisk | None,
+        links: KVLinks | None,
     ) -> None:
         self._tables = tables
         self._batch = batch
         self._blocks = blocks
         self._new_choice = new_choice
-        self._disk_reads = None if disk is None else DiskReads(disk, tables)
+        self._prefix_reads = PrefixReads(disk, links, tables)
+        self._loans = Loans(blocks, disk)
         self._keys = itertools.count(1)
         self._admission = Admission(tables, blocks.num_blocks, limits, self._keys, refuse)
         self._forecast = MemoryForecast(blocks)
@@ -91,6 +95,8 @@ class Groups:
                 self._take_grammar(command)
             case KVArrived() | KVFailed() | BlocksRead():
                 self._end_copy(command, now_s, cost)
+            case Lend():
+                self._lend(command)
             case Release(handle):
                 self._release(handle)
             case Cancel(handle):
@@ -279,7 +285,7 @@ class Groups:
         others each time.
         """
         groups = self._all()
-        self._tables.check_integrity(groups, is_whole=is_whole)
+        self._tables.check_integrity(groups, self._loans.tables, is_whole=is_whole)
         self._preempter.check_integrity(groups, is_whole=is_whole)
         self.queues.check_integrity()
 
@@ -380,44 +386,46 @@ class Groups:
             self.fail(group, FailureReason.HANDOFF, message)
 
     def _begin_prefill(self, group: SequenceGroup, cost: CostModel) -> None:
-        """Let a group that has memory wait for a disk, if that pays, and else compute."""
-        if not self._waits_for_disk(group, cost):
+        """Let a group that has memory wait for blocks from elsewhere, if that pays, and else compute."""
+        if not self._waits_for_read(group, cost):
             self.queues.begin_prefill(group)
             self.publish_blocks(group)
 
-    def _waits_for_disk(self, group: SequenceGroup, cost: CostModel) -> bool:
-        """Return True if the group waits for blocks on a disk from now on."""
+    def _waits_for_read(self, group: SequenceGroup, cost: CostModel, *, fetches: bool = True) -> bool:
+        """Return True if the group waits for blocks on a disk or at another worker from now on."""
         # Reads are named by handles, so the pieces of a handle do not read.
-        if self._disk_reads is None or len(self._pieces[group.handle]) > 1:
+        if len(self._pieces[group.handle]) > 1:
             return False
-        wanted = self._disk_reads.wanted(group, cost)
+        wanted = self._prefix_reads.wanted(group, cost, fetches=fetches)
         if wanted is None:
             return False
-        if self._disk_reads.follow(group, wanted):
+        if self._prefix_reads.follow(group, wanted):
             group.phase = Phase.FOLLOWING
         else:
             group.phase = Phase.READING
-            self.report.reads.append(self._disk_reads.begin(group, wanted))
+            self.report.reads.append(self._prefix_reads.begin(group, wanted))
         self.queues.reading[group.key] = group
         return True
 
     def _take_read(self, read: BlocksRead, cost: CostModel) -> None:
+        if read.handle in self._loans:
+            self._report_lent(read.handle, self._loans.end_read(read.handle, read.num_blocks))
+            return
         if self._undivided(read.handle) is None:
             return
-        assert self._disk_reads is not None, "only then a read begins"
-        followers = self._disk_reads.end(read.handle)
+        followers = self._prefix_reads.end(read.handle)
         group = self._receiver(read.handle, Phase.READING)
         if group is not None:
             self._tables.accept_read(group, read.num_blocks)
-            self._leave_disk(group)
+            self._leave_read(group)
         for follower in followers:
             if follower.phase is Phase.FOLLOWING:
                 self._tables.extend_from_cache(follower)
-                if not self._waits_for_disk(follower, cost):
-                    self._leave_disk(follower)
+                if not self._waits_for_read(follower, cost, fetches=not read.failed):
+                    self._leave_read(follower)
 
-    def _leave_disk(self, group: SequenceGroup) -> None:
-        """Let a group go on that waits for a disk no more."""
+    def _leave_read(self, group: SequenceGroup) -> None:
+        """Let a group go on that waits for a read no more."""
         del self.queues.reading[group.key]
         self.publish_blocks(group)
         group.phase = Phase.ARRIVED
@@ -494,9 +502,29 @@ class Groups:
         self.report.parked.append(stop.handle)
         self._cancel(stop.handle)
 
+    def _lend(self, lend: Lend) -> None:
+        begun = self._loans.begin(lend)
+        if isinstance(begun, Reading):
+            self.report.reads.append(begun)
+        else:
+            self._report_lent(lend.handle, begun)
+
+    def _report_lent(self, handle: int, filled: Filled | None) -> None:
+        """Report the blocks of a loan, or that it has none and is over."""
+        if filled is not None:
+            self.report.filled.append(filled)
+        else:
+            self._refuse(Failure(handle, FailureReason.NO_BLOCKS, "its blocks are not there to lend"))
+            self._room.note_return()
+
     # Out
 
     def _release(self, handle: int) -> None:
+        if handle in self._loans:
+            if self._loans.release(handle):
+                self.report.freed.append(handle)
+                self._room.note_return()
+            return
         group = self._undivided(handle)
         if group is not None and group.goal is Goal.HAND_OVER:
             self._cancel(handle)  # its handoff may be given up while a read still writes to its blocks

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import StepShape
-from scheduling.request import FailureReason
+from scheduling.request import FailureReason, PrefixSource
 from scheduling.speculation import Drafter
 from scheduling.value import value
 
@@ -56,7 +56,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Blocks of a `Prefill` sequence that will not change until released.
+    """Blocks of a `Prefill` sequence, or of a loan, that will not change until released.
 
     `first_index` is the position in the sequence of `blocks[0]` (places in the pool). The last block of the
     prompt may be partial and comes with `complete`, in the report that carries the first tokens.
@@ -84,13 +84,18 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A sequence waits for blocks on a disk: a read may write to `blocks`, for `limit_s` at most."""
+    """A sequence waits for blocks from elsewhere: a read may write to `blocks`, for `limit_s` at most.
+
+    A loan may wait for blocks on the disk, too.
+    """
 
     handle: int
     blocks: tuple[int, ...]
     hashes: tuple[bytes, ...]
     """Expected identity of each block."""
     limit_s: float
+    source: PrefixSource | None = None
+    """The worker to fetch them from; None: they are on the disk."""
 
 
 @value
@@ -131,7 +136,8 @@ class StepReport:
     reported, but copies between the blocks of choices that go on elsewhere may be under way."""
     received: list[Received] = field(default_factory=list)
     received_behind: Mark | None = None
-    """Copies to the blocks of `received` wait for it: steps that used them before may be under way."""
+    """Copies to the blocks of `received` and `reads` wait for it: steps that used them before may be under
+    way."""
     reads: list[Reading] = field(default_factory=list)
     prefilled: list[Prefilled] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)

@@ -14,7 +14,7 @@ from engine.core.groups import Groups, NewChoice
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.disk_reads import KVDisk
+from engine.core.memory.prefix_reads import KVDisk, KVLinks
 from engine.core.memory.swap_memory import SwapMemory
 from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
@@ -34,8 +34,8 @@ class WorkerCore:
     """Schedules the sequences of one worker. The package's docstring says in which order it is called.
 
     The executor's own parts are handed in: `rows` and `new_choice` for what it keeps for each row and choice,
-    `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool.
-    Times are in seconds on one clock.
+    `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool,
+    `links` for those that other workers lend. Times are in seconds on one clock.
 
     A pipeline has `num_micro_batches`: a step is planned while those of the other micro-batches are in
     flight. It computes nothing for sequences in flight, and at most an equal share of the running
@@ -56,6 +56,7 @@ class WorkerCore:
         refuse: Refuse,
         new_choice: NewChoice,
         disk: KVDisk | None = None,
+        links: KVLinks | None = None,
         num_micro_batches: int = 1,
     ) -> None:
         self._pool = pool
@@ -65,7 +66,7 @@ class WorkerCore:
         self.cost = cost
         self.batch = Batch(limits.max_num_seqs, pool.block_size, rows, num_micro_batches)
         self.tables = BlockTables(pool, names, reserves_maximum=policy.reserves_maximum)
-        self.groups = Groups(self.tables, self.batch, pool, swap, limits, refuse, new_choice, disk)
+        self.groups = Groups(self.tables, self.batch, pool, swap, limits, refuse, new_choice, disk, links)
         self.num_steps = 0
 
     # Between two steps

@@ -44,7 +44,7 @@ from engine.core.admission import EngineLimits, refusal
 from engine.core.commands import Command, PreCopy, StopAndCopy
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_names import HashedNames
-from engine.core.memory.disk_reads import KVDisk
+from engine.core.memory.prefix_reads import KVDisk, KVLinks
 from engine.core.report import StepReport
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
@@ -82,7 +82,8 @@ class StepLoop:
     `speculates` does so with drafts by prompt lookup, and one with a `draft_model` with those of that model;
     it accepts the tokens that it then draws too. Where the loop `overlaps`, by default on a GPU, it takes in
     a step while the next one runs; `new_mark` times them. `adapters` are the slots of the runner's LoRA
-    adapters, by digest. `disk` has blocks that left the pool.
+    adapters, by digest. `disk` has blocks that left the pool, and
+    `links` lead to workers that lend theirs.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class StepLoop:
         new_mark: Callable[[], StepMark] | None = None,
         adapters: Mapping[str, int] = MappingProxyType({}),
         disk: KVDisk | None = None,
+        links: KVLinks | None = None,
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
         self._device = pool.device
@@ -134,6 +136,7 @@ class StepLoop:
             ),
             new_choice=self._new_choice,
             disk=disk,
+            links=links,
         )
         self._clock = clock
         self._assembler = StepAssembler(self._core.batch, self._rows, size, pool.device)
@@ -324,6 +327,7 @@ class StepLoop:
         report, events = self._core.take_report(), self._blocks.take_cache_events()
         report.load = self._core.load(0 if self._flight is None else len(self._flight.step.last))
         report.tokens, self._tokens = self._tokens.finish(), TokenRows()
-        report.received_behind = mark_steps(self._device) if report.received else None
+        has_targets = report.received or report.reads
+        report.received_behind = mark_steps(self._device) if has_targets else None
         report.cached_hashes, report.evicted_hashes = events.added, events.removed
         emit(report)

@@ -88,7 +88,7 @@ class Folder:
 
 
 class DiskTier:
-    """Implements `engine.core.memory.disk_reads.KVDisk`. `budget_bytes` are for files.
+    """Implements `engine.core.memory.prefix_reads.KVDisk`. `budget_bytes` are for files.
 
     Raises ValueError if the budget is not enough for a block.
     """

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from scheduling.admission.prefixes import DiskHit
+from scheduling.admission.prefixes import DiskHit, PeerHit
 from scheduling.admission.shares import Standing
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
@@ -58,6 +58,8 @@ class Arrived:
     """The digest of its LoRA adapter; empty without one."""
     disk_hits: Mapping[str, DiskHit] = field(default_factory=dict)
     """Blocks behind these on the workers' disks, for workers that have some."""
+    peer_hits: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
+    """Blocks that workers could fetch from others, for workers that could fetch more than they have."""
 
 
 @value
@@ -93,6 +95,8 @@ class QuoteAsked:
     """Seconds from the receipt of a request until it would be judged."""
     disk_hits: Mapping[str, DiskHit] = field(default_factory=dict)
     """Blocks behind these on the workers' disks, for workers that have some."""
+    peer_hits: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
+    """Blocks that workers could fetch from others, for workers that could fetch more than they have."""
 
 
 # From the store

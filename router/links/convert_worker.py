@@ -60,7 +60,8 @@ def _part_to_pb(part: Part) -> worker_pb2.Part:
 
 
 def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
-    """Return a group of sequences, with every field set."""
+    """Return a group of sequences, with every field set that it has."""
+    source = spec.prefix_source
     return to_pb(
         worker_pb2.SequenceSpec,
         spec,
@@ -69,6 +70,7 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
         stop=to_pb(generation_pb2.StopRules, spec.stop),
         bad_words=[worker_pb2.TokenSequence(token_ids=word) for word in spec.sampling.bad_words],
         grammar=spec.sampling.grammar,
+        prefix_source=None if source is None else to_pb(worker_pb2.PrefixSource, source),
     )
 
 

@@ -11,7 +11,7 @@ import structlog
 from router.core.actions import WorkerCommand
 from router.links.worker_link import Computing, WorkerLink
 from state.errors import StoreUnavailable
-from state.records import DiskRecord, WorkerRecord
+from state.records import DiskRecord, LinkRecord, WorkerRecord
 from state.store import Store
 
 INTERVAL_S = 0.2
@@ -65,6 +65,9 @@ class Discovery:
         self.disks: Mapping[str, DiskRecord] = {}
         """The disks of announced workers that have one, by worker key, as they were at the last look."""
 
+        self.kv_links: Mapping[str, LinkRecord] = {}
+        """The same of workers that lend blocks to each other."""
+
     def send(self, command: WorkerCommand) -> None:
         """Send a command to the worker it names, if there is still a link to it."""
         found = self._links.get(command.worker_key)
@@ -102,6 +105,7 @@ class Discovery:
     def _update(self, records: list[WorkerRecord]) -> None:
         announced = {record.key: record for record in records}
         self.disks = {record.key: record.disk for record in records if record.disk is not None}
+        self.kv_links = {record.key: record.link for record in records if record.link is not None}
         for key, record in announced.items():
             if key not in self._links and self._fits(record):
                 link = self._link_to(record)

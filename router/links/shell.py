@@ -173,6 +173,7 @@ class Shell:
             prefix_hits=hits.cached,
             waited_s=waited_s,
             disk_hits=hits.on_disk,
+            peer_hits=hits.at_peers,
         )
         self.submit(request)
         return await quote

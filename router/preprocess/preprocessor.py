@@ -34,8 +34,9 @@ from router.preprocess.chat_template import TemplateRefused
 from router.preprocess.conversation import ChatRefused, Reading
 from router.preprocess.grammar_compiler import GrammarCompiler
 from router.preprocess.model_facts import ModelFacts
+from router.preprocess.prefix_lookup import prefix_hits
 from router.preprocess.tokenizer_pool import BYTES_PER_TOKEN, TokenizerPool
-from scheduling.admission.prefixes import NO_HITS, DiskHit, PrefixHits
+from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.memory.block_hash import chain_root, each_hash
 from scheduling.request import SamplingParams, Slo, StopRules
 from state.errors import StoreUnavailable
@@ -117,6 +118,7 @@ class Preprocessor:
             prefix_hits=hits.cached,
             adapter=adapter,
             disk_hits=hits.on_disk,
+            peer_hits=hits.at_peers,
         )
         formats = prompt.formats
         return Prepared(event, Reading(formats.tools, formats.reasoning, prompt.reasoning_open))
@@ -231,7 +233,7 @@ class Preprocessor:
         return tuple(checked)
 
     async def _hits(self, raw: RawRequest, adapter: str, token_ids: Sequence[int]) -> PrefixHits:
-        """Look up how many leading blocks of a prompt each worker has in memory and on its disk."""
+        """Look up the leading blocks of a prompt that workers have."""
         discovery, worker_keys = self._shell.discovery, list(self._shell.core.state.fleet.workers)
         fleet = discovery.fleet
         if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
@@ -245,9 +247,4 @@ class Preprocessor:
             found = await self._shell.store.lookup_prefix(worker_keys, hashes, disks)
         except StoreUnavailable:
             return NO_HITS  # the hits are only a hint; enqueueing decides whether the store is needed
-        on_disk = {
-            key: DiskHit(leading.on_disk, disks[key].read_s(leading.on_disk))
-            for key, leading in found.items()
-            if leading.on_disk
-        }
-        return PrefixHits({key: leading.cached for key, leading in found.items()}, on_disk)
+        return prefix_hits(found, disks, discovery.kv_links)

@@ -1,10 +1,11 @@
-"""The beginning of a prompt that workers have, in memory or on a disk, and what it takes to use it.
+"""The beginning of a prompt that workers have, and what it takes each of them to use it.
 
-    time of the prompt = time to read what is on the disk, if the worker reads it + time to compute the rest
+    time of the prompt = time to read what the worker lacks in memory, if it reads + time to compute the rest
 
-A worker reads the blocks behind those in its memory only if that is expected to be faster than computing
-them. It and the router decide that by the same rule (`scheduling/memory/disk_reads.py`), so a disk never
-makes a worker a worse choice. Hits are hints: wrong ones cost time, since workers look for themselves.
+A worker reads the blocks behind those in its memory, from its disk or from another worker, only if that is
+expected to be faster than computing them. It and the router decide that by the same rule
+(`scheduling/memory/prefix_reads.py`), so a disk or another worker never makes a worker a worse choice. Hits
+are hints: wrong ones cost time, since workers look for themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from scheduling.cost.cost_model import CostModel
-from scheduling.memory.disk_reads import read_limit_s
+from scheduling.memory.prefix_reads import PrefixRead, choose_read
 from scheduling.value import value
 
 
@@ -27,27 +28,56 @@ class DiskHit:
 
 
 @value
+class PeerHit:
+    """Leading blocks of a prompt that another worker has and lends, as one worker would fetch them."""
+
+    source: str
+    """The other worker's key."""
+    num_blocks: int
+    """From the prompt's first block on, on its disk included."""
+    wait_s: float
+    """Until the first block comes, with what the other worker reads from its disk."""
+    block_s: float
+    """For each block."""
+
+
+@value
 class PrefixHits:
     """Leading blocks of a prompt that workers have, by worker key."""
 
     cached: Mapping[str, int] = field(default_factory=dict)
     """In memory."""
     on_disk: Mapping[str, DiskHit] = field(default_factory=dict)
+    at_peers: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
+    """Where each worker could fetch more than it has: from few others, however many there are."""
 
     @property
     def has_any(self) -> bool:
         return bool(self.cached or self.on_disk)
 
+    @property
+    def has_reads(self) -> bool:
+        """Some worker could read some of the prompt."""
+        return bool(self.on_disk or self.at_peers)
+
     def held_by(self, worker_key: str, block_size: int, cost: CostModel) -> HeldPrefix:
         """Return what a worker with these step costs would not compute."""
-        num_cached = self.cached.get(worker_key, 0) * block_size
-        hit = self.on_disk.get(worker_key)
-        if hit is None:
-            return HeldPrefix(num_cached)
-        num_read = hit.num_blocks * block_size
-        if read_limit_s(num_read, num_cached, hit.read_s, cost) is None:
-            return HeldPrefix(num_cached)
-        return HeldPrefix(num_cached + num_read, hit.read_s)
+        num_cached = self.cached.get(worker_key, 0)
+        disk, peers = self.on_disk.get(worker_key), self.at_peers.get(worker_key, ())
+        reads: list[tuple[PrefixRead, PeerHit | None]] = []
+        if disk is not None:
+            reads.append((PrefixRead(disk.num_blocks * block_size, disk.read_s), None))
+        for peer in peers:
+            num_blocks = peer.num_blocks - num_cached
+            if num_blocks > 0:
+                read_s = peer.wait_s + num_blocks * peer.block_s
+                reads.append((PrefixRead(num_blocks * block_size, read_s), peer))
+        num_tokens = num_cached * block_size
+        chosen = choose_read([read for read, _ in reads], num_tokens, cost) if reads else None
+        if chosen is None:
+            return HeldPrefix(num_tokens)
+        read, source = reads[chosen.place]
+        return HeldPrefix(num_tokens + read.num_tokens, read.read_s, source)
 
     def most_cached(self) -> int:
         """Return the blocks in the memory of the worker that has the most there."""
@@ -68,7 +98,9 @@ class HeldPrefix:
 
     num_tokens: int
     read_s: float = 0.0
-    """The time to read it, as far as it is on a disk."""
+    """The time to read it, as far as it is not in the worker's memory."""
+    peer: PeerHit | None = None
+    """Where the worker fetches it, if it does."""
 
 
 def least_held(held: Iterable[HeldPrefix], token_s: float) -> HeldPrefix:

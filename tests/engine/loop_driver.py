@@ -9,6 +9,7 @@ from dataclasses import replace
 from engine.core.admission import EngineLimits
 from engine.core.commands import Command, Decode, GrammarReady, Prefill, Receive
 from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.prefix_reads import KVLinks
 from engine.core.report import StepReport
 from engine.execution.draft_model import DraftEngine
 from engine.execution.step_loop import StepLoop
@@ -18,7 +19,7 @@ from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
-from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
+from scheduling.request import Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules
 from scheduling.step import StepPlan, StepView
 from tests.engine.fake_runner import FakeRunner
 
@@ -46,6 +47,7 @@ def spec(
     choices: tuple[int, ...] = (0,),
     outputs: Sequence[int] = (),
     salt: bytes = b"",
+    source: PrefixSource | None = None,
 ) -> SequenceSpec:
     fence = Fence("tenant", f"request-{handle}", 0, 0, choices[0] if choices else 0, "source", "target")
     return SequenceSpec(
@@ -57,6 +59,7 @@ def spec(
         sampling=sampling,
         stop=stop or StopRules(max_tokens=max_tokens),
         cache_salt=salt,
+        prefix_source=source,
     )
 
 
@@ -96,6 +99,7 @@ class Driver:
         overlaps: bool | None = None,
         runner: FakeRunner | None = None,
         disk: DiskTier | None = None,
+        links: KVLinks | None = None,
     ) -> None:
         self._grammars = grammars
         self.overlaps = OVERLAPS if overlaps is None else overlaps
@@ -126,6 +130,7 @@ class Driver:
             overlaps=self.overlaps,
             new_mark=self.runner.new_mark if self.overlaps else None,
             disk=disk,
+            links=links,
         )
         self.now_s = 1000.0
         self.reports: list[StepReport] = []

@@ -5,8 +5,10 @@ Every answer is one line of JSON on stdout; endings of handoffs come as `over` l
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import torch
 from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome, SenderLimits
+from kvtransfer.loans.lending import Lending
 from kvtransfer.manifest import Commit
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.sender import Handoffs
@@ -32,11 +35,6 @@ def say(**message: object) -> None:
     sys.stdout.flush()
 
 
-def on_over(handle: int, outcome: Outcome) -> None:
-    end, corrupt = outcome.end.value, outcome.num_corrupt_blocks
-    say(over=handle, end=end, reason=outcome.reason, num_corrupt_blocks=corrupt)
-
-
 class Sender:
     def __init__(self, options: argparse.Namespace) -> None:
         stored = getattr(torch, options.stored) if options.stored else None
@@ -45,7 +43,35 @@ class Sender:
         limits = SenderLimits(options.open_within_s, options.acknowledge_within_s)
         self.guard = FenceGuard()
         self.source = InPlace(self.pool)
-        self.handoffs = Handoffs("source", self.source, self.guard, on_over, limits)
+        self.handoffs = Handoffs("source", self.source, self.guard, self.on_over, limits)
+        handles = itertools.count(1000)
+        self.lending = Lending(
+            "source",
+            self.handoffs,
+            lambda: next(handles),
+            lambda handle, hashes, limit_s: say(hold=handle, num_hashes=len(hashes), limit_s=limit_s),
+            lambda handle: say(released=handle),
+        )
+
+    def held(self, handle: int, places: list[int]) -> None:
+        """Report blocks that the engine holds for a loan."""
+        for place in places:
+            fill_block(self.pool, place)
+        self.lending.on_held(handle, places, [block_hash(place) for place in places], None)
+
+    def refused(self, handle: int) -> None:
+        self.lending.on_refused(handle)
+
+    def stop(self) -> None:
+        """Stand still, as a stopped or swapping process does."""
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def on_over(self, handle: int, outcome: Outcome) -> None:
+        if handle in self.lending:
+            self.lending.on_over(handle)
+            return
+        end, corrupt = outcome.end.value, outcome.num_corrupt_blocks
+        say(over=handle, end=end, reason=outcome.reason, num_corrupt_blocks=corrupt)
 
     def begin(self, handle: int, fence: dict[str, object], num_blocks: int) -> None:
         named = Fence(**fence)  # type: ignore[arg-type]  # from JSON
@@ -94,6 +120,7 @@ async def main(options: argparse.Namespace) -> None:
         block_size=16,
         shm_socket=socket,
         nixl=None if nixl is None else nixl.describe(),
+        lending=None if options.no_loans else sender.lending,
     )
     service.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -118,6 +145,7 @@ if __name__ == "__main__":
     parser.add_argument("--blocks", type=int, default=64)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--stored", choices=["", "int8", "float8_e4m3fn"], default="")
+    parser.add_argument("--no-loans", default="")
     parser.add_argument("--open-within-s", type=float, default=30.0)
     parser.add_argument("--acknowledge-within-s", type=float, default=30.0)
     asyncio.run(main(parser.parse_args()))

@@ -15,8 +15,8 @@ from kvtransfer import receiver as receiver_module
 from kvtransfer.errors import HandoffTimeoutError, PeerLostError, SenderAbortedError, SequenceFinishedError
 from kvtransfer.manifest import FINISHED, Offer
 from kvtransfer.pools.pool import BlockTarget
-from kvtransfer.receiver import Receiver, ReceiveResult, ReceiverLimits
-from kvtransfer.receiver_handoff import BlockCopy
+from kvtransfer.receiver import Receiver, ReceiverLimits
+from kvtransfer.receiver_handoff import BlockCopy, ReceiveResult
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import TransportMode
 from scheduling.request import Fence

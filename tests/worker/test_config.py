@@ -33,6 +33,10 @@ from worker.config import parse_config, resolve_threads
             "--prove-model is set with --timed; accepted: a worker that computes",
         ),
         (
+            "--share-prefixes --timed=demo-cpu",
+            "--share-prefixes is set with --timed; accepted: a worker that computes",
+        ),
+        (
             "--speculate=lookup --timed=demo-cpu",
             "--speculate is lookup with --timed; accepted: none, since nothing is computed",
         ),

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import redis.asyncio
 
-from state.records import DiskRecord, Leading, WorkerRecord
+from state.records import DiskRecord, Leading, LinkRecord, WorkerRecord
 from state.store import Store
+from tests.patience import PATIENCE_S
 from worker import registration
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
@@ -47,6 +48,25 @@ async def test_an_emptied_redis_is_told_of_a_large_pool_in_pieces(
     await registered.stop()
     assert max(told) <= registration.PIECE
     assert sum(told) == len(held), "told twice"
+
+
+async def test_the_speed_of_links_is_announced_as_it_is_now(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "RENEW_S", 0.01)
+    speeds = [LinkRecord(0.25, 0.5)]
+    registered = Registration(store, OWN, WorkerMetrics(), describe_links=lambda: speeds[-1])
+    await registered.start()
+    assert [record.link for record in await store.list_workers()] == speeds
+    speeds.append(LinkRecord(0.25, 0.5, {"inc-2": (1.0, 2.0)}))
+    async with asyncio.timeout(PATIENCE_S):
+        while (await store.list_workers())[0].link == speeds[0]:
+            await asyncio.sleep(0.01)
+    (record,) = await store.list_workers()
+    await registered.stop()
+    assert record.link is not None
+    assert record.link.speed_of("inc-2") == (1.0, 2.0)
+    assert record.link.speed_of("inc-3") == (0.25, 0.5)
 
 
 async def test_what_a_disk_has_is_announced_before_the_worker_is_ready(store: Store) -> None:

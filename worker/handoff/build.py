@@ -24,6 +24,7 @@ from worker.engine import Engine
 from worker.errors import StartupError
 from worker.handoff.cuda_ipc import cuda_transport_of, offer_of
 from worker.handoff.disk_side import DiskSide
+from worker.handoff.fetch_side import FetchSide
 from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
@@ -50,6 +51,8 @@ class HandoffContext:
     """Sends a command to the engine."""
     fail: Callable[[int, FailureReason, str], None]
     """Sends a failure to the router of a sequence."""
+    new_handle: Callable[[], int]
+    """Draws a handle of the engine's that no sequence has."""
     tls: FleetTls | None
     cleanup: AsyncExitStack
     """Closes what the sides leave open, after them."""
@@ -57,17 +60,23 @@ class HandoffContext:
 
 async def build_sides(context: HandoffContext) -> HandoffSides:
     """Return the sides; start the service for receivers, and the socket that shares this worker's memory."""
-    receiving = None if context.role is WorkerRole.PREFILL else _build_receiver(context)
-    disk = context.engine.disk
-    reading = None if disk is None else DiskSide(disk.tier, context.submit)
-    return HandoffSides(await _build_sender(context), receiving, reading)
+    disk, links = context.engine.disk, context.engine.links
+    receives = context.role is not WorkerRole.PREFILL
+    receiver = _build_receiver(context) if receives or links is not None else None
+    submit, metrics = context.submit, context.metrics
+    receiving = None if receiver is None or not receives else ReceiverSide(receiver, submit, metrics)
+    reading = None if disk is None else DiskSide(disk.tier, submit)
+    fetching = None
+    if receiver is not None and links is not None:
+        fetching = FetchSide(receiver, links, context.incarnation, submit, metrics)
+    return HandoffSides(await _build_sender(context), receiving, reading, fetching, receiver)
 
 
-def _build_receiver(context: HandoffContext) -> ReceiverSide:
+def _build_receiver(context: HandoffContext) -> Receiver:
     config, engine = context.config, context.engine
     limits = ReceiverLimits()
     target = target_of(engine.pool, limits)
-    receiver = Receiver(
+    return Receiver(
         target,
         config.block_size,
         engine.fingerprint,
@@ -77,7 +86,6 @@ def _build_receiver(context: HandoffContext) -> ReceiverSide:
         nixl=_nixl_agent(context, target.pool, "receive"),
         cuda=cuda_transport_of(config.transport, engine.pool),
     )
-    return ReceiverSide(receiver, context.submit, context.metrics)
 
 
 async def _build_sender(context: HandoffContext) -> SenderSide:
@@ -101,6 +109,7 @@ async def _build_sender(context: HandoffContext) -> SenderSide:
         fail=context.fail,
         metrics=context.metrics,
         on_device=None if offer is None else offer.source,
+        new_handle=None if engine.links is None else context.new_handle,
     )
     service = KVTransferService(
         side.handoffs,
@@ -110,6 +119,7 @@ async def _build_sender(context: HandoffContext) -> SenderSide:
         shm_socket="" if shm is None else str(shm.path),
         nixl=None if nixl is None else nixl.describe(),
         cuda=None if offer is None else offer.pool,
+        lending=side.lending,
     )
     context.server.add(service)
     return side

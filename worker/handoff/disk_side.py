@@ -22,7 +22,8 @@ class DiskSide:
 
     def on_report(self, report: StepReport) -> None:
         for reading in report.reads:
-            self._begin(reading)
+            if reading.source is None:
+                self._begin(reading)
 
     def cancel(self, handle: int) -> None:
         """End a read, if one runs: nothing is written to the sequence's blocks any more."""

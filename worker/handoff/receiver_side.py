@@ -19,7 +19,8 @@ from kvtransfer.errors import (
     TransportUnavailableError,
     describe,
 )
-from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
+from kvtransfer.receiver import Receiver
+from kvtransfer.receiver_handoff import ReceiveResult, ReceiveTask
 from worker.metrics import WorkerMetrics
 from worker.streams.commands import ReceiveFrom
 
@@ -43,7 +44,7 @@ class _Pending:
 
 
 class ReceiverSide:
-    """Called on the event loop. Handles are the engine's."""
+    """Called on the event loop. Handles are the engine's; the receiver belongs to the caller."""
 
     def __init__(self, receiver: Receiver, submit: Callable[[Command], None], metrics: WorkerMetrics) -> None:
         self._receiver = receiver
@@ -76,7 +77,6 @@ class ReceiverSide:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._receiver.close()
 
     def _on_received(self, received: Received, behind: Mark | None) -> None:
         pending = self._pending.get(received.handle)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import structlog
 
-from engine.core.commands import Command, Release
+from engine.core.commands import Command, Lend, Release
 from engine.core.report import Filled, Mark, StepReport
 from kvtransfer.errors import describe
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import End, Outcome, SenderLimits
+from kvtransfer.loans.lending import Lending
 from kvtransfer.manifest import FINISHED, Commit
 from kvtransfer.pools.pool import BlockSource
 from kvtransfer.sender import Handoffs
@@ -37,8 +38,13 @@ class SenderSide:
         metrics: WorkerMetrics,
         on_device: BlockSource | None = None,
         limits: SenderLimits | None = None,
+        new_handle: Callable[[], int] | None = None,
     ) -> None:
+        """With `new_handle`, which draws a handle that no sequence has, this worker lends cached blocks."""
         self.handoffs = Handoffs(incarnation, source, guard, self._on_over, limits, on_device)
+        self.lending: Lending | None = None
+        if new_handle is not None:
+            self.lending = Lending(incarnation, self.handoffs, new_handle, self._hold, self._release)
         self._block_size = block_size
         self._submit = submit
         self._fail = fail
@@ -58,8 +64,12 @@ class SenderSide:
     def on_report(self, report: StepReport) -> None:
         for failure in report.failures:
             self.handoffs.abort(failure.handle, failure.message)
+            if self.lending is not None:
+                self.lending.on_refused(failure.handle)
         for filled in report.filled:
-            if filled.handle in self._parts:
+            if self.lending is not None and filled.handle in self.lending:
+                self._on_lent(filled, report.filled_behind)
+            elif filled.handle in self._parts:
                 self._on_part(filled, report.filled_behind)
             else:
                 self._on_filled(filled, report)
@@ -96,11 +106,25 @@ class SenderSide:
         self._fill(filled, behind)
         self.handoffs.commit(filled.handle, Commit(filled.num_tokens, TokenColumns()))
 
+    def _on_lent(self, filled: Filled, behind: Mark | None) -> None:
+        assert self.lending is not None, filled
+        self._metrics.lent.inc(len(filled.blocks))
+        self.lending.on_held(filled.handle, filled.blocks, filled.hashes, behind)
+
+    def _hold(self, handle: int, hashes: tuple[bytes, ...], limit_s: float) -> None:
+        self._submit(Lend(handle, hashes, limit_s))
+
+    def _release(self, handle: int) -> None:
+        self._submit(Release(handle))
+
     def _fill(self, filled: Filled, behind: Mark | None) -> None:
         self.handoffs.fill(filled.handle, filled.first_index, filled.blocks, filled.hashes, behind)
 
     def _on_over(self, handle: int, outcome: Outcome) -> None:
-        self._submit(Release(handle))
+        if self.lending is not None and handle in self.lending:
+            self.lending.on_over(handle)
+            return
+        self._release(handle)
         self._metrics.handoffs.labels(outcome.end.value).inc()
         fence = self._parts[handle] if handle in self._parts else self._specs[handle].fence
         if outcome.end in (End.EXPIRED, End.GIVEN_UP):

@@ -1,14 +1,16 @@
 """The sides of the handoff that a worker has: each kind sends, a decode worker also receives.
 
-Either may also read from a disk.
+Either may also read from a disk, and fetch prefixes from other workers.
 """
 
 from __future__ import annotations
 
 from engine.core.commands import Decode, Prefill
 from engine.core.report import StepReport
+from kvtransfer.receiver import Receiver
 from scheduling.request import Fence
 from worker.handoff.disk_side import DiskSide
+from worker.handoff.fetch_side import FetchSide
 from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.streams.commands import ReceiveFrom, StartCommand
@@ -22,10 +24,15 @@ class HandoffSides:
         sending: SenderSide,
         receiving: ReceiverSide | None = None,
         reading: DiskSide | None = None,
+        fetching: FetchSide | None = None,
+        receiver: Receiver | None = None,
     ) -> None:
+        """`receiver` is what the sides receive by; it is closed behind them."""
         self._sending = sending
         self._receiving = receiving
         self._reading = reading
+        self._fetching = fetching
+        self._receiver = receiver
         self.start_commands: frozenset[type[StartCommand]] = frozenset(
             {Prefill} if receiving is None else {ReceiveFrom, Decode}
         )
@@ -50,6 +57,8 @@ class HandoffSides:
             self._receiving.on_report(report)
         if self._reading is not None:
             self._reading.on_report(report)
+        if self._fetching is not None:
+            self._fetching.on_report(report)
         self._sending.on_report(report)
 
     def cancel(self, handle: int) -> None:
@@ -58,12 +67,18 @@ class HandoffSides:
             self._receiving.cancel(handle)
         if self._reading is not None:
             self._reading.cancel(handle)
+        if self._fetching is not None:
+            self._fetching.cancel(handle)
         self._sending.cancel(handle)
 
     async def close(self) -> None:
         """Return when nothing runs any more."""
         if self._receiving is not None:
             await self._receiving.close()
+        if self._fetching is not None:
+            await self._fetching.close()
+        if self._receiver is not None:
+            await self._receiver.close()
         if self._reading is not None:
             self._reading.close()
         self._sending.close()

@@ -36,6 +36,7 @@ from worker.config import KV_DISK_MB, WorkerConfig
 from worker.engine import Computing, Engine, EngineDisk
 from worker.startup.disk import DiskOpener
 from worker.startup.kept_files import device_name
+from worker.startup.links import LinkOpener
 from worker.startup.proof_cache import ProofFile, ProofKey
 from worker.startup.sweep_cache import SweepKey, cached_sweep
 
@@ -57,6 +58,7 @@ def build_engine(
     opener = None
     if config.kv_disk is not None:
         opener = DiskOpener(config.kv_disk, config.kv_disk_mb or KV_DISK_MB, device)
+    links = LinkOpener() if config.share_prefixes else None
     log.info("dtype", dtype=choice.name, reason=choice.reason, checkpoint=checkpoint_dtype(model_config))
     proof_file = None if is_listed(model_config) else _proof_file(config, device, choice.name)
     settings = EngineSettings(
@@ -80,6 +82,7 @@ def build_engine(
         proof=None if proof_file is None else proof_file.read(),
         adapters=config.lora,
         open_disk=None if opener is None else opener.open,
+        open_links=None if links is None else links.open,
         available_bytes=available_bytes,
         part=None if group is None else group.part,
     )
@@ -106,6 +109,7 @@ def build_engine(
         built.determinism_digest,
         built.adapters,
         disk=None if opener is None or opener.tier is None else EngineDisk(opener.tier, built.blocks),
+        links=None if links is None else links.links,
     )
 
 

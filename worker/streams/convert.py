@@ -10,7 +10,7 @@ from baton.worker.v1 import worker_pb2
 from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
 from scheduling.cost.cost_model import CostModel
-from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, StopRules
+from scheduling.request import Part, PrefixSource, ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from services.rpc.convert import columns_to_pb, fence_from_pb, from_pb, to_pb
 from state.records import WorkerRecord
 from worker.config import WorkerConfig
@@ -102,7 +102,20 @@ def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
         fence=fence_from_pb(message.fence),
         sampling=_sampling_from_pb(handle, message),
         stop=_stop_from_pb(handle, message.stop),
+        prefix_source=_prefix_source_from_pb(message),
     )
+
+
+def _prefix_source_from_pb(message: worker_pb2.SequenceSpec) -> PrefixSource | None:
+    if not message.HasField("prefix_source"):
+        return None
+    source = message.prefix_source
+    if not source.address or not source.incarnation:
+        found = f"prefix_source is {source.incarnation!r} at {source.address!r}"
+        raise MalformedCommandError(
+            message.handle, f"{found}; accepted: a process and HOST:PORT, or no source"
+        )
+    return from_pb(PrefixSource, source)
 
 
 def _sampling_from_pb(handle: int, sequence: worker_pb2.SequenceSpec) -> SamplingParams:

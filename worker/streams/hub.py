@@ -134,6 +134,10 @@ class Hub:
             failure = Failure(router_handle, reason, message)
             session.fail(failure, self.load, self._clock())
 
+    def new_handle(self) -> int:
+        """Draw a handle of the engine's that no sequence has."""
+        return self._sequences.new_handle()
+
     def fail(self, handle: int, reason: FailureReason, message: str) -> None:
         """End a sequence for a reason outside the engine; do nothing if it is over already."""
         running = self._sequences.get(handle)

@@ -44,6 +44,10 @@ class Sequences:
         self._by_group.setdefault(group_key(fence), []).append(running)
         return running
 
+    def new_handle(self) -> int:
+        """Draw a handle that no sequence has, for something else in the engine."""
+        return next(self._next_handle)
+
     def get(self, handle: int) -> Running | None:
         return self._by_handle.get(handle)
 

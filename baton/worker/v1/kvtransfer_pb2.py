@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from baton.worker.v1 import attempt_pb2 as baton_dot_worker_dot_v1_dot_attempt__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n baton/worker/v1/kvtransfer.proto\x12\x0f\x62\x61ton.worker.v1\x1a\x1d\x62\x61ton/worker/v1/attempt.proto\"\x92\x01\n\x0bOpenRequest\x12%\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x16.baton.worker.v1.Fence\x12\x17\n\x0fnum_held_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12.\n\ncuda_reach\x18\x04 \x01(\x0b\x32\x1a.baton.worker.v1.CudaReach\"\'\n\tCudaReach\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04gpus\x18\x02 \x03(\t\"\xc9\x01\n\x0cOpenResponse\x12-\n\x08manifest\x18\x01 \x01(\x0b\x32\x19.baton.worker.v1.ManifestH\x00\x12\'\n\x05offer\x18\x02 \x01(\x0b\x32\x16.baton.worker.v1.OfferH\x00\x12)\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x17.baton.worker.v1.CommitH\x00\x12-\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x1c.baton.worker.v1.SenderAbortH\x00\x42\x07\n\x05\x65vent\"\xe7\x01\n\x08Manifest\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\x12\x12\n\nblock_size\x18\x02 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x03 \x01(\x04\x12\x34\n\rchecksum_kind\x18\x04 \x01(\x0e\x32\x1d.baton.worker.v1.ChecksumKind\x12\x12\n\nshm_socket\x18\x05 \x01(\t\x12\'\n\x04nixl\x18\x06 \x01(\x0b\x32\x19.baton.worker.v1.NixlPool\x12+\n\x08\x63uda_ipc\x18\x07 \x01(\x0b\x32\x19.baton.worker.v1.CudaPool\"I\n\x08\x43udaPool\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0b\n\x03gpu\x18\x02 \x01(\t\x12\x0e\n\x06handle\x18\x03 \x01(\x0c\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\">\n\x08NixlPool\x12\r\n\x05\x61gent\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\x04\x12\x12\n\nnum_blocks\x18\x03 \x01(\r\"X\n\x05Offer\x12\x0f\n\x07indexes\x18\x01 \x03(\r\x12\x15\n\rsender_blocks\x18\x02 \x03(\r\x12\x14\n\x0c\x62lock_hashes\x18\x03 \x03(\x0c\x12\x11\n\tchecksums\x18\x04 \x03(\x06\"Q\n\x06\x43ommit\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12\x33\n\x0c\x66irst_tokens\x18\x02 \x01(\x0b\x32\x1d.baton.worker.v1.TokenColumns\"\x1d\n\x0bSenderAbort\x12\x0e\n\x06reason\x18\x01 \x01(\t\"F\n\x0c\x46\x65tchRequest\x12%\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x16.baton.worker.v1.Fence\x12\x0f\n\x07indexes\x18\x02 \x03(\r\"B\n\rFetchResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"W\n\x12\x41\x63knowledgeRequest\x12%\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x16.baton.worker.v1.Fence\x12\x1a\n\x12num_corrupt_blocks\x18\x02 \x01(\r\"\x15\n\x13\x41\x63knowledgeResponse\"E\n\x0c\x41\x62ortRequest\x12%\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x16.baton.worker.v1.Fence\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rAbortResponse*j\n\x0c\x43hecksumKind\x12\x1d\n\x19\x43HECKSUM_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43HECKSUM_KIND_XXH3_64\x10\x01\x12 \n\x1c\x43HECKSUM_KIND_MULTILINEAR_64\x10\x02\x32\xc6\x02\n\x11KVTransferService\x12\x45\n\x04Open\x12\x1c.baton.worker.v1.OpenRequest\x1a\x1d.baton.worker.v1.OpenResponse0\x01\x12H\n\x05\x46\x65tch\x12\x1d.baton.worker.v1.FetchRequest\x1a\x1e.baton.worker.v1.FetchResponse0\x01\x12X\n\x0b\x41\x63knowledge\x12#.baton.worker.v1.AcknowledgeRequest\x1a$.baton.worker.v1.AcknowledgeResponse\x12\x46\n\x05\x41\x62ort\x12\x1d.baton.worker.v1.AbortRequest\x1a\x1e.baton.worker.v1.AbortResponseB6\n\x13\x64\x65v.baton.worker.v1P\x01Z\x1d\x62\x61ton/worker/v1;batonworkerv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n baton/worker/v1/kvtransfer.proto\x12\x0f\x62\x61ton.worker.v1\x1a\x1d\x62\x61ton/worker/v1/attempt.proto\"\xc1\x01\n\x0bOpenRequest\x12%\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x16.baton.worker.v1.Fence\x12\x17\n\x0fnum_held_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12.\n\ncuda_reach\x18\x04 \x01(\x0b\x32\x1a.baton.worker.v1.CudaReach\x12-\n\tborrowing\x18\x05 \x01(\x0b\x32\x1a.baton.worker.v1.Borrowing\"3\n\tBorrowing\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\x12\x10\n\x08limit_ms\x18\x02 \x01(\r\"\'\n\tCudaReach\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04gpus\x18\x02 \x03(\t\"\xc9\x01\n\x0cOpenResponse\x12-\n\x08manifest\x18\x01 \x01(\x0b\x32\x19.baton.worker.v1.ManifestH\x00\x12\'\n\x05offer\x18\x02 \x01(\x0b\x32\x16.baton.worker.v1.OfferH\x00\x12)\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x17.baton.worker.v1.CommitH\x00\x12-\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x1c.baton.worker.v1.SenderAbortH\x00\x42\x07\n\x05\x65vent\"\xe7\x01\n\x08Manifest\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\x12\x12\n\nblock_size\x18\x02 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x03 \x01(\x04\x12\x34\n\rchecksum_kind\x18\x04 \x01(\x0e\x32\x1d.baton.worker.v1.ChecksumKind\x12\x12\n\nshm_socket\x18\x05 \x01(\t\x12\'\n\x04nixl\x18\x06 \x01(\x0b\x32\x19.baton.worker.v1.NixlPool\x12+\n\x08\x63uda_ipc\x18\x07 \x01(\x0b\x32\x19.baton.worker.v1.CudaPool\"I\n\x08\x43udaPool\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0b\n\x03gpu\x18\x02 \x01(\t\x12\x0e\n\x06handle\x18\x03 \x01(\x0c\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\">\n\x08NixlPool\x12\r\n\x05\x61gent\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\x04\x12\x12\n\nnum_blocks\x18\x03 \x01(\r\"X\n\x05Offer\x12\x0f\n\x07indexes\x18\x01 \x03(\r\x12\x15\n\rsender_blocks\x18\x02 \x03(\r\x12\x14\n\x0c\x62lock_hashes\x18\x03 \x03(\x0c\x12\x11\n\tchecksums\x18\x04 \x03(\x06\"Q\n\x06\x43ommit\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12\x33\n\x0c\x66irst_tokens\x18\x02 \x01(\x0b\x32\x1d.baton.worker.v1.TokenColumns\"\x1d\n\x0bSenderAbort\x12\x0e\n\x06reason\x18\x01 \x01(\t\"F\n\x0c\x46\x65tchRequest\x12%\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x16.baton.worker.v1.Fence\x12\x0f\n\x07indexes\x18\x02 \x03(\r\"B\n\rFetchResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"W\n\x12\x41\x63knowledgeRequest\x12%\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x16.baton.worker.v1.Fence\x12\x1a\n\x12num_corrupt_blocks\x18\x02 \x01(\r\"\x15\n\x13\x41\x63knowledgeResponse\"E\n\x0c\x41\x62ortRequest\x12%\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x16.baton.worker.v1.Fence\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rAbortResponse*j\n\x0c\x43hecksumKind\x12\x1d\n\x19\x43HECKSUM_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43HECKSUM_KIND_XXH3_64\x10\x01\x12 \n\x1c\x43HECKSUM_KIND_MULTILINEAR_64\x10\x02\x32\xc6\x02\n\x11KVTransferService\x12\x45\n\x04Open\x12\x1c.baton.worker.v1.OpenRequest\x1a\x1d.baton.worker.v1.OpenResponse0\x01\x12H\n\x05\x46\x65tch\x12\x1d.baton.worker.v1.FetchRequest\x1a\x1e.baton.worker.v1.FetchResponse0\x01\x12X\n\x0b\x41\x63knowledge\x12#.baton.worker.v1.AcknowledgeRequest\x1a$.baton.worker.v1.AcknowledgeResponse\x12\x46\n\x05\x41\x62ort\x12\x1d.baton.worker.v1.AbortRequest\x1a\x1e.baton.worker.v1.AbortResponseB6\n\x13\x64\x65v.baton.worker.v1P\x01Z\x1d\x62\x61ton/worker/v1;batonworkerv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,38 +33,40 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.worker.v1.kvtransfer_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\023dev.baton.worker.v1P\001Z\035baton/worker/v1;batonworkerv1'
-  _globals['_CHECKSUMKIND']._serialized_start=1395
-  _globals['_CHECKSUMKIND']._serialized_end=1501
+  _globals['_CHECKSUMKIND']._serialized_start=1495
+  _globals['_CHECKSUMKIND']._serialized_end=1601
   _globals['_OPENREQUEST']._serialized_start=85
-  _globals['_OPENREQUEST']._serialized_end=231
-  _globals['_CUDAREACH']._serialized_start=233
-  _globals['_CUDAREACH']._serialized_end=272
-  _globals['_OPENRESPONSE']._serialized_start=275
-  _globals['_OPENRESPONSE']._serialized_end=476
-  _globals['_MANIFEST']._serialized_start=479
-  _globals['_MANIFEST']._serialized_end=710
-  _globals['_CUDAPOOL']._serialized_start=712
-  _globals['_CUDAPOOL']._serialized_end=785
-  _globals['_NIXLPOOL']._serialized_start=787
-  _globals['_NIXLPOOL']._serialized_end=849
-  _globals['_OFFER']._serialized_start=851
-  _globals['_OFFER']._serialized_end=939
-  _globals['_COMMIT']._serialized_start=941
-  _globals['_COMMIT']._serialized_end=1022
-  _globals['_SENDERABORT']._serialized_start=1024
-  _globals['_SENDERABORT']._serialized_end=1053
-  _globals['_FETCHREQUEST']._serialized_start=1055
-  _globals['_FETCHREQUEST']._serialized_end=1125
-  _globals['_FETCHRESPONSE']._serialized_start=1127
-  _globals['_FETCHRESPONSE']._serialized_end=1193
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1195
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1282
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=1284
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=1305
-  _globals['_ABORTREQUEST']._serialized_start=1307
-  _globals['_ABORTREQUEST']._serialized_end=1376
-  _globals['_ABORTRESPONSE']._serialized_start=1378
-  _globals['_ABORTRESPONSE']._serialized_end=1393
-  _globals['_KVTRANSFERSERVICE']._serialized_start=1504
-  _globals['_KVTRANSFERSERVICE']._serialized_end=1830
+  _globals['_OPENREQUEST']._serialized_end=278
+  _globals['_BORROWING']._serialized_start=280
+  _globals['_BORROWING']._serialized_end=331
+  _globals['_CUDAREACH']._serialized_start=333
+  _globals['_CUDAREACH']._serialized_end=372
+  _globals['_OPENRESPONSE']._serialized_start=375
+  _globals['_OPENRESPONSE']._serialized_end=576
+  _globals['_MANIFEST']._serialized_start=579
+  _globals['_MANIFEST']._serialized_end=810
+  _globals['_CUDAPOOL']._serialized_start=812
+  _globals['_CUDAPOOL']._serialized_end=885
+  _globals['_NIXLPOOL']._serialized_start=887
+  _globals['_NIXLPOOL']._serialized_end=949
+  _globals['_OFFER']._serialized_start=951
+  _globals['_OFFER']._serialized_end=1039
+  _globals['_COMMIT']._serialized_start=1041
+  _globals['_COMMIT']._serialized_end=1122
+  _globals['_SENDERABORT']._serialized_start=1124
+  _globals['_SENDERABORT']._serialized_end=1153
+  _globals['_FETCHREQUEST']._serialized_start=1155
+  _globals['_FETCHREQUEST']._serialized_end=1225
+  _globals['_FETCHRESPONSE']._serialized_start=1227
+  _globals['_FETCHRESPONSE']._serialized_end=1293
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1295
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1382
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=1384
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=1405
+  _globals['_ABORTREQUEST']._serialized_start=1407
+  _globals['_ABORTREQUEST']._serialized_end=1476
+  _globals['_ABORTRESPONSE']._serialized_start=1478
+  _globals['_ABORTRESPONSE']._serialized_end=1493
+  _globals['_KVTRANSFERSERVICE']._serialized_start=1604
+  _globals['_KVTRANSFERSERVICE']._serialized_end=1930
 # @@protoc_insertion_point(module_scope)

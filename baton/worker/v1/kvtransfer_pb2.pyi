@@ -17,16 +17,26 @@ CHECKSUM_KIND_XXH3_64: ChecksumKind
 CHECKSUM_KIND_MULTILINEAR_64: ChecksumKind
 
 class OpenRequest(_message.Message):
-    __slots__ = ("fence", "num_held_blocks", "fingerprint", "cuda_reach")
+    __slots__ = ("fence", "num_held_blocks", "fingerprint", "cuda_reach", "borrowing")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     NUM_HELD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CUDA_REACH_FIELD_NUMBER: _ClassVar[int]
+    BORROWING_FIELD_NUMBER: _ClassVar[int]
     fence: _attempt_pb2.Fence
     num_held_blocks: int
     fingerprint: str
     cuda_reach: CudaReach
-    def __init__(self, fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., num_held_blocks: _Optional[int] = ..., fingerprint: _Optional[str] = ..., cuda_reach: _Optional[_Union[CudaReach, _Mapping]] = ...) -> None: ...
+    borrowing: Borrowing
+    def __init__(self, fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., num_held_blocks: _Optional[int] = ..., fingerprint: _Optional[str] = ..., cuda_reach: _Optional[_Union[CudaReach, _Mapping]] = ..., borrowing: _Optional[_Union[Borrowing, _Mapping]] = ...) -> None: ...
+
+class Borrowing(_message.Message):
+    __slots__ = ("block_hashes", "limit_ms")
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_MS_FIELD_NUMBER: _ClassVar[int]
+    block_hashes: _containers.RepeatedScalarFieldContainer[bytes]
+    limit_ms: int
+    def __init__(self, block_hashes: _Optional[_Iterable[bytes]] = ..., limit_ms: _Optional[int] = ...) -> None: ...
 
 class CudaReach(_message.Message):
     __slots__ = ("host", "gpus")

@@ -76,7 +76,7 @@ class Hello(_message.Message):
     def __init__(self, router_id: _Optional[str] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt", "tpot_ms", "itl_ms", "bad_words", "grammar", "adapter")
+    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt", "tpot_ms", "itl_ms", "bad_words", "grammar", "adapter", "prefix_source")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class SequenceSpec(_message.Message):
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_SOURCE_FIELD_NUMBER: _ClassVar[int]
     handle: int
     fence: _attempt_pb2.Fence
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -103,7 +104,18 @@ class SequenceSpec(_message.Message):
     bad_words: _containers.RepeatedCompositeFieldContainer[TokenSequence]
     grammar: str
     adapter: str
-    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[str] = ..., adapter: _Optional[str] = ...) -> None: ...
+    prefix_source: PrefixSource
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[str] = ..., adapter: _Optional[str] = ..., prefix_source: _Optional[_Union[PrefixSource, _Mapping]] = ...) -> None: ...
+
+class PrefixSource(_message.Message):
+    __slots__ = ("address", "incarnation", "num_blocks")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    incarnation: str
+    num_blocks: int
+    def __init__(self, address: _Optional[str] = ..., incarnation: _Optional[str] = ..., num_blocks: _Optional[int] = ...) -> None: ...
 
 class TokenSequence(_message.Message):
     __slots__ = ("token_ids",)

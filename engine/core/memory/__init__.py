@@ -2,6 +2,6 @@
 
 Read: `block_manager` (physical blocks, their references and the prefix cache) behind `block_pool` (what a
 block table asks of it); `block_names` (how blocks are found again); `block_tables`; `forecast` and `room`
-(whether a group may start); `disk_reads` (blocks on a disk); `preempter` and `swap_memory`; `moving` (blocks
-for another worker).
+(whether a group may start); `prefix_reads` (blocks on a disk or at another worker); `loans` (blocks that
+other workers copy); `preempter` and `swap_memory`; `moving` (blocks for another worker).
 """

@@ -268,13 +268,15 @@ class BlockTables:
         for table in tables:
             self._blocks.forget(table)
 
-    def check_integrity(self, groups: Iterable[SequenceGroup], *, is_whole: bool) -> None:
-        """Assert that references and promises of all groups and their choices are all there are."""
+    def check_integrity(
+        self, groups: Iterable[SequenceGroup], loans: Iterable[Sequence[int]], *, is_whole: bool
+    ) -> None:
+        """Assert that references and promises of loans, groups and their choices are all there are."""
         holders: list[SequenceGroup | Choice] = []
         for group in groups:
             holders += [group, *group.choices]
         num_reserved = sum(holder.num_reserved_blocks for holder in holders)
-        tables: list[Sequence[int]] = [*(holder.block_table for holder in holders), self._held or ()]
+        tables: list[Sequence[int]] = [*(holder.block_table for holder in holders), *loans, self._held or ()]
         check = self._blocks.check_integrity if is_whole else self._blocks.check_some
         check(tables, num_reserved)
 

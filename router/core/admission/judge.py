@@ -11,7 +11,7 @@ served_at       when a refused request could be served: by then the decision can
 The formulas are in `scheduling/admission`; here they get the fleet, the prompt's blocks that workers have,
 and what was learnt. A forecast counts the part of the prompt that need not be computed, but no more than is
 sure to be there where the prompt ends up: the prefix directory knows what each worker has in memory and on
-its disk, and several workers may come to take the request.
+its disk, and with that what each could fetch from others, and several workers may come to take the request.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def held_everywhere(state: RouterState, hits: PrefixHits) -> HeldPrefix:
 
 def _least_held(state: RouterState, hits: PrefixHits, workers: Sequence[Worker]) -> HeldPrefix:
     size = state.fleet.block_size
-    if not hits.on_disk:
+    if not hits.has_reads:
         is_anywhere = hits.cached and len(hits.cached) >= len(workers)
         least = min((hits.cached.get(worker.key, 0) for worker in workers), default=0) if is_anywhere else 0
         return HeldPrefix(least * size)

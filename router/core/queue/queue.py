@@ -39,7 +39,7 @@ from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import due_at, rank
 from scheduling.admission.learnt import Learnt
 from scheduling.memory.reservation import blocks_needed
-from scheduling.request import Fence, Path, SamplingParams, SequenceSpec, Slo, SloClass
+from scheduling.request import Fence, Path, PrefixSource, SamplingParams, SequenceSpec, Slo, SloClass
 from state.records import QueueEntry
 
 
@@ -245,12 +245,26 @@ def dispatch(state: RouterState, group: Group) -> None:
         session.path = Path.AGGREGATED if prefill is decode else Path.DISAGGREGATED
     _pay_batch(state, session.slo.slo_class, group.work_tokens)
     state.fleet.send(prefill, group.work_tokens)
+    source = _prefix_source(state, group, prefill)
     if prefill is decode:
-        state.actions.append(SendDecode(decode.key, spec_of(state.config.router_id, group, None, decode)))
+        spec = spec_of(state.config.router_id, group, None, decode)
+        state.actions.append(SendDecode(decode.key, replace(spec, prefix_source=source)))
         return
     spec = spec_of(state.config.router_id, group, prefill, decode)
     state.actions.append(SendReceive(decode.key, spec, prefill.facts.address))
-    state.actions.append(SendPrefill(prefill.key, spec))
+    state.actions.append(SendPrefill(prefill.key, replace(spec, prefix_source=source)))
+
+
+def _prefix_source(state: RouterState, group: Group, computing: Worker) -> PrefixSource | None:
+    """Return the worker from which the one that computes a prompt is to fetch its beginning, if that pays."""
+    hits = group.session.prefix_hits
+    if not hits.at_peers:
+        return None
+    peer = hits.held_by(computing.key, state.fleet.block_size, computing.cost).peer
+    source = None if peer is None else state.fleet.workers.get(peer.source)
+    if peer is None or source is None or source.stalled:
+        return None
+    return PrefixSource(source.facts.address, source.facts.incarnation, peer.num_blocks)
 
 
 def begin_attempt(state: RouterState, group: Group, source: Worker, target: Worker, handle: int) -> None:

@@ -52,6 +52,7 @@ def value(arguments: list[str], flag: str) -> str:
         ({"quantisation": "int3"}, "quantisation is 'int3': it must be one of none, int8"),
         ({"quantisation": "int8", "timed": "p"}, "quantisation is set with timed"),
         ({"prove_model": True, "timed": "p"}, "prove_model is set with timed"),
+        ({"share_prefixes": True, "timed": "p"}, "share_prefixes is set with timed"),
         ({"speculate": "maybe"}, "speculate is 'maybe': it must be one of none, lookup"),
         ({"lora": ["red"]}, "lora has 'red': it must be NAME=PATH"),
         ({"lora": ["a=p"], "timed": "p"}, "lora is set with timed"),
@@ -119,6 +120,14 @@ def test_only_workers_are_told_to_prove_their_model() -> None:
     for name in ("prefill-0", "decode-0"):
         assert "--prove-model" in command(spec, name)
     assert "--prove-model" not in command(spec, "router-0")
+
+
+def test_only_workers_are_told_to_share_prefixes() -> None:
+    spec = FleetSpec(model=MODEL, share_prefixes=True)
+    for name in ("prefill-0", "decode-0"):
+        assert "--share-prefixes" in command(spec, name)
+    assert "--share-prefixes" not in command(spec, "router-0")
+    assert "--share-prefixes" not in command(FleetSpec(model=MODEL), "decode-0")
 
 
 def test_adapters_go_to_all_workers_by_absolute_paths() -> None:

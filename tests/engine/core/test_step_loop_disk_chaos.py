@@ -1,4 +1,4 @@
-"""Blocks leave a small pool for a disk and come back all the time, in any order: right tokens, none lost."""
+"""Blocks leave a small pool for a disk and come back, or are lent, in any order: right tokens, none lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from engine.core.commands import Cancel, Command, Decode, Prefill, Release
+from engine.core.commands import Cancel, Command, Decode, Lend, Prefill, Release
 from scheduling.cost.cost_model import CostModel
+from scheduling.memory.block_hash import chain_root, hash_blocks
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import SequenceSpec
@@ -21,6 +22,7 @@ from tests.engine.loop_driver import DEAR_TOKENS, RESERVING, UNKNOWN_COST, VOCAB
 # Few tokens and few lengths, so that prefixes are shared all the time.
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=22)
 LENGTHS = st.integers(1, 12)
+FIRST_LOAN = 10_000
 
 
 class DiskMachine(RuleBasedStateMachine):
@@ -60,10 +62,23 @@ class DiskMachine(RuleBasedStateMachine):
         self.specs: dict[int, SequenceSpec] = {}
         self.prefills: set[int] = set()
         self.cancelled: set[int] = set()
+        self.loans: dict[int, list[int]] = {}
+        """The prompts whose blocks are lent, by handle."""
+        self.num_loans = 0
 
     def _turn(self, *commands: Command) -> None:
         self.driver.turn(*commands)
         self.driver.settle()
+        self._check_loans()
+
+    def _check_loans(self) -> None:
+        """Lent blocks hold what they should for as long as they are lent."""
+        lent = {told.handle: told for report in self.driver.reports for told in report.filled}
+        for handle, prompt in self.loans.items():
+            blocks = lent[handle].blocks if handle in lent else ()
+            for place, block in enumerate(blocks):
+                expected = prompt[4 * place : 4 * place + 4]
+                assert self.driver.runner.pool[block, :, 0].tolist() == expected
 
     @rule(prompt=PROMPTS, max_tokens=LENGTHS, num_choices=st.sampled_from([1, 1, 2]))
     def decode(self, prompt: list[int], max_tokens: int, num_choices: int) -> None:
@@ -96,6 +111,22 @@ class DiskMachine(RuleBasedStateMachine):
         self.cancelled.add(handle)
         self._turn(Cancel(handle))
 
+    @rule(prompt=PROMPTS)
+    def lend(self, prompt: list[int]) -> None:
+        hashes = tuple(hash_blocks(chain_root("model", b""), prompt, 4))
+        if hashes:
+            self.num_loans += 1
+            self.loans[FIRST_LOAN + self.num_loans] = prompt
+            self._turn(Lend(FIRST_LOAN + self.num_loans, hashes, 1.0))
+
+    @precondition(lambda self: self.loans)
+    @rule(data=st.data())
+    def end_loan(self, data: st.DataObject) -> None:
+        """At any time: the borrower may leave while the disk is read."""
+        handle = data.draw(st.sampled_from(sorted(self.loans)))
+        del self.loans[handle]
+        self._turn(Release(handle))
+
     @rule(turns=st.integers(1, 8))
     def go_on(self, turns: int) -> None:
         for _ in range(turns):
@@ -105,7 +136,7 @@ class DiskMachine(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         for _ in range(2 * len(self.specs) + 1):
-            self.driver.finish_reads(*(Release(handle) for handle in self.prefills))
+            self.driver.finish_reads(*(Release(handle) for handle in (*self.prefills, *self.loans)))
         for handle, sequence in self.specs.items():
             expected = greedy(sequence.prompt_token_ids, sequence.stop.max_tokens, VOCAB)
             is_whole = handle not in self.cancelled | self.prefills
@@ -114,7 +145,8 @@ class DiskMachine(RuleBasedStateMachine):
             for choice in sequence.choices:
                 tokens = self.driver.tokens(handle, choice)
                 assert tokens == (expected if is_whole else expected[: len(tokens)])
-        assert sorted(self.driver.freed()) == sorted(self.specs)
+        loans = range(FIRST_LOAN + 1, FIRST_LOAN + 1 + self.num_loans)
+        assert sorted(self.driver.freed()) == [*sorted(self.specs), *loans]
         if self.specs:
             self.driver.assert_at_rest()
         self.driver.close()

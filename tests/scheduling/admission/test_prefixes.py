@@ -1,4 +1,4 @@
-"""The beginning of a prompt counts by what it saves: in memory all of it, on a disk all but the read."""
+"""The beginning of a prompt counts by what it saves: in memory all of it, elsewhere all but the read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s, prefill_speed
-from scheduling.admission.prefixes import DiskHit, HeldPrefix, PrefixHits, least_held
+from scheduling.admission.prefixes import DiskHit, HeldPrefix, PeerHit, PrefixHits, least_held
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.disk_reads import read_limit_s
+from scheduling.memory.preemption import recompute_s
 
 BLOCK = 16
 COST = CostModel((0.01, 0.0, 1e-4, 0.0, 1e-8, 0.0), 32.0)
@@ -70,6 +71,55 @@ def test_memory_is_best_then_the_disk_then_computing(
     # nothing, so reading may turn out that much slower.
     free_s = cost.coefficients[2] * cost.knee_tokens
     assert with_disk <= own_s(HeldPrefix(cached * BLOCK)) * (1 + 1e-9) + free_s + 1e-5
+
+
+# At another worker
+
+
+def fetched(cached: int, *peers: PeerHit, disk: DiskHit | None = None, cost: CostModel = COST) -> HeldPrefix:
+    on_disk = {} if disk is None else {"w": disk}
+    return PrefixHits({"w": cached}, on_disk, {"w": peers}).held_by("w", BLOCK, cost)
+
+
+def test_only_the_blocks_behind_those_in_memory_are_fetched() -> None:
+    peer = PeerHit("other", 10, 0.001, 0.0001)
+    assert fetched(4, peer) == HeldPrefix(10 * BLOCK, 0.001 + 6 * 0.0001, peer)
+    assert fetched(10, peer) == HeldPrefix(10 * BLOCK)
+
+
+def test_a_link_that_is_slower_than_computing_does_not_count() -> None:
+    assert fetched(0, PeerHit("other", 10, 0.0, 1.0)) == HeldPrefix(0)
+    assert fetched(0, PeerHit("other", 10, 1.0, 0.0)) == HeldPrefix(0)
+
+
+def test_the_faster_way_to_the_same_blocks_is_taken() -> None:
+    peer, disk = PeerHit("other", 10, 0.002, 0.0), DiskHit(10, 0.001)
+    assert fetched(0, peer, disk=disk) == HeldPrefix(10 * BLOCK, 0.001)
+    assert fetched(0, peer, disk=DiskHit(10, 0.003)) == HeldPrefix(10 * BLOCK, 0.002, peer)
+
+
+def test_more_blocks_are_worth_more_time() -> None:
+    few, many = PeerHit("few", 4, 0.0, 1e-4), PeerHit("many", 40, 0.001, 1e-4)
+    assert fetched(0, few, many).peer == many
+    assert fetched(0, few, PeerHit("many", 40, 0.1, 1e-4)).peer == few
+
+
+peer_hits = st.builds(PeerHit, st.sampled_from("abc"), blocks, read_times, st.floats(0, 0.01))
+
+
+@given(blocks, blocks, read_times, st.lists(peer_hits, max_size=2), costs)
+def test_peers_never_make_a_worker_a_worse_choice(
+    cached: int, on_disk: int, read_s: float, peers: list[PeerHit], cost: CostModel
+) -> None:
+    disk = DiskHit(on_disk, read_s) if on_disk else None
+
+    def saved_s(prefix: HeldPrefix) -> float:
+        behind = prefix.num_tokens - cached * BLOCK
+        return (recompute_s(behind, cost, cached * BLOCK) if behind else 0.0) - prefix.read_s
+
+    assert saved_s(fetched(cached, *peers, disk=disk, cost=cost)) >= saved_s(
+        fetched(cached, disk=disk, cost=cost)
+    )
 
 
 @given(st.lists(st.tuples(blocks, read_times), min_size=1, max_size=5))

@@ -11,7 +11,8 @@ from engine.core.commands import Cancel, Command, KVArrived, KVFailed
 from engine.core.report import Load, Received, StepReport
 from engine.device.copy_stream import mark_steps
 from kvtransfer.errors import PeerLostError, SequenceFinishedError
-from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
+from kvtransfer.receiver import Receiver
+from kvtransfer.receiver_handoff import ReceiveResult, ReceiveTask
 from scheduling.columns import TokenColumns
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of

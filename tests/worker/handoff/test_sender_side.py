@@ -7,17 +7,18 @@ from collections.abc import AsyncIterator
 import pytest
 import torch
 
-from engine.core.commands import Command, Release
+from engine.core.commands import Command, Lend, Release
 from engine.core.report import Failure, Filled, Load, StepReport
 from engine.device.copy_stream import mark_steps
 from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
+from kvtransfer.loans.lending import LoanRefusedError
 from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.pools.pool import BlockSource, Publication
 from scheduling.columns import TokenColumns
-from scheduling.request import FailureReason, FinishReason, SequenceSpec
+from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
 from tests.worker.client import spec_of
 from worker.handoff.sender_side import SenderSide
 from worker.metrics import WorkerMetrics
@@ -193,4 +194,69 @@ async def test_blocks_are_read_behind_the_step_that_fills_them() -> None:
     filled = [Filled(handle, 0, (5,), (b"a",), complete=False) for handle in (1, 2)]
     scene.report(filled=filled, filled_behind=mark)
     assert source.shown == [(1, 0, (5,), mark), (2, 0, (5,), mark)]
+    scene.side.close()
+
+
+class LendingScene(Scene):
+    """A sender's side that lends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.side = SenderSide(
+            "source",
+            InPlace(BytesPool()),
+            4,
+            FenceGuard(),
+            submit=self.engine.append,
+            fail=lambda *failure: self.failed.append(failure),
+            metrics=WorkerMetrics(),
+            new_handle=lambda: 50,
+        )
+
+    def lend(self) -> asyncio.Task[None]:
+        assert self.side.lending is not None
+        fence = Fence("", "prefix", 0, 1, 0, "source", "target", "target")
+        return asyncio.create_task(self.side.lending.lend(fence, [b"a" * 16], 5.0))
+
+    def held(self) -> None:
+        self.report(filled=[Filled(50, 0, (5,), (b"a" * 16,), complete=True)])
+
+
+async def test_the_engine_holds_blocks_for_as_long_as_they_are_lent() -> None:
+    scene = LendingScene()
+    lending = scene.lend()
+    await asyncio.sleep(0)
+    assert scene.engine == [Lend(50, (b"a" * 16,), 5.0)]
+    scene.held()
+    await lending
+    assert len(scene.side.handoffs) == 1
+    scene.side.close()
+    assert scene.engine[1:] == [Release(50)]
+    assert scene.failed == [], "no sequence has failed"
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_a_borrower_that_leaves_gives_the_blocks_back_once(is_held: bool) -> None:
+    scene = LendingScene()
+    lending = scene.lend()
+    await asyncio.sleep(0)
+    if is_held:
+        scene.held()
+    lending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await lending
+    scene.held()
+    assert scene.engine[1:] == [Release(50)]
+    assert len(scene.side.handoffs) == 0
+    scene.side.close()
+
+
+async def test_blocks_that_are_not_there_are_not_lent() -> None:
+    scene = LendingScene()
+    lending = scene.lend()
+    await asyncio.sleep(0)
+    scene.report(failures=[Failure(50, FailureReason.NO_BLOCKS, "gone")], freed=[50])
+    with pytest.raises(LoanRefusedError, match="none of the blocks is there"):
+        await lending
+    assert scene.engine[1:] == []
     scene.side.close()

@@ -10,7 +10,7 @@ from engine.core.report import Failure, Load, Prefilled, StepReport
 from router.core.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
 from router.links.convert_worker import command_to_pb, report_from_pb, spec_to_pb
 from scheduling.columns import PromptLogprobs, TokenColumns
-from scheduling.request import FailureReason, Fence, SamplingParams, SequenceSpec, StopRules
+from scheduling.request import FailureReason, Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules
 from worker.errors import MalformedCommandError
 from worker.streams.commands import CancelHandles, DrainWorker, ReceiveFrom
 from worker.streams.convert import command_from_pb, report_to_pb, spec_from_pb
@@ -66,6 +66,7 @@ specs = st.builds(
     sampling=samplings,
     stop=stops,
     cache_salt=st.binary(max_size=4),
+    prefix_source=st.none() | st.builds(PrefixSource, address=names, incarnation=names, num_blocks=small),
 )
 SPEC = SequenceSpec(
     7, Fence("t", "r", 0, 0, 0, "s", "d"), (1, 2), (), (0,), SamplingParams(), StopRules(max_tokens=4)
@@ -119,6 +120,7 @@ def test_a_report_survives_the_way_back() -> None:
         (lambda spec: spec.stop.ClearField("skip_special_tokens"), "stop.skip_special_tokens"),
         (lambda spec: spec.ClearField("sampling"), "sampling.temperature"),
         (lambda spec: spec.stop.ClearField("max_tokens"), "stop.max_tokens"),
+        (lambda spec: setattr(spec.prefix_source, "address", "h:1"), "prefix_source is '' at 'h:1'"),
     ],
 )
 def test_a_spec_with_a_hole_is_refused_by_the_holes_name(damage: object, field: str) -> None:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.actions import AskGrants, Reject, TellAccepted
+from router.core.actions import AskGrants, Reject, SendDecode, TellAccepted
 from router.core.admission.judge import held_by_workers, held_everywhere
-from router.core.capacity.worker_facts import WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
-from router.core.events import StepReported
+from router.core.events import (
+    Arrived,
+    Enqueued,
+    Granted,
+    SettleAnswered,
+    StepReported,
+    WorkerHeld,
+    WorkerLost,
+)
 from scheduling.admission.prediction import QueueAhead, RequestCost
-from scheduling.admission.prefixes import NO_HITS, DiskHit, HeldPrefix, PrefixHits
+from scheduling.admission.prefixes import NO_HITS, DiskHit, HeldPrefix, PeerHit, PrefixHits
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
-from scheduling.request import Slo
+from scheduling.request import PrefixSource, Slo
+from state.records import Settled
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, judged, tell
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
@@ -180,3 +190,72 @@ def test_a_disk_promises_no_later_than_none_and_no_sooner_than_memory(
     assert found <= predicted_ms(core, hits, before) + 1e-6
     in_memory = {key: num + (on_disk[key].num_blocks if key in on_disk else 0) for key, num in hits.items()}
     assert found >= predicted_ms(core, in_memory, before) - 1e-6
+
+
+# At another worker
+
+FETCH_MS = 6
+NUM_FETCHED = 10
+FROM_TWO = {ONE.key: (PeerHit(TWO.key, NUM_FETCHED, FETCH_MS / 1000, 0.0),)}
+
+
+def asking(**hits: Any) -> Arrived:
+    return replace(
+        ARRIVAL, prompt_token_ids=range(PROMPT), prefix_hits={ONE.key: 0, TWO.key: NUM_FETCHED}, **hits
+    )
+
+
+def sources(core: RouterCore, event: Arrived, worker_key: str) -> list[PrefixSource | None]:
+    """Return the source that is named to a worker once it is granted the request."""
+    tell(core, event, Enqueued("t/r1/0", 0, 0), Granted("t/r1/0", worker_key, worker_key))
+    told = tell(core, SettleAnswered("t/r1/0", worker_key, worker_key, Settled.OK))
+    return [action.spec.prefix_source for action in told if isinstance(action, SendDecode)]
+
+
+def test_a_prompt_goes_to_a_free_holder_of_its_beginning() -> None:
+    told = arrive(core_with(), 1, asking(peer_hits=FROM_TWO))
+    assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [TWO.key]
+
+
+@pytest.mark.parametrize(("peer_hits", "goes_to"), [({}, TWO), (FROM_TWO, ONE)])
+def test_a_prompt_leaves_a_busy_holder_if_fetching_is_sooner(
+    peer_hits: Mapping[str, tuple[PeerHit, ...]], goes_to: WorkerFacts
+) -> None:
+    """Half a step of waiting is less than computing what the holder has, and more than fetching it."""
+    core = core_with()
+    load = WorkerLoad(pending_prefill_tokens=1, free_blocks=64)
+    tell(core, StepReported(TWO.key, TokenColumns(), load))
+    told = arrive(core, 1, asking(peer_hits=peer_hits))
+    assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [goes_to.key]
+
+
+def test_a_promise_counts_the_fetch_where_the_prompt_would_be_fetched() -> None:
+    core, hits = core_with(), PrefixHits({TWO.key: NUM_FETCHED}, {}, FROM_TWO)
+    assert hits.held_by(ONE.key, BLOCK, COST) == HeldPrefix(
+        NUM_FETCHED * BLOCK, FETCH_MS / 1000, FROM_TWO[ONE.key][0]
+    )
+    # Whichever of the two takes it, no more than the fetch is added.
+    assert held_everywhere(core.state, hits) == HeldPrefix(
+        NUM_FETCHED * BLOCK, FETCH_MS / 1000, FROM_TWO[ONE.key][0]
+    )
+
+
+def test_the_worker_that_fetches_is_told_from_where() -> None:
+    expected = PrefixSource(TWO.address, TWO.incarnation, NUM_FETCHED)
+    assert sources(core_with(), asking(peer_hits=FROM_TWO), ONE.key) == [expected]
+    assert sources(core_with(), asking(peer_hits=FROM_TWO), TWO.key) == [None]
+    assert sources(core_with(), asking(), ONE.key) == [None]
+
+
+def test_no_source_is_named_where_fetching_is_slower_than_computing() -> None:
+    slow = {ONE.key: (PeerHit(TWO.key, NUM_FETCHED, NUM_FETCHED * BLOCK / 1000, 0.0),)}
+    assert sources(core_with(), asking(peer_hits=slow), ONE.key) == [None]
+
+
+def test_a_source_that_is_gone_or_stands_still_is_not_named() -> None:
+    core = core_with()
+    tell(core, WorkerLost(TWO.key, "killed"))
+    assert sources(core, asking(peer_hits=FROM_TWO), ONE.key) == [None]
+    core = core_with()
+    tell(core, WorkerHeld(TWO.key))
+    assert sources(core, asking(peer_hits=FROM_TWO), ONE.key) == [None]

@@ -27,7 +27,7 @@ from benchmarks.flags import count
 from benchmarks.report import report
 from engine.build import BuiltEngine, EngineSettings, build
 from engine.core.commands import BlocksRead
-from engine.core.memory.disk_reads import KVDisk
+from engine.core.memory.prefix_reads import KVDisk
 from engine.core.report import Reading, StepReport
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES
