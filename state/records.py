@@ -68,6 +68,8 @@ class WorkerRecord:
     """The digests of its LoRA adapters, by name."""
     disk: DiskRecord | None = None
     """None without one."""
+    num_stages: int = 1
+    """Its pipeline stages."""
 
     @property
     def key(self) -> str:
@@ -136,7 +138,7 @@ class QueueStatus:
 
 @value
 class PrefillRoom:
-    """A worker that takes prompts while less than `limit_tokens` are bound to it."""
+    """A worker that takes prompts while less than `limit_tokens` are bound to it, or too few prompts."""
 
     key: str
     limit_tokens: int
@@ -144,6 +146,8 @@ class PrefillRoom:
     """The most grants of one call: these all go to one worker, even if another becomes better meanwhile."""
     adapters: tuple[str, ...] = ()
     """The digests of its LoRA adapters."""
+    min_prompts: int = 0
+    """Prompts that may be bound to it however long they are: a pipeline computes several at once."""
 
 
 @value

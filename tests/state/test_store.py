@@ -59,6 +59,17 @@ async def test_the_queue_orders_by_class_and_then_by_due_time(either: AnyStore) 
     assert [grant.request_key for grant in granted] == ["interactive", "early", "late", "batch", "last"]
 
 
+async def test_prompts_up_to_a_number_are_granted_whatever_their_tokens(either: AnyStore) -> None:
+    for key in "abcde":
+        await either.enqueue(entry(key, tokens=500), 10)
+    room = PrefillRoom("p:1", limit_tokens=100, min_prompts=3)
+    roomy = [DecodeRoom("d:1", 100, 9)]
+    assert [item.request_key for item in await either.grant("r1", room, roomy)] == ["a", "b", "c"]
+    assert await either.grant("r1", room, roomy) == []
+    assert await either.release_credit("b", "p:1")
+    assert [item.request_key for item in await either.grant("r1", room, roomy)] == ["d"]
+
+
 async def test_a_call_grants_no_more_than_it_asks_for(either: AnyStore) -> None:
     for name in "abc":
         await either.enqueue(entry(name, due=ord(name)), 10)
