@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from engine.core.admission import EngineLimits, Refuse
 from engine.core.batch import Batch, Rows, RowTable, num_in
 from engine.core.commands import Command, SetCost
-from engine.core.groups import Groups, NewChoice
+from engine.core.groups.groups import Groups, NewChoice
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
@@ -323,8 +323,7 @@ class WorkerCore:
 
     def take_report(self) -> StepReport:
         """Return what happened since the last report."""
-        report, self.groups.report = self.groups.report, StepReport()
-        return report
+        return self.groups.take_report()
 
     def load(self, num_last: int = 0) -> Load:
         """Return the worker's load; `num_last` choices have left the batch and await their last token."""
