@@ -166,7 +166,7 @@ def _goals(found: Mapping[Cell, Sequence[Run]]) -> Iterator[Goal]:
         if (
             key.load < 1
             or key.workload != GOAL_WORKLOAD
-            or not key.policy.startswith(("chunked", RULE_ALONE.name))
+            or not key.policy.startswith(("chunked", "slack"))
         ):
             continue
         orca = found[replace(key, policy="orca")]

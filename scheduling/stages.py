@@ -23,6 +23,8 @@ def round_s(step_s: float, num_stages: int, num_in_flight: int | None = None) ->
     The first stage takes in a step after the other, so a sequence waits for a whole pass, or for all steps in
     flight to enter, whichever is longer. None: as many as there may be.
     """
+    if num_stages == 1:
+        return step_s
     most = num_micro_batches(num_stages)
     num_in_flight = most if num_in_flight is None else min(most, num_in_flight)
     return step_s * max(1.0, num_in_flight / num_stages)

@@ -13,7 +13,7 @@ from scheduling.request import FailureReason
 
 
 class Arrivals:
-    """The copies into blocks of this worker, from their begin to their end."""
+    """Begins and ends the copies into blocks of this worker."""
 
     def __init__(
         self, registry: GroupRegistry, queues: Queues, tables: BlockTables, disk_reads: DiskReads | None

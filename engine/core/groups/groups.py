@@ -324,8 +324,6 @@ class Groups:
     def _take_memory(self, group: SequenceGroup) -> bool:
         return self._room.take(group, self._registry.holders(), is_idle=not self._batch.num_rows)
 
-    # From elsewhere
-
     # Preempted
 
     def _preempt(self, group: SequenceGroup, means: Means) -> None:
@@ -378,5 +376,3 @@ class Groups:
         self._offer(stop.handle, dict(stop.parts), now_s)
         self._registry.report.parked.append(stop.handle)
         self._registry.cancel(stop.handle)
-
-    # Out

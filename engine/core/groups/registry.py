@@ -63,6 +63,7 @@ class GroupRegistry:
         return None if pieces is None else pieces[0]
 
     def all(self) -> list[SequenceGroup]:
+        """Return every group."""
         return [group for pieces in self._pieces.values() for group in pieces]
 
     def holders(self) -> Iterator[SequenceGroup]:

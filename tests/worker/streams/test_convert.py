@@ -146,8 +146,8 @@ def test_a_command_that_makes_no_sense_is_refused(
     assert refused.value.handle == handle
 
 
-@pytest.mark.parametrize(("announced", "num_stages"), [({}, 1), ({"num_stages": 4}, 4)])
-def test_a_worker_that_names_no_stages_has_one(announced: dict[str, int], num_stages: int) -> None:
-    welcome = pb.Welcome(role=pb.WORKER_ROLE_DECODE, **announced)
-    welcome.cost_model.MergeFrom(pb.CostModel(coefficients=[0.0] * 6, ratio_q10=1, ratio_q50=1, ratio_q95=1))
+@pytest.mark.parametrize(("announced", "num_stages"), [(0, 1), (4, 4)])
+def test_a_worker_that_names_no_stages_has_one(announced: int, num_stages: int) -> None:
+    cost = pb.CostModel(coefficients=[0.0] * 6, ratio_q10=1, ratio_q50=1, ratio_q95=1)
+    welcome = pb.Welcome(role=pb.WORKER_ROLE_DECODE, cost_model=cost, num_stages=announced)
     assert joined_from_pb(welcome, "w1:1").facts.num_stages == num_stages
