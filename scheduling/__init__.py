@@ -5,6 +5,7 @@ and return data. The package may import only `numpy`; `router`, workers and `sim
 
 - `request`: a request as a worker receives it (sampling, stop rules, SLO)
 - `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced
+- `stages`: steps in flight on a pipeline, and the time between two steps of a sequence
 - `policies`: the ways to fill a step, one file each, built from `packing`
 - `cost`: what a step costs, and how that is measured
 - `admission`: which requests are accepted, at risk or refused, and which goes first

@@ -36,12 +36,10 @@ class Simulation:
     def run(self) -> SimResult:
         """Play the trace until every request has ended, or its last arrival is `drain_s` ago."""
         clock, spec = self._clock, self._spec
-        # A router knows no stages, only what the work of a whole worker takes.
-        cost = spec.profile.cost.over_stages(spec.num_stages)
         for shell in self._shells:
             for worker in self._workers.values():
                 load = WorkerLoad(free_blocks=worker.facts.num_blocks)
-                shell.submit(WorkerJoined(worker.facts, load, cost))
+                shell.submit(WorkerJoined(worker.facts, load, spec.profile.cost))
         clock.at(spec.trace[0].at_s, self._arrive, 0)
         until = spec.trace[-1].at_s + spec.drain_s
         clock.run(until)
@@ -68,6 +66,7 @@ class Simulation:
                 num_blocks=spec.num_stages * profile.num_blocks,
                 max_num_seqs=spec.num_stages * (spec.max_num_seqs or profile.max_num_seqs),
                 token_budget=spec.token_budget or profile.token_budget,
+                num_stages=spec.num_stages,
             )
             step_times = self._step_times(worker_id, place)
             yield SimWorker(

@@ -87,6 +87,8 @@ class WorkerRecord:
     """None without one."""
     link: LinkRecord | None = None
     """None if the worker neither lends blocks to others nor fetches theirs."""
+    num_stages: int = 1
+    """Its pipeline stages."""
 
     @property
     def key(self) -> str:
@@ -160,7 +162,7 @@ class QueueStatus:
 
 @value
 class PrefillRoom:
-    """A worker that takes prompts while less than `limit_tokens` are bound to it."""
+    """A worker that takes prompts while less than `limit_tokens` are bound to it, or too few prompts."""
 
     key: str
     limit_tokens: int
@@ -168,6 +170,8 @@ class PrefillRoom:
     """The most grants of one call: these all go to one worker, even if another becomes better meanwhile."""
     adapters: tuple[str, ...] = ()
     """The digests of its LoRA adapters."""
+    min_prompts: int = 0
+    """Prompts that may be bound to it however long they are: a pipeline computes several at once."""
 
 
 @value

@@ -10,7 +10,6 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Container, ItemsView, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import islice
 from typing import Self
 
@@ -19,6 +18,7 @@ from scheduling.admission.shares import Standing, check_charge
 from scheduling.scaling.demand import NUM_SLOTS, SLOT_S, Slot, last_slots
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess
+from state.announcements import starting_of, text_of, worker_of
 from state.connection import Connection
 from state.errors import QueueFull
 from state.prefix_walk import PrefixWalk
@@ -28,11 +28,9 @@ from state.records import (
     START_TTL_MS,
     Cancelled,
     DecodeRoom,
-    DiskRecord,
     Grant,
     Hold,
     Leading,
-    LinkRecord,
     Notice,
     Nudge,
     PrefillRoom,
@@ -96,7 +94,7 @@ class Store:
     async def list_workers(self) -> list[WorkerRecord]:
         """Return every worker whose announcement has not expired, by id."""
         found = await self._run("list_workers", keys.workers(), [])
-        return sorted(map(_worker_record, found), key=lambda record: record.worker_id)
+        return sorted(map(worker_of, found), key=lambda record: record.worker_id)
 
     async def announce_start(self, record: StartingRecord) -> None:
         """Announce a starting worker and its progress; an announcement that is not renewed expires."""
@@ -109,7 +107,7 @@ class Store:
     async def _announce(
         self, where: Sequence[str], record: WorkerRecord | StartingRecord, ttl_ms: int
     ) -> None:
-        args: list[str | int] = [record.worker_id, json.dumps(asdict(record)), ttl_ms]
+        args: list[str | int] = [record.worker_id, text_of(record), ttl_ms]
         await self._run("register_worker", [*where, *_directories(record.key)], args)
 
     async def _withdraw(self, where: Sequence[str], worker_id: str, incarnation: str) -> None:
@@ -120,7 +118,7 @@ class Store:
         """Return every worker that is starting, by id."""
         found = await self._run("list_starting", keys.starting(), [])
         workers = [
-            Starting(StartingRecord(**json.loads(text)), max(0, START_TTL_MS - left_ms) / 1000)
+            Starting(starting_of(text), max(0, START_TTL_MS - left_ms) / 1000)
             for text, left_ms in zip(found[::2], found[1::2], strict=True)
         ]
         return sorted(workers, key=lambda worker: worker.record.worker_id)
@@ -234,6 +232,7 @@ class Store:
                 keys.router_channel(""),
                 " ".join(worker.adapters),
                 MOST_PASSED,
+                worker.min_prompts,
                 *rooms,
             ],
         )
@@ -380,14 +379,6 @@ class Store:
 def _directories(worker_key: str) -> list[str]:
     """Return the keys of the prefix directory that belong to one worker."""
     return [keys.prefixes_of(worker_key), keys.disk_prefixes_of(worker_key)]
-
-
-def _worker_record(text: str) -> WorkerRecord:
-    fields = json.loads(text)
-    for name, kind in (("disk", DiskRecord), ("link", LinkRecord)):
-        if fields.get(name) is not None:
-            fields[name] = kind(**fields[name])
-    return WorkerRecord(**fields)
 
 
 def _by_ledger(credits_held: Iterable[_Row], leases_held: Iterable[_Row]) -> ItemsView[str, list[str | int]]:

@@ -36,7 +36,7 @@ With several micro-batches the next steps are planned, begun and launched before
 While decodes alone run, `num_steps_alike` steps are sure to follow each other: a simulation takes them at
 once with `decode(ends)` and `end`.
 
-Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`, `groups`,
-`queues`, `admission`, `batch` and `due_times`; then `memory/`. The package
+Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`,
+`admission`, `batch` and `due_times`; then `groups/` and `memory/`. The package
 imports `output_text`, `scheduling` and numpy, and nothing else of `engine`.
 """

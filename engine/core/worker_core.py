@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from engine.core.admission import EngineLimits, Refuse
 from engine.core.batch import Batch, Rows, RowTable, num_in
 from engine.core.commands import Command, SetCost
-from engine.core.groups import Groups, NewChoice
+from engine.core.groups.groups import Groups, NewChoice
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
@@ -24,7 +25,8 @@ from scheduling.draft_model import DraftPlan, ModelOffer, plan_drafts
 from scheduling.policies.policy import Policy
 from scheduling.request import FailureReason
 from scheduling.speculation import Offer, draft_lengths
-from scheduling.step import StepPlan, StepView
+from scheduling.stages import step_limit_s
+from scheduling.step import DecodeLoad, StepPlan, StepView
 
 Copies = list[tuple[int, int]]
 """(source, target) blocks to copy before the next step."""
@@ -61,6 +63,7 @@ class WorkerCore:
     ) -> None:
         self._pool = pool
         self._is_pipeline = num_micro_batches > 1
+        self._num_stages = num_micro_batches - 1
         self.limits = limits
         self._policy = policy
         self.cost = cost
@@ -101,13 +104,20 @@ class WorkerCore:
         """Return the next step by the policy; it begins at `begins_s`, when what is in flight is over."""
         return self._policy.plan(
             StepView(
-                self.batch.decode_load(begins_s, self.batch.next_rows()),
+                self._decode_load(begins_s),
                 self.groups.prefill_work(now_s, is_pipeline=self._is_pipeline),
                 self.limits.token_budget,
                 self.limits.max_num_seqs,
                 self.cost,
             )
         )
+
+    def _decode_load(self, begins_s: float) -> DecodeLoad:
+        load = self.batch.decode_load(begins_s, self.batch.next_rows())
+        if not self._is_pipeline:
+            return load
+        slack_s, gap_limit_s = (step_limit_s(s, self._num_stages) for s in (load.slack_s, load.gap_limit_s))
+        return replace(load, slack_s=slack_s, gap_limit_s=gap_limit_s)
 
     # One step
 
@@ -314,8 +324,7 @@ class WorkerCore:
 
     def take_report(self) -> StepReport:
         """Return what happened since the last report."""
-        report, self.groups.report = self.groups.report, StepReport()
-        return report
+        return self.groups.take_report()
 
     def load(self, num_last: int = 0) -> Load:
         """Return the worker's load; `num_last` choices have left the batch and await their last token."""

@@ -196,8 +196,10 @@ class RouterCore:
         on_worker_lost(state, key, "joined again")
         worker = Worker(event.facts, event.load, event.cost)
         # Grants to it may have been settled while it was not connected.
-        settling = (group for group in state.groups.values() if group.phase is Phase.SETTLING)
-        worker.coming_tokens = sum(group.work_tokens for group in settling if group.prefill_key == key)
+        groups = state.groups.values()
+        coming = [group for group in groups if group.phase is Phase.SETTLING and group.prefill_key == key]
+        worker.coming_tokens = sum(group.work_tokens for group in coming)
+        worker.bound_prompts = len(coming)
         state.fleet.join(worker)
         on_worker_back(state, key)
         state.offer_due = True

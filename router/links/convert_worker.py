@@ -85,7 +85,12 @@ def sampling_to_pb(sampling: SamplingParams) -> generation_pb2.SamplingParams:
 def joined_from_pb(welcome: worker_pb2.Welcome, address: str) -> WorkerJoined:
     """Return the event of a worker that was reached at `address`."""
     facts = from_pb(
-        WorkerFacts, welcome, role=ROLES[welcome.role], address=address, adapters=dict(welcome.adapters)
+        WorkerFacts,
+        welcome,
+        role=ROLES[welcome.role],
+        address=address,
+        adapters=dict(welcome.adapters),
+        num_stages=max(1, welcome.num_stages),
     )
     return WorkerJoined(facts, load_from_pb(welcome.load), cost_from_pb(welcome.cost_model))
 

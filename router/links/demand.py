@@ -15,11 +15,12 @@ from router.core.capacity.fleet import Worker
 from router.core.capacity.fleet_capacity import cuts_steps
 from router.core.events import Arrived
 from router.core.state import RouterState
-from scheduling.admission.prediction import PrefillSpeed
+from scheduling.admission.speeds import PrefillSpeed
 from scheduling.policies.slack import ARRIVAL_S
 from scheduling.scaling.demand import Slot, came, total
 from scheduling.scaling.need import typical
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
+from scheduling.stages import num_micro_batches
 from scheduling.step import NO_LIMIT_S
 from state.errors import StoreUnavailable
 from state.store import Store
@@ -108,7 +109,11 @@ class DemandRecorder:
         if now - self._looked_at >= FLUSH_S:
             found, self._looked_at = self.workers(), now
             self._speed = None if found is None else prompt_speed(found[0])
-        return 0.0 if self._speed is None else work_s(tokens, tokens * tokens, self._speed)
+        if self._speed is None:
+            return 0.0
+        # A pipeline computes one chunk of a prompt at a time, in one of the steps in flight.
+        num_steps = num_micro_batches(self._speed.view.num_stages)
+        return num_steps * work_s(tokens, tokens * tokens, self._speed)
 
     def _typical(self, workers: Sequence[Worker]) -> WorkerModel | None:
         return typical([self._model(worker) for worker in islice(workers, SAMPLE)])
@@ -122,4 +127,5 @@ class DemandRecorder:
             facts.block_size,
             facts.max_num_seqs,
             ARRIVAL_S if is_short else NO_LIMIT_S,
+            facts.num_stages,
         )

@@ -1,6 +1,7 @@
 """Admission: which requests are accepted with a promise, accepted at risk, or refused. In reading order:
 
 - `prefixes`: the part of a prompt that workers have in memory, on a disk or at another worker
+- `speeds`: how fast a worker computes prompts and decodes
 - `prediction`: TTFT, TPOT and ITL of a request from the fleet's capacity; `learnt`: how far predictions were
   off lately, and when an idle fleet tries a request against what it has learnt
 - `admission`: the decision on an SLO, and the time after which to retry

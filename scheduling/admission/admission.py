@@ -32,14 +32,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduling.admission.prediction import (
-    Prediction,
-    PrefillView,
-    RequestCost,
-    lone_step_s,
-    own_prefill_s,
-    prefill_speed,
-)
+from scheduling.admission.prediction import Prediction, RequestCost, own_prefill_s
+from scheduling.admission.speeds import PrefillView, lone_step_s, prefill_speed
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo
 from scheduling.value import value

@@ -156,6 +156,9 @@ class Pace:
     """The late quantile of observed / predicted."""
     scale: float = 1.0
     """Tokens that wait in the whole fleet per token in this backlog."""
+    lone_token_s: float = 0.0
+    """Seconds by which a token takes longer than at `rate`, in the prompt that is computed last: a pipeline
+    computes several prompts at once, each slowly."""
 
     @property
     def per_token_s(self) -> float:
@@ -226,6 +229,7 @@ class Backlog:
         """
         before = self.tokens_before(slo_class, due_at) + (0 if waits else own_tokens)
         start_at, per_token_s = pace.done_at(0), pace.per_token_s
+        lone_token_s = pace.stretch * pace.lone_token_s
         own_s, harm_s = own_tokens * per_token_s, 0.0
         for line_class, line in self._classes.items():
             if line_class < slo_class:
@@ -235,9 +239,10 @@ class Backlog:
             behind = (column[begin:] for column in columns)
             for tokens, count, first_due, last_due in zip(*behind, strict=True):
                 last = before + tokens
-                last_at = start_at + per_token_s * last
+                done_at = start_at + lone_token_s * (tokens / count)
+                last_at = done_at + per_token_s * last
                 if last_at > first_due:
-                    late_s = start_at + per_token_s * (before + tokens / count) - first_due
+                    late_s = done_at + per_token_s * (before + tokens / count) - first_due
                     if harm_s < late_s <= own_s:
                         harm_s = late_s
                     late_s = last_at - last_due

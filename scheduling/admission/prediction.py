@@ -8,7 +8,7 @@ TTFT and TPOT are then scaled by quantiles of observed / predicted, so the facto
 (hand-over, network, neighbours on the same cores) are learnt instead of assumed. All times are in seconds.
 
 These are formulas over numbers alone; `router/core/admission/judge.py` applies them to the router's fleet.
-A worker is examined when it has changed (`prefill_speed`, `decode_speed`). The fleet's capacity is a sum over
+A worker is examined when it has changed (`speeds`). The fleet's capacity is a sum over
 the workers (`capacity_of`). `predict` is called often; its cost does not depend on the number of workers.
 `soonest` predicts the first token on the worker that would have it first.
 """
@@ -21,52 +21,18 @@ from dataclasses import replace
 from operator import attrgetter
 
 from scheduling.admission.prefixes import HeldPrefix
-from scheduling.cost.cost_model import CostModel
+from scheduling.admission.speeds import (
+    DecodeSpeed,
+    DecodeView,
+    PrefillSpeed,
+    chunk_tokens,
+    decode_step_s,
+    mixed_step_s,
+)
 from scheduling.packing import GRAIN_TOKENS
+from scheduling.stages import num_micro_batches, round_s, share
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
-
-
-@value
-class PrefillView:
-    """A worker that computes prompts; `num_decodes` and `decode_context` are of the decodes in its steps."""
-
-    cost: CostModel
-    token_budget: int
-    num_decodes: int = 0
-    decode_context: int = 0
-    limit_s: float = NO_LIMIT_S
-    """The longest step that its policy builds, because of those decodes."""
-
-
-@value
-class DecodeView:
-    """A worker that decodes."""
-
-    cost: CostModel
-    num_seqs: int
-    context_tokens: int
-    seq_capacity: int
-    """Most sequences it may run without breaking a promise."""
-    free_blocks: int
-    mean_remaining_tokens: float
-    mean_blocks: float
-    """Blocks that one sequence frees when it ends."""
-    prefill: PrefillView | None = None
-    """The same worker as one that computes prompts; None if it never does."""
-
-
-@value
-class PrefillSpeed:
-    """One worker's contribution to the fleet's prefill capacity."""
-
-    view: PrefillView
-    chunk: int
-    """Prompt tokens of a full step."""
-    step_s: float
-    """Duration of a full step."""
-    rate: float
-    """Prompt tokens per second."""
 
 
 @value
@@ -80,22 +46,13 @@ class Lane:
 
 
 @value
-class DecodeSpeed:
-    """One worker's contribution to the fleet's decode capacity."""
-
-    view: DecodeView
-    next_step_s: float
-    """Duration of a decode step once one more sequence has joined."""
-    ends_per_s: float
-
-
-@value
 class Capacity:
     """A fleet's capacity in a few numbers."""
 
     prefill_rate: float
     """Prompt tokens per second, all workers together."""
     num_computing: int
+    """Prompts that are computed at once, one in each step in flight."""
     quickest: PrefillSpeed
     """The worker that computes a lone prompt fastest."""
     num_decoding: int
@@ -157,25 +114,12 @@ class Prediction:
     """Seconds already over at the prediction; not part of ttft_s."""
 
 
-def prefill_speed(view: PrefillView) -> PrefillSpeed:
-    """Return how fast a worker computes prompts."""
-    chunk = chunk_tokens(view)
-    step_s = mixed_step_s(view, chunk)
-    return PrefillSpeed(view, chunk, step_s, chunk / step_s)
-
-
-def decode_speed(view: DecodeView) -> DecodeSpeed:
-    """Return how fast a worker decodes."""
-    step_s = max(1.0, view.mean_remaining_tokens) * decode_step_s(view, view.num_seqs)
-    return DecodeSpeed(view, decode_step_s(view, view.num_seqs + 1), view.num_seqs / step_s)
-
-
 def capacity_of(prefill: Sequence[PrefillSpeed], decode: Sequence[DecodeSpeed]) -> Capacity:
     """Sum up a fleet; each of the two must contain a worker."""
-    quickest = min(prefill, key=lambda speed: speed.step_s / speed.chunk)
+    quickest = min(prefill, key=attrgetter("token_s"))
     return Capacity(
         prefill_rate=sum(speed.rate for speed in prefill),
-        num_computing=len(prefill),
+        num_computing=sum(num_micro_batches(speed.view.num_stages) for speed in prefill),
         quickest=quickest,
         num_decoding=len(decode),
         free_seqs=free_seats([speed.view.seq_capacity - speed.view.num_seqs for speed in decode]),
@@ -207,7 +151,7 @@ def predict(
     batch_size = max(request.num_seqs, min(view.seq_capacity, view.num_seqs + share + request.num_seqs))
     tpot_s = itl_s = decode_step_s(view, batch_size)
     if view.prefill is not None:
-        full_s = mixed_step_s(view.prefill, chunk_tokens(view.prefill))
+        full_s = round_s(mixed_step_s(view.prefill, chunk_tokens(view.prefill)), view.num_stages)
         tpot_s += prefill_load * max(0.0, full_s - tpot_s)
         itl_s = _least_mixed_s(view, batch_size, itl_s, full_s)
     own_s = own_prefill_s(request, capacity.quickest)
@@ -227,54 +171,20 @@ def _least_mixed_s(view: DecodeView, batch_size: int, step_s: float, full_s: flo
     assert view.prefill is not None, "called only for workers that compute prompts"
     if view.prefill.limit_s == NO_LIMIT_S:
         return max(step_s, full_s)
-    cost, grain = view.cost, GRAIN_TOKENS
+    cost, grain, decodes = view.cost, GRAIN_TOKENS, share(batch_size, view.num_stages)
     _, c1, c3, _, c5, _ = cost.coefficients
-    over = max(0.0, batch_size + grain - cost.knee_tokens) - max(0.0, batch_size - cost.knee_tokens)
-    return max(cost.chunk_floor_s, step_s + c1 + c3 * over + c5 * grain * grain / 2)
-
-
-def chunk_tokens(view: PrefillView) -> int:
-    """Return the prompt tokens of a full step: what budget and time limit leave, at least a grain."""
-    room = max(1, view.token_budget - view.num_decodes)
-    if view.limit_s == NO_LIMIT_S:
-        return room
-    a0, c1, c3, c4, c5, _ = view.cost.coefficients
-    # A step with a chunk takes its least time in any case, and what fits into that is free.
-    left_s = max(view.limit_s / view.cost.ratio_q95, view.cost.chunk_floor_s)
-    left_s -= a0 + c1 * (view.num_decodes + 1) + c4 * view.decode_context
-    free = view.cost.knee_tokens - view.num_decodes
-    most = _largest(c5 / 2, c3, left_s + c3 * free)
-    if most < free:
-        most = min(free, _largest(c5 / 2, 0.0, left_s))
-    return max(min(GRAIN_TOKENS, room), int(min(room, most)))
-
-
-def _largest(square: float, linear: float, limit: float) -> float:
-    """Return the largest x ≥ 0 with square · x² + linear · x ≤ limit."""
-    if limit <= 0:
-        return 0.0
-    # This form of the root does not subtract nearly equal numbers.
-    slope = linear + math.sqrt(linear * linear + 4 * square * limit)
-    return 2 * limit / slope if slope else NO_LIMIT_S
-
-
-def mixed_step_s(view: PrefillView, chunk: int) -> float:
-    """Return the duration of a step with the worker's decodes and one chunk without context before it.
-
-    It is at least a microsecond, since a worker that has measured nothing yet may report steps as free.
-    """
-    cost = view.cost
-    a0, c1, c3, c4, c5, _ = cost.coefficients
-    over = max(0.0, view.num_decodes + chunk - cost.knee_tokens)
-    step_s = a0 + c1 * (view.num_decodes + 1) + c3 * over + c4 * view.decode_context + c5 * chunk * chunk / 2
-    return max(1e-6, cost.chunk_floor_s, step_s)
+    over = max(0.0, decodes + grain - cost.knee_tokens) - max(0.0, decodes - cost.knee_tokens)
+    parts_s = (c1, c3 * over, c5 * grain * grain / 2)
+    return max(
+        cost.chunk_floor_s, sum((round_s(part_s, view.num_stages) for part_s in parts_s), start=step_s)
+    )
 
 
 def prefill_wait_s(ahead: QueueAhead, capacity: Capacity) -> float:
     """Return the time until the prompts ahead are computed, including the rest of the running step."""
     quickest = capacity.quickest
     busy = ahead.tokens > 0 or quickest.view.num_decodes > 0
-    return (quickest.step_s / 2 if busy else 0.0) + ahead.tokens / capacity.prefill_rate
+    return (quickest.rest_s if busy else 0.0) + ahead.tokens / capacity.prefill_rate
 
 
 def level_s(lanes: Sequence[Lane], ahead_tokens: int) -> float:
@@ -335,24 +245,10 @@ def slot_wait_s(request: RequestCost, ahead: QueueAhead, capacity: Capacity) -> 
     return ends_needed / capacity.ends_per_s
 
 
-def decode_step_s(view: DecodeView, batch_size: int) -> float:
-    """Return the duration of a decode step of this many sequences with the worker's mean context."""
-    a0, c1, c3, c4, _, _ = view.cost.coefficients
-    mean_context = view.context_tokens / view.num_seqs if view.num_seqs else 0.0
-    over = max(0.0, batch_size - view.cost.knee_tokens)
-    return max(1e-6, a0 + (c1 + c4 * mean_context) * batch_size + c3 * over)
-
-
-def lone_step_s(cost: CostModel, context_tokens: int) -> float:
-    """Return the duration of a decode step of one sequence, by the cost model alone."""
-    a0, c1, c3, c4, _, _ = cost.coefficients
-    return a0 + c1 + c3 * max(0.0, 1 - cost.knee_tokens) + c4 * context_tokens
-
-
 def own_prefill_s(request: RequestCost, speed: PrefillSpeed) -> float:
     """Return the time of the request's own prompt: to read what is on a disk, and to compute the rest.
 
-    Computing takes the sum over its chunks, in closed form.
+    Computing takes the sum over its chunks, in closed form. They follow one another, on a pipeline too.
     """
     view, chunk = speed.view, speed.chunk
     a0, c1, c3, c4, c5, c6 = view.cost.coefficients
@@ -364,21 +260,5 @@ def own_prefill_s(request: RequestCost, speed: PrefillSpeed) -> float:
     own_s += c3 * ((steps - 1) * max(0.0, over + chunk) + max(0.0, over + last))
     own_s += c5 * (total * total - done * done) / 2
     own_s += c6 * (steps * done + chunk * steps * (steps - 1) / 2)
-    return request.read_s + max(steps * max(1e-6, view.cost.chunk_floor_s), own_s)
-
-
-def seq_capacity(view: DecodeView, max_seqs: int, tpot_s: float) -> int:
-    """Return the most sequences whose decode step stays within `tpot_s`; at least 1, or nothing would run."""
-    a0, c1, c3, c4, _, _ = view.cost.coefficients
-    slope = c1 + c4 * (view.context_tokens / view.num_seqs if view.num_seqs else 0.0)
-    knee = view.cost.knee_tokens
-    most = _largest(0.0, slope, tpot_s - a0)
-    if most > knee:
-        most = max(knee, _largest(0.0, slope + c3, tpot_s - a0 + c3 * knee))
-    limit = max(1, min(max_seqs, int(min(most, max_seqs))))
-    # The closed form may round differently from the sum that steps are judged by.
-    if limit < max_seqs and decode_step_s(view, limit + 1) <= tpot_s:
-        return limit + 1
-    if limit > 1 and decode_step_s(view, limit) > tpot_s:
-        return limit - 1
-    return limit
+    least_s = steps * max(1e-6, view.cost.chunk_floor_s)
+    return request.read_s + round_s(max(least_s, own_s), view.num_stages)

@@ -154,15 +154,6 @@ class CostModel:
         """Return the seconds that 19 of 20 such steps stay within."""
         return self.predict(shape) * self.ratio_q95
 
-    def over_stages(self, num_stages: int) -> CostModel:
-        """Return the cost of the work of a whole worker that has so many pipeline stages.
-
-        As many steps, each with an equal share of the work, take the time of one step: each is in a stage.
-        """
-        a0, *others = self.coefficients
-        shared = tuple(coefficient / num_stages for coefficient in others)
-        return replace(self, coefficients=(a0, *shared), knee_tokens=self.knee_tokens * num_stages)
-
     def scaled(self, factor: float) -> CostModel:
         """Return the cost of steps that take this many times as long."""
         coefficients = tuple(factor * coefficient for coefficient in self.coefficients)

@@ -40,9 +40,9 @@ def plan(view: StepView) -> StepPlan:
 
 def duration_s(view: StepView) -> float:
     """Return the longest this step may last; infinite if decodes run and none has a promise."""
-    if view.decodes.num_seqs == 0:
-        return ARRIVAL_S
-    return min(view.decodes.slack_s, view.decodes.gap_limit_s)
+    limit_s = min(view.decodes.slack_s, view.decodes.gap_limit_s)
+    # On a pipeline, decodes of other steps may wait for one that has none.
+    return min(limit_s, ARRIVAL_S) if view.decodes.num_seqs == 0 else limit_s
 
 
 SLACK = Policy(

@@ -31,6 +31,7 @@ from scheduling.scaling.steady import (
     tightest_pace_s,
     work_s,
 )
+from scheduling.stages import step_limit_s
 from scheduling.value import value
 
 MOST_WORKERS = 4096
@@ -155,7 +156,8 @@ def _mixed(mean: Slot, worker: WorkerModel, goal: Goal) -> Judge:
     pace_s = tightest_pace_s(mean, 1 - goal.goodput)
     work = work_s(mean.prompt_tokens, mean.prompt_squares, prompt_speed(worker)) / SLOT_S
     filled, _ = _sequences(mean, worker, goal)
-    limited = replace(worker, prompt_limit_s=min(worker.prompt_limit_s, pace_s))
+    longest_s = step_limit_s(pace_s, worker.num_stages)
+    limited = replace(worker, prompt_limit_s=min(worker.prompt_limit_s, longest_s))
 
     def holds(num: int) -> bool:
         share = 1 - work / num
@@ -174,9 +176,10 @@ def _mixed(mean: Slot, worker: WorkerModel, goal: Goal) -> Judge:
 def typical(workers: Sequence[WorkerModel]) -> WorkerModel | None:
     """Return the worker in the middle by the cost of a full step; None if none has measured its steps."""
     known = [worker for worker in workers if any(worker.cost.coefficients)]
-    ordered = sorted(known, key=lambda worker: _full_step_s(worker) / worker.token_budget)
+    ordered = sorted(known, key=_token_s)
     return ordered[len(ordered) // 2] if ordered else None
 
 
-def _full_step_s(worker: WorkerModel) -> float:
-    return worker.cost.predict(StepShape.of(0, 0, [(0, worker.token_budget)]))
+def _token_s(worker: WorkerModel) -> float:
+    full_step_s = worker.cost.predict(StepShape.of(0, 0, [(0, worker.token_budget)]))
+    return full_step_s / (worker.token_budget * worker.num_stages)

@@ -1,6 +1,7 @@
 """The share of requests that a number of workers keeps its promises to, under a steady load.
 
-Prompts wait in a queue with many servers (Sakasegawa's delay, with an exponential tail). Sequences are a
+Prompts wait in a queue with many servers (Sakasegawa's delay, with an exponential tail), one for each step
+that a worker has in flight. Sequences are a
 Poisson population; one more finds a seat as often as the population leaves one.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scheduling.admission.prediction import (
+from scheduling.admission.speeds import (
     DecodeView,
     PrefillSpeed,
     PrefillView,
@@ -19,6 +20,7 @@ from scheduling.admission.prediction import (
 )
 from scheduling.cost.cost_model import CostModel
 from scheduling.scaling.demand import SLOT_S, Slot, edge_s
+from scheduling.stages import num_micro_batches, share
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 
@@ -37,6 +39,8 @@ class WorkerModel:
     max_num_seqs: int
     prompt_limit_s: float = NO_LIMIT_S
     """The longest step that its policy builds of prompts alone."""
+    num_stages: int = 1
+    """Its pipeline stages."""
 
 
 @value
@@ -50,9 +54,14 @@ class Sequences:
 
 def prompt_speed(worker: WorkerModel, decodes: float = 0.0, context: float = 0.0) -> PrefillSpeed:
     """Return how fast a worker computes prompts beside some decodes."""
-    seqs = min(round(decodes), worker.token_budget - 1)
+    seqs = min(share(round(decodes), worker.num_stages), worker.token_budget - 1)
     view = PrefillView(
-        worker.cost, worker.token_budget, seqs, round(seqs * context), limit_s=worker.prompt_limit_s
+        worker.cost,
+        worker.token_budget,
+        seqs,
+        round(seqs * context),
+        limit_s=worker.prompt_limit_s,
+        num_stages=worker.num_stages,
     )
     return prefill_speed(view)
 
@@ -61,8 +70,8 @@ def work_s(tokens: float, squares: float, speed: PrefillSpeed) -> float:
     """Return a worker's seconds for prompts of so many tokens, whose squares sum up to `squares`."""
     _, _, _, _, c5, c6 = speed.view.cost.coefficients
     # The rate includes each chunk's attention to itself; longer prompts attend to their earlier chunks too.
-    before = max(0.0, squares - tokens * speed.chunk) / 2
-    return tokens / speed.rate + c5 * before + c6 * before / speed.chunk
+    before, num_stages = max(0.0, squares - tokens * speed.chunk) / 2, speed.view.num_stages
+    return tokens / speed.rate + c5 * before / num_stages + c6 * before / speed.chunk / num_stages
 
 
 def first_tokens(mean: Slot, speed: PrefillSpeed) -> Callable[[int], float]:
@@ -76,7 +85,8 @@ def first_tokens(mean: Slot, speed: PrefillSpeed) -> Callable[[int], float]:
     work = work_s(mean.promised_tokens, mean.promised_squares, speed)
     everything = work_s(mean.prompt_tokens, mean.prompt_squares, speed) / SLOT_S
     slacks = [(edge_s(place) / late, num) for place, num in enumerate(mean.slacks) if num]
-    scale_s = work / promised * (1 + _variation(mean)) / 2 if promised else 0.0
+    num_servers = num_micro_batches(speed.view.num_stages)
+    scale_s = num_servers * work / promised * (1 + _variation(mean)) / 2 if promised else 0.0
 
     def kept(num_workers: int) -> float:
         if everything > FULLEST * num_workers:
@@ -84,7 +94,8 @@ def first_tokens(mean: Slot, speed: PrefillSpeed) -> Callable[[int], float]:
         if not promised:
             return 1.0
         utilisation = work / SLOT_S / num_workers
-        late_ones = (num * _waits_longer(wait_s, num_workers, utilisation, scale_s) for wait_s, num in slacks)
+        servers = num_servers * num_workers
+        late_ones = (num * _waits_longer(wait_s, servers, utilisation, scale_s) for wait_s, num in slacks)
         return 1 - sum(late_ones) / promised
 
     return kept
@@ -96,14 +107,14 @@ def _variation(slot: Slot) -> float:
     return max(0.0, slot.promised_squares / slot.promised / (mean * mean) - 1) if mean else 0.0
 
 
-def _waits_longer(wait_s: float, num_workers: int, utilisation: float, scale_s: float) -> float:
+def _waits_longer(wait_s: float, num_servers: int, utilisation: float, scale_s: float) -> float:
     """Return how probably a request waits for longer, in a queue with this many servers."""
     if wait_s < 0 or utilisation >= 1:
         return 1.0
     if utilisation <= 0:
         return 0.0
-    delayed = utilisation ** (math.sqrt(2 * (num_workers + 1)) - 1)
-    return delayed * math.exp(-num_workers * (1 - utilisation) * wait_s / scale_s) if scale_s else 0.0
+    delayed = utilisation ** (math.sqrt(2 * (num_servers + 1)) - 1)
+    return delayed * math.exp(-num_servers * (1 - utilisation) * wait_s / scale_s) if scale_s else 0.0
 
 
 def mean_sequence(whole: Slot, worker: WorkerModel, pace_s: float, share: float = 1.0) -> Sequences:
@@ -123,7 +134,7 @@ def mean_sequence(whole: Slot, worker: WorkerModel, pace_s: float, share: float 
 
 
 def step_s(worker: WorkerModel, sequences: Sequences, batch: float) -> float:
-    """Return the duration of a decode step of such sequences."""
+    """Return the time between decode steps of such sequences."""
     return decode_step_s(_decoding(worker, sequences.context_tokens), round(batch))
 
 
@@ -168,4 +179,13 @@ def _finds_seat(seats: float, mean: float) -> float:
 
 def _decoding(worker: WorkerModel, context: float) -> DecodeView:
     """Return a worker with one sequence of this context: only the mean counts."""
-    return DecodeView(worker.cost, 1, round(context), worker.max_num_seqs, worker.num_blocks, 1.0, 1.0)
+    return DecodeView(
+        worker.cost,
+        1,
+        round(context),
+        worker.max_num_seqs,
+        worker.num_blocks,
+        mean_remaining_tokens=1.0,
+        mean_blocks=1.0,
+        num_stages=worker.num_stages,
+    )

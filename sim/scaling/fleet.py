@@ -14,7 +14,7 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scheduling.admission.prediction import PrefillSpeed
+from scheduling.admission.speeds import PrefillSpeed
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
 from sim.scaling.day import Asked
 

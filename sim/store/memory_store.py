@@ -158,7 +158,7 @@ class MemoryStore:
         bound = self._credits[worker.key].purge(now)
         granted = []
         left = worker.max_grants
-        while left > 0 and bound.total < worker.limit_tokens and (head := self._head_for(worker)) is not None:
+        while left > 0 and _takes_more(worker, bound) and (head := self._head_for(worker)) is not None:
             entry = self._entries[head[1]]
             decode_key = self._find_room(_with(decoders, entry.adapter), head[1], entry.blocks, now)
             if decode_key is None:
@@ -308,6 +308,10 @@ class MemoryStore:
         ears.remove(hear)
         if not ears:
             del self._ears[router_id]
+
+
+def _takes_more(worker: PrefillRoom, bound: Ledger) -> bool:
+    return bound.total < worker.limit_tokens or len(bound) < worker.min_prompts
 
 
 def _has(adapters: Sequence[str], adapter: str) -> bool:

@@ -17,21 +17,13 @@ from numpy.typing import NDArray
 
 from engine.core.sequence import Phase
 from engine.core.step import Step
+from scheduling.stages import num_micro_batches
 from sim.bubbles import PipelineTimes
 from sim.workers.counted_pool import CountedSwap
 from sim.workers.outcomes import Outcomes
 from sim.workers.step_record import StepRecord
 from sim.workers.step_times import StepEnds
 from sim.workers.stepping import LEAST_WAIT_S
-
-
-def num_micro_batches(num_stages: int) -> int:
-    """Return how many steps are in flight at most.
-
-    One more than the stages of a pipeline: where steps are not equally long, one of them waits for its stage
-    instead of a stage for it.
-    """
-    return 1 if num_stages == 1 else num_stages + 1
 
 
 class Stages:

@@ -27,6 +27,7 @@ from router.core.events import StepReported
 from scheduling.columns import TokenColumns
 from scheduling.memory.preemption import SwapSpeed
 from scheduling.request import SequenceSpec
+from scheduling.stages import num_micro_batches
 from sim.clock import Clock
 from sim.requests import Requests
 from sim.result import WorkerResult
@@ -34,7 +35,7 @@ from sim.spec import SimSpec
 from sim.workers.counted_pool import CountedPool, CountedSwap
 from sim.workers.handoff import Handoffs
 from sim.workers.outcomes import Outcomes
-from sim.workers.pipeline import PipelinedSteps, num_micro_batches
+from sim.workers.pipeline import PipelinedSteps
 from sim.workers.reporter import Reporter
 from sim.workers.sequence import CountedChoice, SharedNames, SimSequence
 from sim.workers.step_record import StepRecord

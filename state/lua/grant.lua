@@ -1,14 +1,15 @@
 -- grant.lua: grant a worker's free capacity to the head of the queue, while there is capacity. Milliseconds.
 -- KEYS[1..6] as line.lua, KEYS[7] the worker's credits, KEYS[8..] leases of the decode workers (ledgers)
 -- ARGV    worker_key, limit_tokens, most grants, calling router, channel prefix of routers, the worker's adapters
---         (separated by spaces), how many entries to look at, then worker_key, num_blocks, max_seqs and adapters of
+--         (separated by spaces), how many entries to look at, prompts up to which more are granted whatever their
+--         tokens, then worker_key, num_blocks, max_seqs and adapters of
 --         each decode worker.
 -- Returns request key, decode worker_key, ... of the caller's grants; other routers get theirs over their channels.
 -- A grant holds its blocks and its seat on that decode worker, so that no other grant takes them.
 -- A head that fits nowhere waits, and no request behind it passes it. One whose adapter the worker does not have is
 -- passed: it waits for another worker.
 -- Nothing is granted while peers have yet to enter what they hold (see enter.lua).
-local CREDITS, FIRST_ROOM, ADAPTERS, LOOKS = KEYS[7], 8, ARGV[6], tonumber(ARGV[7])
+local CREDITS, FIRST_ROOM, ADAPTERS, LOOKS, MIN_PROMPTS = KEYS[7], 8, ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 return_expired()
 called(ARGV[4])
 if tonumber(redis.call('HGET', EPOCH, 'quiet_until') or 0) > now then return {} end
@@ -35,7 +36,7 @@ end
 -- Return ledger and key of the first decode worker with room, or nil. Reads only as many ledgers as needed.
 local function find_room(key, entry)
   for i = FIRST_ROOM, #KEYS do
-    local room = 8 + (i - FIRST_ROOM) * 4
+    local room = 9 + (i - FIRST_ROOM) * 4
     if has(ARGV[room + 3], entry.adapter)
       and has_room(KEYS[i], key, entry.blocks, ARGV[room + 1], ARGV[room + 2]) then
       return KEYS[i], ARGV[room]
@@ -53,8 +54,8 @@ local function notify(router, decoder, key)
 end
 
 local granted, left = {}, tonumber(ARGV[3])
-local bound = held(CREDITS)
-while left > 0 and bound < tonumber(ARGV[2]) do
+local bound, prompts = held(CREDITS)
+while left > 0 and (bound < tonumber(ARGV[2]) or prompts < MIN_PROMPTS) do
   local head, entry = find_head()
   if not head then break end
   local leases, decoder = find_room(head, entry)
@@ -67,7 +68,7 @@ while left > 0 and bound < tonumber(ARGV[2]) do
     redis.call('ZADD', GRANTS, now + GRANT_TTL_MS, head)
     hold(CREDITS, head, entry.tokens, now + GRANT_TTL_MS)
     hold_at_least(leases, head, entry.blocks, now + GRANT_TTL_MS)
-    bound = read_head(CREDITS) -- what the request held for an earlier attempt counts once
+    bound, prompts = held(CREDITS) -- what the request held for an earlier attempt counts once
     if entry.router == ARGV[4] then
       granted[#granted + 1] = head
       granted[#granted + 1] = decoder

@@ -10,7 +10,7 @@ from router.core.actions import AskGrants, Settle
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.events import Enqueued, Granted
 from scheduling.request import FinishReason, SequenceSpec
-from state.records import DecodeRoom, QueueEntry, Settled, Settlement
+from state.records import DecodeRoom, PrefillRoom, QueueEntry, Settled, Settlement
 
 
 @dataclass
@@ -80,7 +80,7 @@ class ModelStore:
     def grant(self, ask: AskGrants) -> list[Granted]:
         grants: list[Granted] = []
         worker_key = ask.worker.key
-        while len(grants) < ask.worker.max_grants and self.bound_to(worker_key) < ask.worker.limit_tokens:
+        while len(grants) < ask.worker.max_grants and self._takes_more(ask.worker):
             decode_key = self._find_room(self.queue[0], ask.decoders) if self.queue else None
             if decode_key is None:
                 break
@@ -95,6 +95,10 @@ class ModelStore:
                 self.unsettled.add((key, decode_key))
             grants.append(Granted(key, worker_key, decode_key))
         return grants
+
+    def _takes_more(self, worker: PrefillRoom) -> bool:
+        num_prompts = sum(key == worker.key for _, key in self.credits)
+        return self.bound_to(worker.key) < worker.limit_tokens or num_prompts < worker.min_prompts
 
     def _find_room(self, entry: QueueEntry, rooms: Sequence[DecodeRoom]) -> str | None:
         for room in rooms:

@@ -158,6 +158,7 @@ class SideBySide(RuleBasedStateMachine):
         key=PREFILLERS,
         limit=st.integers(0, 20),
         most=st.integers(0, 3),
+        prompts=st.integers(0, 2),
         adapters=LOADED,
         decoders=SEVERAL_DECODERS,
     )
@@ -167,10 +168,11 @@ class SideBySide(RuleBasedStateMachine):
         key: str,
         limit: int,
         most: int,
+        prompts: int,
         adapters: tuple[str, ...],
         decoders: list[DecodeRoom],
     ) -> None:
-        room = PrefillRoom(key, limit, most, adapters)
+        room = PrefillRoom(key, limit, most, adapters, prompts)
         self.demand_same(lambda store: store.grant(caller, room, decoders))
 
     @rule(key=REQUESTS, prefill=PREFILLERS, decoders=SEVERAL_DECODERS, ttl=TTL_S)

@@ -196,7 +196,7 @@ class WorkResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., number: _Optional[int] = ..., taken: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "role", "model_name", "fingerprint", "block_size", "num_blocks", "max_num_seqs", "token_budget", "cost_model", "load", "stream", "probe_key", "dtype", "native_ops", "adapters")
+    __slots__ = ("worker_id", "incarnation", "role", "model_name", "fingerprint", "block_size", "num_blocks", "max_num_seqs", "token_budget", "cost_model", "load", "stream", "probe_key", "dtype", "native_ops", "adapters", "num_stages")
     class AdaptersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,7 @@ class Welcome(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     NATIVE_OPS_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STAGES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: str
     role: WorkerRole
@@ -236,7 +237,8 @@ class Welcome(_message.Message):
     dtype: str
     native_ops: bool
     adapters: _containers.ScalarMap[str, str]
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., stream: _Optional[int] = ..., probe_key: _Optional[bytes] = ..., dtype: _Optional[str] = ..., native_ops: bool = ..., adapters: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    num_stages: int
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., stream: _Optional[int] = ..., probe_key: _Optional[bytes] = ..., dtype: _Optional[str] = ..., native_ops: bool = ..., adapters: _Optional[_Mapping[str, str]] = ..., num_stages: _Optional[int] = ...) -> None: ...
 
 class CostModel(_message.Message):
     __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95", "is_trusted", "chunk_floor_s")

@@ -185,7 +185,7 @@ def _least_held(state: RouterState, hits: PrefixHits, workers: Sequence[Worker])
         return HeldPrefix(least * size)
     quickest = state.capacity.capacity(None, state.now).quickest
     held = (hits.held_by(worker.key, size, worker.cost) for worker in workers)
-    return least_held(held, quickest.step_s / quickest.chunk)
+    return least_held(held, quickest.token_s)
 
 
 # Judgements
@@ -270,12 +270,14 @@ def _harm_s(state: RouterState, request: Judged, stretch: float) -> float:
     backlog = state.waiting.backlog
     # Other routers' waiting tokens are known by the work ahead alone: scale ours up to it.
     ours = backlog.tokens_before(slo.slo_class, request.due_at) - (own_tokens if waits else 0)
+    capacity = state.capacity.capacity(slo.pace_ms, state.now)
     pace = Pace(
         now=state.now,
         start_tokens=state.fleet.bound_tokens,
-        rate=state.capacity.prefill_rate(slo.pace_ms, state.now),
+        rate=capacity.prefill_rate,
         stretch=stretch,
         scale=max(1.0, request.ahead.tokens / ours) if ours > 0 else 1.0,
+        lone_token_s=capacity.quickest.lone_token_s,
     )
     return backlog.harm_s(slo.slo_class, request.due_at, own_tokens, pace, waits=waits)
 

@@ -50,6 +50,8 @@ class Worker:
     """Prompt tokens dispatched since its last report."""
     coming_tokens: int = 0
     """Prompt tokens granted to it while the lease is not settled."""
+    bound_prompts: int = 0
+    """Prompts of this router that are granted or bound to it, and not computed yet."""
     asking: bool = False
     """A grant call for it is under way."""
     prefill_share: float = 0.0
@@ -241,7 +243,23 @@ class Fleet:
         if worker is None:
             return
         worker.coming_tokens += tokens
+        worker.bound_prompts += 1 if tokens > 0 else -1
         self._bind(worker, tokens)
+
+    def bind_prompt(self, worker_key: str) -> None:
+        """Count a prompt that holds a credit of a worker."""
+        self._count_prompt(worker_key, 1)
+
+    def unbind_prompt(self, worker_key: str) -> None:
+        """Stop counting a prompt that no longer holds a credit of a worker."""
+        self._count_prompt(worker_key, -1)
+
+    def _count_prompt(self, worker_key: str, change: int) -> None:
+        worker = self.workers.get(worker_key)
+        if worker is not None:
+            worker.bound_prompts += change
+            if not worker.draining and worker in self.computing:
+                self.dirty[worker.key] = None
 
     def _bind(self, worker: Worker, tokens: int) -> None:
         if tokens and not worker.draining and worker in self.computing:

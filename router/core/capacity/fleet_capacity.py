@@ -12,16 +12,13 @@ from dataclasses import dataclass, field, replace
 from router.core.capacity.fleet import Fleet, Worker
 from router.core.capacity.worker_facts import DECODE
 from scheduling.admission.learnt import LearntRatios
-from scheduling.admission.prediction import (
-    Capacity,
+from scheduling.admission.prediction import Capacity, Lane, capacity_of, free_seats
+from scheduling.admission.speeds import (
     DecodeSpeed,
     DecodeView,
-    Lane,
     PrefillSpeed,
     PrefillView,
-    capacity_of,
     decode_speed,
-    free_seats,
     mixed_step_s,
     prefill_speed,
     seq_capacity,
@@ -29,6 +26,7 @@ from scheduling.admission.prediction import (
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import ARRIVAL_S
+from scheduling.stages import num_micro_batches, share, step_limit_s
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 
@@ -50,14 +48,20 @@ class PromptQueue:
 
     speed: PrefillSpeed
     half_decode_s: float
-    """Expected rest of a running step that computes no prompt; 0 where nothing runs."""
+    """Expected time until a step can begin, while no prompt is computed; 0 where nothing runs."""
     limit: int
-    """Tokens from which on nothing more is bound to the worker."""
+    """Tokens from which on nothing more is bound to the worker, unless it has too few prompts."""
+    min_prompts: int
+    """Prompts of this router up to which more are bound, however long they are; 0 without a pipeline."""
 
     def wait_s(self, bound_tokens: int) -> float:
         """Return the time until so many bound tokens are computed."""
         speed = self.speed
-        return bound_tokens / speed.rate + speed.step_s / 2 if bound_tokens else self.half_decode_s
+        return bound_tokens / speed.rate + speed.rest_s if bound_tokens else self.half_decode_s
+
+    def has_room(self, worker: Worker) -> bool:
+        """Return True if more prompts may be bound to the worker."""
+        return worker.bound_tokens < self.limit or worker.bound_prompts < self.min_prompts
 
 
 @dataclass(slots=True)
@@ -180,7 +184,7 @@ class FleetCapacity:
         """Return how a decode worker computes prompts once a request with this pace has joined."""
         if view is None or pace_ms is None or not cuts_steps(self._policy, view.cost):
             return view
-        return replace(view, limit_s=min(view.limit_s, pace_ms / 1000))
+        return replace(view, limit_s=min(view.limit_s, step_limit_s(pace_ms / 1000, view.num_stages)))
 
     def _decode_of(self, worker: Worker) -> DecodeView:
         found = self._decode.get(worker.key)
@@ -249,9 +253,9 @@ class FleetCapacity:
             self._look_at_prompts(self._fleet.workers[key])
 
     def _look_at_prompts(self, worker: Worker) -> None:
-        queue, bound = self._queues[worker.key], worker.bound_tokens
-        self._lanes[worker.key] = Lane(worker.key, queue.wait_s(bound), queue.speed)
-        if bound < queue.limit:
+        queue = self._queues[worker.key]
+        self._lanes[worker.key] = Lane(worker.key, queue.wait_s(worker.bound_tokens), queue.speed)
+        if queue.has_room(worker):
             self._roomy.add(worker.key)
         else:
             self._roomy.discard(worker.key)
@@ -287,18 +291,25 @@ def cuts_steps(policy: Policy, cost: CostModel) -> bool:
 
 
 def _prefill_view(worker: Worker, *, is_short: bool) -> PrefillView:
-    cost, budget = worker.cost, worker.facts.token_budget
-    decodes = min(worker.num_seqs, budget - 1) if worker.facts.role == DECODE else 0
+    cost, budget, num_stages = worker.cost, worker.facts.token_budget, worker.facts.num_stages
+    decodes = min(share(worker.num_seqs, num_stages), budget - 1) if worker.facts.role == DECODE else 0
     if decodes == 0:
-        return PrefillView(cost, budget, limit_s=ARRIVAL_S if is_short else NO_LIMIT_S)
-    limit_s = worker.tightest_pace_s() if is_short else NO_LIMIT_S
-    return PrefillView(cost, budget, decodes, worker.load.context_tokens, limit_s)
+        limit_s = ARRIVAL_S if is_short else NO_LIMIT_S
+        return PrefillView(cost, budget, limit_s=limit_s, num_stages=num_stages)
+    limit_s = step_limit_s(worker.tightest_pace_s(), num_stages) if is_short else NO_LIMIT_S
+    context = share(worker.load.context_tokens, num_stages)
+    return PrefillView(cost, budget, decodes, context, limit_s, num_stages)
 
 
 def _prompt_queue(speed: PrefillSpeed) -> PromptQueue:
-    view, limit = speed.view, max(LEAST_BOUND, STEPS_BOUND * speed.chunk)
-    half_decode_s = mixed_step_s(view, 0) / 2 if view.num_decodes else 0.0
-    return PromptQueue(speed, half_decode_s, limit)
+    view = speed.view
+    num_steps = num_micro_batches(view.num_stages)
+    return PromptQueue(
+        speed=speed,
+        half_decode_s=mixed_step_s(view, 0) / (2 * view.num_stages) if view.num_decodes else 0.0,
+        limit=max(LEAST_BOUND, STEPS_BOUND * num_steps * speed.chunk),
+        min_prompts=num_steps if num_steps > 1 else 0,
+    )
 
 
 def _decode_view(worker: Worker, prefill: PrefillView | None) -> DecodeView:
@@ -314,4 +325,5 @@ def _decode_view(worker: Worker, prefill: PrefillView | None) -> DecodeView:
         mean_remaining_tokens=max(1.0, mean_remaining),
         mean_blocks=worker.leased_blocks / worker.decode_groups if worker.decode_groups else 0.0,
         prefill=prefill,
+        num_stages=worker.facts.num_stages,
     )

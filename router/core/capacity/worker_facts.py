@@ -27,6 +27,8 @@ class WorkerFacts:
     token_budget: int
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The digests of its LoRA adapters, by name."""
+    num_stages: int = 1
+    """Its pipeline stages."""
 
     @property
     def key(self) -> str:

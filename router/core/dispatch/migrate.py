@@ -25,7 +25,8 @@ from router.core.queue.grants import has_room
 from router.core.session.recover import start_elsewhere
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
-from scheduling.admission.prediction import QueueAhead, RequestCost, decode_step_s, own_prefill_s, slot_wait_s
+from scheduling.admission.prediction import QueueAhead, RequestCost, own_prefill_s, slot_wait_s
+from scheduling.admission.speeds import decode_step_s
 
 LEAST_BETWEEN_S = 1.0
 LEAST_UNTIL_NEXT_S = 0.25

@@ -22,7 +22,8 @@ from router.core.events import Granted, SettleAnswered
 from router.core.queue.queue import dispatch, enqueue, give_back, set_phase, strand
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
-from scheduling.admission.prediction import RequestCost, decode_step_s, own_prefill_s
+from scheduling.admission.prediction import RequestCost, own_prefill_s
+from scheduling.admission.speeds import decode_step_s
 from scheduling.placement import (
     DecodeCandidate,
     PathCandidate,
@@ -31,6 +32,7 @@ from scheduling.placement import (
     choose_decode_worker,
 )
 from scheduling.roles import START_WEIGHT
+from scheduling.stages import num_micro_batches
 from state.records import DecodeRoom, PrefillRoom, Settled
 
 UNLIMITED = 10**12
@@ -75,8 +77,9 @@ def offer_capacity(state: RouterState) -> None:
             rooms = (_room(state, worker, pace_ms),)
         else:
             rooms = shared = shared or tuple(_room(state, each, pace_ms) for each in state.fleet.decoding)
-        limit = state.capacity.prompt_queue(worker, state.now).limit
-        state.actions.append(AskGrants(PrefillRoom(worker.key, limit, most, worker.adapters), rooms))
+        queue = state.capacity.prompt_queue(worker, state.now)
+        room = PrefillRoom(worker.key, queue.limit, most, worker.adapters, queue.min_prompts)
+        state.actions.append(AskGrants(room, rooms))
 
 
 def _bind(state: RouterState) -> None:
@@ -138,8 +141,10 @@ def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> Pa
     own_s = _own_s(state, group, worker)
     ttft_s = state.learnt.late_ttft_s(wait_s, own_s, now)
     meets = slo.ttft_ms is None or (now - session.timeline.received_at + ttft_s) * 1000 <= slo.ttft_ms
+    # A prompt is in one of the steps that a worker has in flight.
+    num_steps = num_micro_batches(worker.facts.num_stages)
     if worker.facts.role != DECODE:
-        return PathCandidate(worker.key, ttft_s, own_s + HANDOFF_S, meets)
+        return PathCandidate(worker.key, ttft_s, own_s / num_steps + HANDOFF_S, meets)
     view = state.capacity.decode_view(worker, now)
     limit = state.capacity.seat_limit(worker, slo.pace_ms, now)
     num_seqs = worker.num_seqs + group.num_seqs
@@ -151,7 +156,7 @@ def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> Pa
     return PathCandidate(
         worker_key=worker.key,
         ttft_s=ttft_s,
-        worker_s=worker_s,
+        worker_s=worker_s / num_steps,
         meets=meets,
         crowds=num_seqs > CROWDED * limit or worker.free_blocks < group.blocks,
         within_share=worker.prefill_share <= state.fleet.roles.weights.get(worker.key, START_WEIGHT),
@@ -285,6 +290,7 @@ def on_settled(state: RouterState, answer: SettleAnswered) -> None:
         return
     if is_leased:
         group.credit_on, group.lease_on = answer.prefill_key, answer.decode_key
+        state.fleet.bind_prompt(answer.prefill_key)
         group.decode_key = answer.decode_key
         dispatch(state, group)
         state.offer_due = True

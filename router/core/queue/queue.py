@@ -212,6 +212,7 @@ def release_credit(state: RouterState, group: Group) -> None:
     """Return the group's prompt credit, once: the prompt is computed, or the attempt is over."""
     if group.credit_on is not None:
         state.actions.append(ReleaseCredit(group.key, group.credit_on))
+        state.fleet.unbind_prompt(group.credit_on)
         group.credit_on = None
         state.offer_due = True
 

@@ -11,19 +11,21 @@ from hypothesis import strategies as st
 
 from scheduling.admission.prediction import (
     Capacity,
-    DecodeView,
     Prediction,
-    PrefillView,
     QueueAhead,
     RequestCost,
     capacity_of,
+    free_seats,
+    own_prefill_s,
+    predict,
+)
+from scheduling.admission.speeds import (
+    DecodeView,
+    PrefillView,
     chunk_tokens,
     decode_speed,
     decode_step_s,
-    free_seats,
     mixed_step_s,
-    own_prefill_s,
-    predict,
     prefill_speed,
     seq_capacity,
 )

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s, prefill_speed
+from scheduling.admission.prediction import RequestCost, own_prefill_s
 from scheduling.admission.prefixes import DiskHit, HeldPrefix, PeerHit, PrefixHits, least_held
+from scheduling.admission.speeds import PrefillView, prefill_speed
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.disk_reads import read_limit_s
 from scheduling.memory.preemption import recompute_s

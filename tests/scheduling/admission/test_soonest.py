@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.prediction import (
-    Lane,
-    PrefillSpeed,
-    PrefillView,
-    RequestCost,
-    level_s,
-    soonest,
-)
+from scheduling.admission.prediction import Lane, RequestCost, level_s, soonest
+from scheduling.admission.speeds import PrefillSpeed, PrefillView
 from scheduling.cost.cost_model import CostModel
 
 waits, rates, owns = st.floats(0, 10), st.floats(100, 50_000), st.floats(0.001, 10)

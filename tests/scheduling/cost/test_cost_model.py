@@ -95,11 +95,3 @@ def test_nonsense_leaves_the_band_alone(ratio: float) -> None:
 def test_any_seen_ratios_make_a_valid_band(model: CostModel, seen: list[float]) -> None:
     band = model.with_ratios(seen)
     assert min(seen) <= band.ratio_q10 <= band.ratio_q50 <= band.ratio_q95 <= max(seen)
-
-
-@given(model=models, num_stages=st.integers(1, 8))
-def test_equal_shares_over_stages_take_the_time_of_one(model: CostModel, num_stages: int) -> None:
-    share = StepShape.of(30, 9000, [(500, 400)])
-    tokens, seqs, decode_context, attention, context = (num_stages * size for size in share.sizes)
-    whole = StepShape(int(tokens), int(seqs), int(decode_context), attention, int(context))
-    assert model.over_stages(num_stages).predict(whole) == pytest.approx(model.predict(share))

@@ -230,3 +230,10 @@ def test_a_later_prompt_pays_for_its_own_context() -> None:
     fresh = view_of([100, 5000], decodes, budget=8192)
     deep = replace(fresh, waiting=[fresh.waiting[0], replace(fresh.waiting[1], num_computed_tokens=100_000)])
     assert slack.plan(deep).chunks[1].num_tokens < slack.plan(fresh).chunks[1].num_tokens
+
+
+def test_a_step_of_prompts_alone_delays_no_decodes_of_others() -> None:
+    """On a pipeline, a step may have no decodes while those of other steps wait behind it."""
+    waiting = DecodeLoad(num_seqs=0, slack_s=0.02, gap_limit_s=0.02)
+    assert slack.duration_s(view_of([4000], waiting)) == 0.02
+    assert slack.duration_s(view_of([4000])) == slack.ARRIVAL_S

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
+from scheduling.stages import num_micro_batches
+from services.profiles import load_profile
 from sim import FleetShape, SimResult, SimSpec, run
 from sim.bubbles import PipelineTimes
 from sim.result import End
-from sim.workers.pipeline import Stages, num_micro_batches
+from sim.workers.pipeline import Stages
+from sim.workload import Promises, draw
 from tests.sim.conftest import make_profile, make_trace
 
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
@@ -88,6 +91,18 @@ def test_a_sequence_is_in_one_micro_batch_and_each_has_its_share(
     monkeypatch.setattr(WorkerCore, "mark_written", mark_written)
     run(pipelined(policy, num_stages))
     assert num_stages <= most <= num_micro_batches(num_stages)
+
+
+def test_promises_fill_the_stages_and_are_kept() -> None:
+    """More comes than four stages can carry, and the router admits as much as keeps them busy."""
+    profile = load_profile("h200-llama-3.1-8b")
+    trace = draw("mixed", "poisson", 30.0, 10.0, 4, Promises(ttft_ms=1500, tpot_ms=25))
+    spec = SimSpec(profile, FleetShape(0, 1), trace, policy="slack", num_stages=4, seed=4)
+    result = run(spec)
+    promised = [request for request in result.requests if request.promised_ttft_s is not None]
+    assert sum(request.good for request in promised) >= 0.98 * len(promised)
+    assert len(promised) >= 0.9 * len(trace)
+    assert times_of(result).bubble_share(1.0, 10.0) < 0.05
 
 
 def test_a_lone_request_takes_as_long_as_without_stages() -> None:

@@ -8,7 +8,7 @@ from baton.worker.v1 import worker_pb2 as pb
 from engine.core.commands import Decode, Prefill
 from engine.core.report import Failure, Load, Prefilled, StepReport
 from router.core.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
-from router.links.convert_worker import command_to_pb, report_from_pb, spec_to_pb
+from router.links.convert_worker import command_to_pb, joined_from_pb, report_from_pb, spec_to_pb
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FailureReason, Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules
 from worker.errors import MalformedCommandError
@@ -146,3 +146,10 @@ def test_a_command_that_makes_no_sense_is_refused(
     with pytest.raises(MalformedCommandError, match=sentence) as refused:
         command_from_pb(message)
     assert refused.value.handle == handle
+
+
+@pytest.mark.parametrize(("announced", "num_stages"), [(0, 1), (4, 4)])
+def test_a_worker_that_names_no_stages_has_one(announced: int, num_stages: int) -> None:
+    cost = pb.CostModel(coefficients=[0.0] * 6, ratio_q10=1, ratio_q50=1, ratio_q95=1)
+    welcome = pb.Welcome(role=pb.WORKER_ROLE_DECODE, cost_model=cost, num_stages=announced)
+    assert joined_from_pb(welcome, "w1:1").facts.num_stages == num_stages

@@ -16,16 +16,8 @@ from router.core.core import RouterCore
 from router.core.events import StepReported
 from router.errors import Reason, Refused, ValidationError
 from scheduling.admission.admission import SloFloor, below_floor, slo_floor
-from scheduling.admission.prediction import (
-    DecodeView,
-    PrefillView,
-    QueueAhead,
-    RequestCost,
-    capacity_of,
-    decode_speed,
-    predict,
-    prefill_speed,
-)
+from scheduling.admission.prediction import QueueAhead, RequestCost, capacity_of, predict
+from scheduling.admission.speeds import DecodeView, PrefillView, decode_speed, prefill_speed
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, quickest
 from scheduling.request import Slo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from router.core.events import (
     WorkerJoined,
     WorkerLost,
 )
+from router.core.session.session import Group, Phase
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
@@ -34,8 +36,8 @@ COST = CostModel((0.005, 0.001, 0.00005, 2e-5, 1e-8, 1e-8), 8.0)
 """Costs with which a few sequences fill what the strictest pace allows."""
 COSTS = (COST, COST, replace(COST, is_trusted=False), replace(COST, ratio_q95=1.5))
 WORKERS = [
-    WorkerFacts(name, "1", role, f"{name}:1", "fp", 4, 400, 8, 128)
-    for name, role in (("p1", "prefill"), ("d1", "decode"), ("d2", "decode"))
+    WorkerFacts(name, "1", role, f"{name}:1", "fp", 4, 400, 8, 128, num_stages=num_stages)
+    for name, role, num_stages in (("p1", "prefill", 2), ("d1", "decode", 1), ("d2", "decode", 3))
 ]
 PACES = (None, 12)
 TURNS = ["arrive", "arrive", "arrive", *["report"] * 10, "cancel", "drain", "lose", "join"]
@@ -122,12 +124,20 @@ def check_queues(core: RouterCore) -> None:
     """These are followed exactly, however old the rest is."""
     capacity, computing, now = core.state.capacity, core.state.fleet.computing, core.state.now
     queues = {worker.key: capacity.prompt_queue(worker, now) for worker in computing}
-    free = [entry for entry in computing if not entry.asking and entry.bound_tokens < queues[entry.key].limit]
+    free = [entry for entry in computing if not entry.asking and queues[entry.key].has_room(entry)]
     assert capacity.free_workers(now) == free
     assert [(lane.key, lane.wait_s) for lane in capacity.lanes(now)] == [
         (entry.key, queues[entry.key].wait_s(entry.bound_tokens)) for entry in computing
     ]
     assert core.state.fleet.bound_tokens == sum(entry.bound_tokens for entry in computing)
+    bound = Counter(filter(None, map(_bound_to, core.state.groups.values())))
+    assert {entry.key: entry.bound_prompts for entry in computing} == {
+        entry.key: bound[entry.key] for entry in computing
+    }
+
+
+def _bound_to(group: Group) -> str | None:
+    return group.prefill_key if group.phase is Phase.SETTLING else group.credit_on
 
 
 def seen(core: RouterCore, capacity: FleetCapacity) -> list[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from engine.core.admission import Admission, EngineLimits, Refuse
 from engine.core.batch import Batch
@@ -15,7 +15,6 @@ from engine.core.commands import (
     HandBack,
     KVArrived,
     KVFailed,
-    Lend,
     PreCopy,
     Prefill,
     Receive,
@@ -24,17 +23,20 @@ from engine.core.commands import (
     StopAndCopy,
 )
 from engine.core.due_times import after_first_token
+from engine.core.groups.arrivals import Arrivals
+from engine.core.groups.lending import Lending
+from engine.core.groups.queues import Queues
+from engine.core.groups.registry import GroupRegistry
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.forecast import WITHOUT_BLOCKS, MemoryForecast
+from engine.core.memory.forecast import MemoryForecast
 from engine.core.memory.loans import Loans
 from engine.core.memory.moving import make_parts
 from engine.core.memory.preempter import Preempter
 from engine.core.memory.prefix_reads import KVDisk, KVLinks, PrefixReads
 from engine.core.memory.room import Room
 from engine.core.memory.swap_memory import SwapMemory
-from engine.core.queues import Queues
-from engine.core.report import Failure, Filled, Prefilled, Reading, StepReport
+from engine.core.report import Failure, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.preemption import Means
@@ -46,7 +48,7 @@ NewChoice = Callable[[SequenceGroup, int], Choice]
 
 
 class Groups:
-    """Every group that has not ended."""
+    """What is done with the groups of a worker, by commands and by steps."""
 
     def __init__(
         self,
@@ -64,25 +66,36 @@ class Groups:
         self._batch = batch
         self._blocks = blocks
         self._new_choice = new_choice
-        self._prefix_reads = PrefixReads(disk, links, tables)
-        self._loans = Loans(blocks, disk)
         self._keys = itertools.count(1)
         self._admission = Admission(tables, blocks.num_blocks, limits, self._keys, refuse)
         self._forecast = MemoryForecast(blocks)
         self._preempter = Preempter(tables, batch, blocks, swap)
         self._room = Room(tables, self._forecast, self._preempter)
-        self._pieces: dict[int, list[SequenceGroup]] = {}
-        """By handle. All choices of a handle are one group, unless a preemption broke it into pieces."""
         self.queues = Queues(batch)
-        self.report = StepReport()
-        """Events since the last report; replaced for every report."""
+        self._registry = GroupRegistry(
+            tables, batch, self.queues, self._forecast, self._preempter, self._room
+        )
+        prefix_reads = PrefixReads(disk, links, tables)
+        self._arrivals = Arrivals(self._registry, self.queues, tables, prefix_reads)
+        self._lending = Lending(Loans(blocks, disk), self._registry, self._room)
 
     def __getitem__(self, key: int) -> SequenceGroup:
         """Return a group that is being prefilled."""
         return self.queues.prefilling[key]
 
+    @property
+    def report(self) -> StepReport:
+        """Events since the last report."""
+        return self._registry.report
+
+    def take_report(self) -> StepReport:
+        """Return what happened since the last report."""
+        return self._registry.take_report()
+
     def apply(self, command: SequenceCommand, now_s: float, cost: CostModel) -> None:
         """Carry out one command; its effects are in the report."""
+        if self._lending.apply(command):
+            return
         match command:
             case Prefill(spec):
                 self._enter(spec, Goal.HAND_OVER, now_s)
@@ -94,15 +107,13 @@ class Groups:
             case GrammarReady():
                 self._take_grammar(command)
             case KVArrived() | KVFailed() | BlocksRead():
-                self._end_copy(command, now_s, cost)
-            case Lend():
-                self._lend(command)
+                self._arrivals.end_copy(command, now_s, cost)
             case Release(handle):
-                self._release(handle)
+                self._registry.release(handle)
             case Cancel(handle):
-                self._cancel(handle)
+                self._registry.cancel(handle)
             case HandBack():
-                self._hand_back()
+                self._registry.hand_back()
             case PreCopy(handle, choice, num_blocks, part):
                 self._offer(handle, {choice: part}, now_s, num_blocks)
             case StopAndCopy():
@@ -146,7 +157,7 @@ class Groups:
         """
         for group in self.queues.prefilling.values():
             if self._tables.extend_from_cache(group):
-                self.publish_blocks(group)
+                self._registry.publish_blocks(group)
         return self.queues.prefill_work(now_s, is_pipeline=is_pipeline)
 
     def finish_prefill(self, group: SequenceGroup) -> bool:
@@ -165,22 +176,12 @@ class Groups:
         group.phase = Phase.RUNNING
         return is_new
 
-    def publish_blocks(self, group: SequenceGroup) -> None:
-        """Share the blocks filled since the last time and, if they are to be handed over, report them."""
-        if group.goal is not Goal.HAND_OVER:
-            self._tables.register_filled(group)
-        elif (filled := self._tables.publish_filled(group)) is not None:
-            self.report.filled.append(filled)
-
-    def report_prefilled(self, group: SequenceGroup) -> None:
-        self.report.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
-
     def mark_chunk_written(self, group: SequenceGroup) -> None:
         """Take in that the group's chunk that was launched first is over: its KV is written."""
         group.pending_chunks.pop(0)
         # Choices that run have the blocks by now, and share them as they do their own.
         if group.phase is not Phase.ENDED and group.block_table:
-            self.publish_blocks(group)
+            self._registry.publish_blocks(group)
 
     def keep_for_handoff(self, group: SequenceGroup) -> None:
         """First tokens are out: keep the blocks for the handoff and nothing else."""
@@ -199,7 +200,7 @@ class Groups:
                 self._batch.leave(choice)
         group.choices = going
         if not going:
-            self._end(group)
+            self._registry.end(group)
             return []
         copies = self._tables.start_choices(group)
         for choice in going:
@@ -214,7 +215,7 @@ class Groups:
     def grow_rows(self, cost: CostModel, now_s: float) -> None:
         """Give a block to each choice whose newest token begins one; where there are none, preempt."""
         while (num_short := self._preempter.num_short()) > 0:
-            victims = self._all()
+            victims = self._registry.all()
             chosen = self._preempter.choose(victims, num_short, cost, now_s)
             victim = next(group for group in victims if group.key == chosen.key)
             self._preempt(victim, chosen.means)
@@ -245,6 +246,16 @@ class Groups:
         self._batch.table.set_blocks(choice)
         return num_tokens
 
+    def report_prefilled(self, group: SequenceGroup) -> None:
+        """Report that a group's context is complete."""
+        self._registry.report_prefilled(group)
+
+    def fail(
+        self, group: SequenceGroup, reason: FailureReason, message: str, *, is_wrong: bool = False
+    ) -> None:
+        """End a sequence that cannot go on, once; `is_wrong` KV must not be found in the cache again."""
+        self._registry.fail(group, reason, message, is_wrong=is_wrong)
+
     def end_choice(self, choice: Choice) -> None:
         """A running choice has its last token; the group ends with the last choice."""
         group = choice.group
@@ -255,22 +266,7 @@ class Groups:
         self._room.note_return()
         group.choices.remove(choice)
         if not group.choices:
-            self._end(group)
-
-    def fail(
-        self, group: SequenceGroup, reason: FailureReason, message: str, *, is_wrong: bool = False
-    ) -> None:
-        """End a sequence that cannot go on, once; `is_wrong` KV must not be found in the cache again."""
-        pieces = list(self._pieces.get(group.handle, ()))
-        if group.phase is Phase.ENDED or not pieces:
-            return
-        tables = [piece.block_table for piece in pieces]
-        tables += [choice.block_table for piece in pieces for choice in piece.choices]
-        self.report.failures.append(Failure(group.handle, reason, message))
-        for piece in pieces:
-            self._end(piece)
-        if is_wrong:
-            self._tables.forget(tables)
+            self._registry.end(group)
 
     def give_back(self, held: list[int]) -> None:
         """The step that blocks were held back for is over."""
@@ -284,52 +280,45 @@ class Groups:
         A whole check costs O(pool). Another one, which costs O(groups), looks at all sums and at some blocks,
         others each time.
         """
-        groups = self._all()
-        self._tables.check_integrity(groups, self._loans.tables, is_whole=is_whole)
+        groups = self._registry.all()
+        self._tables.check_integrity(groups, self._lending.tables, is_whole=is_whole)
         self._preempter.check_integrity(groups, is_whole=is_whole)
         self.queues.check_integrity()
-
-    def _all(self) -> list[SequenceGroup]:
-        return [group for pieces in self._pieces.values() for group in pieces]
 
     # In
 
     def _enter(
         self, spec: SequenceSpec, goal: Goal, now_s: float, *, receives: ReceiveKind | None = None
     ) -> None:
-        assert spec.handle not in self._pieces, f"handle {spec.handle} is in use"
+        assert spec.handle not in self._registry, f"handle {spec.handle} is in use"
         entered = self._admission.enter(spec, goal, receives, now_s)
         if isinstance(entered, Failure):
-            self._refuse(entered)
+            self._registry.refuse(entered)
             return
-        self._pieces[spec.handle] = [entered]
+        self._registry.add(entered)
         if spec.sampling.grammar and goal is not Goal.CACHE:
             self.queues.lacking_grammar[entered.key] = entered
         else:
             self.queues.waiting.add(entered)
 
     def _take_grammar(self, ready: GrammarReady) -> None:
-        group = self._undivided(ready.handle)
+        group = self._registry.undivided(ready.handle)
         if group is None or self.queues.lacking_grammar.pop(group.key, None) is None:
             return
         group.grammar = ready.grammar
         if ready.grammar is None:
-            self.fail(group, FailureReason.REFUSED, f"grammar cannot be followed: {ready.refusal}")
+            self._registry.fail(group, FailureReason.REFUSED, f"grammar cannot be followed: {ready.refusal}")
         else:
             self.queues.waiting.add(group)
-
-    def _refuse(self, failure: Failure) -> None:
-        self.report.failures.append(failure)
-        self.report.freed.append(failure.handle)
 
     def _admit_waiting(self, cost: CostModel) -> None:
         waiting = self.queues.waiting
         while (group := waiting.next(self.queues.has_rows)) is not None and self._take_memory(group):
             waiting.remove(group)
             if group.receives:
-                self._begin_receive(group)
+                self._arrivals.begin_receive(group)
             else:
-                self._begin_prefill(group, cost)
+                self._arrivals.begin_prefill(group, cost)
 
     def _refused_head(self) -> SequenceGroup | None:
         """Return the group that rows are there for and memory has no room for, if there is one."""
@@ -339,113 +328,7 @@ class Groups:
         return head if self.queues.has_rows(head) else None
 
     def _take_memory(self, group: SequenceGroup) -> bool:
-        return self._room.take(group, self._holders(), is_idle=not self._batch.num_rows)
-
-    def _holders(self) -> Iterator[SequenceGroup]:
-        for pieces in self._pieces.values():
-            for group in pieces:
-                if group.phase not in WITHOUT_BLOCKS:
-                    yield group
-
-    # From elsewhere
-
-    def _end_copy(self, command: KVArrived | KVFailed | BlocksRead, now_s: float, cost: CostModel) -> None:
-        match command:
-            case KVArrived():
-                self._arrive(command, now_s)
-            case KVFailed(handle, message):
-                self._give_up_copy(handle, message)
-            case BlocksRead():
-                self._take_read(command, cost)
-
-    def _begin_receive(self, group: SequenceGroup) -> None:
-        group.phase = Phase.RECEIVING
-        self.queues.receiving[group.key] = group
-        self.report.received.append(self._tables.expect(group))
-
-    def _arrive(self, arrived: KVArrived, now_s: float) -> None:
-        group = self._receiver(arrived.handle, Phase.RECEIVING)
-        if group is None:
-            return
-        del self.queues.receiving[group.key]
-        self._tables.accept(group, arrived.num_verified_blocks)
-        if group.goal is Goal.CACHE:
-            self.report_prefilled(group)
-            self._end(group)
-            return
-        group.receives = False
-        if not group.lacks_newest:
-            group.first_tokens = arrived.first_tokens
-            group.first_token_s = now_s - arrived.first_token_age_s
-        group.phase = Phase.ARRIVED
-        self.queues.arrived[group.key] = group
-
-    def _give_up_copy(self, handle: int, message: str) -> None:
-        group = self._receiver(handle, Phase.RECEIVING)
-        if group is not None:
-            self.fail(group, FailureReason.HANDOFF, message)
-
-    def _begin_prefill(self, group: SequenceGroup, cost: CostModel) -> None:
-        """Let a group that has memory wait for blocks from elsewhere, if that pays, and else compute."""
-        if not self._waits_for_read(group, cost):
-            self.queues.begin_prefill(group)
-            self.publish_blocks(group)
-
-    def _waits_for_read(self, group: SequenceGroup, cost: CostModel, *, fetches: bool = True) -> bool:
-        """Return True if the group waits for blocks on a disk or at another worker from now on."""
-        # Reads are named by handles, so the pieces of a handle do not read.
-        if len(self._pieces[group.handle]) > 1:
-            return False
-        wanted = self._prefix_reads.wanted(group, cost, fetches=fetches)
-        if wanted is None:
-            return False
-        if self._prefix_reads.follow(group, wanted):
-            group.phase = Phase.FOLLOWING
-        else:
-            group.phase = Phase.READING
-            self.report.reads.append(self._prefix_reads.begin(group, wanted))
-        self.queues.reading[group.key] = group
-        return True
-
-    def _take_read(self, read: BlocksRead, cost: CostModel) -> None:
-        if read.handle in self._loans:
-            self._report_lent(read.handle, self._loans.end_read(read.handle, read.num_blocks))
-            return
-        if self._undivided(read.handle) is None:
-            return
-        followers = self._prefix_reads.end(read.handle)
-        group = self._receiver(read.handle, Phase.READING)
-        if group is not None:
-            self._tables.accept_read(group, read.num_blocks)
-            self._leave_read(group)
-        for follower in followers:
-            if follower.phase is Phase.FOLLOWING:
-                self._tables.extend_from_cache(follower)
-                if not self._waits_for_read(follower, cost, fetches=not read.failed):
-                    self._leave_read(follower)
-
-    def _leave_read(self, group: SequenceGroup) -> None:
-        """Let a group go on that waits for a read no more."""
-        del self.queues.reading[group.key]
-        self.publish_blocks(group)
-        group.phase = Phase.ARRIVED
-        self.queues.arrived[group.key] = group
-
-    def _receiver(self, handle: int, phase: Phase) -> SequenceGroup | None:
-        """Return the group whose copy is over; end it and return None if nobody waits for it any more."""
-        group = self._undivided(handle)
-        if group is None:
-            return None
-        if group.phase is Phase.ABANDONED:
-            self._end(group)
-            return None
-        assert group.phase is phase, f"a copy is over for a sequence that is {group.phase.value}"
-        return group
-
-    def _undivided(self, handle: int) -> SequenceGroup | None:
-        """Return the one group of a handle that has not run yet."""
-        pieces = self._pieces.get(handle)
-        return None if pieces is None else pieces[0]
+        return self._room.take(group, self._registry.holders(), is_idle=not self._batch.num_rows)
 
     # Preempted
 
@@ -459,11 +342,9 @@ class Groups:
             pieces = [group]
         else:
             pieces = self._preempter.drop(group, self._keys)
-            siblings = self._pieces[group.handle]
-            siblings.remove(group)
-            siblings.extend(pieces)
+            self._registry.break_up(group, pieces)
         if not self._is_preempted(group.handle):
-            self.report.preempted.append(group.handle)
+            self._registry.report.preempted.append(group.handle)
         self._forecast.remove(group)
         self._room.note_return()
         self.queues.add_preempted(pieces)
@@ -475,88 +356,29 @@ class Groups:
                 return False
             del self.queues.preempted[group.key]
             if group.phase is not Phase.RUNNING:
-                self._begin_prefill(group, cost)
+                self._arrivals.begin_prefill(group, cost)
             if not self._is_preempted(group.handle):
-                self.report.resumed.append(group.handle)
+                self._registry.report.resumed.append(group.handle)
         return True
 
     def _is_preempted(self, handle: int) -> bool:
         """Return True if any piece of the handle is preempted."""
-        return any(piece.key in self.queues.preempted for piece in self._pieces[handle])
+        return any(piece.key in self.queues.preempted for piece in self._registry.pieces(handle))
 
     # To another worker
 
     def _offer(self, handle: int, parts: dict[int, int], now_s: float, num_blocks: int | None = None) -> None:
         """Hold blocks of a handle's running choices, each under its handle in `parts`, until `Release`."""
-        pieces = self._pieces.get(handle, ())
+        pieces = self._registry.pieces(handle)
         made = make_parts(self._tables, self._keys, pieces, parts, now_s, num_blocks)
         for group in made:
-            self._pieces[group.handle] = [group]
-            self.publish_blocks(group)
+            self._registry.add(group)
+            self._registry.publish_blocks(group)
         handles = {group.handle for group in made}
         for part in (part for part in parts.values() if part not in handles):
-            self._refuse(Failure(part, FailureReason.DRAINING, "its blocks are not there to offer"))
+            self._registry.refuse(Failure(part, FailureReason.DRAINING, "its blocks are not there to offer"))
 
     def _stop_and_copy(self, stop: StopAndCopy, now_s: float) -> None:
         self._offer(stop.handle, dict(stop.parts), now_s)
-        self.report.parked.append(stop.handle)
-        self._cancel(stop.handle)
-
-    def _lend(self, lend: Lend) -> None:
-        begun = self._loans.begin(lend)
-        if isinstance(begun, Reading):
-            self.report.reads.append(begun)
-        else:
-            self._report_lent(lend.handle, begun)
-
-    def _report_lent(self, handle: int, filled: Filled | None) -> None:
-        """Report the blocks of a loan, or that it has none and is over."""
-        if filled is not None:
-            self.report.filled.append(filled)
-        else:
-            self._refuse(Failure(handle, FailureReason.NO_BLOCKS, "its blocks are not there to lend"))
-            self._room.note_return()
-
-    # Out
-
-    def _release(self, handle: int) -> None:
-        if handle in self._loans:
-            if self._loans.release(handle):
-                self.report.freed.append(handle)
-                self._room.note_return()
-            return
-        group = self._undivided(handle)
-        if group is not None and group.goal is Goal.HAND_OVER:
-            self._cancel(handle)  # its handoff may be given up while a read still writes to its blocks
-
-    def _cancel(self, handle: int) -> None:
-        for group in list(self._pieces.get(handle, ())):
-            if group.phase in (Phase.RECEIVING, Phase.READING, Phase.ABANDONED):
-                group.phase = Phase.ABANDONED
-                self.queues.receiving.pop(group.key, None)
-                self.queues.reading.pop(group.key, None)
-            else:
-                self._end(group)
-
-    def _end(self, group: SequenceGroup) -> None:
-        """Return everything the group has, from whatever phase; the handle is free with its last piece."""
-        self.queues.remove(group)
-        for choice in group.choices:
-            if choice.row >= 0:
-                self._batch.leave(choice)
-            self._tables.return_choice(choice)
-        self._tables.return_context(group)
-        self._preempter.forget(group)
-        self._forecast.remove(group)
-        self._room.note_return()
-        group.phase = Phase.ENDED
-        pieces = self._pieces[group.handle]
-        pieces.remove(group)
-        if not pieces:
-            del self._pieces[group.handle]
-            self.report.freed.append(group.handle)
-
-    def _hand_back(self) -> None:
-        for pieces in list(self._pieces.values()):
-            if not any(group.has_begun for group in pieces):
-                self.fail(pieces[0], FailureReason.DRAINING, "this worker is draining")
+        self._registry.report.parked.append(stop.handle)
+        self._registry.cancel(stop.handle)

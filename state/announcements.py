@@ -1,0 +1,40 @@
+"""The texts by which workers announce themselves in Redis.
+
+A fleet is replaced process by process, so a text may come from an older or a newer version: a field that it
+lacks has its default, and one that is not known here is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from state.records import DiskRecord, LinkRecord, StartingRecord, WorkerRecord
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def text_of(record: WorkerRecord | StartingRecord) -> str:
+    """Return the text of an announcement."""
+    return json.dumps(asdict(record))
+
+
+def worker_of(text: str) -> WorkerRecord:
+    """Return the worker that a text announces."""
+    announced = json.loads(text)
+    for name, part_type in (("disk", DiskRecord), ("link", LinkRecord)):
+        if announced.get(name) is not None:
+            announced[name] = part_type(**_known(part_type, announced[name]))
+    return WorkerRecord(**_known(WorkerRecord, announced))
+
+
+def starting_of(text: str) -> StartingRecord:
+    """Return the starting worker that a text announces."""
+    return StartingRecord(**_known(StartingRecord, json.loads(text)))
+
+
+def _known(record_type: type[DataclassInstance], announced: dict[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(record_type)}
+    return {name: value for name, value in announced.items() if name in names}
