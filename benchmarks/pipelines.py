@@ -163,11 +163,7 @@ def section(found: Mapping[Cell, Sequence[Run]], settings: Settings, promises: P
 def _goals(found: Mapping[Cell, Sequence[Run]]) -> Iterator[Goal]:
     """Yield the goals of the cells in which prompts always wait."""
     for key, runs in found.items():
-        if (
-            key.load < 1
-            or key.workload != GOAL_WORKLOAD
-            or not key.policy.startswith(("chunked", "slack"))
-        ):
+        if key.load < 1 or key.workload != GOAL_WORKLOAD or not key.policy.startswith(("chunked", "slack")):
             continue
         orca = found[replace(key, policy="orca")]
         where = f"{key.num_stages} stages, {key.load:g} × capacity, {key.policy}"
