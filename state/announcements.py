@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from state.records import DiskRecord, LinkRecord, StartingRecord, WorkerRecord
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 
 def text_of(record: WorkerRecord | StartingRecord) -> str:
@@ -35,6 +32,8 @@ def starting_of(text: str) -> StartingRecord:
     return StartingRecord(**_known(StartingRecord, json.loads(text)))
 
 
-def _known(record_type: type[DataclassInstance], announced: dict[str, Any]) -> dict[str, Any]:
+def _known(
+    record_type: type[WorkerRecord | DiskRecord | StartingRecord], announced: dict[str, Any]
+) -> dict[str, Any]:
     names = {field.name for field in fields(record_type)}
     return {name: value for name, value in announced.items() if name in names}

@@ -48,7 +48,7 @@ NewChoice = Callable[[SequenceGroup, int], Choice]
 
 
 class Groups:
-    """What is done with the groups of a worker, by commands and by steps."""
+    """The groups of a worker, as commands and steps change them."""
 
     def __init__(
         self,

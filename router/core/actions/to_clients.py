@@ -1,4 +1,4 @@
-"""What clients are told: events of their streams, and errors; `listener` is the call that gets them."""
+"""Events of clients' streams, and errors; `listener` is the call that gets them."""
 
 from __future__ import annotations
 

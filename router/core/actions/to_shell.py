@@ -1,4 +1,4 @@
-"""What the router itself does: timers, logs and metrics."""
+"""Timers, logs and metrics, which concern neither clients nor the store nor workers."""
 
 from __future__ import annotations
 

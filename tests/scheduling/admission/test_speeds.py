@@ -1,4 +1,4 @@
-"""What pipeline stages change for prompts, decodes and seats."""
+"""Pipeline stages count for prompts, decodes and seats."""
 
 from __future__ import annotations
 
