@@ -33,7 +33,7 @@ def starting_of(text: str) -> StartingRecord:
 
 
 def _known(
-    record_type: type[WorkerRecord | DiskRecord | StartingRecord], announced: dict[str, Any]
+    record_type: type[WorkerRecord | DiskRecord | LinkRecord | StartingRecord], announced: dict[str, Any]
 ) -> dict[str, Any]:
     names = {field.name for field in fields(record_type)}
     return {name: value for name, value in announced.items() if name in names}

@@ -15,9 +15,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.redis_server", "tests.running_alone", "tests.forked"]
 
-# Workers keep there what they measured at start; a test's is nobody else's.
-_CACHE = tempfile.TemporaryDirectory(prefix="baton-cache-")
-os.environ["XDG_CACHE_HOME"] = _CACHE.name
+# Workers keep there what they measured at start. All processes of a run share it, and nobody else does.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _CACHE = tempfile.TemporaryDirectory(prefix="baton-cache-")
+    os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 # A shared machine pauses at odd moments: slowness is the per-test timeout's business, not an example's.
 hypothesis.settings.register_profile(

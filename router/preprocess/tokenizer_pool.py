@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import signal
 import statistics
 import time
 from collections import deque
@@ -17,17 +16,14 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
-from tokenizers import Tokenizer
-
 from chat_formats import ChatFormats
-from output_text.detokenizer import Detokenizer
-from output_text.output import OutputRules, end_of
+from output_text.output import OutputRules
 from router.auth.limits import MAX_WAITING_BYTES
 from router.errors import Overloaded, Reason, Unavailable
-from router.preprocess.chat_encoder import ChatEncoder, EncodedPrompt
+from router.preprocess import tokenizer_process
+from router.preprocess.chat_encoder import EncodedPrompt
 from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import Conversation
-from router.preprocess.helpers import end_with_parent
 from router.preprocess.tokenizer_line import Place, TokenizerLine
 from scheduling.request import FinishReason, Matched, StopRules
 
@@ -41,50 +37,6 @@ RETRY_S = 0.5
 """The retry-after while the speed is unknown, and while a process is replaced."""
 
 T = TypeVar("T")
-
-_tokenizer: Tokenizer | None = None
-_detokenizer: Detokenizer | None = None
-_encoder: ChatEncoder | None = None
-
-
-def _start(tokenizer_file: str, template: ChatTemplate | None, formats: ChatFormats) -> None:
-    global _tokenizer, _detokenizer, _encoder  # noqa: PLW0603 -- one per pool process, loaded before its first task
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
-    end_with_parent()
-    _tokenizer = Tokenizer.from_file(tokenizer_file)
-    _detokenizer = Detokenizer(_tokenizer)
-    _encoder = None if template is None else ChatEncoder(_tokenizer, template, formats)
-
-
-def _encode(text: str, add_special_tokens: bool) -> list[int]:
-    assert _tokenizer is not None, "the pool's initializer has run"
-    return list(_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
-
-
-def _encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    spellings = dict.fromkeys(spelling for word in words for spelling in (word, " " + word.lstrip(" ")))
-    encoded = (tuple(_encode(spelling, add_special_tokens=False)) for spelling in spellings)
-    return tuple(dict.fromkeys(token_ids for token_ids in encoded if token_ids))
-
-
-def _encode_chat(chat: Conversation) -> EncodedPrompt:
-    assert _encoder is not None, "checked before"
-    return _encoder.encode(chat)
-
-
-def _decode(token_ids: list[int], skip_special_tokens: bool) -> str:
-    assert _tokenizer is not None, "the pool's initializer has run"
-    return str(_tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
-
-
-def _token_bytes(token_ids: list[int]) -> list[bytes]:
-    assert _detokenizer is not None, "the pool's initializer has run"
-    return [_detokenizer.bytes_of(token_id) for token_id in token_ids]
-
-
-def _end_of(token_ids: list[int], stop: StopRules, rules: OutputRules) -> tuple[FinishReason, Matched | None]:
-    assert _detokenizer is not None, "the pool's initializer has run"
-    return end_of(token_ids, stop, rules, _detokenizer)
 
 
 class TokenizerPool:
@@ -115,7 +67,7 @@ class TokenizerPool:
         return ProcessPoolExecutor(
             self._num_processes,
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=_start,
+            initializer=tokenizer_process.start,
             initargs=(str(self._tokenizer_file), *self._chats),
         )
 
@@ -129,29 +81,35 @@ class TokenizerPool:
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the token ids of a text. Raises `Overloaded` if too many bytes wait already."""
-        return await self._run(len(text.encode()), _encode, text, add_special_tokens)
+        return await self._run(len(text.encode()), tokenizer_process.encode, text, add_special_tokens)
 
     async def encode_chat(self, chat: Conversation) -> EncodedPrompt:
         """Return an encoded chat. Raises `TemplateRefused` and `ChatRefused`, and errors of `encode`."""
-        return await self._run(chat.num_bytes, _encode_chat, chat)
+        return await self._run(chat.num_bytes, tokenizer_process.encode_chat, chat)
 
     async def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the token ids of each word as it is, and after a space. Raises errors of `encode`."""
-        return await self._run(sum(2 * len(word.encode()) for word in words), _encode_words, words)
+        return await self._run(
+            sum(2 * len(word.encode()) for word in words), tokenizer_process.encode_words, words
+        )
 
     async def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids. Raises errors of `encode`."""
-        return await self._run(BYTES_PER_TOKEN * len(token_ids), _decode, token_ids, skip_special_tokens)
+        return await self._run(
+            BYTES_PER_TOKEN * len(token_ids), tokenizer_process.decode, token_ids, skip_special_tokens
+        )
 
     async def token_bytes(self, token_ids: list[int]) -> list[bytes]:
         """Return the bytes of each token by itself. Raises errors of `encode`."""
-        return await self._run(BYTES_PER_TOKEN * len(token_ids), _token_bytes, token_ids)
+        return await self._run(BYTES_PER_TOKEN * len(token_ids), tokenizer_process.token_bytes, token_ids)
 
     async def end_of(
         self, token_ids: list[int], stop: StopRules, rules: OutputRules
     ) -> tuple[FinishReason, Matched | None]:
         """Return whether these tokens end a choice, and what matched. Raises errors of `encode`."""
-        return await self._run(BYTES_PER_TOKEN * len(token_ids), _end_of, token_ids, stop, rules)
+        return await self._run(
+            BYTES_PER_TOKEN * len(token_ids), tokenizer_process.end_of, token_ids, stop, rules
+        )
 
     def wait_s(self, num_bytes: int) -> float:
         """Return the seconds until the turn of a text that arrives now; 0 until the speed is known."""

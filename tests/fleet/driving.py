@@ -16,6 +16,10 @@ from state.store import Store
 from tests.patience import PATIENCE_S
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
+FEW = ("--max-num-seqs", "16", "--token-budget", "128")
+"""Sizes of steps that all can be measured at a start: if the largest take long, each start measures anew."""
+EXACT = ("--dtype", "float64", "--num-blocks", "256", *FEW)
+"""Arguments of workers whose tokens are the same in any batch. What they cost is measured once for all."""
 
 
 @dataclass(frozen=True, slots=True)

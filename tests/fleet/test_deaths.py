@@ -12,11 +12,10 @@ from baton import AsyncClient, Completion, Finished, Sampling, Stop, Timeout, To
 from baton.errors import Unavailable
 from baton.fleet import FleetSpec, ManagedProcess
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot, until
 
 pytestmark = pytest.mark.integration
 
-ARGS = ("--dtype", "float64", "--num-blocks", "128")
 PROMPT = [3 + i % 90 for i in range(70)]
 LONG_PROMPT = [3 + i % 90 for i in range(400)]
 SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
@@ -29,7 +28,7 @@ def spec(run_dir: Path, **counts: int) -> FleetSpec:
         model=DEMO_MODEL,
         run_dir=run_dir,
         placement="disaggregated",
-        extra_args={"prefill": ARGS, "decode": ARGS},
+        extra_args={"prefill": EXACT, "decode": EXACT},
         **counts,  # type: ignore[arg-type]
     )
 
@@ -105,7 +104,7 @@ async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(
         run_dir=run_dir,
         placement="disaggregated",
         prefill=2,
-        extra_args={"prefill": (*ARGS, "--token-budget", "1"), "decode": ARGS},
+        extra_args={"prefill": (*EXACT, "--token-budget", "1"), "decode": EXACT},
     )
     async with (
         make_fleet(slow) as fleet,

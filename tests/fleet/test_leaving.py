@@ -13,12 +13,11 @@ from baton import AsyncClient, ChoiceFinished, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from baton.fleet.control import Control, ask_restart
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, labelled, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, labelled, snapshot, until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
-ARGS = ("--dtype", "float64", "--num-blocks", "256")
 PROMPT = [3 + i % 90 for i in range(70)]
 SAMPLING = Sampling(
     temperature=1.0, seed=3, n=2, logprobs=2, repetition_penalty=1.3, presence_penalty=0.5, top_p=0.95
@@ -33,7 +32,7 @@ def spec(run_dir: Path, **counts: int) -> FleetSpec:
         model=DEMO_MODEL,
         run_dir=run_dir,
         placement="disaggregated" if counts.get("prefill", 1) else None,
-        extra_args={"prefill": ARGS, "decode": ARGS},
+        extra_args={"prefill": EXACT, "decode": EXACT},
         standstill_s=150.0,  # many processes on few cores
         **counts,  # type: ignore[arg-type]
     )
@@ -151,7 +150,7 @@ async def test_a_leaving_prefill_worker_hands_back_what_it_has_not_begun(
         run_dir=run_dir,
         placement="disaggregated",
         prefill=2,
-        extra_args={"prefill": (*ARGS, "--token-budget", "2"), "decode": ARGS},
+        extra_args={"prefill": (*EXACT, "--token-budget", "2"), "decode": EXACT},
     )
     prompts = [[3 + (i * 7 + offset) % 90 for i in range(200)] for offset in range(4)]
     short = Stop(max_tokens=3, ignore_eos=True)

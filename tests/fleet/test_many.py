@@ -12,13 +12,12 @@ from baton import AsyncClient
 from baton.fleet import FleetSpec
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed
 from tests.router.calls import tokens_of
 from tests.router.many_calls import ManyClient
 
 pytestmark = pytest.mark.integration
 
-ARGS = ("--dtype", "float64", "--num-blocks", "256")
 NUM = 6
 
 
@@ -34,7 +33,7 @@ def request(place: int) -> inference_pb2.GenerateRequest:
 
 async def test_a_killed_router_loses_and_repeats_no_token(run_dir: Path, make_fleet: MakeFleet) -> None:
     spec = FleetSpec(
-        model=DEMO_MODEL, run_dir=run_dir, routers=2, extra_args={"prefill": ARGS, "decode": ARGS}
+        model=DEMO_MODEL, run_dir=run_dir, routers=2, extra_args={"prefill": EXACT, "decode": EXACT}
     )
     async with (
         make_fleet(spec) as fleet,

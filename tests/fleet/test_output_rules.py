@@ -23,12 +23,11 @@ from baton import (
 )
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot, until
 from tests.model_zoo import load_stock
 
 pytestmark = pytest.mark.integration
 
-ARGS = ("--dtype", "float64", "--num-blocks", "128")
 EOS = 1
 PROMPT = [3 + i % 90 for i in range(70)]
 SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3)
@@ -81,7 +80,7 @@ async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(
         run_dir=run_dir,
         routers=2,
         decode=2,
-        extra_args={"prefill": ARGS, "decode": ARGS, **placements},
+        extra_args={"prefill": EXACT, "decode": EXACT, **placements},
     )
     async with make_fleet(both) as fleet:
         addresses = fleet.router_addresses
@@ -119,7 +118,7 @@ async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(
 
 
 async def test_special_tokens_are_shown_if_asked_for(run_dir: Path, make_fleet: MakeFleet) -> None:
-    spec = FleetSpec(model=DEMO_MODEL, run_dir=run_dir, extra_args={"prefill": ARGS, "decode": ARGS})
+    spec = FleetSpec(model=DEMO_MODEL, run_dir=run_dir, extra_args={"prefill": EXACT, "decode": EXACT})
     async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         name = await client.detokenize([EOS], skip_special_tokens=False)
         assert name == "<|eos|>"
@@ -145,7 +144,7 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
         run_dir=run_dir,
         routers=2,
         decode=2,
-        extra_args={"prefill": (*ARGS, "--token-budget", "16"), "decode": ARGS, **placements},
+        extra_args={"prefill": (*EXACT, "--token-budget", "16"), "decode": EXACT, **placements},
     )
     logits = load_stock(DEMO_MODEL)(torch.tensor([PROMPT]), use_cache=False).logits[0].detach()
     expected = torch.log_softmax(logits.double(), dim=-1)[:-1]
@@ -194,7 +193,7 @@ async def test_bad_words_and_allowed_tokens_hold_on_both_paths(run_dir: Path, ma
         run_dir=run_dir,
         routers=2,
         decode=2,
-        extra_args={"prefill": ARGS, "decode": ARGS, **placements},
+        extra_args={"prefill": EXACT, "decode": EXACT, **placements},
     )
     async with make_fleet(both) as fleet:
         addresses = fleet.router_addresses

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from baton import AsyncClient, ChatMessage, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot
 from tests.forked import Zygote
 from tests.gateway.running import running_gateway
 
@@ -39,7 +39,7 @@ async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> As
         model=DEMO_MODEL,
         routers=2,
         run_dir=tmp_path_factory.mktemp("openai"),
-        extra_args={"prefill": ("--dtype", "float64"), "decode": ("--dtype", "float64")},
+        extra_args={"prefill": EXACT, "decode": EXACT},
     )
     async with (
         Fleet(spec, make_process=zygote.process) as fleet,

@@ -213,24 +213,45 @@ def test_without_a_library_the_reference_computes(without_native: None) -> None:
     assert same_bits(got, paged_decode_reference(query, *case.paged(), Softmax(0.3)))
 
 
+@pytest.fixture
+def few_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let builds compile a source with all that a loader asks of a library: all ops take 8 s a library."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "entry.c").write_text(
+        "const char *baton_source_digest(void) { return SOURCE_DIGEST; }\n"
+        "int baton_prepare(void) { return 1; }\n"
+    )
+    monkeypatch.setattr(build, "SOURCE", source)
+    return source
+
+
 @needs_library
-def test_a_build_replaces_libraries_as_a_whole(tmp_path: Path) -> None:
-    command = build.compiler()
+def test_a_build_replaces_libraries_as_a_whole(few_sources: Path, tmp_path: Path) -> None:
+    command, built = build.compiler(), tmp_path / "built"
     assert command is not None
-    made = build.build(command, tmp_path)
-    assert made
-    assert sorted(tmp_path.iterdir()) == sorted(made)
+    built.mkdir()
+    older = build.library_path(build.targets()[-1], built)
+    older.write_text("an older library")
+    with older.open() as read_by_a_worker:
+        made = build.build(command, built)
+        assert read_by_a_worker.read() == "an older library"
+    assert older in made
+    assert older.read_bytes().startswith(b"\x7fELF")
+    assert sorted(built.iterdir()) == sorted(made)
 
 
 @needs_library
-def test_a_library_of_other_sources_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_other_sources_is_not_used(few_sources: Path, tmp_path: Path) -> None:
     command, native = build.compiler(), loader.library()
     assert command is not None
     assert native is not None
-    assert loader.load(native.target) is not None
-    monkeypatch.setattr(build, "source_digest", lambda: "that of an earlier version")
-    build.build(command, tmp_path)
-    assert loader.load(native.target, tmp_path) is None
+    built = tmp_path / "built"
+    build.build(command, built)
+    assert loader.load(native.target, built) is not None
+    with (few_sources / "entry.c").open("a") as entry:
+        entry.write("int what_a_new_version_has(void) { return 1; }\n")
+    assert loader.load(native.target, built) is None
 
 
 def test_a_compiler_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

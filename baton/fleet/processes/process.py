@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from baton.fleet.errors import ProcessFailed, StartTimeout
-from baton.fleet.processes.reaper import HELPERS_GRACE_S, Reaper, signal_group, signal_leader
+from baton.fleet.processes.reaper import HELPERS_GRACE_S, Reaper, is_running, signal_group, signal_leader
 
 # Writes its id to the reaper's pipe (its stdin), then becomes the program, so that the reaper misses no
 # start.
@@ -251,11 +251,11 @@ class ManagedProcess:
 
     async def _sweep_helpers(self) -> None:
         """End the children that outlive their parent, first by SIGTERM: some of them clean up after it."""
-        left = signal_group(self.pid, signal.SIGTERM)
+        left = signal_group(self.pid, signal.SIGTERM) and is_running(self.pid)
         give_up = time.monotonic() + HELPERS_GRACE_S
         while left and time.monotonic() < give_up:
             await asyncio.sleep(0.01)
-            left = signal_group(self.pid, 0)
+            left = is_running(self.pid)
         if left:
             signal_group(self.pid, signal.SIGKILL)
 

@@ -71,6 +71,20 @@ def signal_group(pgid: int, number: int) -> bool:
     return True
 
 
+def is_running(pgid: int) -> bool:
+    """Return whether a process of a group runs. Those that have ended stay in it until init reaps them."""
+    return signal_group(pgid, 0) and any(_runs_in(pgid, stat) for stat in Path("/proc").glob("[0-9]*/stat"))
+
+
+def _runs_in(pgid: int, stat: Path) -> bool:
+    """Return whether the process of a file of /proc is one of the group and has not ended."""
+    try:
+        state, _, group = stat.read_bytes().rpartition(b")")[2].split()[:3]
+    except (OSError, ValueError):  # it has just been reaped
+        return False
+    return int(group) == pgid and state not in (b"Z", b"X")
+
+
 def signal_leader(pgid: int, number: int) -> None:
     """Signal the service itself, which may have ended unnoticed."""
     with contextlib.suppress(ProcessLookupError):
@@ -93,7 +107,7 @@ def _wait_for_groups(pgids: set[int], grace_s: float) -> set[int]:
     """Return the groups that still run after `grace_s`."""
     alive = pgids
     give_up = time.monotonic() + grace_s
-    while (alive := {pgid for pgid in alive if signal_group(pgid, 0)}) and time.monotonic() < give_up:
+    while (alive := {pgid for pgid in alive if is_running(pgid)}) and time.monotonic() < give_up:
         time.sleep(_POLL_S)
     return alive
 

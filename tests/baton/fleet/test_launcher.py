@@ -1,10 +1,12 @@
 import asyncio
+import ctypes
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,15 @@ import redis.asyncio
 from baton.fleet import Fleet, FleetEvent, FleetSpec
 from baton.fleet.errors import GatewayNotInstalled, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
+from baton.fleet.processes import process as process_module
 from baton.fleet.spec import GATEWAY_REDIS, REDIS, redis_process
 from tests.patience import PATIENCE_S
 
 MakeSpec = Callable[..., FleetSpec]
 pytestmark = pytest.mark.integration
+
+PR_SET_CHILD_SUBREAPER = 36
+"""linux/prctl.h"""
 
 
 def alive(pid: int) -> bool:
@@ -248,6 +254,26 @@ async def test_children_of_a_killed_process_go_with_it(make_spec: MakeSpec) -> N
         os.kill(router.pid, signal.SIGKILL)
         await fleet.next_death()
         await until_gone([child])
+
+
+@pytest.fixture
+def slow_init() -> Iterator[None]:
+    """Let orphans become children of this process, which does not reap them, like a slow init."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    assert prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
+    yield
+    assert prctl(PR_SET_CHILD_SUBREAPER, 0) == 0
+
+
+async def test_an_ended_child_that_init_has_not_reaped_is_not_waited_for(
+    slow_init: None, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "HELPERS_GRACE_S", math.inf)
+    async with Fleet(make_spec(extra_args={"router": ("--act", "semaphore")})) as fleet:
+        router = fleet.process("router-0")
+        router.kill()
+        await fleet.next_death()
+        assert os.waitid(os.P_PGID, router.pid, os.WEXITED | os.WNOHANG), "the resource tracker has ended"
 
 
 async def test_nothing_stays_in_shared_memory_even_when_a_worker_is_killed(make_spec: MakeSpec) -> None:

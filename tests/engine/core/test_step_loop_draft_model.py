@@ -14,7 +14,7 @@ from scheduling.draft_model import NEARLY
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from scheduling.speculation import Drafter
-from tests.engine.core.test_step_loop_forced import SAMPLINGS, STOPS, answered, words
+from tests.engine.core.test_step_loop_forced import SAMPLINGS, STOPS, all_answered, words
 from tests.engine.core.test_step_loop_handoff import hand_over
 from tests.engine.core.test_step_loop_moving import fetch, resumed, running
 from tests.engine.core.test_step_loop_speculation import requests
@@ -97,7 +97,7 @@ def test_outputs_are_the_same_with_and_without_a_draft_model(
         driver.finish()
         driver.assert_at_rest()
         assert all(num_tokens <= budget for _, num_tokens in driver.runner.batches)
-        told.append(([answered(driver, request) for request in specs], driver.failures()))
+        told.append(all_answered(driver, specs))
     assert told[0] == told[1]
 
 

@@ -12,7 +12,7 @@ from engine.core.commands import Decode, Receive, StopAndCopy
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
-from tests.engine.core.test_step_loop_forced import FORCED, FREE, SAMPLINGS, STOPS, answered, asked, words
+from tests.engine.core.test_step_loop_forced import FORCED, FREE, SAMPLINGS, STOPS, all_answered, asked, words
 from tests.engine.core.test_step_loop_moving import fetch, resumed, running
 from tests.engine.loop_driver import DEAR_TOKENS, FREE_DRAFTS, GREEDY, RESERVING, UNKNOWN_COST, Driver, spec
 
@@ -74,7 +74,7 @@ def test_outputs_are_the_same_with_and_without_drafts(
         driver.finish()
         driver.assert_at_rest()
         assert all(num_tokens <= budget for _, num_tokens in driver.runner.batches)
-        told.append(([answered(driver, request) for request in specs], driver.failures()))
+        told.append(all_answered(driver, specs))
     assert told[0] == told[1]
 
 
