@@ -47,7 +47,7 @@ class FleetSpec:
     smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
     each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV blocks that leave its
     memory, with at most `kv_disk_mb` each. `tensor_parallel` processes of each worker compute its steps
-    together.
+    together, or `pipeline_parallel` in turn, each with some of the layers.
     """
 
     model: Path
@@ -72,6 +72,7 @@ class FleetSpec:
     kv_disk: Path | None = None
     kv_disk_mb: int | None = None
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class FleetSpec:
             "router_processes": 1,
             "gateways": 0,
             "tensor_parallel": 1,
+            "pipeline_parallel": 1,
         }
         for name, least in leasts.items():
             if getattr(self, name) < least:
@@ -135,6 +137,7 @@ class FleetSpec:
             ("draft_model", None),
             ("kv_disk", None),
             ("tensor_parallel", 1),
+            ("pipeline_parallel", 1),
         ):
             chosen = getattr(self, name)
             if chosen not in {None, nothing}:
@@ -254,6 +257,7 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own += ["--prove-model"] if spec.prove_model else []
     own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
     own += ["--tensor-parallel", str(spec.tensor_parallel)] if spec.tensor_parallel > 1 else []
+    own += ["--pipeline-parallel", str(spec.pipeline_parallel)] if spec.pipeline_parallel > 1 else []
     for adapter in spec.lora:
         adapter_name, _, path = adapter.partition("=")
         own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]

@@ -268,8 +268,8 @@ class Groups:
 
     def give_back(self, held: list[int]) -> None:
         """The step that blocks were held back for is over."""
+        self._tables.give_back(held)
         if held:
-            self._tables.give_back(held)
             self._room.note_return()
 
     def check_integrity(self, *, is_whole: bool) -> None:

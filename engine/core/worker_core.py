@@ -178,18 +178,45 @@ class WorkerCore:
     def accept_drafts(self, step: Step, num_accepted: Mapping[int, int]) -> None:
         """Count drafted tokens that the step has drawn too, by row; one more is drawn behind them."""
         for row, num_tokens in num_accepted.items():
-            step.positions[row - step.first_row] += num_tokens
+            step.positions[row - step.row_of(0)] += num_tokens
             self.batch.skip(row, num_tokens)
 
     def join(self, step: Step) -> None:
         """Count the chunks of a launched step; prompts that are complete with it take their rows."""
+        self._count_chunks(step)
+        self._take_rows(step)
+
+    def send(self, step: Step) -> None:
+        """Take in that a step is on its way through a pipeline; its tokens are drawn at its end.
+
+        Call `gather` then. Its rows are in no other step until then.
+        """
+        self._count_chunks(step)
+        step.choices = self.batch.choices_of(step.rows)
+        self.batch.mark_pending(step.rows)
+
+    def gather(self, step: Step) -> list[int]:
+        """Find the rows of a step that was sent; prompts that are complete with it take their rows.
+
+        Choices have moved or ended since it was sent. Return which of its decodes still run.
+        """
+        places = [place for place, choice in enumerate(step.choices) if choice.row >= 0]
+        step.rows = np.array([step.choices[place].row for place in places], dtype=np.int64)
+        step.num_decodes = len(places)
+        self._take_rows(step)
+        return places
+
+    def _count_chunks(self, step: Step) -> None:
         for chunk in step.chunks:
             group, num_tokens = chunk.group, chunk.end - chunk.begin
             num_lost = min(num_tokens, group.num_known_tokens - group.num_computed_tokens)
             step.num_recomputed += max(0, num_lost)
             group.pending_chunks.append(group.num_computed_tokens)
             group.num_computed_tokens += num_tokens
-        step.joining = [chunk.group for chunk in step.chunks if chunk.wants_logits]
+
+    def _take_rows(self, step: Step) -> None:
+        """Give the step's prompts that are complete their rows."""
+        step.joining = [chunk.group for chunk in step.chunks if chunk.wants_logits and not chunk.is_void]
         num_rows = self.batch.num_rows
         for group in step.joining:
             if self.groups.finish_prefill(group):
@@ -237,7 +264,7 @@ class WorkerCore:
         if not step.choices:
             return
         if is_latest:
-            rows: Rows = slice(step.first_row, self.batch.num_rows)
+            rows: Rows = slice(step.row_of(0), self.batch.num_rows)
         else:
             all_rows = np.array([choice.row for choice in step.choices])
             rows = all_rows[all_rows >= 0]
