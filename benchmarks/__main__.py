@@ -101,6 +101,12 @@ COMMANDS: dict[str, Command] = {
         has_model=False,
         seeds=THREE_SEEDS,
     ),
+    "pipeline-parallel": Command(
+        "cpu.pipeline_parallel",
+        "how much more two processes compute that have half of the layers each",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
     "kv-disk": Command(
         "costs.kv_disk",
         "from which length on a prefix is read from disk sooner than computed",

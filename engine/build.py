@@ -128,7 +128,7 @@ def build(
 ) -> BuiltEngine:
     """Build an engine, and call `on_progress` on the way. Without `measure` sweeps are run.
 
-    With a `group`, its processes compute each step together; the settings' part or stage is then the leader's.
+    With a `group`, its processes compute steps together; the settings' part or stage is then the leader's.
 
     Raises ModelRefused, AdapterRefused or DraftRefused for what cannot be served, or not proven, GroupRefused
     if a process of the group cannot take part, ValueError for a setting that is not valid, and

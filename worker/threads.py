@@ -15,15 +15,16 @@ def resolve_threads(
 ) -> int:
     """Return how many threads compute: those asked for, all that fit if 0, this worker's share if None.
 
-    Where a worker has several processes, its share is at least a thread for each, and as many for each. `flag`
-    is the one that asks for them.
+    Where a worker has several processes, its share is at least a thread for each, and as many for each.
+    `flag` is the one that asks for them.
 
     Raises ValueError for more threads or processes than cores: each would wait at the end of every loop for
     one that has no core.
     """
     if num_processes > cores.most:
         raise ValueError(
-            f"{flag} is {num_processes}; accepted: 1 to {cores.most}, the cores this process may use ({cores})"
+            f"{flag} is {num_processes}; accepted: 1 to {cores.most}, the cores this process may use "
+            f"({cores})"
         )
     if workers_per_host < 1:
         raise ValueError(f"--workers-per-host is {workers_per_host}; accepted: 1 or more")

@@ -7,5 +7,6 @@
 - `shares`: where the time of a step goes
 - `steps`: native ops beside PyTorch alone
 - `tensor_parallel`: steps that several processes compute, beside those of one
+- `pipeline_parallel`: loads that several stages serve, beside one process
 - `random_model`: a Llama of 200 million random weights
 """

@@ -38,9 +38,9 @@ class WorkerCore:
     Times are in seconds on one clock.
 
     A pipeline has `num_micro_batches`: a step is planned while those of the other micro-batches are in
-    flight. It computes nothing for sequences in flight, and at most an equal share of the running
-    choices. Steps end in the order of their launch. The executor waits for those in flight before it lets
-    `grow_rows` preempt.
+    flight. It computes nothing for running choices in flight, and at most an equal share of all of them. The
+    next chunk of a prompt may follow one in flight only if `chunks_follow`. Steps end in the order of their
+    launch. The executor waits for those in flight before it lets `grow_rows` preempt.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class WorkerCore:
         new_choice: NewChoice,
         disk: KVDisk | None = None,
         num_micro_batches: int = 1,
+        chunks_follow: bool = True,
     ) -> None:
         self._pool = pool
-        self._is_pipeline = num_micro_batches > 1
+        self._chunks_follow = chunks_follow
         self.limits = limits
         self._policy = policy
         self.cost = cost
@@ -101,7 +102,7 @@ class WorkerCore:
         return self._policy.plan(
             StepView(
                 self.batch.decode_load(begins_s, self.batch.next_rows()),
-                self.groups.prefill_work(now_s, is_pipeline=self._is_pipeline),
+                self.groups.prefill_work(now_s, chunks_follow=self._chunks_follow),
                 self.limits.token_budget,
                 self.limits.max_num_seqs,
                 self.cost,

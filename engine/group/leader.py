@@ -24,7 +24,7 @@ OPENING = struct.Struct("<2q")
 
 
 class Leader:
-    """Links to the followers of this process, the one of rank 1 first; each computes a part of every layer."""
+    """Links to the followers of this process by rank; each computes a part of every layer."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links

@@ -10,11 +10,11 @@ between two stages, which is no cost of the step itself.
 
 from __future__ import annotations
 
-import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -25,11 +25,30 @@ from engine.group.leader import OPENING, sum_sizes, wait_ready
 from engine.group.links import Channel, Kind, Link
 from engine.group.slots import StageSlots
 from engine.group.steps import decoded, encoded
-from engine.model.parallel.stage import Stage, join_stage
+from engine.model.parallel.stage import join_stage
 from engine.model.step_batch import StepBatch
 from engine.starting import OnProgress
 
 _SECONDS = struct.Struct("<d")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """The leader's stage and its way to the others, once all are joined."""
+
+    run: Callable[[StepBatch], Tensor]
+    slots: StageSlots
+    before: Channel
+    after: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A step in flight."""
+
+    num_rows: int
+    """Its rows of logits."""
+    at_s: float
 
 
 class Pipeline:
@@ -40,17 +59,14 @@ class Pipeline:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
-        self.stage = Stage(0, len(links) + 1)
-        self._run: Callable[[StepBatch], Tensor] | None = None
-        self._slots: StageSlots | None = None
-        self._channels: tuple[Channel, Channel] | None = None
+        self._opened: _Stages | None = None
         self._sent: deque[_Sent] = deque()
         self._num_received = 0
 
     @property
     def num_stages(self) -> int:
         """Implements `Stages`."""
-        return self.stage.size
+        return len(self._links) + 1
 
     def wait_ready(self, fingerprint: str | None, on_progress: OnProgress) -> None:
         """Wait until all stages have loaded the weights of this fingerprint; None: whichever.
@@ -64,21 +80,18 @@ class Pipeline:
         model, pool = runner.model, runner.pool
         assert pool.fd is not None, "groups are for CPUs"
         assert model.stage is not None, "the leader has loaded its stage"
-        slots = StageSlots(self.stage.size, sum_sizes(model, tokens))
+        slots = StageSlots(self.num_stages, sum_sizes(model, tokens))
         # One from each stage to the next, and from the last to the first.
-        hops = [Channel.pair() for _ in range(self.stage.size)]
+        hops = [Channel.pair() for _ in range(self.num_stages)]
         for rank, link in enumerate(self._links, 1):
-            before, after = hops[rank - 1][1].socket, hops[rank][0].socket
-            shared = (pool.fd, slots.fd, before.fileno(), after.fileno())
+            ends = hops[rank - 1][1], hops[rank][0]
+            shared = (pool.fd, slots.fd, *(end.socket.fileno() for end in ends))
             link.send(Kind.OPEN, [OPENING.pack(pool.num_blocks, tokens)], shared)
-        self._channels = hops[-1][1], hops[0][0]
-        for hop in hops:
-            for end in hop:
-                if end not in self._channels:
-                    end.close()
+            for end in ends:
+                end.close()
         slots.close()
         join_stage(model.module, model.stage, slots)
-        self._slots, self._run = slots, runner.run_part
+        self._opened = _Stages(runner.run_part, slots, hops[-1][1], hops[0][0])
 
     def forward(self, batch: StepBatch, _run: Callable[[StepBatch], Tensor]) -> Tensor:
         """Compute a step while no other is in flight; implements `Group` of the model runner."""
@@ -89,50 +102,45 @@ class Pipeline:
     def send(self, batch: StepBatch) -> None:
         """Compute the first stage of a step and send it on; implements `Stages`.
 
-        What the first stage raises fails this step alone.
+        What the first stage raises fails this step alone. Raises GroupBrokenError if the next one is gone.
         """
-        assert self._slots is not None and self._run is not None and self._channels is not None, "not open"
+        stages = self._joined
         assert len(self._sent) <= self.num_stages, "all slots are taken"
-        self._slots.begin(len(batch.token_ids))
+        stages.slots.begin(len(batch.token_ids))
         try:
-            self._run(batch)
+            stages.run(batch)
         except Exception:
-            self._slots.give_up()
+            stages.slots.give_up()
             raise
         self._sent.append(_Sent(len(batch.logit_rows), time.perf_counter()))
-        self._channels[1].send(Kind.STEP, [_SECONDS.pack(0.0), *encoded(batch)])
+        stages.after.send(Kind.STEP, [_SECONDS.pack(0.0), *encoded(batch)])
 
     def has_passed(self) -> bool:
         """Implements `Stages`."""
-        assert self._channels is not None
-        return self._channels[0].has_message()
+        return self._joined.before.has_message()
 
     def receive(self) -> Passed:
         """Implements `Stages`. Raises GroupBrokenError if a stage is gone."""
-        assert self._slots is not None and self._channels is not None
-        message = self._channels[0].receive()
+        stages = self._joined
+        message = stages.before.receive()
         if message is None:
             raise GroupBrokenError("a process of the group is gone")
         (computed_s,) = _SECONDS.unpack(message.content)
         sent, number = self._sent.popleft(), self._num_received
         self._num_received += 1
         idle_s = max(0.0, time.perf_counter() - sent.at_s - computed_s)
-        return Passed(self._slots.logits(number, sent.num_rows), idle_s)
+        return Passed(stages.slots.logits(number, sent.num_rows), idle_s)
 
     def close(self) -> None:
         """Let the other stages end, as they do when this process does."""
-        for channel in self._channels or ():
-            channel.close()
+        if self._opened is not None:
+            self._opened.before.close()
+            self._opened.after.close()
 
-
-class _Sent:
-    """A step in flight: its rows of logits, and when it was sent."""
-
-    __slots__ = ("at_s", "num_rows")
-
-    def __init__(self, num_rows: int, at_s: float) -> None:
-        self.num_rows = num_rows
-        self.at_s = at_s
+    @property
+    def _joined(self) -> _Stages:
+        assert self._opened is not None, "it is opened first"
+        return self._opened
 
 
 def follow_stages(runner: ModelRunner, slots: StageSlots, before: Channel, after: Channel) -> None:

@@ -78,6 +78,7 @@ class SimWorker:
             refuse=_run_all,
             new_choice=self._new_choice,
             num_micro_batches=num_micro_batches(spec.num_stages),
+            chunks_follow=spec.num_stages == 1,
         )
         self._record.batch = self._core.batch
         self._reports = Reporter(
