@@ -94,8 +94,8 @@ def _section(args: argparse.Namespace, path: Path, found: Mapping[str, Sequence[
     head = ("load", "one thread, ms", f"{num} threads, ms", f"{num} stages, ms", "first / last")
     method = (
         f"{path.name}, {args.dtype}, a thread in each stage. Decodes: milliseconds for a token of every "
-        f"sequence, contexts of {CONTEXT} tokens. Prompt: milliseconds to its first token, chunks of {TOKENS}. "
-        f"Medians of {args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times."
+        f"sequence, contexts of {CONTEXT} tokens. Prompt: milliseconds to its first token, in chunks of "
+        f"{TOKENS}. Medians of {args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times."
     )
     table = markdown(head, rows)
     return Section("Pipeline parallelism, by load", method, tuple(goals), (table,), {"loads": dict(found)})
