@@ -12,7 +12,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from engine.model.model import DTYPES
 from engine.model.parallel.stage import Stage
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
 from worker.startup.followers import start_followers
 
@@ -72,19 +73,22 @@ def run(args: argparse.Namespace) -> int:
     followers = start_followers(args.stages, partial(_follow, args, path), flag)
     try:
         whole = build(_settings(args, path, None), _measure_nothing).loop
-        group = Pipeline(followers.links)
-        staged = build(_settings(args, path, 0), _measure_nothing, group=group).loop
+        engine = build(_settings(args, path, 0), group=Pipeline(followers.links))
+        staged, costs = engine.loop, _Costs(engine.cost)
         contenders = ((whole, 1), (whole, args.stages), (staged, 1))
         found: dict[str, list[Figures]] = {name: [] for name in LOADS}
         works = [(name, seed) for seed in args.seeds for name in LOADS]
         for name, seed in tracked(works, "loads"):
-            found[name].append(_compare(contenders, _Load(*LOADS[name]), args.rounds, random.Random(seed)))
+            rng = random.Random(seed)
+            found[name].append(_compare(contenders, _Load(*LOADS[name]), args.rounds, rng, costs.take))
     finally:
         followers.end()
-    return report(args, [_section(args, path, found)])
+    return report(args, [_section(args, path, found, costs)])
 
 
-def _section(args: argparse.Namespace, path: Path, found: Mapping[str, Sequence[Figures]]) -> Section:
+def _section(
+    args: argparse.Namespace, path: Path, found: Mapping[str, Sequence[Figures]], costs: _Costs
+) -> Section:
     num = args.stages
     goals = [
         Goal(f"{name}, one thread / {num} stages", tuple(figures[3] for figures in found[name]), goal)
@@ -98,6 +102,10 @@ def _section(args: argparse.Namespace, path: Path, found: Mapping[str, Sequence[
         f"{TOKENS}. Medians of {args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times."
     )
     table = markdown(head, rows)
+    method += (
+        f" The costs measured at the start of the stages predict {statistics.median(costs.ratios):.2f} times "
+        f"what their steps took, by the median of {len(costs.ratios)}."
+    )
     return Section("Pipeline parallelism, by load", method, tuple(goals), (table,), {"loads": dict(found)})
 
 
@@ -128,6 +136,18 @@ def _measure_nothing(_runner: object, _name: str) -> Sweep:
     return Sweep([], is_whole=False)
 
 
+class _Costs:
+    """How many times longer the steps of the stages were predicted to take than they took."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self.ratios: list[float] = []
+
+    def take(self, told: StepReport) -> None:
+        if told.shape is not None:
+            self.ratios.append(self._cost.predict(told.shape) / told.step_seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class _Load:
     num_seqs: int
@@ -155,23 +175,32 @@ class _Load:
 
 
 def _compare(
-    contenders: Sequence[tuple[StepLoop, int]], load: _Load, rounds: int, rng: random.Random
+    contenders: Sequence[tuple[StepLoop, int]],
+    load: _Load,
+    rounds: int,
+    rng: random.Random,
+    take_last: Callable[[StepReport], None],
 ) -> Figures:
-    """Time a load on each contender, a loop with a number of threads."""
+    """Time a load on each contender, a loop with a number of threads; the last one's reports are taken."""
     times: list[list[float]] = []
     for _ in range(1 + rounds):
         round_ms = [0.0] * len(contenders)
         for which in rng.sample(range(len(contenders)), len(contenders)):
             loop, threads = contenders[which]
             torch.set_num_threads(threads)
-            round_ms[which] = 1000 * _seconds(loop, load, rng.randbytes(8))
+            take = take_last if which == len(contenders) - 1 else _ignore
+            round_ms[which] = 1000 * _seconds(loop, load, rng.randbytes(8), take)
         times.append(round_ms)
     counted = times[1:]  # the first round of a load may allocate
     one, threaded, staged = (statistics.median(column) for column in zip(*counted, strict=True))
     return one, threaded, staged, statistics.median(first / last for first, _, last in counted)
 
 
-def _seconds(loop: StepLoop, load: _Load, salt: bytes) -> float:
+def _ignore(_told: StepReport) -> None:
+    """Take nothing."""
+
+
+def _seconds(loop: StepLoop, load: _Load, salt: bytes, take: Callable[[StepReport], None]) -> float:
     """Return the seconds to the first token of a single sequence, or for a token of each of several.
 
     The latter are counted while all of them run.
@@ -180,6 +209,7 @@ def _seconds(loop: StepLoop, load: _Load, salt: bytes) -> float:
 
     def emit(told: StepReport) -> None:
         assert not told.failures, told.failures
+        take(told)
         arrivals.append((time.perf_counter(), list(told.tokens.handles)))
 
     inbox = [load.commands(salt)]

@@ -24,6 +24,11 @@ from one step to the next on the device. What might go wrong in between, and why
 * Steps are timed by the device. What the step in flight will bring is foreseen where a policy asks when the
   next tokens are due; when they came is recorded once they are known.
 
+A pipeline (`engine.execution.stages`) has more steps in flight, none of which has a row of another one. A
+turn sends a step, whose first stage is computed then, and takes in those that have passed all stages. Their
+tokens are drawn then, and only then do rows join, advance and leave; so a grammar or a bad word waits for
+nothing. What is said above of blocks holds for all steps in flight.
+
 Elsewhere each step is waited for at once, and the order of things is the same.
 """
 
@@ -83,8 +88,8 @@ class StepLoop:
     that `takes_forced` computes tokens that a grammar forces together with the one before them; one that
     `speculates` does so with drafts by prompt lookup, and one with a `draft_model` with those of that model;
     it accepts the tokens that it then draws too. Where the loop `overlaps`, by default on a GPU, it takes in
-    a step while the next one runs; `new_mark` times them. `adapters` are the slots of the runner's LoRA
-    adapters, by digest. `disk` has blocks that left the pool.
+    a step while the next one runs; `new_mark` times them. Where there are `stages`, these compute the steps.
+    `adapters` are the slots of the runner's LoRA adapters, by digest. `disk` has blocks that left the pool.
     """
 
     def __init__(

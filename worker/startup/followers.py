@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from typing import Never
 
 from engine.group.links import Link
 from worker.errors import EXIT_CRASHED, EXIT_GROUP
@@ -31,7 +32,8 @@ class Followers:
     def __init__(self, flag: str, children: dict[int, tuple[int, Link]]) -> None:
         self._flag = flag
         self._children = children
-        self._is_ending = threading.Event()
+        self._ending = threading.Lock()
+        """Held by the thread that ends the followers, or this process because of one of them."""
         self._pidfds = {os.pidfd_open(pid): rank for rank, (pid, _) in children.items()}
         threading.Thread(target=self._watch, name="followers", daemon=True).start()
 
@@ -45,8 +47,11 @@ class Followers:
         return sum(map(_cpu_s, (pid for pid, _ in self._children.values())))
 
     def end(self) -> None:
-        """End the followers, which have nothing that others could miss."""
-        self._is_ending.set()
+        """End the followers, which have nothing that others could miss; unless one has ended before."""
+        self._ending.acquire()  # for good: the watching thread has nothing more to do
+        ended, _, _ = select.select(list(self._pidfds), [], [], 0)
+        if ended:
+            self._leave(self._pidfds[ended[0]])
         for pid, _ in self._children.values():
             os.kill(pid, signal.SIGKILL)
         for pid, _ in self._children.values():
@@ -54,9 +59,11 @@ class Followers:
 
     def _watch(self) -> None:
         ended, _, _ = select.select(list(self._pidfds), [], [])
-        if self._is_ending.is_set():
-            return
-        rank = self._pidfds[ended[0]]
+        with self._ending:
+            self._leave(self._pidfds[ended[0]])
+
+    def _leave(self, rank: int) -> Never:
+        """End this process, as the follower of a rank has ended."""
         pid, _ = self._children[rank]
         how = _outcome(os.waitpid(pid, 0)[1])
         sentence = f"{self._flag}: its process of rank {rank} (pid {pid}) {how}"
