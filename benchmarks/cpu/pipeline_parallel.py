@@ -228,7 +228,8 @@ def _seconds(loop: StepLoop, load: _Load, salt: bytes, take: Callable[[StepRepor
             counts[handle] += 1
         if load.num_seqs == 1 and handles:
             return at_s - began_s
-        if handles and min(counts.values()) and max(counts.values()) < load.output_tokens:
+        fewest, most = min(counts.values()), max(counts.values())
+        if handles and 0 < fewest <= most < load.output_tokens:
             window.append((at_s, len(handles)))
     num_tokens = sum(number for _, number in window[1:])
     return (window[-1][0] - window[0][0]) * load.num_seqs / num_tokens

@@ -8,9 +8,8 @@ layers add to, and leave the same for the next one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -36,6 +35,15 @@ class Stage:
     @property
     def is_last(self) -> bool:
         return self.rank == self.size - 1
+
+    def share(self, num_layers: int) -> slice:
+        """Return this stage's layers. Where stages cannot be equal, earlier ones have one more.
+
+        The last one makes the logits besides, and the first one plans and draws.
+        """
+        count, rest = divmod(num_layers, self.size)
+        begin = self.rank * count + min(self.rank, rest)
+        return slice(begin, begin + count + (self.rank < rest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +88,6 @@ def check_layers(config: Mapping[str, Any], size: int) -> None:
             )
 
 
-def balanced(layer_bytes: Sequence[int], head_bytes: int, size: int) -> list[slice]:
-    """Return the layers of each stage, at least one, such that stages read about as many weights.
-
-    The last stage reads those of the head besides. The sum of the squares is the least there is.
-    """
-
-    @cache
-    def best(begin: int, num_stages: int) -> tuple[int, tuple[int, ...]]:
-        """Return that sum for the layers from `begin` on, and where their stages end."""
-        if num_stages == 1:
-            return (sum(layer_bytes[begin:]) + head_bytes) ** 2, (len(layer_bytes),)
-        found = []
-        for end in range(begin + 1, len(layer_bytes) - num_stages + 2):
-            rest, ends = best(end, num_stages - 1)
-            found.append((sum(layer_bytes[begin:end]) ** 2 + rest, (end, *ends)))
-        return min(found)
-
-    _, ends = best(0, size)
-    return [slice(begin, end) for begin, end in zip((0, *ends), ends, strict=False)]
-
-
-def _num_bytes(module: nn.Module) -> int:
-    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
-
-
 @torch.no_grad()
 def cut_layers(module: Any, stage: Stage) -> LayerCut:
     """Keep the layers of one stage of a loaded `...ForCausalLM`, in place."""
@@ -117,7 +100,7 @@ def cut_layers(module: Any, stage: Stage) -> LayerCut:
     )
     names = {id(each): name for name, each in module.named_modules()}
     embedding, head = module.get_input_embeddings(), module.get_output_embeddings()
-    share = balanced([_num_bytes(layer) for layer in layers], _num_bytes(head), stage.size)[stage.rank]
+    share = stage.share(num_layers)
     kept = layers[share]
     for each in kept.modules():
         if isinstance(getattr(each, "layer_idx", None), int):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
-from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.model.allow_list import read_config
-from engine.model.parallel.stage import balanced, check_layers
+from engine.model.parallel.stage import Stage, check_layers
 from engine.model.quantised.quantisation import Quantisation
 from tests import model_zoo
 from tests.engine.group.test_equality import assert_equal
@@ -73,34 +70,16 @@ def test_stages_keep_their_own_weights_only(zoo: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "head", "shares"),
-    [
-        ([5] * 12, 0, [6, 6]),
-        ([5] * 12, 15, [7, 5]),
-        ([5] * 8, 1000, [7, 1]),
-        ([5] * 4, 1000, [1, 1, 1, 1]),
-        ([5] * 80, 5, [27, 27, 26]),
-        ([9, 1, 1, 1, 9, 3], 0, [2, 3, 1]),
-    ],
+    ("num_layers", "size", "shares"),
+    [(12, 2, [6, 6]), (7, 3, [3, 2, 2]), (4, 4, [1, 1, 1, 1]), (80, 3, [27, 27, 26])],
 )
-def test_stages_read_about_as_many_weights(layers: list[int], head: int, shares: list[int]) -> None:
-    found = balanced(layers, head, len(shares))
+def test_shares_are_consecutive_and_differ_by_one_layer(
+    num_layers: int, size: int, shares: list[int]
+) -> None:
+    found = [Stage(rank, size).share(num_layers) for rank in range(size)]
     assert [each.stop - each.start for each in found] == shares
     assert [each.start for each in found[1:]] == [each.stop for each in found[:-1]]
-    assert (found[0].start, found[-1].stop) == (0, len(layers))
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=7), st.integers(0, 99), st.data())
-def test_no_other_cut_is_more_equal(layers: list[int], head: int, data: st.DataObject) -> None:
-    size = data.draw(st.integers(1, len(layers)))
-
-    def unevenness(ends: Sequence[int]) -> int:
-        bounds = [0, *ends, len(layers)]
-        loads = [sum(layers[begin:end]) for begin, end in pairwise(bounds)]
-        return sum(load**2 for load in loads[:-1]) + (loads[-1] + head) ** 2
-
-    found = unevenness([each.stop for each in balanced(layers, head, size)[:-1]])
-    assert found == min(map(unevenness, combinations(range(1, len(layers)), size - 1)))
+    assert (found[0].start, found[-1].stop) == (0, num_layers)
 
 
 @pytest.mark.parametrize(("name", "num_layers"), [("llama", 4), ("gpt2", 4)])
