@@ -172,7 +172,7 @@ class StepLoop:
         if overlaps is None:
             overlaps = pool.device.type == "cuda"
         self._stages = stages
-        self._num_kept = int(overlaps) if stages is None else stages.num_stages
+        self._num_kept = int(overlaps) if stages is None else stages.num_stages + 1
         """Steps that may still be in flight when a turn ends."""
         self._new_mark = new_mark or partial(StepMark, pool.device)
         self._flights: deque[Flight] = deque()
@@ -207,6 +207,9 @@ class StepLoop:
             self._apply(command)
         if self._core.groups.report.parked:
             self._report(emit)  # its client waits until it goes on elsewhere: not for another step here
+        if self._stages is not None and self._has_passed(self._stages):
+            self._land()
+            self._report(emit)  # its tokens do not wait for the first stage of the next step
         wait_s = self._go_on()
         self._report(emit)
         return wait_s
@@ -224,11 +227,12 @@ class StepLoop:
             self._core.groups.report.filled_behind = mark_steps(self._device)  # before the next step
         self._core.apply(command, self._clock())
 
+    def _has_passed(self, stages: Stages) -> bool:
+        """Return True if a step is to be taken in before the next one is sent."""
+        return len(self._flights) > stages.num_stages or (bool(self._flights) and stages.has_passed())
+
     def _go_on(self) -> float:
-        if self._stages is not None:
-            while self._flights and self._stages.has_passed():
-                self._land()
-        elif self._flights and self._assembler.depends_on_newest:
+        if self._flights and self._stages is None and self._assembler.depends_on_newest:
             self._land()
         mark = self._new_mark()
         self._make_room()

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline pass on, in memory that all of them map.
+"""The activations and logits that stages of a pipeline pass on, in memory that all of them map.
 
     hidden  [slots, tokens, hidden_size]   a step's activations; each stage overwrites those of the one before
     logits  [slots, tokens, vocab_size]    of the last stage

@@ -71,9 +71,9 @@ def draw_each(
     if logits.is_cuda or table.is_plain[rows].all():
         return draw(logits, table, indexes, rows)
     numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-    one_by_one = [slice(place, place + 1) for place in range(num_rows)]
+    places = [slice(place, place + 1) for place in range(num_rows)]
     sampled = _stack(
-        [draw(logits[one].clone(), table, indexes[one], numbers[one]).wait() for one in one_by_one]
+        [draw(logits[place].clone(), table, indexes[place], numbers[place]).wait() for place in places]
     )
     token_ids, is_broken = torch.from_numpy(sampled.token_ids), torch.from_numpy(sampled.is_broken)
     return Drawn(token_ids, is_broken, lambda: sampled.logprobs)

@@ -26,7 +26,7 @@ class BlockTables:
         self.reserves_maximum = reserves_maximum
         self._held: list[int] | None = None
         self._not_given_back: list[list[int]] = []
-        """What is held back for each step in flight."""
+        """The blocks that are held back for each step in flight."""
 
     def hold_back(self, held: list[int] | None) -> None:
         """Blocks that are dropped from now on go to `held`, with their references: the step that was launched

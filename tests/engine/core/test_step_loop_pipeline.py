@@ -52,7 +52,7 @@ def test_a_micro_batch_has_its_share_of_the_rows() -> None:
     assert max(view.decodes.num_seqs for view in views) == 3
 
 
-def test_choices_with_penalties_and_log_probabilities_are_those_of_single_steps() -> None:
+def test_penalties_and_log_probabilities_are_the_same() -> None:
     requests = [
         spec(handle, prompt, 12, sampling=RANDOM, choices=(0, 1, 2))
         for handle, prompt in enumerate(PROMPTS, 1)
