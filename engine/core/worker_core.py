@@ -97,11 +97,15 @@ class WorkerCore:
             self.batch.join(choice)
         return self.groups.start_choices(group)
 
-    def plan(self, now_s: float, begins_s: float) -> StepPlan:
-        """Return the next step by the policy; it begins at `begins_s`, when what is in flight is over."""
+    def plan(self, now_s: float, begins_s: float, *, takes_rows: bool = True) -> StepPlan:
+        """Return the next step by the policy; it begins at `begins_s`, when what is in flight is over.
+
+        Unless it `takes_rows`, it computes prompts alone.
+        """
+        rows = self.batch.next_rows() if takes_rows else self.batch.no_rows()
         return self._policy.plan(
             StepView(
-                self.batch.decode_load(begins_s, self.batch.next_rows()),
+                self.batch.decode_load(begins_s, rows),
                 self.groups.prefill_work(now_s, chunks_follow=self._chunks_follow),
                 self.limits.token_budget,
                 self.limits.max_num_seqs,

@@ -237,7 +237,7 @@ class StepLoop:
         mark = self._new_mark()
         self._make_room()
         now_s = self._clock()
-        plan = self._core.plan(now_s, self._free_at(now_s))
+        plan = self._core.plan(now_s, self._free_at(now_s), takes_rows=self._takes_rows)
         if plan.num_decodes or plan.chunks:
             self._launch(plan, mark)
         elif not self._flights:
@@ -247,6 +247,16 @@ class StepLoop:
         while len(self._flights) > self._num_kept:
             self._land()
         return 0.0
+
+    @property
+    def _takes_rows(self) -> bool:
+        """True unless a step with decodes is in flight for each stage.
+
+        One more would have the rows that are left, fewer than its share, and would read all weights for them.
+        """
+        if self._stages is None:
+            return True
+        return sum(flight.step.num_decodes > 0 for flight in self._flights) < self._stages.num_stages
 
     def _make_room(self) -> None:
         """Find blocks for the running choices first, then for those that wait, whose blocks may be theirs."""

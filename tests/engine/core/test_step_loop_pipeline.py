@@ -102,3 +102,13 @@ def test_prompts_for_other_workers_are_handed_over() -> None:
         assert filled.complete
     driver.finish(*(Release(handle) for handle in range(1, len(PROMPTS) + 1)))
     driver.assert_at_rest()
+
+
+def test_what_came_apart_comes_together_again() -> None:
+    """Sequences arrive one by one; after a while two steps share their rows."""
+    driver = Driver(overlaps=False, stages=FakeStages(2, seed=None), num_blocks=512)
+    for handle, prompt in enumerate([*PROMPTS, [8]], 1):
+        driver.turn(Decode(spec(handle, prompt, 60)))
+    driver.finish()
+    sizes = [num_seqs for num_seqs, _ in driver.runner.batches[40:100]]
+    assert sizes in ([4, 3] * 30, [3, 4] * 30)
