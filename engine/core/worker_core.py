@@ -192,10 +192,7 @@ class WorkerCore:
         self._take_rows(step)
 
     def send(self, step: Step) -> None:
-        """Take in that a step is on its way through a pipeline; its tokens are drawn at its end.
-
-        Call `gather` then. Its rows are in no other step until then.
-        """
+        """Take in that a step is on its way through a pipeline; when it has passed, call `gather`."""
         self._count_chunks(step)
         step.choices = self.batch.choices_of(step.rows)
         self.batch.mark_pending(step.rows)
