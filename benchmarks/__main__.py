@@ -101,6 +101,12 @@ COMMANDS: dict[str, Command] = {
         has_model=False,
         seeds=THREE_SEEDS,
     ),
+    "pipeline-parallel": Command(
+        "cpu.pipeline_parallel",
+        "how much more two processes compute that have half of the layers each",
+        has_model=False,
+        seeds=THREE_SEEDS,
+    ),
     "pinning": Command(
         "cpu.pinning",
         "what it brings to keep each worker on cores of its own",

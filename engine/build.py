@@ -26,6 +26,7 @@ from engine.execution.step_loop import StepLoop
 from engine.group.follower import follow
 from engine.group.leader import Leader
 from engine.group.links import Kind, Link
+from engine.group.pipeline import Pipeline
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
 from engine.model.allow_list import Config, is_listed, read_config
@@ -33,6 +34,7 @@ from engine.model.fingerprint import fingerprint
 from engine.model.model import Model, load_model
 from engine.model.parallel.cutting import check_divides
 from engine.model.parallel.part import Part
+from engine.model.parallel.stage import Stage, check_layers
 from engine.model.quantised.quantisation import Quantisation
 from engine.proof.proving import Proof, load_proven
 from engine.sampling.device_sampler import warm_draws
@@ -90,7 +92,9 @@ class EngineSettings:
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
     part: Part | None = None
-    """The part of the model that this process computes; None: all of it."""
+    """The part of every layer that this process computes; None: all of it."""
+    stage: Stage | None = None
+    """The layers that this process computes; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +126,11 @@ def build(
     settings: EngineSettings,
     measure: Measure | None = None,
     on_progress: OnProgress = ignore_progress,
-    group: Leader | None = None,
+    group: Leader | Pipeline | None = None,
 ) -> BuiltEngine:
     """Build an engine, and call `on_progress` on the way. Without `measure` sweeps are run.
 
-    With a `group`, its processes compute each step together; the settings' part is then the leader's.
+    With a `group`, its processes compute steps together; the settings' part or stage is then the leader's.
 
     Raises ModelRefused, AdapterRefused or DraftRefused for what cannot be served, or not proven, GroupRefused
     if a process of the group cannot take part, ValueError for a setting that is not valid, and
@@ -135,7 +139,7 @@ def build(
     on_progress(Phase.READING, 0, 0)
     adapters = [read_adapter(name, path) for name, path in settings.adapters]
     config = read_config(settings.model, unlisted=settings.prove_model)
-    _check_part(settings, config)
+    _check_cut(settings, config)
     draft_config = _read_draft_config(settings, config)
     _check_model_fits(settings, config, draft_config, sum(adapter.num_weights for adapter in adapters))
     model, proof = _load(settings, config, adapters, on_progress)
@@ -147,10 +151,10 @@ def build(
         check_blocks_fit(layout.block_bytes + draft_bytes, num_blocks, settings.available_bytes())
     pool = KVPool(layout, num_blocks, settings.device)
     name = _fingerprint(settings, model)
+    runner = ModelRunner(model, pool, group)
     if group is not None:
         group.wait_ready(name, on_progress)
-        group.open(model, pool, _most_tokens(settings))
-    runner = ModelRunner(model, pool, group)
+        group.open(runner, _most_tokens(settings))
     determinism_digest = check_determinism(runner, on_progress) if settings.deterministic else ""
     sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
     record = None
@@ -199,6 +203,7 @@ def build(
         draft_model=draft_engine,
         adapters={} if model.adapters is None else model.adapters.slots,
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
+        stages=group if isinstance(group, Pipeline) else None,
         disk=disk,
         links=None if settings.open_links is None else settings.open_links(pool),
     )
@@ -219,13 +224,13 @@ def build(
 
 
 def follow_leader(settings: EngineSettings, link: Link) -> None:
-    """Load the part of the settings, and compute steps with it until the leader is gone.
+    """Load the part or stage of the settings, and compute steps with it until the leader is gone.
 
     What this process refuses, the leader raises.
     """
     try:
         config = read_config(settings.model)
-        _check_part(settings, config)
+        _check_cut(settings, config)
         model, _ = _load(settings, config, (), ignore_progress)
         name = _fingerprint(settings, model)
     except (EngineError, ValueError) as error:
@@ -267,6 +272,7 @@ def _load(
         quantisation=settings.quantisation,
         adapters=adapters,
         part=settings.part,
+        stage=settings.stage,
         unlisted=settings.prove_model,
         on_progress=on_progress,
     )
@@ -284,14 +290,17 @@ def _load(
     )
 
 
-def _check_part(settings: EngineSettings, config: Config) -> None:
-    """Raise ValueError for a part of a model that cannot be cut so."""
-    if settings.part is None:
-        return
-    if settings.device.type != "cpu":
-        chosen = f"--tensor-parallel is {settings.part.size} on {settings.device}"
-        raise ValueError(f"{chosen}; accepted: a worker on a CPU (--device cpu)")
-    check_divides(config, settings.part.size)
+def _check_cut(settings: EngineSettings, config: Config) -> None:
+    """Raise ValueError for a part or stage of a model that cannot be cut so."""
+    cuts = (("--tensor-parallel", settings.part), ("--pipeline-parallel", settings.stage))
+    for flag, own in cuts:
+        if own is not None and settings.device.type != "cpu":
+            chosen = f"{flag} is {own.size} on {settings.device}"
+            raise ValueError(f"{chosen}; accepted: a worker on a CPU (--device cpu)")
+    if settings.part is not None:
+        check_divides(config, settings.part.size)
+    if settings.stage is not None:
+        check_layers(config, settings.stage.size)
 
 
 def _fingerprint(settings: EngineSettings, model: Model) -> str:
@@ -335,8 +344,9 @@ def _check_model_fits(
         return
     is_drawn = settings.random_weights is not None
     weights = 0 if is_drawn else loaded_bytes(settings.model, config, settings.dtype)
-    if settings.part is not None and name_of(settings.dtype) != checkpoint_dtype(config):
-        weights *= settings.part.size  # each process converts all of them before it keeps its part
+    own = settings.part or settings.stage
+    if own is not None and name_of(settings.dtype) != checkpoint_dtype(config):
+        weights *= own.size  # each process converts all of them before it keeps its part
     if settings.draft_model is not None and draft_config is not None and not is_drawn:
         weights += loaded_bytes(settings.draft_model, draft_config, settings.dtype)
     weights += num_adapter_weights * settings.dtype.itemsize

@@ -46,12 +46,10 @@ class FusionDiffers(EngineError):
 
 
 class GroupRefused(EngineError):
-    """The follower of `rank` has `found`, which is not `accepted`."""
+    """The follower of `rank` in the group that a flag asks for has `found`, which is not `accepted`."""
 
-    def __init__(self, size: int, rank: int, found: str, accepted: str) -> None:
-        super().__init__(
-            f"--tensor-parallel {size}: its process of rank {rank} {found}; accepted: {accepted}"
-        )
+    def __init__(self, flag: str, rank: int, found: str, accepted: str) -> None:
+        super().__init__(f"{flag}: its process of rank {rank} {found}; accepted: {accepted}")
         self.rank = rank
         self.found = found
         self.accepted = accepted

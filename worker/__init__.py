@@ -4,6 +4,7 @@ In reading order:
 
     main           a worker process from its start to its end
     config         its settings, from flags
+    threads        how many threads it computes with
     role           the two kinds of worker
     startup        its command, checks, the engine's construction, and progress reports before it serves
     streams        the streams with routers, and the commands and reports on them

@@ -16,9 +16,10 @@ from kvtransfer.transports import nixl
 from kvtransfer.transports.transport import TransportMode
 from scheduling.cost.profiles import Profile
 from scheduling.policies import DEFAULT, NAMES
-from services.process.limits import Cores, read_cores
+from services.process.limits import read_cores
 from services.profiles import load_timed, names
 from services.settings import ServiceSettings, add_service_flags, check_least, settings_of
+from worker.threads import resolve_threads
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -69,6 +70,8 @@ class WorkerConfig:
     """The name of each LoRA adapter, and the folder of its files."""
     tensor_parallel: int
     """The number of processes that compute each step together."""
+    pipeline_parallel: int
+    """The number of stages, each a process that computes some of the layers."""
     threads: int
     """The threads of all of them."""
     policy: str
@@ -81,7 +84,7 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "block_size", "num_blocks", "kv_memory_mb", "max_num_seqs", "token_budget")
-        check_least(self, 1, "threads", "kv_disk_mb", "tensor_parallel")
+        check_least(self, 1, "threads", "kv_disk_mb", "tensor_parallel", "pipeline_parallel")
         if not self.worker_id or not self.worker_id.isprintable() or set(self.worker_id) & set(" :"):
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
@@ -92,7 +95,7 @@ class WorkerConfig:
             chosen = f"--quantisation is {self.quantisation.value}"
             raise ValueError(f"{chosen} with --dtype float64; accepted: auto, float32 or bfloat16")
         self._check_lora()
-        self._check_tensor_parallel()
+        self._check_processes()
         if self.kv_disk_mb is not None and self.kv_disk is None:
             raise ValueError(
                 f"--kv-disk-mb is {self.kv_disk_mb} without --kv-disk; accepted: both, or neither"
@@ -107,6 +110,18 @@ class WorkerConfig:
                 f"--shm-dir is {str(self.shm_dir)!r}; accepted: a directory that exists, or --transport grpc"
             )
 
+    @property
+    def num_processes(self) -> int:
+        """The number of processes that compute the steps."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def processes_flag(self) -> str:
+        """The flag that asks for several processes, with its value."""
+        if self.pipeline_parallel > 1:
+            return f"--pipeline-parallel {self.pipeline_parallel}"
+        return f"--tensor-parallel {self.tensor_parallel}"
+
     def _check_lora(self) -> None:
         if not self.lora:
             return
@@ -119,19 +134,26 @@ class WorkerConfig:
             if names.count(name) > 1:
                 raise ValueError(f"--lora has the name {name!r} twice; accepted: each name once")
 
-    def _check_tensor_parallel(self) -> None:
-        if self.tensor_parallel == 1:
+    def _check_processes(self) -> None:
+        """Raise ValueError for flags that do not fit a worker of several processes."""
+        if self.num_processes == 1:
             return
-        chosen = f"--tensor-parallel is {self.tensor_parallel}"
+        chosen = self.processes_flag.replace(" ", " is ")
+        if self.tensor_parallel > 1 and self.pipeline_parallel > 1:
+            raise ValueError(
+                f"{chosen} with --tensor-parallel {self.tensor_parallel}; accepted: one of the two"
+            )
         if self.device == "cuda":
             raise ValueError(f"{chosen} with --device cuda; accepted: a worker on a CPU")
         for field in ("deterministic", "prove_model", "lora", "draft_model"):
             if getattr(self, field):
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
-        if self.threads % self.tensor_parallel:
+        if self.pipeline_parallel > 1 and self.speculate is not Speculation.NONE:
+            raise ValueError(f"{chosen} with --speculate {self.speculate.value}; accepted: one of the two")
+        if self.threads % self.num_processes:
             raise ValueError(
-                f"--threads is {self.threads} with --tensor-parallel {self.tensor_parallel}; accepted: a "
-                f"multiple of {self.tensor_parallel}"
+                f"--threads is {self.threads} with {self.processes_flag}; accepted: a multiple of "
+                f"{self.num_processes}"
             )
 
     def _check_computes_nothing(self) -> None:
@@ -148,8 +170,8 @@ class WorkerConfig:
         if self.draft_model is not None:
             chosen = f"--draft-model is {str(self.draft_model)!r}"
             raise ValueError(f"{chosen} with --timed; accepted: no draft model, since nothing is computed")
-        if self.tensor_parallel > 1:
-            chosen = f"--tensor-parallel is {self.tensor_parallel}"
+        if self.num_processes > 1:
+            chosen = self.processes_flag.replace(" ", " is ")
             raise ValueError(f"{chosen} with --timed; accepted: 1, since nothing is computed")
         if self.kv_disk is not None:
             chosen = f"--kv-disk is {str(self.kv_disk)!r}"
@@ -167,8 +189,13 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         chosen = f"--draft-model is {str(given['draft_model'])!r}"
         raise ValueError(f"{chosen} for a {role} worker; accepted: for decode workers, which draft")
     given["lora"] = tuple(map(_named_path, given["lora"]))
+    field = "pipeline_parallel" if given["pipeline_parallel"] > 1 else "tensor_parallel"
     given["threads"] = resolve_threads(
-        given["threads"], given.pop("workers_per_host"), read_cores(), given["tensor_parallel"]
+        given["threads"],
+        given.pop("workers_per_host"),
+        read_cores(),
+        given[field],
+        flag=f"--{field.replace('_', '-')}",
     )
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile
@@ -311,11 +338,19 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "a CPU (1)",
     )
     add(
+        "--pipeline-parallel",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that compute the steps of this worker in turn, each with some of the layers, several "
+        "steps at once; on a CPU (1)",
+    )
+    add(
         "--threads",
         type=int,
         metavar="N",
-        help="threads that compute, in all processes of --tensor-parallel; 0: one for each processor (the "
-        "cores of full speed / --workers-per-host)",
+        help="threads that compute, in all processes of --tensor-parallel or --pipeline-parallel; 0: one for "
+        "each processor (the cores of full speed / --workers-per-host)",
     )
     add(
         "--workers-per-host",
@@ -358,30 +393,3 @@ def _cache_folder() -> Path:
         return Path.home() / ".cache" / "baton"
     except RuntimeError:  # a container's user may have no home
         return Path(tempfile.gettempdir()) / "baton"
-
-
-def resolve_threads(asked: int | None, workers_per_host: int, cores: Cores, num_processes: int = 1) -> int:
-    """Return how many threads compute: those asked for, all that fit if 0, this worker's share if None.
-
-    Where a worker has several processes, its share is at least a thread for each, and as many for each.
-
-    Raises ValueError for more threads or processes than cores: each would wait at the end of every loop for
-    one that has no core.
-    """
-    if num_processes > cores.most:
-        raise ValueError(
-            f"--tensor-parallel is {num_processes}; accepted: 1 to {cores.most}, the cores this process may "
-            f"use ({cores})"
-        )
-    if workers_per_host < 1:
-        raise ValueError(f"--workers-per-host is {workers_per_host}; accepted: 1 or more")
-    if not asked and num_processes > 1:
-        whole = cores.share(workers_per_host) if asked is None else cores.most
-        return max(1, whole // num_processes) * num_processes
-    if asked is None:
-        return cores.share(workers_per_host)
-    if not 0 <= asked <= cores.most:
-        raise ValueError(
-            f"--threads is {asked}; accepted: 0 to {cores.most}, the cores this process may use ({cores})"
-        )
-    return asked or cores.most

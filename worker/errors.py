@@ -44,8 +44,8 @@ class ForeignFleetError(StartupError):
 class GroupLostError(StartupError):
     exit_code = EXIT_GROUP
 
-    def __init__(self, size: int, reason: BaseException) -> None:
-        super().__init__(f"--tensor-parallel {size}: {reason}")
+    def __init__(self, flag: str, reason: BaseException) -> None:
+        super().__init__(f"{flag}: {reason}")
 
 
 class MalformedCommandError(WorkerError):

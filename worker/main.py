@@ -2,7 +2,7 @@
 
 Exit codes: 0 after a drain, 1 the step thread crashed, 2 a wrong setting, 3 Redis does not answer, 4 the
 model cannot be served, or not deterministically, 5 the fleet serves something else, 6 a step or the
-event loop stood still, 7 one of its processes (--tensor-parallel) has ended or failed.
+event loop stood still, 7 one of its processes (--tensor-parallel, --pipeline-parallel) has ended or failed.
 """
 
 from __future__ import annotations
@@ -162,9 +162,9 @@ def _build(config: WorkerConfig, on_progress: OnProgress, followers: Followers |
     if followers is None:
         return build_engine(config, on_progress)
     try:
-        return build_engine(config, on_progress, followers.leader())
+        return build_engine(config, on_progress, followers.links)
     except GroupBrokenError as error:
-        raise GroupLostError(config.tensor_parallel, error) from error
+        raise GroupLostError(config.processes_flag, error) from error
 
 
 class _Worker:
@@ -233,6 +233,7 @@ class _Worker:
             num_blocks=self._engine.pool.num_blocks,
             sameness=self._engine.determinism_digest,
             adapters=self._engine.adapters,
+            num_stages=self._config.pipeline_parallel,
         )
 
     def _handoff_context(self) -> HandoffContext:

@@ -148,6 +148,14 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         help="processes of each worker that compute its steps together, each with a part of every layer; on "
         "a CPU (1)",
     )
+    add(
+        "--pipeline-parallel",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes of each worker that compute its steps in turn, each with some of the layers; on a "
+        "CPU (1)",
+    )
     add("--timed", metavar="PROFILE", help="compute nothing; steps take as long as this profile or file says")
     add("--secure", action="store_true", help="use TLS, certificates, an API key and a Redis password")
     add(

@@ -30,7 +30,7 @@ _EXIT_MEANINGS = {
     5: "the fleet serves other weights or blocks",
     4: "it cannot serve this model",
     6: "one of its steps stalled",
-    7: "one of its processes (--tensor-parallel) ended or failed",
+    7: "one of its processes (--tensor-parallel, --pipeline-parallel) ended or failed",
     127: "its program was not found",
 }
 

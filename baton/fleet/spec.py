@@ -48,7 +48,7 @@ class FleetSpec:
     each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV blocks that leave its
     memory, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each other
     where that is faster than computing them. `tensor_parallel` processes of each worker compute its steps
-    together.
+    together, or `pipeline_parallel` in turn, each with some of the layers.
     """
 
     model: Path
@@ -74,6 +74,7 @@ class FleetSpec:
     kv_disk_mb: int | None = None
     share_prefixes: bool = False
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +94,7 @@ class FleetSpec:
             "router_processes": 1,
             "gateways": 0,
             "tensor_parallel": 1,
+            "pipeline_parallel": 1,
         }
         for name, least in leasts.items():
             if getattr(self, name) < least:
@@ -137,6 +139,7 @@ class FleetSpec:
             ("draft_model", None),
             ("kv_disk", None),
             ("tensor_parallel", 1),
+            ("pipeline_parallel", 1),
         ):
             chosen = getattr(self, name)
             if chosen not in {None, nothing}:
@@ -257,6 +260,7 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own += ["--share-prefixes"] if spec.share_prefixes else []
     own += _flags(threads=spec.threads, quantisation=spec.quantisation, shm_dir=around.shm_dir)
     own += ["--tensor-parallel", str(spec.tensor_parallel)] if spec.tensor_parallel > 1 else []
+    own += ["--pipeline-parallel", str(spec.pipeline_parallel)] if spec.pipeline_parallel > 1 else []
     for adapter in spec.lora:
         adapter_name, _, path = adapter.partition("=")
         own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]

@@ -8,5 +8,6 @@
 - `steps`: native ops beside PyTorch alone
 - `tensor_parallel`: steps that several processes compute, beside those of one
 - `pinning`: workers that keep to cores of their own, beside workers that are moved
+- `pipeline_parallel`: loads that several stages serve, beside one process
 - `random_model`: a Llama of 200 million random weights
 """

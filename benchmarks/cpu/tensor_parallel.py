@@ -62,10 +62,11 @@ def run(args: argparse.Namespace) -> int:
     """Time every step of both, once per seed."""
     torch.set_num_threads(1)  # forked processes could not use threads that this one has started
     path = random_model() if args.model is None else args.model
-    followers = start_followers(args.processes, partial(_follow, args, path))
+    flag = f"--tensor-parallel {args.processes}"
+    followers = start_followers(args.processes, partial(_follow, args, path), flag)
     try:
         whole = ModelRunner(*_with_pool(_load(args, path, None)))
-        split = _split(args, path, followers.leader())
+        split = _split(args, path, Leader(followers.links))
         contenders = ((whole, 1), (whole, args.processes), (split, 1))
         found: dict[str, list[Figures]] = {name: [] for name in STEPS}
         works = [(name, seed) for seed in args.seeds for name in STEPS]
@@ -108,10 +109,10 @@ def _follow(args: argparse.Namespace, path: Path, part: tuple[int, int], link: L
 
 
 def _split(args: argparse.Namespace, path: Path, leader: Leader) -> ModelRunner:
-    model, pool = _with_pool(_load(args, path, leader.part))
+    runner = ModelRunner(*_with_pool(_load(args, path, leader.part)), leader)
     leader.wait_ready(None, ignore_progress)
-    leader.open(model, pool, TOKENS)
-    return ModelRunner(model, pool, leader)
+    leader.open(runner, TOKENS)
+    return runner
 
 
 def _load(args: argparse.Namespace, path: Path, part: Part | None) -> Model:

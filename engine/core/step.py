@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.batch import Rows
-from engine.core.sequence import Choice, SequenceGroup
+from engine.core.sequence import Choice, Phase, SequenceGroup
 from scheduling.cost.cost_model import StepShape
 from scheduling.value import value
 
@@ -29,6 +29,11 @@ class ChunkWork:
     """A first token is drawn from the logits of its last token."""
     prompt_rows: range
     """Positions in the context whose logits are needed too."""
+
+    @property
+    def is_void(self) -> bool:
+        """True if the prompt has ended since the chunk was launched."""
+        return self.group.phase is Phase.ENDED
 
 
 def _no_rows() -> NDArray[np.int64]:
@@ -54,15 +59,13 @@ class Step:
     positions: NDArray[np.int64] = field(default_factory=_no_rows)
     """The position of each token whose KV it writes for these rows."""
     last: list[Choice] = field(default_factory=list)
-    """Choices that have left the batch at its launch, since they got the last token they may have."""
+    """Choices that have left the batch with it, since they got the last token they may have."""
     held: list[int] = field(default_factory=list)
     """Blocks that are not needed any more and that it may still write to: given back when it is over."""
 
-    @property
-    def first_row(self) -> int:
-        """The first of its rows, which follow each other unless the worker has several micro-batches."""
-        assert isinstance(self.rows, slice), "the rows of a micro-batch do not follow each other"
-        return int(self.rows.start)
+    def row_of(self, place: int) -> int:
+        """Return the row that one of its choices had when the tokens were drawn."""
+        return int(self.rows.start) + place if isinstance(self.rows, slice) else int(self.rows[place])
 
     @property
     def groups(self) -> set[SequenceGroup]:

@@ -39,10 +39,11 @@ class WorkerCore:
     `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool,
     `links` for those that other workers lend. Times are in seconds on one clock.
 
-    A pipeline has `num_micro_batches`: a step is planned while those of the other micro-batches are in
-    flight. It computes nothing for sequences in flight, and at most an equal share of the running
-    choices. Steps end in the order of their launch. The executor waits for those in flight before it lets
-    `grow_rows` preempt.
+    A pipeline has `num_stages`, and shares its running choices among `num_micro_batches`: a step is planned
+    while those of the other micro-batches are in flight. It computes nothing for running choices in flight,
+    and at most an equal share of all of them. The next chunk of a prompt may follow one in flight only if
+    `chunks_follow`. Steps end in the order of their launch. The executor waits for those in flight before it
+    lets `grow_rows` preempt.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class WorkerCore:
         new_choice: NewChoice,
         disk: KVDisk | None = None,
         links: KVLinks | None = None,
+        num_stages: int = 1,
         num_micro_batches: int = 1,
+        chunks_follow: bool = True,
     ) -> None:
         self._pool = pool
-        self._is_pipeline = num_micro_batches > 1
-        self._num_stages = num_micro_batches - 1
+        self._num_stages = num_stages
+        self._chunks_follow = chunks_follow
         self.limits = limits
         self._policy = policy
         self.cost = cost
@@ -100,21 +103,25 @@ class WorkerCore:
             self.batch.join(choice)
         return self.groups.start_choices(group)
 
-    def plan(self, now_s: float, begins_s: float) -> StepPlan:
-        """Return the next step by the policy; it begins at `begins_s`, when what is in flight is over."""
+    def plan(self, now_s: float, begins_s: float, *, takes_rows: bool = True) -> StepPlan:
+        """Return the next step by the policy; it begins at `begins_s`, when what is in flight is over.
+
+        Unless it `takes_rows`, it computes prompts alone.
+        """
+        rows = self.batch.next_rows() if takes_rows else self.batch.no_rows()
         return self._policy.plan(
             StepView(
-                self._decode_load(begins_s),
-                self.groups.prefill_work(now_s, is_pipeline=self._is_pipeline),
+                self._decode_load(begins_s, rows),
+                self.groups.prefill_work(now_s, chunks_follow=self._chunks_follow),
                 self.limits.token_budget,
                 self.limits.max_num_seqs,
                 self.cost,
             )
         )
 
-    def _decode_load(self, begins_s: float) -> DecodeLoad:
-        load = self.batch.decode_load(begins_s, self.batch.next_rows())
-        if not self._is_pipeline:
+    def _decode_load(self, begins_s: float, rows: Rows) -> DecodeLoad:
+        load = self.batch.decode_load(begins_s, rows)
+        if self._num_stages == 1:
             return load
         slack_s, gap_limit_s = (step_limit_s(s, self._num_stages) for s in (load.slack_s, load.gap_limit_s))
         return replace(load, slack_s=slack_s, gap_limit_s=gap_limit_s)
@@ -189,18 +196,42 @@ class WorkerCore:
     def accept_drafts(self, step: Step, num_accepted: Mapping[int, int]) -> None:
         """Count drafted tokens that the step has drawn too, by row; one more is drawn behind them."""
         for row, num_tokens in num_accepted.items():
-            step.positions[row - step.first_row] += num_tokens
+            step.positions[row - step.row_of(0)] += num_tokens
             self.batch.skip(row, num_tokens)
 
     def join(self, step: Step) -> None:
         """Count the chunks of a launched step; prompts that are complete with it take their rows."""
+        self._count_chunks(step)
+        self._take_rows(step)
+
+    def send(self, step: Step) -> None:
+        """Take in that a step is on its way through a pipeline; when it has passed, call `gather`."""
+        self._count_chunks(step)
+        step.choices = self.batch.choices_of(step.rows)
+        self.batch.mark_pending(step.rows)
+
+    def gather(self, step: Step) -> list[int]:
+        """Find the rows of a step that was sent; prompts that are complete with it take their rows.
+
+        Choices have moved or ended since it was sent. Return which of its decodes still run.
+        """
+        places = [place for place, choice in enumerate(step.choices) if choice.row >= 0]
+        step.rows = np.array([step.choices[place].row for place in places], dtype=np.int64)
+        step.num_decodes = len(places)
+        self._take_rows(step)
+        return places
+
+    def _count_chunks(self, step: Step) -> None:
         for chunk in step.chunks:
             group, num_tokens = chunk.group, chunk.end - chunk.begin
             num_lost = min(num_tokens, group.num_known_tokens - group.num_computed_tokens)
             step.num_recomputed += max(0, num_lost)
             group.pending_chunks.append(group.num_computed_tokens)
             group.num_computed_tokens += num_tokens
-        step.joining = [chunk.group for chunk in step.chunks if chunk.wants_logits]
+
+    def _take_rows(self, step: Step) -> None:
+        """Give the step's prompts that are complete their rows."""
+        step.joining = [chunk.group for chunk in step.chunks if chunk.wants_logits and not chunk.is_void]
         num_rows = self.batch.num_rows
         for group in step.joining:
             if self.groups.finish_prefill(group):
@@ -248,7 +279,7 @@ class WorkerCore:
         if not step.choices:
             return
         if is_latest:
-            rows: Rows = slice(step.first_row, self.batch.num_rows)
+            rows: Rows = slice(step.row_of(0), self.batch.num_rows)
         else:
             all_rows = np.array([choice.row for choice in step.choices])
             rows = all_rows[all_rows >= 0]

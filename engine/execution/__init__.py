@@ -6,6 +6,7 @@
     drafting        tokens that are drafted, and verified in one step
     draft_model     a smaller model that drafts them
     flight          a launched step whose tokens are not known yet
+    stages          the stages of a pipeline, through which several steps pass at once
     model_runner    one forward pass over the KV pool
     decode_graphs   steps of decodes alone, recorded and replayed
     postprocessing  what happens to sequences once a step's tokens are known

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.core.batch import Batch
+from engine.core.batch import Batch, Rows, num_in
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.step import ChunkWork
 from engine.device.host_copies import StepUpload
@@ -88,9 +88,9 @@ class DeviceRows:
         """Return the slot of a group's adapter."""
         return self._slots[group.spec.adapter] if group.spec.adapter else NO_ADAPTER
 
-    def put_in_flight(self, rows: slice) -> None:
+    def put_in_flight(self, rows: Rows) -> None:
         """The newest tokens of `rows` are those that a launched step draws."""
-        self.token_ids[rows] = self._places[: rows.stop - rows.start]
+        self.token_ids[rows] = self._places[: num_in(rows)]
         self.in_flight[rows] = True
 
     def land(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
@@ -155,26 +155,26 @@ class StepAssembler:
         """Wait for what was begun: rows may change again."""
         self._table.sampling.masks.wait()
 
-    def restrict_draws(self, first_row: int, num_begun: int) -> dict[int, str]:
-        """Find the tokens that bad words and grammars forbid in rows from `first_row`.
+    def restrict_draws(self, rows: Rows, num_begun: int) -> dict[int, str]:
+        """Find the tokens that bad words and grammars forbid in `rows`.
 
         Those of the first `num_begun` rows' grammars are found already. Return why no token may follow, by
         place among the rows, for those that cannot go on.
         """
-        batch, sampling = self._batch, self._table.sampling
-        for place in np.flatnonzero(sampling.has_bad_words[first_row : batch.num_rows]).tolist():
-            row = first_row + place
+        batch, sampling, numbers = self._batch, self._table.sampling, self._rows[rows]
+        for row in numbers[sampling.has_bad_words[rows]].tolist():
             sampling.banned_now[row] = sampling.bad_words[row].banned_after(
                 batch.choices[row].output_token_ids
             )
         masks = sampling.masks
-        rows = (first_row + np.flatnonzero(masks.has_grammar[first_row : batch.num_rows])).tolist()
-        joined = [row for row in rows if row >= num_begun]
+        places = np.flatnonzero(masks.has_grammar[rows])
+        joined = numbers[places[places >= num_begun]].tolist()
         for row in joined:
             masks.follower(row).follow(batch.choices[row].output_token_ids)
         masks.begin(joined)
         masks.wait()
-        return {row - first_row: why for row, why in masks.stuck(rows).items()}
+        by_row = dict(zip(numbers[places].tolist(), places.tolist(), strict=True))
+        return {by_row[row]: why for row, why in masks.stuck(list(by_row)).items()}
 
     @property
     def depends_on_newest(self) -> bool:
@@ -185,35 +185,35 @@ class StepAssembler:
 
     def assemble(
         self,
-        num_decodes: int,
+        rows: Rows,
         chunks: Sequence[ChunkWork],
         forced: Mapping[int, Sequence[int]],
         drafts: Mapping[int, Sequence[int]],
     ) -> StepBatch:
-        """Return the step of the first rows (all of them, or none), then the chunks.
+        """Return the step of some rows, then the chunks.
 
         Each row has the newest token that was drawn for it, those that are `forced` after that one, and then
-        `drafts`, each with logits of its own. Each chunk's block table covers its last token.
+        `drafts`, each with logits of its own; with either, the rows are the first ones or none. Each chunk's
+        block table covers its last token.
         """
-        n = num_decodes
         if chunks or forced or drafts:
-            return self._assemble_mixed(n, chunks, forced, drafts)
-        positions = self._batch.positions[:n]
+            return self._assemble_mixed(rows, chunks, forced, drafts)
+        positions, n = self._batch.positions[rows], num_in(rows)
         longest = int(positions.max()) + 1
         width = -(-longest // self._block_size)
-        slots = self._slots(self._rows[:n], positions)
+        slots = self._slots(self._rows[rows], positions)
         return self._step_batch(
             max_query_len=1,
             max_context_len=longest,
-            token_ids=self._table.token_ids[:n],
+            token_ids=self._table.token_ids[rows],
             positions=positions,
             slot_mapping=slots,
-            block_tables=self._table.block_tables[:n, :width],
+            block_tables=self._table.block_tables[rows, :width],
             context_lens=(positions + 1).astype(np.int32),
             cu_seqlens_q=self._starts[: n + 1],
             logit_rows=self._rows[:n],
-            in_flight=self._table.in_flight[:n],
-            adapters=self._adapters(n, (), self._rows[:n]),
+            in_flight=self._table.in_flight[rows],
+            adapters=self._adapters(rows, (), self._rows[:n]),
         )
 
     def _slots(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -224,26 +224,26 @@ class StepAssembler:
 
     def _assemble_mixed(
         self,
-        n: int,
+        rows: Rows,
         chunks: Sequence[ChunkWork],
         forced: Mapping[int, Sequence[int]],
         drafts: Mapping[int, Sequence[int]],
     ) -> StepBatch:
-        size, table = self._block_size, self._table
+        size, table, n = self._block_size, self._table, num_in(rows)
         num_forced, num_drafted = _lengths(forced, n), _lengths(drafts, n)
         chunk_ends = np.array([chunk.end for chunk in chunks], dtype=np.int64)
         chunk_begins = np.array([chunk.begin for chunk in chunks], dtype=np.int64)
         lengths = np.concatenate([1 + num_forced + num_drafted, chunk_ends - chunk_begins])
-        ends = np.concatenate([self._batch.positions[:n] + 1 + num_drafted, chunk_ends])
+        ends = np.concatenate([self._batch.positions[rows] + 1 + num_drafted, chunk_ends])
         starts = np.concatenate([[0], np.cumsum(lengths)])
         longest = int(ends.max())
         tables = np.zeros((n + len(chunks), -(-longest // size)), dtype=np.int32)
-        tables[:n] = table.block_tables[:n, : tables.shape[1]]
+        tables[:n] = table.block_tables[rows, : tables.shape[1]]
         owners = np.repeat(np.arange(len(lengths)), lengths)
         positions = np.arange(starts[-1]) + (ends - starts[1:])[owners]
         token_ids = np.empty(starts[-1], dtype=np.int64)
         in_flight = np.zeros(starts[-1], dtype=np.bool_)
-        token_ids[starts[:n]], in_flight[starts[:n]] = table.token_ids[:n], table.in_flight[:n]
+        token_ids[starts[:n]], in_flight[starts[:n]] = table.token_ids[rows], table.in_flight[rows]
         for row, tokens in forced.items():
             token_ids[starts[row] + 1 : starts[row] + 1 + len(tokens)] = tokens
         for row, tokens in drafts.items():
@@ -270,15 +270,17 @@ class StepAssembler:
                 [_last(starts[1 : n + 1], 1 + num_drafted), np.array(wanted, np.int64)]
             ),
             in_flight=in_flight,
-            adapters=self._adapters(n, chunks, owners),
+            adapters=self._adapters(rows, chunks, owners),
         )
 
-    def _adapters(self, n: int, chunks: Sequence[ChunkWork], owners: NDArray[np.int64]) -> AdapterRows | None:
-        """Return the tokens that have an adapter; `owners` are their places among `n` rows and the chunks."""
+    def _adapters(
+        self, rows: Rows, chunks: Sequence[ChunkWork], owners: NDArray[np.int64]
+    ) -> AdapterRows | None:
+        """Return the tokens that have an adapter; `owners` are their places among rows, then chunks."""
         if not self._table.has_adapters:
             return None
         of_chunks = [self._table.adapter_of(chunk.group) for chunk in chunks]
-        slots = np.concatenate([self._table.adapters[:n], np.array(of_chunks, dtype=np.int64)])
+        slots = np.concatenate([self._table.adapters[rows], np.array(of_chunks, dtype=np.int64)])
         return adapter_rows(slots[owners], self._device)
 
     def _step_batch(

@@ -143,7 +143,9 @@ class DraftModel:
         if indexes is None:
             mark_steps(self._device).synchronize()
         else:
-            sampled = self._draw(logits, self._rows.sampling, indexes, self._batch.max_rows).wait()
+            first = self._batch.max_rows
+            rows = slice(first, first + len(indexes))
+            sampled = self._draw(logits, self._rows.sampling, indexes, rows).wait()
             drawn = sampled.token_ids.tolist()
         self.cost.observe(_shape(work), self._clock() - began_s)
         return drawn

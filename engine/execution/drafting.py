@@ -95,12 +95,12 @@ class Drafting:
         rows = range(self._first, self._first + len(places))
         # A row whose grammar cannot go on has no finite logit then. The step that reaches it says why.
         sampling.masks.stuck([row for row in rows if sampling.masks.has_grammar[row]])
-        behind = self._draw(logits, sampling, indexes, self._first).wait()
+        behind = self._draw(logits, sampling, indexes, slice(rows.start, rows.stop)).wait()
         sampled = flight.drawn.wait()
         accepted: dict[int, int] = {}
         begin = 0
         for row, draft in drafts.items():
-            place = row - step.first_row
+            place = row - step.row_of(0)
             own = slice(begin, begin + len(draft))
             drawn = [int(sampled.token_ids[place]), *behind.token_ids[own].tolist()]
             is_broken = [bool(sampled.is_broken[place]), *behind.is_broken[own].tolist()]

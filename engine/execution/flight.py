@@ -64,5 +64,9 @@ class Flight:
     """The drafter of the tokens of each row in `drafts`."""
     drafting_s: float = 0.0
     """How long a draft model computed before the step."""
+    idle_s: float = 0.0
+    """How long it lay between two stages of a pipeline."""
+    num_restricted: int = 0
+    """How many of its first rows' grammars were asked for their next tokens while it was computed."""
     stuck: dict[int, str] = field(default_factory=dict)
     """Why no token may follow by its grammar, by the place of a choice among the step's."""

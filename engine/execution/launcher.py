@@ -1,4 +1,7 @@
-"""Launches a step: assembles its tensors, runs the model and draws the tokens."""
+"""Launches a step: assembles its tensors, runs the model and draws the tokens.
+
+A step that goes through a pipeline is sent, and its tokens are drawn when it comes back.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.drafting import Drafting
 from engine.execution.flight import Flight
 from engine.execution.model_runner import Runner
+from engine.execution.stages import Stages
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE, TakenRows
 from engine.sampling.sampler import Draw
 
@@ -59,12 +63,13 @@ class Launcher:
         flight.forced = self._assembler.force(step.num_decodes, self._num_forced(step))
         self._core.skip(step, {row: len(tokens) for row, tokens in flight.forced.items()})
         draft_rows = self._draft(flight)
-        batch = self._assembler.assemble(step.num_decodes, step.chunks, flight.forced, flight.drafts)
+        batch = self._assembler.assemble(step.rows, step.chunks, flight.forced, flight.drafts)
         if newest is not None:
             batch = batch.with_newest(newest)
         else:
             assert not self._rows.in_flight[: step.num_decodes].any(), "a token that no step draws"
         self._assembler.begin_restricting(step.num_decodes, draft_rows)
+        flight.num_restricted = step.num_decodes
         try:
             logits = self._runner.forward(batch)
         finally:
@@ -73,13 +78,26 @@ class Launcher:
         if flight.drafts:
             logits, draft_logits = _parted(logits, flight.drafts)
         if any(chunk.prompt_rows for chunk in step.chunks):
-            logits = self._take_prompt_rows(flight, logits)
+            logits = self._take_prompt_rows(flight, logits, range(step.num_decodes), step.num_decodes)
         self._core.join(step)
-        repeats = [1] * step.num_decodes + [group.num_rows for group in step.joining]
-        if step.choices:
-            self._draw_tokens(flight, _repeated(logits, repeats), draft_logits)
-        self._copy(self._core.advance(step))
+        self._draw_and_advance(flight, logits, draft_logits, step.num_decodes)
         flight.mark.end()
+
+    def send(self, flight: Flight, stages: Stages) -> None:
+        """Send a step through a pipeline. Raises whatever its first stage does; then the step is nowhere."""
+        step = flight.step
+        self._core.cover(step)
+        stages.send(self._assembler.assemble(step.rows, step.chunks, {}, {}))
+        self._core.send(step)
+
+    def receive(self, flight: Flight, logits: Tensor) -> None:
+        """Draw the tokens of a step that was sent, whose logits are these."""
+        step, num_sent = flight.step, flight.step.num_decodes
+        running = self._core.gather(step)
+        is_smaller = len(running) < num_sent or any(chunk.is_void for chunk in step.chunks)
+        if is_smaller or any(chunk.prompt_rows for chunk in step.chunks):
+            logits = self._take_prompt_rows(flight, logits, running, num_sent)
+        self._draw_and_advance(flight, logits, logits, len(running))
 
     def start(self, group: SequenceGroup) -> None:
         """Let the choices of an adopted group go on."""
@@ -96,20 +114,25 @@ class Launcher:
             )
             self._pool[targets] = self._pool[sources]
 
-    def _take_prompt_rows(self, flight: Flight, logits: Tensor) -> Tensor:
-        """Take the rows of `logits` that are for prompts' own tokens, and return the rows to draw from."""
-        num_decodes = flight.step.num_decodes
-        drawn, at = list(range(num_decodes)), num_decodes
+    def _take_prompt_rows(
+        self, flight: Flight, logits: Tensor, running: Sequence[int], num_decodes: int
+    ) -> Tensor:
+        """Take the rows of `logits` that are for prompts' own tokens, and return the rows to draw from.
+
+        Of `num_decodes` decodes, these are `running`.
+        """
+        drawn, at = list(running), num_decodes
         for chunk in flight.step.chunks:
             num = len(chunk.prompt_rows)
-            if num:
+            if num and not chunk.is_void:
                 own = logits[at : at + num]
                 taken = TakenRows(chunk.group, chunk.prompt_rows, own, rows_at_once=self._prompt_rows_at_once)
                 flight.prompt_rows.append(taken)
                 chunk.group.num_launched_prompt_rows = chunk.prompt_rows.stop
             at += num
             if chunk.wants_logits:
-                drawn.append(at)
+                if not chunk.is_void:
+                    drawn.append(at)
                 at += 1
         return logits[upload(np.array(drawn, dtype=np.int64), logits.device)]
 
@@ -120,12 +143,21 @@ class Launcher:
         self._drafting.propose(flight)
         return self._drafting.describe(flight.drafts, flight.forced) if flight.drafts else []
 
+    def _draw_and_advance(
+        self, flight: Flight, logits: Tensor, draft_logits: Tensor, num_decodes: int
+    ) -> None:
+        """Draw a token for each decode and each choice that joins, and append them."""
+        step = flight.step
+        repeats = [1] * num_decodes + [group.num_rows for group in step.joining]
+        if step.choices:
+            self._draw_tokens(flight, _repeated(logits, repeats), draft_logits)
+        self._copy(self._core.advance(step))
+
     def _draw_tokens(self, flight: Flight, logits: Tensor, draft_logits: Tensor) -> None:
         """Draw a token for each row of the step, before any of them leaves, and accept drafts."""
-        table, first_row = self._rows, flight.step.first_row
-        rows = slice(first_row, self._batch.num_rows)
-        flight.stuck = self._assembler.restrict_draws(first_row, flight.step.num_decodes)
-        flight.drawn = self._draw(logits, table.sampling, self._batch.num_outputs[rows], first_row)
+        table, rows = self._rows, flight.step.rows
+        flight.stuck = self._assembler.restrict_draws(rows, flight.num_restricted)
+        flight.drawn = self._draw(logits, table.sampling, self._batch.num_outputs[rows], rows)
         if flight.drafts and self._drafting is not None:
             self._drafting.verify(flight, draft_logits)
         table.put_in_flight(rows)

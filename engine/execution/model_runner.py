@@ -6,7 +6,7 @@ are not stored and that no token attends to, and with rows of logits that are dr
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -39,16 +39,16 @@ class Runner(Protocol):
 class Group(Protocol):
     """Other processes that compute parts of the same steps."""
 
-    def computing(self, batch: StepBatch) -> AbstractContextManager[None]:
-        """Let the others compute this step meanwhile."""
+    def forward(self, batch: StepBatch, run: Callable[[StepBatch], Tensor]) -> Tensor:
+        """Compute a step with the others; `run` computes this process's part. Return the logits."""
         ...
 
 
 class ModelRunner:
     """Runs `model` over `pool`; one step at a time, from one thread.
 
-    A model that is a part of one reads and writes its own heads of the pool, and each step is told to the
-    `group` of the others.
+    A model that is a part of one reads and writes its own heads or layers of the pool, and computes each step
+    with the `group` of the others.
     """
 
     def __init__(self, model: Model, pool: KVPool, group: Group | None = None) -> None:
@@ -62,7 +62,9 @@ class ModelRunner:
         self._group = group
         self._heads: KVHeads = pool
         if model.part is not None:
-            self._heads = PoolPart(pool, model.part.share(model.facts.num_kv_heads))
+            self._heads = PoolPart(pool, heads=model.part.share(model.facts.num_kv_heads))
+        elif model.stage is not None:
+            self._heads = PoolPart(pool, layers=model.stage.layers)
         self._rows: KVRows | None = None
         if model.device.type == "cpu":
             is_8bit = pool.layout.stored is not None
@@ -111,8 +113,13 @@ class ModelRunner:
         # Graphs are recorded without adapters.
         if self._graphs is not None and batch.adapters is None and self._graphs.holds(batch):
             return self._graphs.forward(batch)
-        with nullcontext() if self._group is None else self._group.computing(batch):
-            return self._run(batch)
+        return self.run_part(batch) if self._group is None else self._group.forward(batch, self.run_part)
+
+    def run_part(self, batch: StepBatch) -> Tensor:
+        """Compute this process's part of a step; return its logits, none in a stage that is not the last."""
+        if self.model.stage is not None and not self.model.stage.is_last:
+            batch = batch.without_logits()
+        return self._run(batch)
 
     def _run(self, batch: StepBatch) -> Tensor:
         num_logits = len(batch.logit_rows)
@@ -121,7 +128,7 @@ class ModelRunner:
         order = LayerOrder()
         step = self._attention(batch, order)
         logits = self.model.forward(batch.token_ids, batch.positions, batch.logit_rows, step, batch.adapters)
-        num_layers = self.model.facts.num_layers
+        num_layers = self._heads.layout.num_layers
         assert order.next_layer == num_layers, f"{order.next_layer} of {num_layers} layers attended"
         return logits[:num_logits]
 

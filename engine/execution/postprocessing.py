@@ -50,7 +50,7 @@ class Postprocessor:
             self._rows.land(rows[rows >= 0], sampled.token_ids[rows >= 0])
         wanted = self._without_broken(flight, sampled, tokens)
         fills = (step.positions + 1) % self._block_size == 0
-        fills[step.shape.num_decodes :] = True
+        fills[step.num_decodes :] = True
         fills[list(flight.drafts)] = True  # what was accepted may have left the block
         filled = [step.choices[place] for place in wanted if fills[place] and _is_known(step, place)]
         finished = [step.choices[place] for place in wanted if step.choices[place].is_finished]
@@ -83,7 +83,7 @@ class Postprocessor:
                 if not choices[place].is_finished:
                     tokens.add([choices[place]], [token_id])
         drawn = [place for place in wanted if not choices[place].is_finished]
-        going = {flight.step.first_row + place: choices[place] for place in drawn}
+        going = {flight.step.row_of(place): choices[place] for place in drawn}
         if sampled.logprobs is not None:
             tokens.add_logprobs(sampled.logprobs, going)
         tokens.add(list(going.values()), sampled.token_ids[drawn].tolist())

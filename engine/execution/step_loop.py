@@ -24,6 +24,11 @@ from one step to the next on the device. What might go wrong in between, and why
 * Steps are timed by the device. What the step in flight will bring is foreseen where a policy asks when the
   next tokens are due; when they came is recorded once they are known.
 
+A pipeline (`engine.execution.stages`) has more steps in flight, none of which has a row of another one. A
+turn sends a step, whose first stage is computed then, and takes in those that have passed all stages. Their
+tokens are drawn then, and only then do rows join, advance and leave; so a grammar or a bad word waits for
+nothing. What is said above of blocks holds for all steps in flight.
+
 Elsewhere each step is waited for at once, and the order of things is the same.
 """
 
@@ -33,6 +38,7 @@ import contextlib
 import math
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -56,6 +62,7 @@ from engine.execution.flight import Flight, StepMark
 from engine.execution.launcher import Launcher
 from engine.execution.model_runner import Runner
 from engine.execution.postprocessing import Postprocessor
+from engine.execution.stages import Stages
 from engine.execution.token_rows import TokenRows
 from engine.kv.swap_space import SwapSpace, default_slots
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE
@@ -81,9 +88,9 @@ class StepLoop:
     that `takes_forced` computes tokens that a grammar forces together with the one before them; one that
     `speculates` does so with drafts by prompt lookup, and one with a `draft_model` with those of that model;
     it accepts the tokens that it then draws too. Where the loop `overlaps`, by default on a GPU, it takes in
-    a step while the next one runs; `new_mark` times them. `adapters` are the slots of the runner's LoRA
-    adapters, by digest. `disk` has blocks that left the pool, and
-    `links` lead to workers that lend theirs.
+    a step while the next one runs; `new_mark` times them. Where there are `stages`, these compute the steps.
+    `adapters` are the slots of the runner's LoRA adapters, by digest. `disk` has blocks that left the pool,
+    and `links` lead to workers that lend theirs.
     """
 
     def __init__(
@@ -104,6 +111,7 @@ class StepLoop:
         speculates: bool = False,
         draft_model: DraftEngine | None = None,
         overlaps: bool | None = None,
+        stages: Stages | None = None,
         new_mark: Callable[[], StepMark] | None = None,
         adapters: Mapping[str, int] = MappingProxyType({}),
         disk: KVDisk | None = None,
@@ -137,6 +145,8 @@ class StepLoop:
             new_choice=self._new_choice,
             disk=disk,
             links=links,
+            num_stages=1 if stages is None else stages.num_stages,
+            num_micro_batches=1 if stages is None else stages.num_stages,
         )
         self._clock = clock
         self._assembler = StepAssembler(self._core.batch, self._rows, size, pool.device)
@@ -163,10 +173,14 @@ class StepLoop:
             drafting=drafting,
         )
         self._postprocessor = Postprocessor(self._core, self._rows, size)
-        self._overlaps = pool.device.type == "cuda" if overlaps is None else overlaps
+        if overlaps is None:
+            overlaps = pool.device.type == "cuda"
+        self._stages = stages
+        self._num_kept = int(overlaps) if stages is None else stages.num_stages + 1
+        """Steps that may still be in flight when a turn ends."""
         self._new_mark = new_mark or partial(StepMark, pool.device)
-        self._flight: Flight | None = None
-        """The step that was launched last, until it is processed."""
+        self._flights: deque[Flight] = deque()
+        """The steps that were launched and are not processed yet."""
         self._tokens = TokenRows()
 
     @torch.inference_mode()
@@ -187,7 +201,7 @@ class StepLoop:
             if wait_s == math.inf:
                 self._core.groups.check_integrity(is_whole=False)
             wait_s = self.turn(drain(wait_s), emit)
-        self._land()
+        self._land_all()
         self._report(emit)
 
     @torch.inference_mode()
@@ -197,6 +211,9 @@ class StepLoop:
             self._apply(command)
         if self._core.groups.report.parked:
             self._report(emit)  # its client waits until it goes on elsewhere: not for another step here
+        if self._stages is not None and self._has_passed(self._stages):
+            self._land()
+            self._report(emit)  # its tokens do not wait for the first stage of the next step
         wait_s = self._go_on()
         self._report(emit)
         return wait_s
@@ -210,26 +227,40 @@ class StepLoop:
 
     def _apply(self, command: Command) -> None:
         if isinstance(command, StopAndCopy | PreCopy):
-            self._land()  # the worker that goes on has to know all tokens, and where their KV is
+            self._land_all()  # the worker that goes on has to know all tokens, and where their KV is
             self._core.groups.report.filled_behind = mark_steps(self._device)  # before the next step
         self._core.apply(command, self._clock())
 
+    def _has_passed(self, stages: Stages) -> bool:
+        """Return True if a step is to be taken in before the next one is sent."""
+        return len(self._flights) > stages.num_stages or (bool(self._flights) and stages.has_passed())
+
     def _go_on(self) -> float:
-        if self._flight is not None and self._assembler.depends_on_newest:
+        if self._flights and self._stages is None and self._assembler.depends_on_newest:
             self._land()
         mark = self._new_mark()
         self._make_room()
         now_s = self._clock()
-        plan = self._core.plan(now_s, self._free_at(now_s))
+        plan = self._core.plan(now_s, self._free_at(now_s), takes_rows=self._takes_rows)
         if plan.num_decodes or plan.chunks:
             self._launch(plan, mark)
-        elif self._flight is None:
+        elif not self._flights:
             return max(LEAST_WAIT_S, plan.wait_s)
         else:
             self._land()
-        if not self._overlaps:
+        while len(self._flights) > self._num_kept:
             self._land()
         return 0.0
+
+    @property
+    def _takes_rows(self) -> bool:
+        """True unless a step with decodes is in flight for each stage.
+
+        One more would have the rows that are left, fewer than its share, and would read all weights for them.
+        """
+        if self._stages is None:
+            return True
+        return sum(flight.step.num_decodes > 0 for flight in self._flights) < self._stages.num_stages
 
     def _make_room(self) -> None:
         """Find blocks for the running choices first, then for those that wait, whose blocks may be theirs."""
@@ -241,63 +272,74 @@ class StepLoop:
             self._grow_rows()
 
     def _grow_rows(self) -> None:
-        if self._flight is not None and self._core.groups.is_short_of_blocks:
-            self._land()  # it may end some, and a choice that is preempted is so with all of its tokens
+        if self._flights and self._core.groups.is_short_of_blocks:
+            self._land_all()  # some may end, and a choice that is preempted is so with all of its tokens
         self._core.grow_rows(self._clock())
 
     def _free_at(self, now_s: float) -> float:
-        """Return when the device is expected to be done with what it has been given."""
-        return now_s if self._flight is None else max(now_s, self._flight.over_at_s)
+        """Return when the device, or the first stage, is expected to be done with what it has been given."""
+        if self._stages is not None or not self._flights:
+            return now_s
+        return max(now_s, self._flights[-1].over_at_s)
 
     def _launch(self, plan: StepPlan, mark: StepMark) -> None:
-        """Launch a step, and only then process the one before."""
+        """Launch a step; those before are processed only then."""
         step = self._core.begin(plan)
         over_at_s = self._free_at(self._clock()) + self._core.cost.predict(step.shape)
-        flight, before = Flight(step, mark, over_at_s), self._flight
+        flight, before = Flight(step, mark, over_at_s), self._flights[-1] if self._flights else None
         newest = None if before is None or before.drawn is None else before.drawn.token_ids
         try:
-            self._launcher.launch(flight, newest)
+            if self._stages is None:
+                self._launcher.launch(flight, newest)
+            else:
+                self._launcher.send(flight, self._stages)
         except Exception as error:  # noqa: BLE001 - one broken step must not end the worker; it is reported
-            broken = step.groups | {choice.group for choice in self._core.batch.choices[step.first_row :]}
-            self._land()
+            broken = step.groups | {choice.group for choice in self._core.batch.choices_of(step.rows)}
+            self._land_all()
             with contextlib.suppress(Exception):  # the first error is reported
                 mark.end()
                 mark.wait()  # what was launched of it may still write
             self._fail(broken, error)
             return
-        self._flight = flight
+        self._flights.append(flight)
         self._core.tables.hold_back(step.held)
-        if before is not None:
-            self._complete(before)
+
+    def _land_all(self) -> None:
+        while self._flights:
+            self._land()
 
     def _land(self) -> None:
-        """Wait for the step in flight, if there is one, and process it."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
+        """Wait for the step in flight that was launched first, and process it."""
+        flight = self._flights.popleft()
+        if not self._flights:
             self._core.tables.hold_back(None)
-            self._complete(flight)
+        self._complete(flight)
 
     def _complete(self, flight: Flight) -> None:
         try:
+            if self._stages is not None:
+                passed = self._stages.receive()
+                flight.idle_s = passed.idle_s
+                self._launcher.receive(flight, passed.logits)
             flight.mark.wait()
             sampled = None if flight.drawn is None else flight.drawn.wait()
         except Exception as error:  # noqa: BLE001 - as at the launch
             self._core.num_steps += 1
             self._fail(flight.step.groups, error)
         else:
-            is_overtaken = self._flight is not None and self._flight.step.num_decodes > 0
+            is_overtaken = self._stages is None and any(each.step.num_decodes for each in self._flights)
             adopted = self._postprocessor.process(
                 flight,
                 sampled,
                 self._tokens,
                 self._clock(),
-                is_latest=not self._overlaps,
+                is_latest=not self._num_kept,
                 is_overtaken=is_overtaken,
             )
             for group in adopted:
                 self._adopt(group)
             report = self._core.groups.report
-            report.step_seconds = flight.mark.seconds() - flight.drafting_s
+            report.step_seconds = flight.mark.seconds() - flight.drafting_s - flight.idle_s
             report.drafting_seconds = flight.drafting_s
         self._core.groups.give_back(flight.step.held)
 
@@ -325,7 +367,7 @@ class StepLoop:
         if not self._core.groups.report.has_events:
             return
         report, events = self._core.take_report(), self._blocks.take_cache_events()
-        report.load = self._core.load(0 if self._flight is None else len(self._flight.step.last))
+        report.load = self._core.load(sum(len(flight.step.last) for flight in self._flights))
         report.tokens, self._tokens = self._tokens.finish(), TokenRows()
         has_targets = report.received or report.reads
         report.received_behind = mark_steps(self._device) if has_targets else None

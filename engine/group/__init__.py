@@ -1,14 +1,16 @@
 """Several processes of one host that compute each step together, each its part of the model.
 
-    links     the sockets between the leader and its followers, and messages on them
+    links     the sockets between the processes, and messages on them
     steps     a step's batch as bytes
     sums      the parts' results, which meet in shared memory
-    leader    tells followers the steps
+    leader    tells followers the steps, of which each computes a part of every layer
+    slots     what the stages of a pipeline pass on, in shared memory
+    pipeline  sends steps through stages, of which each computes some layers
     follower  computes them
 
 The leader serves, plans and draws; followers only compute. All map the leader's KV pool and write their own
-heads, so blocks have the same bytes as those of one process. The leader sends each step's batch once; what
-follows from it, each follower computes by itself.
+heads or layers, so blocks have the same bytes as those of one process. The leader sends each step's batch
+once; what follows from it, each follower computes by itself.
 
 Of the engine it imports `engine.execution`, `engine.model` and `engine.kv`.
 """

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from engine.errors import GroupBrokenError, GroupRefused
+from engine.execution.model_runner import ModelRunner
 from engine.group.links import Kind, Link, Message
 from engine.group.steps import encoded
 from engine.group.sums import SharedSums, SumSizes
-from engine.kv.kv_pool import KVPool
 from engine.model.model import Model
 from engine.model.parallel.joining import join
 from engine.model.parallel.part import Part
@@ -23,7 +24,7 @@ OPENING = struct.Struct("<2q")
 
 
 class Leader:
-    """Links to the followers of this process, the one of rank 1 first."""
+    """Links to the followers of this process by rank; each computes a part of every layer."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
@@ -34,12 +35,11 @@ class Leader:
 
         Raises GroupRefused if one cannot serve, or has other weights.
         """
-        for rank, link in enumerate(self._links, 1):
-            on_progress(Phase.GATHERING, rank - 1, len(self._links))
-            self._check_ready(rank, link.receive(), fingerprint)
+        wait_ready("--tensor-parallel", self._links, fingerprint, on_progress)
 
-    def open(self, model: Model, pool: KVPool, tokens: int) -> None:
-        """Share the pool, and join the model with its other parts, for steps of up to `tokens` tokens."""
+    def open(self, runner: ModelRunner, tokens: int) -> None:
+        """Share the runner's pool, and join its model with the other parts, for steps of up to `tokens`."""
+        model, pool = runner.model, runner.pool
         sums = SharedSums(self.part, self._links, sum_sizes(model, tokens))
         assert pool.fd is not None, "groups are for CPUs"
         for link in self._links:
@@ -48,9 +48,8 @@ class Leader:
         assert model.cuts is not None, "the leader has loaded its part"
         join(model.module, model.cuts, sums)
 
-    @contextmanager
-    def computing(self, batch: StepBatch) -> Iterator[None]:
-        """Let followers compute a step meanwhile; implements `Group` of the model runner.
+    def forward(self, batch: StepBatch, run: Callable[[StepBatch], Tensor]) -> Tensor:
+        """Let followers compute a step too; implements `Group` of the model runner.
 
         If the step fails here, the followers wait for a result that does not come: nothing can follow.
         """
@@ -58,19 +57,33 @@ class Leader:
         for link in self._links:
             link.send(Kind.STEP, content)
         try:
-            yield
+            return run(batch)
         except Exception as error:
             raise GroupBrokenError(f"a step failed: {error}") from error
 
-    def _check_ready(self, rank: int, message: Message | None, fingerprint: str | None) -> None:
-        if message is None:
-            raise GroupRefused(self.part.size, rank, "ended while it started", "a process that starts")
-        text = message.content.decode()
-        if message.kind is not Kind.READY:
-            raise GroupRefused(self.part.size, rank, f"cannot serve ({text})", "the leader's settings")
-        if fingerprint is not None and text != fingerprint:
-            found = f"holds weights of the fingerprint {text}"
-            raise GroupRefused(self.part.size, rank, found, f"{fingerprint}, the leader's")
+
+def wait_ready(flag: str, links: Sequence[Link], fingerprint: str | None, on_progress: OnProgress) -> None:
+    """Wait until all followers have loaded the weights of this fingerprint; None: whichever.
+
+    Raises GroupRefused, naming the group's flag, if one cannot serve, or has other weights.
+    """
+    for rank, link in enumerate(links, 1):
+        on_progress(Phase.GATHERING, rank - 1, len(links))
+        fault = _fault(link.receive(), fingerprint)
+        if fault is not None:
+            raise GroupRefused(f"{flag} {len(links) + 1}", rank, *fault)
+
+
+def _fault(message: Message | None, fingerprint: str | None) -> tuple[str, str] | None:
+    """Return what a follower's first message shows, and what would be accepted; None if it can serve."""
+    if message is None:
+        return "ended while it started", "a process that starts"
+    text = message.content.decode()
+    if message.kind is not Kind.READY:
+        return f"cannot serve ({text})", "the leader's settings"
+    if fingerprint is not None and text != fingerprint:
+        return f"holds weights of the fingerprint {text}", f"{fingerprint}, the leader's"
+    return None
 
 
 def sum_sizes(model: Model, tokens: int) -> SumSizes:

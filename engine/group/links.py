@@ -1,12 +1,14 @@
-"""The sockets between the leader of a group and its followers, and the messages on them.
+"""The sockets between the processes of a group, and the messages on them.
 
-Each follower has two: one for messages, and one on which all meet, a byte at a time. If either side dies,
-the other reads the end of the stream.
+Each follower has two to its leader: one for messages, and one on which all meet, a byte at a time. The stages
+of a pipeline have another one from each to the next. If either side dies, the other reads the end of the
+stream.
 """
 
 from __future__ import annotations
 
 import enum
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from engine.errors import GroupBrokenError
 
 _HEADER = struct.Struct("<BQ")
-_MOST_FDS = 2
+_MOST_FDS = 4
 Bytes = bytes | bytearray | memoryview
 
 
@@ -29,7 +31,9 @@ class Kind(enum.IntEnum):
     OPEN = 3
     """From the leader: the memory that all share, as descriptors."""
     STEP = 4
-    """From the leader: a step's batch."""
+    """From the leader, or from the stage before: a step's batch."""
+    PASSED = 5
+    """From the last stage to the leader: a step has passed all stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +45,69 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """One side's sockets to another process of its group."""
+class Channel:
+    """One end of a socket for messages."""
 
-    messages: socket.socket
-    meetings: socket.socket
+    socket: socket.socket
 
     @classmethod
-    def pair(cls) -> tuple[Link, Link]:
-        """Return the two ends of a link."""
-        messages, meetings = socket.socketpair(), socket.socketpair()
-        return cls(messages[0], meetings[0]), cls(messages[1], meetings[1])
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Return the two ends."""
+        one, other = socket.socketpair()
+        return cls(one), cls(other)
 
     def send(self, kind: Kind, content: Sequence[Bytes], fds: Sequence[int] = ()) -> None:
         """Send a message. Raises GroupBrokenError if the other side is gone."""
         header = _HEADER.pack(kind, sum(len(part) for part in content))
         try:
             if fds:
-                socket.send_fds(self.messages, [header], list(fds))
+                socket.send_fds(self.socket, [header], list(fds))
                 header = b""
-            self.messages.sendall(b"".join((header, *content)))
+            self.socket.sendall(b"".join((header, *content)))
         except OSError as error:
             raise GroupBrokenError(f"a process of the group is gone ({error.strerror})") from error
 
     def receive(self) -> Message | None:
         """Wait for a message; return None at the end of the stream."""
         try:
-            header, fds, _, _ = socket.recv_fds(self.messages, _HEADER.size, _MOST_FDS)
+            header, fds, _, _ = socket.recv_fds(self.socket, _HEADER.size, _MOST_FDS)
         except OSError:
             return None
-        header += _read(self.messages, _HEADER.size - len(header)) if header else b""
+        header += _read(self.socket, _HEADER.size - len(header)) if header else b""
         if len(header) < _HEADER.size:
             return None
         kind, length = _HEADER.unpack(header)
-        content = _read(self.messages, length)
+        content = _read(self.socket, length)
         return None if len(content) < length else Message(Kind(kind), content, tuple(fds))
+
+    def has_message(self) -> bool:
+        """Return True if `receive` would find a message, or the end of the stream."""
+        return bool(select.select([self.socket], [], [], 0)[0])
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One side's sockets to another process of its group."""
+
+    messages: Channel
+    meetings: socket.socket
+
+    @classmethod
+    def pair(cls) -> tuple[Link, Link]:
+        """Return the two ends of a link."""
+        messages, meetings = Channel.pair(), socket.socketpair()
+        return cls(messages[0], meetings[0]), cls(messages[1], meetings[1])
+
+    def send(self, kind: Kind, content: Sequence[Bytes], fds: Sequence[int] = ()) -> None:
+        """Send a message. Raises GroupBrokenError if the other side is gone."""
+        self.messages.send(kind, content, fds)
+
+    def receive(self) -> Message | None:
+        """Wait for a message; return None at the end of the stream."""
+        return self.messages.receive()
 
     def arrive(self) -> None:
         """Let the other side go on from `wait`. Raises GroupBrokenError if it is gone."""

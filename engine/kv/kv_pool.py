@@ -81,7 +81,7 @@ def _aligned(num_bytes: int) -> int:
 
 
 class KVHeads(Protocol):
-    """Heads of a pool: all of them in a `KVPool`, some in a `PoolPart`."""
+    """Heads and layers of a pool: all of them in a `KVPool`, some in a `PoolPart`."""
 
     @property
     def layout(self) -> BlockLayout: ...
@@ -177,19 +177,25 @@ class KVPool:
 
 
 class PoolPart:
-    """Some KV heads of a pool, which one process of a group computes; the memory is the pool's own."""
+    """Some KV heads and layers of a pool, those that one process computes; the memory is the pool's own."""
 
-    def __init__(self, pool: KVPool, heads: slice) -> None:
+    def __init__(self, pool: KVPool, heads: slice | None = None, layers: slice | None = None) -> None:
+        """None: all of them. Layers are counted from the first of `layers`."""
+        whole = pool.layout
         self._pool = pool
-        self._heads = heads
-        self.layout = replace(pool.layout, num_kv_heads=heads.stop - heads.start)
-        self.tensor = pool.tensor if pool.layout.stored is not None else pool.tensor[..., heads, :]
+        self._heads = heads or slice(0, whole.num_kv_heads)
+        self._layers = layers or slice(0, whole.num_layers)
+        num_heads, num_layers = (each.stop - each.start for each in (self._heads, self._layers))
+        self.layout = replace(whole, num_kv_heads=num_heads, num_layers=num_layers)
+        self.tensor = pool.tensor
+        if whole.stored is None:
+            self.tensor = pool.tensor[:, self._layers, :, :, self._heads]
 
     def layer(self, index: int) -> Tensor:
         """Return a layer's numbers of these heads, as `KVPool.layer` does."""
-        return self._pool.layer(index)[..., self._heads, :]
+        return self._pool.layer(self._layers.start + index)[..., self._heads, :]
 
     def scales(self, index: int) -> Tensor | None:
         """Return a layer's scales of these heads, as `KVPool.scales` does."""
-        scales = self._pool.scales(index)
+        scales = self._pool.scales(self._layers.start + index)
         return None if scales is None else scales[:, :, self._heads]

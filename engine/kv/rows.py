@@ -3,7 +3,8 @@
     row(layer, kind, slot) = (block · num_layers · 2 + layer · 2 + kind) · block_size + offset
 
 Seen as rows of num_kv_heads · head_dim numbers, a pool has the same row indexes for every layer and kind when
-they are counted from the first row of that layer and kind. `engine.kv.quantised_rows` reads 8-bit KV.
+they are counted from the first row of that layer and kind. `num_layers` are those of the whole pool, also
+where some layers or heads are seen. `engine.kv.quantised_rows` reads 8-bit KV.
 """
 
 from __future__ import annotations
@@ -64,17 +65,23 @@ class Scratch:
 
 
 class PoolRows:
-    """The rows of a pool, or of some of its heads, that is not quantised."""
+    """The rows of a pool, or of some of its heads and layers, that is not quantised."""
 
     def __init__(self, pool: KVHeads) -> None:
         layout = pool.layout
         self.layout = layout
         self.width = layout.num_kv_heads * layout.head_dim
-        self.rows_per_block = layout.num_layers * 2 * layout.block_size
-        rows = pool.tensor.view(-1, self.width)
-        self._keys = [rows[index * 2 * layout.block_size :] for index in range(layout.num_layers)]
-        self._values = [rows[(index * 2 + 1) * layout.block_size :] for index in range(layout.num_layers)]
+        block, _, row, _, _ = pool.layer(0).stride()
+        self.rows_per_block = block // row
+        layers = [pool.layer(index) for index in range(layout.num_layers)]
+        self._keys = [self._rows_from(layer[:, 0]) for layer in layers]
+        self._values = [self._rows_from(layer[:, 1]) for layer in layers]
         self._scratch = Scratch(layout.dtype)
+
+    def _rows_from(self, kind: Tensor) -> Tensor:
+        """Return the pool's rows from the first one of some keys or values, up to their last."""
+        count = (len(kind) - 1) * self.rows_per_block + self.layout.block_size
+        return kind.as_strided((count, self.width), (kind.stride(1), 1))
 
     def of_slots(self, slots: Tensor) -> Tensor:
         size = self.layout.block_size

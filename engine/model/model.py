@@ -28,6 +28,7 @@ from engine.model.fusion import NOT_FUSED, FusionReport, can_be_native, fuse
 from engine.model.packed_linears import pack_linears
 from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part
+from engine.model.parallel.stage import LayerCut, Stage, cut_layers
 from engine.model.quantised.compressed_tensors import loader, unpack_linears
 from engine.model.quantised.int8_weights import Quantised, quantise_linears, quantised_of
 from engine.model.quantised.quantisation import Quantisation
@@ -78,6 +79,9 @@ class Model:
     """The LoRA adapters beside its linear layers, if it has any."""
     cuts: Cuts | None = None
     """Where it meets the other parts, if it is one part of a model (`engine.model.parallel`)."""
+
+    stage: LayerCut | None = None
+    """Which of the model's layers it has, if it is one stage of a pipeline."""
 
     @property
     def part(self) -> Part | None:
@@ -144,6 +148,7 @@ def load_model(
     on_loaded: OnLoaded | None = None,
     adapters: Sequence[AdapterFiles] = (),
     part: Part | None = None,
+    stage: Stage | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Model:
     """Load a model directory of the allow-list; with `unlisted`, of any architecture that may fit.
@@ -153,7 +158,8 @@ def load_model(
     checked to compute the same; those of a deterministic one only if native ops compute all of them. With a
     `random_seed`, weights are drawn on the device and none are read, for measuring. `on_progress` gets the
     number of bytes to read. With `adapters`, tokens may have one of them; such a model is not deterministic.
-    Of a `part` only its weights are kept; it has to be joined with the others (`engine.model.parallel`).
+    Of a `part` or a `stage` only its weights are kept; it has to be joined with the others
+    (`engine.model.parallel`).
 
     Raises ModelRefused or AdapterRefused, naming the field that is not accepted, and ValueError for settings
     that do not fit.
@@ -162,10 +168,12 @@ def load_model(
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
     if deterministic and adapters:
         raise ValueError("deterministic with adapters; accepted: one of the two")
-    if part is not None and (deterministic or adapters or unlisted):
+    is_part = part is not None or stage is not None
+    if is_part and (deterministic or adapters or unlisted):
         raise ValueError(
             "a part of a model that is deterministic, unlisted or has adapters; accepted: the whole"
         )
+    assert part is None or stage is None, "a part of a stage"
     config = read_config(directory, unlisted=unlisted)
     if not is_listed(config):
         check_unlisted(directory, config)
@@ -193,6 +201,7 @@ def load_model(
         on_loaded=on_loaded,
         adapters=adapters,
         part=part,
+        stage=stage,
         on_progress=on_progress,
     )
     try:
@@ -231,6 +240,7 @@ def _load(
     on_loaded: OnLoaded | None,
     adapters: Sequence[AdapterFiles],
     part: Part | None,
+    stage: Stage | None,
     on_progress: OnProgress,
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
@@ -257,6 +267,10 @@ def _load(
     if part is not None:
         cuts = cut(module, layers, part)
         layers = dry_run(directory, module, device)  # those of the part
+    layer_cut = None
+    if stage is not None:
+        layer_cut = cut_layers(module, stage)
+        layers = dry_run(directory, module, device)  # those of the stage
     stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
     if deterministic and fused:
         fused = stored is None and can_be_native(module, layers)
@@ -269,7 +283,9 @@ def _load(
     if device.type == "cpu" and not deterministic:
         pack_linears(module)
     attached = attach(module, adapters, sizes, dtype, device) if adapters else None
-    return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion, attached, cuts)
+    return Model(
+        facts, module, dtype, device, deterministic, quantised, stored, fusion, attached, cuts, layer_cut
+    )
 
 
 def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *, is_quantised: bool) -> Any:

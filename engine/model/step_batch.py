@@ -70,6 +70,10 @@ class StepBatch:
             max_context_len=max(map(sum, chunks)),
         )
 
+    def without_logits(self) -> StepBatch:
+        """Return the batch with logits of none of its tokens."""
+        return replace(self, logit_rows=self.logit_rows[:0])
+
     def with_newest(self, newest: torch.Tensor) -> StepBatch:
         """Return the batch with the tokens that are in flight, on the device.
 

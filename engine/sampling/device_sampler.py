@@ -56,12 +56,11 @@ def warm_draws(device: torch.device, dtype: torch.dtype, vocab: int) -> None:
         top_logits(logits, min(num, vocab))
 
 
-def draw_on_device(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int) -> Drawn:
+def draw_on_device(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], rows: slice) -> Drawn:
     """Draw as `sampler.draw` does, without waiting for the device."""
-    rows = slice(first_row, first_row + logits.shape[0])
     wanted = np.flatnonzero(table.wants_logprobs[rows])
     ways, places, *edits = table.upload([_ways(table, rows, indexes), wanted, *_edits(table, rows, indexes)])
-    masked = table.masked(logits, first_row)
+    masked = table.masked(logits, rows)
     tokens = sample_rows(
         masked,
         ways,
@@ -75,7 +74,7 @@ def draw_on_device(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int
     log_totals = tokens.log_totals if masked is logits else logits.double().logsumexp(-1)
     logprobs = _logprobs(logits[places], tokens.token_ids[places], log_totals[places], most)
     wait = Download(logprobs).wait
-    return Drawn(tokens.token_ids, tokens.is_broken, lambda: _columns(wait(), wanted + first_row, most))
+    return Drawn(tokens.token_ids, tokens.is_broken, lambda: _columns(wait(), wanted + rows.start, most))
 
 
 def _ways(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> NDArray[np.float64]:

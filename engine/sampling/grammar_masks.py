@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.core.batch import Rows
 from engine.device.host_copies import upload
 from output_text.grammar import Follower, MaskFinder
 
@@ -93,14 +94,13 @@ class GrammarMasks:
                 found[row] = follower.error
         return found
 
-    def apply(self, logits: Tensor, first_row: int) -> None:
-        """Forbid tokens in logits [rows, vocab] from `first_row`; stuck rows have no finite logit then."""
-        places = np.flatnonzero(self.has_grammar[first_row : first_row + logits.shape[0]])
+    def apply(self, logits: Tensor, rows: Rows) -> None:
+        """Forbid tokens in logits [rows, vocab]; stuck rows have no finite logit then."""
+        places, allowed = np.flatnonzero(self.has_grammar[rows]), self._allowed[rows]
         numbers = self._added.to(logits.dtype)
         at_once = ROWS_AT_ONCE_ON_CPU if logits.device.type == "cpu" else max(1, len(places))
         for begin in range(0, len(places), at_once):
             some = places[begin : begin + at_once]
-            bits = self._allowed[some + first_row].view(np.uint8).reshape(-1)
+            bits = allowed[some].view(np.uint8).reshape(-1)
             added = numbers.index_select(0, upload(bits, logits.device).int())
-            rows = upload(some, logits.device)
-            logits.index_add_(0, rows, added.view(len(some), -1)[:, : logits.shape[1]])
+            logits.index_add_(0, upload(some, logits.device), added.view(len(some), -1)[:, : logits.shape[1]])

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.core.batch import Rows
 from engine.device.host_copies import Download
 from engine.sampling.device_sampler import draw_on_device, is_drawn_on_device
 from engine.sampling.drawn import Drawn, Logprobs, Sampled
@@ -24,47 +25,55 @@ from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p
 from engine.sampling.noise import uniforms
 from engine.sampling.sampling_table import SamplingTable
 
-Draw = Callable[[Tensor, SamplingTable, NDArray[np.int64], int], Drawn]
+Draw = Callable[[Tensor, SamplingTable, NDArray[np.int64], Rows], Drawn]
 """`draw` or `draw_each`."""
 
 
-def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
-    """Draw a token for each of the table's rows from `first_row`.
+def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], rows: Rows | None = None) -> Drawn:
+    """Draw a token for each of some rows of the table; by default, of the first ones.
 
     `logits` [rows, vocab] are the model's, in any floating dtype; they are changed only where grammars forbid
     tokens. `indexes` [rows] are the positions of the new tokens in their outputs. Counts for penalties are
     updated.
     """
-    is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
+    if rows is None:
+        rows = slice(0, logits.shape[0])
+    is_plain = table.is_plain[rows]
     if not is_plain.all() and is_drawn_on_device(logits.device, logits.dtype, logits.shape[-1]):
-        return draw_on_device(logits, table, indexes, first_row)
+        assert isinstance(rows, slice), "on a GPU there is one micro-batch"
+        return draw_on_device(logits, table, indexes, rows)
     # Log-probabilities are those of the model's own logits.
-    masked = table.masked(logits, first_row)
+    masked = table.masked(logits, rows)
     largest, token_ids = masked.max(dim=-1)
     is_broken = ~torch.isfinite(largest)
     if is_plain.all():
         return Drawn(token_ids, is_broken)
     # Broken rows are drawn as well, with a meaningless result: only the device knows yet which are broken.
     special = np.flatnonzero(~is_plain)
-    rows = special + first_row
+    special_rows = special + rows.start if isinstance(rows, slice) else rows[special]
     places = torch.from_numpy(special).to(logits.device)
-    token_ids[places] = _draw(masked[places].double(), table, rows, indexes[special])
-    _count(table, rows, token_ids[places])
-    return Drawn(token_ids, is_broken, _logprobs(logits, table, special, rows, token_ids))
+    token_ids[places] = _draw(masked[places].double(), table, special_rows, indexes[special])
+    _count(table, special_rows, token_ids[places])
+    return Drawn(token_ids, is_broken, _logprobs(logits, table, special, special_rows, token_ids))
 
 
-def draw_each(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
+def draw_each(
+    logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], rows: Rows | None = None
+) -> Drawn:
     """Draw as `draw` does, so that a row's bits do not depend on its place in the batch.
 
     On a GPU rows are independent anyway. On a CPU they are drawn one by one, as vector instructions round the
     end of an array differently from its body.
     """
     num_rows = logits.shape[0]
-    if logits.is_cuda or table.is_plain[first_row : first_row + num_rows].all():
-        return draw(logits, table, indexes, first_row)
-    one_by_one = (slice(row, row + 1) for row in range(num_rows))
+    if rows is None:
+        rows = slice(0, num_rows)
+    if logits.is_cuda or table.is_plain[rows].all():
+        return draw(logits, table, indexes, rows)
+    numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    places = [slice(place, place + 1) for place in range(num_rows)]
     sampled = _stack(
-        [draw(logits[row].clone(), table, indexes[row], first_row + row.start).wait() for row in one_by_one]
+        [draw(logits[place].clone(), table, indexes[place], numbers[place]).wait() for place in places]
     )
     token_ids, is_broken = torch.from_numpy(sampled.token_ids), torch.from_numpy(sampled.is_broken)
     return Drawn(token_ids, is_broken, lambda: sampled.logprobs)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.core.batch import Rows
 from engine.device.host_copies import StepUpload
 from engine.sampling.bad_words import BadWords
 from engine.sampling.grammar_masks import GrammarMasks
@@ -185,16 +186,15 @@ class SamplingTable:
         for row in range(rows.start, rows.stop):
             self.masks.set(row, None)
 
-    def masked(self, logits: Tensor, first_row: int) -> Tensor:
+    def masked(self, logits: Tensor, rows: Rows) -> Tensor:
         """Return logits [rows, vocab] without the tokens that grammars of the rows do not allow.
 
         They are the same memory, unless some row's log-probabilities are wanted, which are the model's own.
         """
-        rows = slice(first_row, first_row + logits.shape[0])
         if not self.masks.has_grammar[rows].any():
             return logits
         masked = logits.clone() if self.wants_logprobs[rows].any() else logits
-        self.masks.apply(masked, first_row)
+        self.masks.apply(masked, rows)
         return masked
 
     def upload(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:

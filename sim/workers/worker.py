@@ -78,7 +78,9 @@ class SimWorker:
             cost=cost,
             refuse=_run_all,
             new_choice=self._new_choice,
+            num_stages=spec.num_stages,
             num_micro_batches=num_micro_batches(spec.num_stages),
+            chunks_follow=spec.num_stages == 1,
         )
         self._record.batch = self._core.batch
         self._reports = Reporter(

@@ -6,7 +6,9 @@ tokens, or at once as a broken assertion.
 
 from __future__ import annotations
 
+import random
 import zlib
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -15,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.execution.flight import StepMark
+from engine.execution.stages import Passed
 from engine.model.step_batch import StepBatch
 
 
@@ -142,3 +145,39 @@ class FakeRunner:
             return np.full(self.vocab_size, np.nan)
         seen = tokens if self.num_seen is None else tokens[-self.num_seen :]
         return logits_after(seen, self.vocab_size)
+
+
+class FakeStages:
+    """Stages of which the first computes all on a `FakeRunner`, and the others let a step wait.
+
+    When a step has passed, it writes again: blocks that others got too early are found overwritten.
+    """
+
+    def __init__(self, num_stages: int, seed: int | None = 0) -> None:
+        """Without a seed, a step has passed only when somebody waits for it."""
+        self.num_stages = num_stages
+        self.most_in_flight = 0
+        self._rng = None if seed is None else random.Random(seed)
+        self._runner: FakeRunner | None = None
+        self._sent: deque[tuple[int, torch.Tensor]] = deque()
+
+    def compute_with(self, runner: FakeRunner) -> None:
+        self._runner = runner
+        runner.new_mark()
+
+    def send(self, batch: StepBatch) -> None:
+        assert self._runner is not None
+        assert len(self._sent) <= self.num_stages, "more steps than slots"
+        logits = self._runner.forward(batch)
+        self._sent.append((self._runner.num_steps, logits))
+        self.most_in_flight = max(self.most_in_flight, len(self._sent))
+
+    def has_passed(self) -> bool:
+        assert self._sent
+        return self._rng is not None and self._rng.random() < 0.3
+
+    def receive(self) -> Passed:
+        assert self._runner is not None
+        number, logits = self._sent.popleft()
+        self._runner.end_step(number)
+        return Passed(logits, 0.0)

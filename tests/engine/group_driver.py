@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from engine.execution.model_runner import ModelRunner
 from engine.group.follower import follow
 from engine.group.leader import Leader
 from engine.group.links import Link
+from engine.group.pipeline import Pipeline
 from engine.kv.kv_pool import KVPool
 from engine.model.model import Model, load_model
 from engine.model.parallel.part import Part
+from engine.model.parallel.stage import Stage
 from engine.model.step_batch import StepBatch
 from engine.starting import ignore_progress
 
@@ -36,21 +38,44 @@ class CopyingRunner(ModelRunner):
 @contextmanager
 def grouped(directory: Path, dtype: torch.dtype, size: int, **options: Any) -> Iterator[ModelRunner]:
     """The leader's runner of a group; `options` are those of `load_model`."""
-    links = [Link.pair() for _ in range(1, size)]
     # One after the other: transformers sets torch's default dtype, for all threads, while it loads.
     models = [load_model(directory, dtype, CPU, part=Part(rank, size), **options) for rank in range(size)]
+    with following(models) as links:
+        yield opened(models[0], Leader(links))
+
+
+@contextmanager
+def staged(directory: Path, dtype: torch.dtype, size: int, **options: Any) -> Iterator[ModelRunner]:
+    """The runner of a pipeline, all of whose stages compute each step before the next one is sent."""
+    models = [load_model(directory, dtype, CPU, stage=Stage(rank, size), **options) for rank in range(size)]
+    with following(models) as links:
+        pipeline = Pipeline(links)
+        try:
+            yield opened(models[0], pipeline)
+        finally:
+            pipeline.close()
+
+
+def opened(model: Model, group: Leader | Pipeline) -> ModelRunner:
+    """The runner of the first process of a group whose others follow."""
+    group.wait_ready(WEIGHTS, ignore_progress)
+    runner = CopyingRunner(model, pool_of(model), group)
+    group.open(runner, MOST_TOKENS)
+    return runner
+
+
+@contextmanager
+def following(models: Sequence[Model]) -> Iterator[list[Link]]:
+    """The links of the first process of a group to the others, which follow it."""
+    links = [Link.pair() for _ in models[1:]]
     threads = [
         threading.Thread(target=follow, args=(model, BLOCK_SIZE, WEIGHTS, theirs))
         for model, (_, theirs) in zip(models[1:], links, strict=True)
     ]
     for thread in threads:
         thread.start()
-    leader = Leader([own for own, _ in links])
     try:
-        leader.wait_ready(WEIGHTS, ignore_progress)
-        pool = pool_of(models[0])
-        leader.open(models[0], pool, MOST_TOKENS)
-        yield CopyingRunner(models[0], pool, leader)
+        yield [own for own, _ in links]
     finally:
         for own, _ in links:
             own.close()

@@ -21,7 +21,7 @@ from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules
 from scheduling.step import StepPlan, StepView
-from tests.engine.fake_runner import FakeRunner
+from tests.engine.fake_runner import FakeRunner, FakeStages
 
 VOCAB = 97
 OVERLAPS = False
@@ -97,6 +97,7 @@ class Driver:
         draft_context: int = 256,
         num_seen: int | None = None,
         overlaps: bool | None = None,
+        stages: FakeStages | None = None,
         runner: FakeRunner | None = None,
         disk: DiskTier | None = None,
         links: KVLinks | None = None,
@@ -104,6 +105,8 @@ class Driver:
         self._grammars = grammars
         self.overlaps = OVERLAPS if overlaps is None else overlaps
         self.runner = runner or FakeRunner(num_blocks, block_size, VOCAB, num_seen)
+        if stages is not None:
+            stages.compute_with(self.runner)
         self.draft = draft
         self.blocks = BlockManager(num_blocks, block_size, disk)
         limits = EngineLimits(
@@ -128,6 +131,7 @@ class Driver:
             num_swap_blocks=num_swap_blocks,
             clock=lambda: self.now_s,
             overlaps=self.overlaps,
+            stages=stages,
             new_mark=self.runner.new_mark if self.overlaps else None,
             disk=disk,
             links=links,
@@ -173,7 +177,7 @@ class Driver:
         return [*commands, *grammars]
 
     def _hear(self, report: StepReport) -> None:
-        if self.overlaps:
+        if self.runner.blocks_in_flight:
             written = self.runner.blocks_in_flight
             told = [row.blocks for row in report.filled] + [row.blocks for row in report.received]
             told += [row.blocks for row in report.reads]

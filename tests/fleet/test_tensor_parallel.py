@@ -104,7 +104,7 @@ async def test_a_death_in_a_group_is_a_pause(struck: str, make_fleet: MakeFleet,
     )
     async with running(make_fleet, both) as (fleet, client):
         expected = await client.complete(PROMPTS[0], sampling=SAMPLING, stop=STOP)
-        received, worker = await _struck(fleet, client, struck)
+        received, worker = await struck_stream(fleet, client, struck)
         assert tuple(received) == expected.choices[0].token_ids
         await asyncio.wait_for(fleet.process(worker).wait(), 60)
         code = fleet.process(worker).exit_code
@@ -114,7 +114,7 @@ async def test_a_death_in_a_group_is_a_pause(struck: str, make_fleet: MakeFleet,
             assert "was killed by SIGKILL; this worker cannot go on without it" in log
 
 
-async def _struck(fleet: Fleet, client: AsyncClient, struck: str) -> tuple[list[int], str]:
+async def struck_stream(fleet: Fleet, client: AsyncClient, struck: str) -> tuple[list[int], str]:
     """The tokens of a stream whose worker loses a process at its twentieth token, and that worker's name."""
     received: list[int] = []
     name = ""

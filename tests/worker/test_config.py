@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kvtransfer.transports.transport import TransportMode
 from services.process.limits import Cores
-from worker.config import parse_config, resolve_threads
+from worker.config import parse_config
+from worker.threads import resolve_threads
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,39 @@ def test_a_group_that_cannot_be_is_refused(
     monkeypatch.setattr("worker.config.read_cores", lambda: Cores(8))
     with pytest.raises(ValueError, match=re.escape(sentence)):
         parse_config(["--model=m", *f"--tensor-parallel={flags}".split()], "decode", 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("0", "--pipeline-parallel is 0; accepted: 1 or more"),
+        ("9", "--pipeline-parallel is 9; accepted: 1 to 8, the cores this process may use (8 in the"),
+        (
+            "2 --tensor-parallel=2",
+            "--pipeline-parallel is 2 with --tensor-parallel 2; accepted: one of the two",
+        ),
+        ("2 --device=cuda", "--pipeline-parallel is 2 with --device cuda; accepted: a worker on a CPU"),
+        ("2 --deterministic", "--pipeline-parallel is 2 with --deterministic; accepted: one of the two"),
+        ("2 --prove-model", "--pipeline-parallel is 2 with --prove-model; accepted: one of the two"),
+        ("2 --lora=a=p", "--pipeline-parallel is 2 with --lora; accepted: one of the two"),
+        ("2 --draft-model=p", "--pipeline-parallel is 2 with --draft-model; accepted: one of the two"),
+        (
+            "2 --speculate=lookup",
+            "--pipeline-parallel is 2 with --speculate lookup; accepted: one of the two",
+        ),
+        (
+            "2 --timed=demo-cpu",
+            "--pipeline-parallel is 2 with --timed; accepted: 1, since nothing is computed",
+        ),
+        ("2 --threads=3", "--threads is 3 with --pipeline-parallel 2; accepted: a multiple of 2"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_is_refused(
+    flags: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.config.read_cores", lambda: Cores(8))
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parse_config(["--model=m", *f"--pipeline-parallel={flags}".split()], "decode", 1)
 
 
 def test_the_processes_of_a_worker_share_its_cores() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -22,11 +23,13 @@ from engine.calibration.sweep import Sweep, overstatement, sweep
 from engine.execution.model_runner import ModelRunner
 from engine.group.leader import Leader
 from engine.group.links import Link
+from engine.group.pipeline import Pipeline
 from engine.model.allow_list import is_listed, read_config
 from engine.model.fingerprint import weights_digest
 from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.model import DTYPES, Model
 from engine.model.parallel.part import Part
+from engine.model.parallel.stage import Stage
 from engine.model.quantised.int8_weights import Quantised
 from engine.proof.proving import Proof
 from engine.proof.versions import own_code
@@ -44,13 +47,13 @@ log = structlog.get_logger()
 
 
 def build_engine(
-    config: WorkerConfig, on_progress: OnProgress = ignore_progress, group: Leader | None = None
+    config: WorkerConfig, on_progress: OnProgress = ignore_progress, links: Sequence[Link] = ()
 ) -> Engine:
     """Build the engine that `config` asks for. Raises the errors of `engine.build.build`.
 
-    With --tensor-parallel, `group` are the other processes.
+    `links` are those to the worker's other processes, if it has several.
     """
-    torch.set_num_threads(config.threads // config.tensor_parallel)
+    torch.set_num_threads(config.threads // config.num_processes)
     _log_threads(config.threads, read_cores())
     device = resolve_device(config.device)
     model_config = read_config(config.service.model, unlisted=config.prove_model)
@@ -58,7 +61,7 @@ def build_engine(
     opener = None
     if config.kv_disk is not None:
         opener = DiskOpener(config.kv_disk, config.kv_disk_mb or KV_DISK_MB, device)
-    links = LinkOpener() if config.share_prefixes else None
+    lenders = LinkOpener() if config.share_prefixes else None
     log.info("dtype", dtype=choice.name, reason=choice.reason, checkpoint=checkpoint_dtype(model_config))
     proof_file = None if is_listed(model_config) else _proof_file(config, device, choice.name)
     settings = EngineSettings(
@@ -82,10 +85,14 @@ def build_engine(
         proof=None if proof_file is None else proof_file.read(),
         adapters=config.lora,
         open_disk=None if opener is None else opener.open,
-        open_links=None if links is None else links.open,
+        open_links=None if lenders is None else lenders.open,
         available_bytes=available_bytes,
-        part=None if group is None else group.part,
+        part=_part(config, 0),
+        stage=_stage(config, 0),
     )
+    group = None
+    if links:
+        group = Pipeline(links) if config.pipeline_parallel > 1 else Leader(links)
     built = build(settings, partial(_measure, config, on_progress), on_progress, group)
     if proof_file is not None:
         _keep_proof(proof_file, built.proof, is_new=settings.proof is None)
@@ -109,13 +116,13 @@ def build_engine(
         built.determinism_digest,
         built.adapters,
         disk=None if opener is None or opener.tier is None else EngineDisk(opener.tier, built.blocks),
-        links=None if links is None else links.links,
+        links=None if lenders is None else lenders.links,
     )
 
 
-def build_follower(config: WorkerConfig, part: tuple[int, int], link: Link) -> int:
-    """Run this process as the follower (rank, size) of a worker; return its exit code."""
-    torch.set_num_threads(config.threads // config.tensor_parallel)
+def build_follower(config: WorkerConfig, rank: int, link: Link) -> int:
+    """Run this process as a follower of a worker; return its exit code."""
+    torch.set_num_threads(config.threads // config.num_processes)
     device = resolve_device(config.device)
     choice = resolve_dtype(DTYPES.get(config.dtype), device, read_config(config.service.model))
     settings = EngineSettings(
@@ -131,10 +138,21 @@ def build_follower(config: WorkerConfig, part: tuple[int, int], link: Link) -> i
         random_weights=config.random_weights,
         quantisation=config.quantisation,
         fusion=config.fusion,
-        part=Part(*part),
+        part=_part(config, rank),
+        stage=_stage(config, rank),
     )
     follow_leader(settings, link)
     return 0
+
+
+def _part(config: WorkerConfig, rank: int) -> Part | None:
+    """Return which part of every layer the worker's process of a rank computes; None: all of it."""
+    return Part(rank, config.tensor_parallel) if config.tensor_parallel > 1 else None
+
+
+def _stage(config: WorkerConfig, rank: int) -> Stage | None:
+    """Return which layers the worker's process of a rank computes; None: all of them."""
+    return Stage(rank, config.pipeline_parallel) if config.pipeline_parallel > 1 else None
 
 
 def _log_threads(num_threads: int, cores: Cores) -> None:
@@ -218,6 +236,7 @@ def _measure(config: WorkerConfig, on_progress: OnProgress, runner: ModelRunner,
         fusion=runner.model.is_fused,
         native_ops=native_library(runner.model.device),
         tensor_parallel=config.tensor_parallel,
+        pipeline_parallel=config.pipeline_parallel,
     )
     return cached_sweep(
         config.cache,

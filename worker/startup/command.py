@@ -34,9 +34,9 @@ def run(role: WorkerRole) -> Never:
         sys.exit(EXIT_CONFIG)
     configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
     followers = None
-    if config.tensor_parallel > 1:
+    if config.num_processes > 1:
         # Forked while this process has one thread and has not loaded torch.
-        followers = start_followers(config.tensor_parallel, partial(_follow, config))
+        followers = start_followers(config.num_processes, partial(_follow, config), config.processes_flag)
     others_cpu_s = (lambda: 0.0) if followers is None else followers.cpu_s
     start = Start(f"{role.value}_worker", config.worker_id, others_cpu_s)
     shorten_waits(os.environ)
@@ -58,7 +58,8 @@ def _follow(config: WorkerConfig, part: tuple[int, int], link: Link) -> int:
     with uncollected_imports():
         from worker.startup.build import build_follower  # noqa: PLC0415 - see above
 
-    return build_follower(config, part, link)
+    rank, _ = part
+    return build_follower(config, rank, link)
 
 
 def shorten_waits(environment: MutableMapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The processes that compute each step together with this one.
+"""The processes that compute steps together with this one.
 
 They are forked before this process has a second thread or has loaded torch, and end with it in any case: the
 kernel kills them when it dies, and their sockets end when it leaves. If one of them ends first, this process
@@ -15,13 +15,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Never
 
 from engine.group.links import Link
 from worker.errors import EXIT_CRASHED, EXIT_GROUP
-
-if TYPE_CHECKING:
-    from engine.group.leader import Leader
 
 Follow = Callable[[tuple[int, int], Link], int]
 """Runs a process as the follower (rank, size), over its link to the leader; returns its exit code."""
@@ -32,26 +29,29 @@ _PR_SET_PDEATHSIG = 1
 class Followers:
     """The followers of this process, by rank from 1 on; a thread watches them."""
 
-    def __init__(self, size: int, children: dict[int, tuple[int, Link]]) -> None:
-        self._size = size
+    def __init__(self, flag: str, children: dict[int, tuple[int, Link]]) -> None:
+        self._flag = flag
         self._children = children
-        self._is_ending = threading.Event()
+        self._ending = threading.Lock()
+        """Held by the thread that ends the followers, or this process because of one of them."""
         self._pidfds = {os.pidfd_open(pid): rank for rank, (pid, _) in children.items()}
         threading.Thread(target=self._watch, name="followers", daemon=True).start()
 
-    def leader(self) -> Leader:
-        """Return this process's side of the group."""
-        from engine.group.leader import Leader  # noqa: PLC0415 - it needs torch, which takes seconds to load
-
-        return Leader([link for _, link in self._children.values()])
+    @property
+    def links(self) -> list[Link]:
+        """Links to the followers, by rank."""
+        return [link for _, link in self._children.values()]
 
     def cpu_s(self) -> float:
         """Return the seconds that the followers have computed."""
         return sum(map(_cpu_s, (pid for pid, _ in self._children.values())))
 
     def end(self) -> None:
-        """End the followers, which have nothing that others could miss."""
-        self._is_ending.set()
+        """End the followers, which have nothing that others could miss; unless one has ended before."""
+        self._ending.acquire()  # for good: the watching thread has nothing more to do
+        ended, _, _ = select.select(list(self._pidfds), [], [], 0)
+        if ended:
+            self._leave(self._pidfds[ended[0]])
         for pid, _ in self._children.values():
             os.kill(pid, signal.SIGKILL)
         for pid, _ in self._children.values():
@@ -59,18 +59,22 @@ class Followers:
 
     def _watch(self) -> None:
         ended, _, _ = select.select(list(self._pidfds), [], [])
-        if self._is_ending.is_set():
-            return
-        rank = self._pidfds[ended[0]]
+        with self._ending:
+            self._leave(self._pidfds[ended[0]])
+
+    def _leave(self, rank: int) -> Never:
+        """End this process, as the follower of a rank has ended."""
         pid, _ = self._children[rank]
         how = _outcome(os.waitpid(pid, 0)[1])
-        sentence = f"--tensor-parallel {self._size}: its process of rank {rank} (pid {pid}) {how}"
+        sentence = f"{self._flag}: its process of rank {rank} (pid {pid}) {how}"
         os.write(sys.stderr.fileno(), f"{sentence}; this worker cannot go on without it\n".encode())
         os._exit(EXIT_GROUP)
 
 
-def start_followers(size: int, follow: Follow) -> Followers:
+def start_followers(size: int, follow: Follow, flag: str) -> Followers:
     """Fork the followers of a group of `size` processes, in which this process is the leader.
+
+    `flag` is what asks for them, with its value.
 
     Call it from the main thread, as the only one of this process: followers die with the thread that forks
     them. In a follower this does not return.
@@ -89,7 +93,7 @@ def start_followers(size: int, follow: Follow) -> Followers:
         children[rank] = (pid, own)
     for _, theirs in links:
         theirs.close()
-    return Followers(size, children)
+    return Followers(flag, children)
 
 
 def _be_follower(leader_pid: int, follow: Follow, part: tuple[int, int], link: Link) -> None:

@@ -150,15 +150,15 @@ class Groups:
         if self._refused_head() is not None:
             self._room.pass_turns(num_turns)
 
-    def prefill_work(self, now_s: float, *, is_pipeline: bool) -> Sequence[PrefillWork]:
+    def prefill_work(self, now_s: float, *, chunks_follow: bool) -> Sequence[PrefillWork]:
         """Return what is to be computed, after taking what has become cached in the meantime.
 
-        In a pipeline a prompt is in one step at a time; elsewhere its next chunk may follow the last.
+        Unless `chunks_follow`, prompts with a chunk in flight are left out.
         """
         for group in self.queues.prefilling.values():
             if self._tables.extend_from_cache(group):
                 self._registry.publish_blocks(group)
-        return self.queues.prefill_work(now_s, is_pipeline=is_pipeline)
+        return self.queues.prefill_work(now_s, chunks_follow=chunks_follow)
 
     def finish_prefill(self, group: SequenceGroup) -> bool:
         """Make the choices of a group whose context is complete, or will be when the step in flight is over.
@@ -270,8 +270,8 @@ class Groups:
 
     def give_back(self, held: list[int]) -> None:
         """The step that blocks were held back for is over."""
+        self._tables.give_back(held)
         if held:
-            self._tables.give_back(held)
             self._room.note_return()
 
     def check_integrity(self, *, is_whole: bool) -> None:

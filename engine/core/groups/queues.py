@@ -127,10 +127,10 @@ class Queues:
         for queue in (self.lacking_grammar, self.receiving, self.reading, self.arrived, self.preempted):
             queue.pop(group.key, None)
 
-    def prefill_work(self, now_s: float, *, is_pipeline: bool) -> Sequence[PrefillWork]:
-        """Return what is to be computed, by arrival; in a pipeline without prompts in flight."""
+    def prefill_work(self, now_s: float, *, chunks_follow: bool) -> Sequence[PrefillWork]:
+        """Return what is to be computed, by arrival; unless `chunks_follow`, without prompts in flight."""
         groups = [group for group in self._prefill_order if group.num_remaining_tokens]
-        if is_pipeline:
+        if not chunks_follow:
             groups = [group for group in groups if not group.pending_chunks]
         return _Work(groups, now_s)
 

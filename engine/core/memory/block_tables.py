@@ -25,15 +25,20 @@ class BlockTables:
         self.names = names
         self.reserves_maximum = reserves_maximum
         self._held: list[int] | None = None
+        self._not_given_back: list[list[int]] = []
+        """The blocks that are held back for each step in flight."""
 
     def hold_back(self, held: list[int] | None) -> None:
         """Blocks that are dropped from now on go to `held`, with their references: the step that was launched
         last may still write to them. With None there is no such step.
         """
         self._held = held
+        if held is not None:
+            self._not_given_back.append(held)
 
     def give_back(self, held: list[int]) -> None:
         """The step that they were held back for is over."""
+        self._not_given_back = [other for other in self._not_given_back if other is not held]
         self._blocks.free(held)
 
     def computable_prefix(self, group: SequenceGroup) -> Sequence[bytes]:
@@ -276,7 +281,8 @@ class BlockTables:
         for group in groups:
             holders += [group, *group.choices]
         num_reserved = sum(holder.num_reserved_blocks for holder in holders)
-        tables: list[Sequence[int]] = [*(holder.block_table for holder in holders), *loans, self._held or ()]
+        tables: list[Sequence[int]] = [*(holder.block_table for holder in holders), *loans]
+        tables += self._not_given_back
         check = self._blocks.check_integrity if is_whole else self._blocks.check_some
         check(tables, num_reserved)
 

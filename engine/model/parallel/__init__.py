@@ -1,6 +1,7 @@
 """One model in parts, each computed by a process of a group (Shoeybi et al., "Megatron-LM", 2019).
 
-part     which part a process has, and how its results meet those of the others
+part     which part of every layer a process has, and how its results meet those of the others
 cutting  cuts the weights of a loaded model to those of one part
 joining  lets the results of the parts meet, once the layers have their last form
+stage    keeps some of the layers, and lets activations pass from those before to those behind
 """

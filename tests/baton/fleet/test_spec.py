@@ -61,6 +61,8 @@ def value(arguments: list[str], flag: str) -> str:
         ({"speculate": "lookup", "timed": "p"}, "speculate is 'lookup' with timed"),
         ({"kv_disk": Path("d"), "timed": "p"}, "kv_disk is 'd' with timed"),
         ({"tensor_parallel": 0}, "tensor_parallel is 0: it must be 1 or more"),
+        ({"pipeline_parallel": 0}, "pipeline_parallel is 0: it must be 1 or more"),
+        ({"pipeline_parallel": 2, "timed": "p"}, "pipeline_parallel is '2' with timed"),
         ({"tensor_parallel": 2, "timed": "p"}, "tensor_parallel is '2' with timed"),
         ({"kv_disk_mb": 5}, "kv_disk_mb is 5: it must be 1 or more, with kv_disk"),
         ({"kv_disk": Path("d"), "kv_disk_mb": 0}, "kv_disk_mb is 0: it must be 1 or more"),
@@ -113,6 +115,13 @@ def test_every_worker_has_the_same_number_of_processes() -> None:
         assert value(command(spec, name), "--tensor-parallel") == "2"
     assert "--tensor-parallel" not in command(spec, "router-0")
     assert "--tensor-parallel" not in command(FleetSpec(model=MODEL), "decode-0")
+
+
+def test_every_worker_has_the_same_number_of_stages() -> None:
+    spec = FleetSpec(model=MODEL, pipeline_parallel=3)
+    for name in ("prefill-0", "decode-0"):
+        assert value(command(spec, name), "--pipeline-parallel") == "3"
+    assert "--pipeline-parallel" not in command(spec, "router-0")
 
 
 def test_only_workers_are_told_to_prove_their_model() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -305,13 +306,18 @@ def requests(draw: st.DrawFn, handle: int) -> SequenceSpec:
 @settings(max_examples=40)
 @given(data=st.data())
 def test_whatever_comes_ends_is_cancelled_or_loses_its_blocks(data: st.DataObject) -> None:
+    assert_outputs_are_those_of_each_alone(data, overlaps=True)
+
+
+def assert_outputs_are_those_of_each_alone(data: st.DataObject, **options: Any) -> None:
+    """Let a driver with these options serve what `data` draws."""
     specs = [data.draw(requests(handle)) for handle in range(data.draw(st.integers(1, 6)))]
     arrivals = [data.draw(st.integers(0, 6)) for _ in specs]
     cancelled = data.draw(st.dictionaries(st.sampled_from(range(len(specs))), st.integers(0, 12), max_size=2))
     eos = tuple(data.draw(st.lists(st.integers(0, VOCAB - 1), max_size=8)))
     detokenizer = Detokenizer(byte_level())
     driver = Driver(
-        overlaps=True,
+        **options,
         eos=eos,
         detokenizer=detokenizer,
         num_blocks=data.draw(st.sampled_from([27, 64])),

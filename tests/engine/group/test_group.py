@@ -126,9 +126,8 @@ def test_a_follower_that_is_gone_ends_the_group(llama: Path, without_native: Non
     theirs.send(Kind.READY, [b"name"])
     leader = Leader([own])
     leader.wait_ready("name", ignore_progress)
-    pool = pool_of(model)
-    leader.open(model, pool, MOST_TOKENS)
-    runner = ModelRunner(model, pool, leader)
+    runner = ModelRunner(model, pool_of(model), leader)
+    leader.open(runner, MOST_TOKENS)
     theirs.meetings.shutdown(socket.SHUT_RDWR)
     with pytest.raises(GroupBrokenError, match="a process of the group is gone"):
         runner.forward(BATCH)

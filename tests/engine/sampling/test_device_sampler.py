@@ -23,7 +23,7 @@ from scheduling.request import SamplingParams
 
 VOCAB = 50
 NUM_ROWS = 40
-FIRST_ROW = 3
+ROWS = slice(3, NUM_ROWS)
 CPU = torch.device("cpu")
 
 
@@ -69,12 +69,12 @@ def test_a_device_draws_what_the_host_draws() -> None:
     rng = random.Random(1)
     rows = [params(rng) for _ in range(NUM_ROWS)]
     here, there = filled_table(rows), filled_table(rows)
-    indexes = np.arange(NUM_ROWS - FIRST_ROW, dtype=np.int64) % 7
+    indexes = np.arange(ROWS.stop - ROWS.start, dtype=np.int64) % 7
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         logits = torch.randn(len(indexes), VOCAB, generator=generator) * 3
-        expected = draw(logits, here, indexes, FIRST_ROW).wait()
-        got = draw_on_device(logits, there, indexes, FIRST_ROW).wait()
+        expected = draw(logits, here, indexes, ROWS).wait()
+        got = draw_on_device(logits, there, indexes, ROWS).wait()
         assert got.token_ids.tolist() == expected.token_ids.tolist()
         assert not got.is_broken.any()
         assert expected.logprobs is not None
@@ -102,7 +102,7 @@ def test_noise_is_the_bits_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(engine.sampling.device_sampler, "sample_rows", spy)
     table = filled_table([SamplingParams(seed=2**64 - 1 - row) for row in range(4)])
     indexes = np.array([0, 7, 4096], dtype=np.int64)
-    draw_on_device(torch.zeros(3, VOCAB), table, indexes, 1)
+    draw_on_device(torch.zeros(3, VOCAB), table, indexes, slice(1, 4))
     noise = uniforms(table.seed[1:], table.choice[1:], indexes.astype(np.uint64))
     assert given[0][Way.NOISE].tolist() == noise.tolist()
 

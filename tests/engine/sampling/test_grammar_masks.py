@@ -44,7 +44,7 @@ def test_only_allowed_tokens_stay(
     masks, allowed = masks_of(grammars)
     logits = torch.randn(num_rows, VOCAB, dtype=dtype)
     expected = logits.masked_fill(~allowed[first_row : first_row + num_rows], float("-inf"))
-    masks.apply(logits, first_row)
+    masks.apply(logits, slice(first_row, first_row + num_rows))
     assert torch.equal(logits, expected)
 
 
@@ -66,7 +66,7 @@ def test_nothing_of_the_logits_comes_to_the_host(grammars: Grammars, monkeypatch
     masks, _ = masks_of(grammars)
     logits = torch.randn(ROWS, VOCAB)
     with Operations() as seen:
-        masks.apply(logits, 0)
+        masks.apply(logits, slice(0, len(logits)))
     assert seen.names.count("aten.index_select") == seen.names.count("aten.index_add_") == 1
     assert not {"aten._local_scalar_dense", "aten.nonzero"} & set(seen.names)
 
@@ -75,7 +75,7 @@ def test_a_row_that_moves_takes_its_state_with_it(grammars: Grammars) -> None:
     masks, allowed = masks_of(grammars)
     masks.move(ROWS - 1, 2)
     logits = torch.zeros(3, VOCAB)
-    masks.apply(logits, 0)
+    masks.apply(logits, slice(0, len(logits)))
     assert torch.equal(torch.isfinite(logits[2]), allowed[ROWS - 1])
 
 
@@ -87,5 +87,5 @@ def test_an_output_that_cannot_go_on_is_stuck(grammars: Grammars) -> None:
     masks.wait()
     assert list(masks.stuck([1])) == [1]
     logits = torch.zeros(2, VOCAB)
-    masks.apply(logits, 0)
+    masks.apply(logits, slice(0, len(logits)))
     assert not torch.isfinite(logits[1]).any()

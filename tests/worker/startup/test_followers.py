@@ -28,8 +28,8 @@ def follow(part, link):
     link.receive()
     return 5 if sys.argv[1] == "returns" else 0
 
-followers = start_followers(3, follow)
-links = [link for _, link in followers._children.values()]
+followers = start_followers(3, follow, "--tensor-parallel 3")
+links = followers.links
 print(*(link.receive().content.decode() for link in links), flush=True)
 sys.stdin.readline()
 if sys.argv[1] == "returns":

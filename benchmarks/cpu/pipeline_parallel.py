@@ -1,0 +1,235 @@
+"""Measure what a second stage brings: the throughput of two stages, beside one process.
+
+All serve the same loads with the step loop of a worker, in turns in random order: decodes, of which a batch
+of equal prompts runs at once, and one long prompt. Times are wall-clock times, so nothing else should run on
+this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from benchmarks.costs.deterministic import BLOCK_SIZE, columns_of
+from benchmarks.cpu.random_model import random_model
+from benchmarks.flags import count
+from benchmarks.report import report
+from engine.build import EngineSettings, build, follow_leader
+from engine.calibration.sweep import Sweep
+from engine.core.commands import Command, Decode
+from engine.core.report import StepReport
+from engine.execution.step_loop import StepLoop
+from engine.group.links import Link
+from engine.group.pipeline import Pipeline
+from engine.model.model import DTYPES
+from engine.model.parallel.stage import Stage
+from reporting.progress import tracked
+from reporting.section import Goal, Section, markdown
+from scheduling.cost.cost_model import CostModel
+from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
+from worker.startup.followers import start_followers
+
+CPU = torch.device("cpu")
+CONTEXT = 290
+LONG = 2048
+TOKENS = 256
+"""The token budget of a step."""
+NUM_BLOCKS = 1000
+MAX_SEQS = 64
+LOADS = {
+    "8 decodes": (8, CONTEXT, 24),
+    "32 decodes": (32, CONTEXT, 24),
+    f"a prompt of {LONG} tokens": (1, LONG, 1),
+}
+"""Sequences, tokens of each prompt and of each output. Prompts are equal, so they are computed once."""
+GOALS = {"32 decodes": 1.5, f"a prompt of {LONG} tokens": 1.5}
+"""How many times faster two cores should be than one."""
+Figures = tuple[float, float, float, float]
+"""Median milliseconds with one thread, with several, and with several stages; the first / the last."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--dtype", choices=DTYPES, default="bfloat16", help="the type of the weights (bfloat16)")
+    add("--stages", type=count, default=2, metavar="N", help="stages, each a process of one thread (2)")
+    add("--rounds", type=count, default=5, metavar="N", help="rounds of each load (5)")
+    add("--model", type=Path, metavar="PATH", help="the checkpoint (a random one of 200 million weights)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Time every load on all contenders, once per seed."""
+    torch.set_num_threads(1)  # forked processes could not use threads that this one has started
+    path = random_model() if args.model is None else args.model
+    flag = f"--pipeline-parallel {args.stages}"
+    followers = start_followers(args.stages, partial(_follow, args, path), flag)
+    try:
+        whole = build(_settings(args, path, None), _measure_nothing).loop
+        engine = build(_settings(args, path, 0), group=Pipeline(followers.links))
+        staged, costs = engine.loop, _Costs(engine.cost)
+        contenders = ((whole, 1), (whole, args.stages), (staged, 1))
+        found: dict[str, list[Figures]] = {name: [] for name in LOADS}
+        works = [(name, seed) for seed in args.seeds for name in LOADS]
+        for name, seed in tracked(works, "loads"):
+            rng = random.Random(seed)
+            found[name].append(_compare(contenders, _Load(*LOADS[name]), args.rounds, rng, costs.take))
+    finally:
+        followers.end()
+    return report(args, [_section(args, path, found, costs)])
+
+
+def _section(
+    args: argparse.Namespace, path: Path, found: Mapping[str, Sequence[Figures]], costs: _Costs
+) -> Section:
+    num = args.stages
+    goals = [
+        Goal(f"{name}, one thread / {num} stages", tuple(figures[3] for figures in found[name]), goal)
+        for name, goal in GOALS.items()
+    ]
+    rows = [(name, *columns_of(figures)) for name, figures in found.items()]
+    head = ("load", "one thread, ms", f"{num} threads, ms", f"{num} stages, ms", "first / last")
+    method = (
+        f"{path.name}, {args.dtype}, a thread in each stage. Decodes: milliseconds for a token of every "
+        f"sequence, contexts of {CONTEXT} tokens. Prompt: milliseconds to its first token, in chunks of "
+        f"{TOKENS}. Medians of {args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times."
+    )
+    table = markdown(head, rows)
+    method += (
+        f" The costs measured at the start of the stages predict {statistics.median(costs.ratios):.2f} times "
+        f"what their steps took, by the median of {len(costs.ratios)}."
+    )
+    return Section("Pipeline parallelism, by load", method, tuple(goals), (table,), {"loads": dict(found)})
+
+
+def _follow(args: argparse.Namespace, path: Path, part: tuple[int, int], link: Link) -> int:
+    rank, _ = part
+    follow_leader(_settings(args, path, rank), link)
+    return 0
+
+
+def _settings(args: argparse.Namespace, path: Path, rank: int | None) -> EngineSettings:
+    """Return the settings of one stage's process; of the only one if `rank` is None."""
+    return EngineSettings(
+        model=path,
+        dtype=DTYPES[args.dtype],
+        device=CPU,
+        block_size=BLOCK_SIZE,
+        num_blocks=NUM_BLOCKS,
+        kv_memory_mb=None,
+        max_num_seqs=MAX_SEQS,
+        token_budget=TOKENS,
+        policy="chunked",
+        stage=None if rank is None else Stage(rank, args.stages),
+    )
+
+
+def _measure_nothing(_runner: object, _name: str) -> Sweep:
+    """Leave steps to the token budget: no request has a promise."""
+    return Sweep([], is_whole=False)
+
+
+class _Costs:
+    """How many times longer the steps of the stages were predicted to take than they took."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self.ratios: list[float] = []
+
+    def take(self, told: StepReport) -> None:
+        if told.shape is not None:
+            self.ratios.append(self._cost.predict(told.shape) / told.step_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    num_seqs: int
+    prompt_tokens: int
+    output_tokens: int
+
+    def commands(self, salt: bytes) -> list[Command]:
+        """Return what starts the sequences; with another salt, nothing is cached."""
+        prompt = [3 + place * 7 % 30_000 for place in range(self.prompt_tokens)]
+        return [
+            Decode(
+                SequenceSpec(
+                    handle=handle,
+                    fence=Fence("t", f"r{handle}", 0, 0, 0, "s", "s"),
+                    prompt_token_ids=prompt,
+                    output_token_ids=(),
+                    choices=(0,),
+                    sampling=SamplingParams(temperature=0.0),
+                    stop=StopRules(max_tokens=self.output_tokens, ignore_eos=True),
+                    cache_salt=salt,
+                )
+            )
+            for handle in range(1, self.num_seqs + 1)
+        ]
+
+
+def _compare(
+    contenders: Sequence[tuple[StepLoop, int]],
+    load: _Load,
+    rounds: int,
+    rng: random.Random,
+    take_last: Callable[[StepReport], None],
+) -> Figures:
+    """Time a load on each contender, a loop with a number of threads; the last one's reports are taken."""
+    times: list[list[float]] = []
+    for _ in range(1 + rounds):
+        round_ms = [0.0] * len(contenders)
+        for which in rng.sample(range(len(contenders)), len(contenders)):
+            loop, threads = contenders[which]
+            torch.set_num_threads(threads)
+            take = take_last if which == len(contenders) - 1 else _ignore
+            round_ms[which] = 1000 * _seconds(loop, load, rng.randbytes(8), take)
+        times.append(round_ms)
+    counted = times[1:]  # the first round of a load may allocate
+    one, threaded, staged = (statistics.median(column) for column in zip(*counted, strict=True))
+    return one, threaded, staged, statistics.median(first / last for first, _, last in counted)
+
+
+def _ignore(_told: StepReport) -> None:
+    """Take nothing."""
+
+
+def _seconds(loop: StepLoop, load: _Load, salt: bytes, take: Callable[[StepReport], None]) -> float:
+    """Return the seconds to the first token of a single sequence, or for a token of each of several.
+
+    The latter are counted while all of them run.
+    """
+    arrivals: list[tuple[float, list[int]]] = []
+
+    def emit(told: StepReport) -> None:
+        assert not told.failures, told.failures
+        take(told)
+        arrivals.append((time.perf_counter(), list(told.tokens.handles)))
+
+    inbox = [load.commands(salt)]
+    waits: list[float] = []
+
+    def drain(timeout_s: float) -> list[Command]:
+        waits.append(timeout_s)
+        return inbox.pop() if inbox else []
+
+    began_s = time.perf_counter()
+    loop.run(drain, emit, lambda: bool(waits) and waits[-1] == math.inf)
+    counts = dict.fromkeys(range(1, load.num_seqs + 1), 0)
+    window: list[tuple[float, int]] = []  # when tokens came while all sequences had one, and none its last
+    for at_s, handles in arrivals:
+        for handle in handles:
+            counts[handle] += 1
+        if load.num_seqs == 1 and handles:
+            return at_s - began_s
+        fewest, most = min(counts.values()), max(counts.values())
+        if handles and 0 < fewest <= most < load.output_tokens:
+            window.append((at_s, len(handles)))
+    num_tokens = sum(number for _, number in window[1:])
+    return (window[-1][0] - window[0][0]) * load.num_seqs / num_tokens
