@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from engine.core.adapters import AdapterSlots
 from engine.core.admission import Admission, EngineLimits, Refuse
 from engine.core.batch import Batch
 from engine.core.commands import (
+    AdapterLoaded,
     BlocksRead,
     Cancel,
     Decode,
@@ -56,11 +58,13 @@ class Groups:
         refuse: Refuse,
         new_choice: NewChoice,
         disk: KVDisk | None,
+        adapters: AdapterSlots,
     ) -> None:
         self._tables = tables
         self._batch = batch
         self._blocks = blocks
         self._new_choice = new_choice
+        self._adapters = adapters
         self._disk_reads = None if disk is None else DiskReads(disk, tables)
         self._keys = itertools.count(1)
         self._admission = Admission(tables, blocks.num_blocks, limits, self._keys, refuse)
@@ -89,6 +93,8 @@ class Groups:
                 self._enter(spec, goal, now_s, receives=kind)
             case GrammarReady():
                 self._take_grammar(command)
+            case AdapterLoaded(digest, refusal):
+                self._take_adapter(digest, refusal)
             case KVArrived() | KVFailed() | BlocksRead():
                 self._end_copy(command, now_s, cost)
             case Release(handle):
@@ -180,6 +186,7 @@ class Groups:
         """First tokens are out: keep the blocks for the handoff and nothing else."""
         group.choices = []
         group.phase = Phase.HELD
+        self._leave_adapter(group)
 
     def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
         """First tokens are drawn: give each choice that goes on a block table; the others leave.
@@ -282,6 +289,7 @@ class Groups:
         self._tables.check_integrity(groups, is_whole=is_whole)
         self._preempter.check_integrity(groups, is_whole=is_whole)
         self.queues.check_integrity()
+        self._adapters.check_integrity(self._pieces)
 
     def _all(self) -> list[SequenceGroup]:
         return [group for pieces in self._pieces.values() for group in pieces]
@@ -300,7 +308,7 @@ class Groups:
         if spec.sampling.grammar and goal is not Goal.CACHE:
             self.queues.lacking_grammar[entered.key] = entered
         else:
-            self.queues.waiting.add(entered)
+            self._wait_for_adapter(entered)
 
     def _take_grammar(self, ready: GrammarReady) -> None:
         group = self._undivided(ready.handle)
@@ -310,6 +318,41 @@ class Groups:
         if ready.grammar is None:
             self.fail(group, FailureReason.REFUSED, f"grammar cannot be followed: {ready.refusal}")
         else:
+            self._wait_for_adapter(group)
+
+    def _wait_for_adapter(self, group: SequenceGroup) -> None:
+        """Queue a group that lacks nothing but its adapter, if that; blocks that are only kept need none."""
+        digest = group.spec.adapter
+        if not digest or group.goal is Goal.CACHE or self._adapters.take(group.handle, digest):
+            self.queues.waiting.add(group)
+        else:
+            self.queues.lacking_adapter[group.key] = group
+            self._advance_adapters()
+
+    def _take_adapter(self, digest: str, refusal: str) -> None:
+        if refusal:
+            for handle in self._adapters.fail_load(digest):
+                self.fail(self._pieces[handle][0], FailureReason.REFUSED, f"adapter {refusal}")
+        else:
+            self._queue_adapted(self._adapters.end_load(digest))
+        self._advance_adapters()
+
+    def _leave_adapter(self, group: SequenceGroup) -> None:
+        """A group computes nothing more: its adapter may make room."""
+        if group.spec.adapter:
+            self._adapters.release(group.handle)
+            self._advance_adapters()
+
+    def _advance_adapters(self) -> None:
+        changes = self._adapters.advance()
+        self.report.adapter_loads += changes.loads
+        self._queue_adapted(changes.ready)
+
+    def _queue_adapted(self, handles: Iterable[int]) -> None:
+        """Queue the groups of handles whose adapter is there now."""
+        for handle in handles:
+            (group,) = self._pieces[handle]
+            del self.queues.lacking_adapter[group.key]
             self.queues.waiting.add(group)
 
     def _refuse(self, failure: Failure) -> None:
@@ -527,6 +570,7 @@ class Groups:
         if not pieces:
             del self._pieces[group.handle]
             self.report.freed.append(group.handle)
+            self._leave_adapter(group)
 
     def _hand_back(self) -> None:
         for pieces in list(self._pieces.values()):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, Refuse
 from engine.core.batch import Batch, Rows, RowTable, num_in
 from engine.core.commands import Command, SetCost
@@ -34,7 +35,8 @@ class WorkerCore:
     """Schedules the sequences of one worker. The package's docstring says in which order it is called.
 
     The executor's own parts are handed in: `rows` and `new_choice` for what it keeps for each row and choice,
-    `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool.
+    `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool,
+    `adapters` for the LoRA adapters of its model.
     Times are in seconds on one clock.
 
     A pipeline has `num_micro_batches`: a step is planned while those of the other micro-batches are in
@@ -57,6 +59,7 @@ class WorkerCore:
         new_choice: NewChoice,
         disk: KVDisk | None = None,
         num_micro_batches: int = 1,
+        adapters: AdapterSlots | None = None,
     ) -> None:
         self._pool = pool
         self._is_pipeline = num_micro_batches > 1
@@ -65,7 +68,9 @@ class WorkerCore:
         self.cost = cost
         self.batch = Batch(limits.max_num_seqs, pool.block_size, rows, num_micro_batches)
         self.tables = BlockTables(pool, names, reserves_maximum=policy.reserves_maximum)
-        self.groups = Groups(self.tables, self.batch, pool, swap, limits, refuse, new_choice, disk)
+        self.groups = Groups(
+            self.tables, self.batch, pool, swap, limits, refuse, new_choice, disk, adapters or AdapterSlots()
+        )
         self.num_steps = 0
 
     # Between two steps

@@ -33,13 +33,13 @@ import contextlib
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, refusal
 from engine.core.commands import Command, PreCopy, StopAndCopy
 from engine.core.memory.block_manager import BlockManager
@@ -82,7 +82,7 @@ class StepLoop:
     `speculates` does so with drafts by prompt lookup, and one with a `draft_model` with those of that model;
     it accepts the tokens that it then draws too. Where the loop `overlaps`, by default on a GPU, it takes in
     a step while the next one runs; `new_mark` times them. `adapters` are the slots of the runner's LoRA
-    adapters, by digest. `disk` has blocks that left the pool.
+    adapters, and `disk` has blocks that left the pool.
     """
 
     def __init__(
@@ -104,10 +104,11 @@ class StepLoop:
         draft_model: DraftEngine | None = None,
         overlaps: bool | None = None,
         new_mark: Callable[[], StepMark] | None = None,
-        adapters: Mapping[str, int] = MappingProxyType({}),
+        adapters: AdapterSlots | None = None,
         disk: KVDisk | None = None,
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
+        adapters = adapters or AdapterSlots()
         self._device = pool.device
         self._blocks = blocks
         self._detokenizer = detokenizer
@@ -119,7 +120,7 @@ class StepLoop:
             limits.vocab_size,
             pool.device,
             num_draft_rows=MAX_DRAFT_ROWS if has_drafts else 0,
-            adapters=adapters,
+            adapters=adapters.slot_of,
         )
         self._core = WorkerCore(
             blocks,
@@ -129,11 +130,10 @@ class StepLoop:
             limits=limits,
             policy=policy,
             cost=cost,
-            refuse=partial(
-                refusal, limits=limits, has_text=detokenizer is not None, adapters=adapters.keys()
-            ),
+            refuse=partial(refusal, limits=limits, has_text=detokenizer is not None, adapters=adapters),
             new_choice=self._new_choice,
             disk=disk,
+            adapters=adapters,
         )
         self._clock = clock
         self._assembler = StepAssembler(self._core.batch, self._rows, size, pool.device)

@@ -1,10 +1,11 @@
 """Several processes of one host that compute each step together, each its part of the model.
 
-    links     the sockets between the leader and its followers, and messages on them
-    steps     a step's batch as bytes
-    sums      the parts' results, which meet in shared memory
-    leader    tells followers the steps
-    follower  computes them
+    links          the sockets between the leader and its followers, and messages on them
+    steps          a step's batch as bytes
+    sums           the parts' results, which meet in shared memory
+    leader         tells followers the steps
+    follower       computes them
+    adapter_loads  LoRA adapters that all load, each its part
 
 The leader serves, plans and draws; followers only compute. All map the leader's KV pool and write their own
 heads, so blocks have the same bytes as those of one process. The leader sends each step's batch once; what

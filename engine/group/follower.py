@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from engine.errors import GroupBrokenError
 from engine.execution.model_runner import ModelRunner
+from engine.group.adapter_loads import AdapterToLoad
 from engine.group.leader import OPENING, sum_sizes
 from engine.group.links import Kind, Link
 from engine.group.steps import decoded
@@ -32,8 +35,19 @@ def follow(model: Model, block_size: int, fingerprint: str, link: Link) -> None:
     pool.fd = None
     join(model.module, model.cuts, sums)
     runner = ModelRunner(model, pool)
-    try:
-        while (message := link.receive()) is not None:
-            runner.forward(decoded(message.content))
-    except GroupBrokenError:  # the leader is gone in the middle of a step
-        return
+    with ThreadPoolExecutor(1, "adapter-loads") as loads:
+        try:
+            while (message := link.receive()) is not None:
+                if message.kind is Kind.LOAD:
+                    loads.submit(_load, model, AdapterToLoad.from_bytes(message.content), link)
+                else:
+                    runner.forward(decoded(message.content))
+        except GroupBrokenError:  # the leader is gone in the middle of a step
+            return
+
+
+def _load(model: Model, load: AdapterToLoad, link: Link) -> None:
+    """Load an adapter while steps run, and tell the leader."""
+    assert model.adapters is not None, "the leader's model has adapters"
+    with suppress(GroupBrokenError):
+        link.send(Kind.LOADED, [load.into(model.adapters).encode()])

@@ -20,7 +20,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class Kind(enum.IntEnum):
-    """Kinds of messages, in the order in which a group sends them."""
+    """Kinds of messages, in the order in which a group first sends them."""
 
     READY = 1
     """From a follower: its part is loaded. Contains the fingerprint of the weights."""
@@ -30,6 +30,10 @@ class Kind(enum.IntEnum):
     """From the leader: the memory that all share, as descriptors."""
     STEP = 4
     """From the leader: a step's batch."""
+    LOAD = 5
+    """From the leader, at any time: an adapter to load into a slot."""
+    LOADED = 6
+    """From a follower, after LOAD: that adapter is there, or why it cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
