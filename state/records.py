@@ -40,6 +40,20 @@ class DiskRecord:
 
 
 @value
+class LoraRecord:
+    """The LoRA adapters of a worker that loads them when requests ask for them, as they are now."""
+
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """The digests of those that it can load, by name."""
+    load_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that loading each of these would take, by digest, without those in its memory."""
+    loaded: tuple[str, ...] = ()
+    """The digests of those in its memory; the files of some may have changed since."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why others that it has found cannot be served, by name."""
+
+
+@value
 class Leading:
     """Leading blocks of a prompt that a worker has."""
 
@@ -68,6 +82,8 @@ class WorkerRecord:
     """The digests of its LoRA adapters, by name."""
     disk: DiskRecord | None = None
     """None without one."""
+    lora: LoraRecord | None = None
+    """None if it loads no adapters while it serves; those in `adapters` are always in its memory."""
 
     @property
     def key(self) -> str:

@@ -32,6 +32,7 @@ from state.records import (
     Grant,
     Hold,
     Leading,
+    LoraRecord,
     Notice,
     Nudge,
     PrefillRoom,
@@ -385,6 +386,9 @@ def _worker_record(text: str) -> WorkerRecord:
     fields = json.loads(text)
     if fields.get("disk") is not None:
         fields["disk"] = DiskRecord(**fields["disk"])
+    if fields.get("lora") is not None:
+        lora = fields["lora"]
+        fields["lora"] = LoraRecord(**{**lora, "loaded": tuple(lora["loaded"])})
     return WorkerRecord(**fields)
 
 

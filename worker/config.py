@@ -29,6 +29,8 @@ ADAPTER_NAME_RULE = "1 to 64 letters, digits, dots, underscores and hyphens, the
 SIZES = {"block_size": 16, "num_blocks": None, "max_num_seqs": 64, "token_budget": 256}
 """Sizes that hold if neither a flag nor a profile sets them."""
 KV_DISK_MB = 4096
+LORA_MEMORY_MB = 256
+LORA_RANK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,12 @@ class WorkerConfig:
     """The folder of a smaller model, which drafts tokens; None: there is none."""
     lora: tuple[tuple[str, Path], ...]
     """The name of each LoRA adapter, and the folder of its files."""
+    lora_dir: Path | None
+    """The folder with a folder for each adapter that is loaded when a request asks for it; None: none are."""
+    lora_memory_mb: int | None
+    """None: LORA_MEMORY_MB, if there is such a folder."""
+    lora_rank: int | None
+    """None: LORA_RANK, if there is such a folder."""
     tensor_parallel: int
     """The number of processes that compute each step together."""
     threads: int
@@ -79,7 +87,7 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "block_size", "num_blocks", "kv_memory_mb", "max_num_seqs", "token_budget")
-        check_least(self, 1, "threads", "kv_disk_mb", "tensor_parallel")
+        check_least(self, 1, "threads", "kv_disk_mb", "tensor_parallel", "lora_memory_mb", "lora_rank")
         if not self.worker_id or not self.worker_id.isprintable() or set(self.worker_id) & set(" :"):
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
@@ -106,6 +114,7 @@ class WorkerConfig:
             )
 
     def _check_lora(self) -> None:
+        self._check_lora_dir()
         if not self.lora:
             return
         if self.deterministic:
@@ -117,13 +126,27 @@ class WorkerConfig:
             if names.count(name) > 1:
                 raise ValueError(f"--lora has the name {name!r} twice; accepted: each name once")
 
+    def _check_lora_dir(self) -> None:
+        if self.lora_dir is None:
+            for field in ("lora_memory_mb", "lora_rank"):
+                if (value := getattr(self, field)) is not None:
+                    flag = f"--{field.replace('_', '-')}"
+                    raise ValueError(f"{flag} is {value} without --lora-dir; accepted: both, or neither")
+            return
+        chosen = f"--lora-dir is {str(self.lora_dir)!r}"
+        if not self.lora_dir.is_dir():
+            raise ValueError(f"{chosen}; accepted: a folder that exists")
+        for field in ("lora", "deterministic"):
+            if getattr(self, field):
+                raise ValueError(f"{chosen} with --{field}; accepted: one of the two")
+
     def _check_tensor_parallel(self) -> None:
         if self.tensor_parallel == 1:
             return
         chosen = f"--tensor-parallel is {self.tensor_parallel}"
         if self.device == "cuda":
             raise ValueError(f"{chosen} with --device cuda; accepted: a worker on a CPU")
-        for field in ("deterministic", "prove_model", "lora", "draft_model"):
+        for field in ("deterministic", "prove_model", "draft_model"):
             if getattr(self, field):
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
         if self.threads % self.tensor_parallel:
@@ -134,7 +157,7 @@ class WorkerConfig:
 
     def _check_computes_nothing(self) -> None:
         """Raise ValueError for a flag that only a worker which computes has a use for."""
-        for field in ("deterministic", "prove_model", "lora"):
+        for field in ("deterministic", "prove_model", "lora", "lora_dir"):
             if getattr(self, field):
                 flag = f"--{field.replace('_', '-')}"
                 raise ValueError(f"{flag} is set with --timed; accepted: a worker that computes")
@@ -293,6 +316,26 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="serve a LoRA adapter under this name, from the folder with its adapter_config.json and "
         "adapter_model.safetensors; may be repeated (none)",
+    )
+    add(
+        "--lora-dir",
+        type=Path,
+        metavar="PATH",
+        help="a folder with a folder for each LoRA adapter, which has its name: adapters are loaded when "
+        "requests ask for them, and may come and go while the worker runs (none)",
+    )
+    add(
+        "--lora-memory-mb",
+        type=int,
+        metavar="MB",
+        help="memory for the adapters of --lora-dir; the least recently used makes room for another "
+        f"({LORA_MEMORY_MB})",
+    )
+    add(
+        "--lora-rank",
+        type=int,
+        metavar="R",
+        help=f"the largest rank of an adapter of --lora-dir ({LORA_RANK})",
     )
     add(
         "--tensor-parallel",

@@ -12,6 +12,7 @@ from kvtransfer.disk.tier import DiskTier
 from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel, Sample
 from state.records import DiskRecord
+from worker.adapters.loader import AdapterLoader
 from worker.engine_thread import Loop
 
 MIN_LIMIT_S = 30.0
@@ -67,6 +68,8 @@ class Engine:
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The digests of its LoRA adapters, by name."""
     disk: EngineDisk | None = None
+    adapter_loader: AdapterLoader | None = None
+    """Loads others while the engine runs; then there are none in `adapters`."""
 
     def idle_load(self) -> Load:
         """Return the load of an engine without sequences."""

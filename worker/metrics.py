@@ -90,6 +90,9 @@ class WorkerMetrics:
         self._disk_bytes = self._counter(
             "kv_disk_bytes", "Bytes of KV written to --kv-disk and read from it", ["outcome"]
         )
+        self.adapters = self._counter(
+            "adapters", "LoRA adapters of --lora-dir, by outcome: loaded, evicted, refused", ["outcome"]
+        )
         self.handoffs = self._counter("kv_handoffs", "Handoffs by how they ended", ["outcome"])
 
     def observe(self, report: StepReport) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from state.errors import StoreUnavailable
-from state.records import DiskRecord, StartingRecord, WorkerRecord
+from state.records import DiskRecord, LoraRecord, StartingRecord, WorkerRecord
 from state.store import Store
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
@@ -75,9 +75,12 @@ class Registration:
         record: WorkerRecord,
         metrics: WorkerMetrics,
         disk: AnnouncedDisk | None = None,
+        describe_lora: Callable[[], LoraRecord] | None = None,
     ) -> None:
         self.prefixes = PrefixChanges()
         self._disk = disk
+        self._describe_lora = describe_lora
+        self._changed = asyncio.Event()
         self._store = store
         self._record = record
         self._metrics = metrics
@@ -95,6 +98,10 @@ class Registration:
             raise
         await self._publish()  # what a disk has, so that the first prompt finds it
         self._task = asyncio.create_task(self._renew(), name="registration")
+
+    def announce_soon(self) -> None:
+        """Renew the record now: routers should know soon what has changed."""
+        self._changed.set()
 
     async def stop(self) -> None:
         """Leave the registry: no new work is wanted."""
@@ -114,7 +121,9 @@ class Registration:
     async def _renew(self) -> None:
         reachable = True
         while True:
-            await asyncio.sleep(RENEW_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), RENEW_S)
+            self._changed.clear()
             try:
                 await self._announce()
             except StoreUnavailable as error:
@@ -152,7 +161,12 @@ class Registration:
         return num_pieces
 
     def _described(self) -> WorkerRecord:
-        return self._record if self._disk is None else replace(self._record, disk=self._disk.describe())
+        record = self._record
+        if self._disk is not None:
+            record = replace(record, disk=self._disk.describe())
+        if self._describe_lora is not None:
+            record = replace(record, lora=self._describe_lora())
+        return record
 
     def _announce_all_again(self) -> None:
         self.prefixes.announce_all_again()
