@@ -93,6 +93,8 @@ class QuoteAsked:
     """Seconds from the receipt of a request until it would be judged."""
     disk_hits: Mapping[str, DiskHit] = field(default_factory=dict)
     """Blocks behind these on the workers' disks, for workers that have some."""
+    adapter: str = ""
+    """The digest of the request's LoRA adapter; empty without one."""
 
 
 # From the store
@@ -223,6 +225,17 @@ class WorkerHeld:
 
 
 @value
+class AdaptersChanged:
+    """The LoRA adapters of a worker that loads them while it serves, as they are now."""
+
+    worker_key: str
+    adapters: tuple[str, ...]
+    """The digests of those that it has in memory or can load, in their order."""
+    load_s: Mapping[str, float]
+    """Seconds that loading takes, by digest, for those that it has not in memory."""
+
+
+@value
 class WorkerLoaded:
     """A heartbeat."""
 
@@ -346,6 +359,7 @@ Event = (
     | WorkerLost
     | WorkerLoaded
     | WorkerHeld
+    | AdaptersChanged
     | StepReported
     | DrainAsked
     | RouterLeaving
