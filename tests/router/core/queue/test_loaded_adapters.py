@@ -65,9 +65,9 @@ def test_if_all_have_to_load_it_the_quickest_is_offered() -> None:
     assert offered(core_with((ONE, {RED: 0.9}), (TWO, {RED: 0.3}))) == [TWO.key]
 
 
-@pytest.mark.parametrize(("tokens", "least_ms", "most_ms"), [(64, 0, 100), (64 * 40, 200, 300)])
+@pytest.mark.parametrize(("tokens", "least_ms", "most_ms"), [(64, 0, 100), (64 * 100, 200, 400)])
 def test_a_queue_longer_than_loading_outweighs_having_it(tokens: int, least_ms: int, most_ms: int) -> None:
-    """The first worker loads for 200 ms; the second one has the adapter, and some prompts to compute."""
+    """The first worker loads for 200 ms; the second one has the adapter, and 10 or 1000 ms of prompts."""
     core = core_with((ONE, {RED: 0.2}), (TWO, {RED: 0.0}), placement=Placement.CONDITIONAL)
     busy = WorkerLoad(free_blocks=64, pending_prefill_tokens=tokens)
     core.state.fleet.learn(core.state.fleet.workers[TWO.key], busy)
