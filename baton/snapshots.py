@@ -77,6 +77,10 @@ class WorkerState:
     """Whether it computes ops of a layer in C on a CPU, instead of leaving them to PyTorch."""
     disk_blocks: int | None = None
     """KV blocks on its disk; None without one."""
+    loadable_adapters: int | None = None
+    """LoRA adapters that it has found and can serve; None if it loads none while it serves."""
+    loaded_adapters: tuple[str, ...] = ()
+    """The names of those in its memory."""
 
     @property
     def used_blocks(self) -> int:

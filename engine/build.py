@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from engine.calibration.dtype import checkpoint_dtype, name_of
 from engine.calibration.host_memory import check_blocks_fit, check_model_fits, loaded_bytes
 from engine.calibration.pool_size import CPU_MEBIBYTES, MEBIBYTE, CudaMemory, blocks_in, blocks_that_fit
 from engine.calibration.sweep import Sweep, sweep, warm_up
+from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.prefix_reads import KVDisk, KVLinks
@@ -28,6 +29,7 @@ from engine.group.leader import Leader
 from engine.group.links import Kind, Link
 from engine.group.pipeline import Pipeline
 from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.model.adapters.attaching import AdapterRoom
 from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
 from engine.model.allow_list import Config, is_listed, read_config
 from engine.model.fingerprint import fingerprint
@@ -85,6 +87,10 @@ class EngineSettings:
     """The proof that an earlier start made of the same model on this machine."""
     adapters: tuple[tuple[str, Path], ...] = ()
     """The name of each LoRA adapter, and the folder of its files."""
+    adapter_room: AdapterRoom | None = None
+    """Memory for adapters that are loaded while the engine runs; then there are no others."""
+    loadable: Container[str] = ()
+    """The digests of these."""
     open_disk: Callable[[KVPool, str], KVDisk] | None = None
     """Returns the disk for blocks that leave the pool, given a name for what else decides on their bytes."""
     open_links: Callable[[KVPool], KVLinks] | None = None
@@ -141,7 +147,7 @@ def build(
     config = read_config(settings.model, unlisted=settings.prove_model)
     _check_cut(settings, config)
     draft_config = _read_draft_config(settings, config)
-    _check_model_fits(settings, config, draft_config, sum(adapter.num_weights for adapter in adapters))
+    _check_model_fits(settings, config, draft_config, adapters)
     model, proof = _load(settings, config, adapters, on_progress)
     draft = _load_draft(settings, model, on_progress)
     layout = model.block_layout(settings.block_size)
@@ -153,7 +159,7 @@ def build(
     name = _fingerprint(settings, model)
     runner = ModelRunner(model, pool, group)
     if group is not None:
-        group.wait_ready(name, on_progress)
+        group.wait_ready(_group_name(name, model), on_progress)
         group.open(runner, _most_tokens(settings))
     determinism_digest = check_determinism(runner, on_progress) if settings.deterministic else ""
     sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
@@ -201,7 +207,7 @@ def build(
         deterministic=settings.deterministic,
         speculates=settings.speculation is Speculation.LOOKUP,
         draft_model=draft_engine,
-        adapters={} if model.adapters is None else model.adapters.slots,
+        adapters=_adapter_slots(settings, model),
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
         stages=group if isinstance(group, Pipeline) else None,
         disk=disk,
@@ -231,8 +237,9 @@ def follow_leader(settings: EngineSettings, link: Link) -> None:
     try:
         config = read_config(settings.model)
         _check_cut(settings, config)
-        model, _ = _load(settings, config, (), ignore_progress)
-        name = _fingerprint(settings, model)
+        adapters = [read_adapter(name, path) for name, path in settings.adapters]
+        model, _ = _load(settings, config, adapters, ignore_progress)
+        name = _group_name(_fingerprint(settings, model), model)
     except (EngineError, ValueError) as error:
         link.send(Kind.REFUSED, [str(error).encode()])
         link.receive()  # the leader ends this process once it has read that
@@ -271,6 +278,7 @@ def _load(
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
         adapters=adapters,
+        adapter_room=settings.adapter_room,
         part=settings.part,
         stage=settings.stage,
         unlisted=settings.prove_model,
@@ -290,6 +298,12 @@ def _load(
     )
 
 
+def _adapter_slots(settings: EngineSettings, model: Model) -> AdapterSlots:
+    if model.adapters is None:
+        return AdapterSlots()
+    return AdapterSlots(model.adapters.num_slots, model.adapters.slots, settings.loadable)
+
+
 def _check_cut(settings: EngineSettings, config: Config) -> None:
     """Raise ValueError for a part or stage of a model that cannot be cut so."""
     cuts = (("--tensor-parallel", settings.part), ("--pipeline-parallel", settings.stage))
@@ -307,6 +321,13 @@ def _fingerprint(settings: EngineSettings, model: Model) -> str:
     """Return the fingerprint of the model, or of its draft model, in blocks of the settings."""
     layout = model.block_layout(settings.block_size)
     return fingerprint(model.facts.directory, layout, settings.random_weights, settings.quantisation)
+
+
+def _group_name(fingerprint: str, model: Model) -> str:
+    """Return what all processes of a group must have in common: weights, and adapters by name."""
+    if model.adapters is None or not model.adapters.digests:
+        return fingerprint
+    return f"{fingerprint} with adapters {model.adapters.digests}"
 
 
 def _most_tokens(settings: EngineSettings) -> int:
@@ -337,7 +358,7 @@ def _load_draft(settings: EngineSettings, model: Model, on_progress: OnProgress)
 
 
 def _check_model_fits(
-    settings: EngineSettings, config: Config, draft_config: Config | None, num_adapter_weights: int
+    settings: EngineSettings, config: Config, draft_config: Config | None, adapters: Sequence[AdapterFiles]
 ) -> None:
     """Raise ValueError if weights and pool are known not to fit. Drawn weights have no files to look at."""
     if settings.device.type != "cpu" or settings.available_bytes is None:
@@ -349,7 +370,9 @@ def _check_model_fits(
         weights *= own.size  # each process converts all of them before it keeps its part
     if settings.draft_model is not None and draft_config is not None and not is_drawn:
         weights += loaded_bytes(settings.draft_model, draft_config, settings.dtype)
-    weights += num_adapter_weights * settings.dtype.itemsize
+    weights += sum(adapter.num_weights for adapter in adapters) * settings.dtype.itemsize
+    if settings.adapter_room is not None:
+        weights += settings.adapter_room.num_bytes * (1 if settings.part is None else settings.part.size)
     pool = 0 if settings.num_blocks is not None else (settings.kv_memory_mb or CPU_MEBIBYTES) * MEBIBYTE
     available = settings.available_bytes()
     check_model_fits(settings.model, settings.dtype, weights, pool, available, settings.draft_model)

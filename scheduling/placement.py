@@ -39,6 +39,9 @@ class DecodeCandidate:
     tightest_tpot_s: float
     """The least TPOT promised there, this request's included; infinite if none is."""
     cached_blocks: int
+    delay_s: float = 0.0
+    """The time that loading the request's LoRA adapter and its decode steps take there; 0 everywhere if no
+    candidate has to load it."""
 
 
 Filter = Callable[[DecodeCandidate, int], bool]
@@ -75,6 +78,11 @@ def not_avoided(candidate: DecodeCandidate) -> float:
     return 0.0 if candidate.avoided else 1.0
 
 
+def least_delay(candidate: DecodeCandidate) -> float:
+    """Prefer workers that need not load the adapter, unless their steps are longer by more than that."""
+    return -candidate.delay_s
+
+
 def held_prefix(candidate: DecodeCandidate) -> float:
     """Prefer workers that hold much of the prompt: those blocks need not be sent."""
     return float(candidate.cached_blocks)
@@ -86,7 +94,7 @@ def free_room(candidate: DecodeCandidate) -> float:
 
 
 FILTERS: tuple[Filter, ...] = (is_open, has_blocks, has_seat)
-SCORES: tuple[Score, ...] = (not_avoided, least_slack, free_room, held_prefix)
+SCORES: tuple[Score, ...] = (not_avoided, least_delay, least_slack, free_room, held_prefix)
 """Compared in this order."""
 
 

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, fields
 from typing import Any
 
-from state.records import DiskRecord, LinkRecord, StartingRecord, WorkerRecord
+from state.records import DiskRecord, LinkRecord, LoraRecord, StartingRecord, WorkerRecord
 
 
 def text_of(record: WorkerRecord | StartingRecord) -> str:
@@ -24,6 +24,9 @@ def worker_of(text: str) -> WorkerRecord:
     for name, part_type in (("disk", DiskRecord), ("link", LinkRecord)):
         if announced.get(name) is not None:
             announced[name] = part_type(**_known(part_type, announced[name]))
+    if announced.get("lora") is not None:
+        lora = _known(LoraRecord, announced["lora"])
+        announced["lora"] = LoraRecord(**{**lora, "loaded": tuple(lora["loaded"])})
     return WorkerRecord(**_known(WorkerRecord, announced))
 
 
@@ -32,8 +35,9 @@ def starting_of(text: str) -> StartingRecord:
     return StartingRecord(**_known(StartingRecord, json.loads(text)))
 
 
-def _known(
-    record_type: type[WorkerRecord | DiskRecord | LinkRecord | StartingRecord], announced: dict[str, Any]
-) -> dict[str, Any]:
+_Record = WorkerRecord | DiskRecord | LinkRecord | LoraRecord | StartingRecord
+
+
+def _known(record_type: type[_Record], announced: dict[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(record_type)}
     return {name: value for name, value in announced.items() if name in names}

@@ -57,6 +57,20 @@ class LinkRecord:
 
 
 @value
+class LoraRecord:
+    """The LoRA adapters of a worker that loads them when requests ask for them, as they are now."""
+
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """The digests of those that it can load, by name."""
+    load_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that loading each of these would take, by digest, without those in its memory."""
+    loaded: tuple[str, ...] = ()
+    """The digests of those in its memory; the files of some may have changed since."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why others that it has found cannot be served, by name."""
+
+
+@value
 class Leading:
     """Leading blocks of a prompt that a worker has."""
 
@@ -89,6 +103,8 @@ class WorkerRecord:
     """None if the worker neither lends blocks to others nor fetches theirs."""
     num_stages: int = 1
     """Its pipeline stages."""
+    lora: LoraRecord | None = None
+    """None if it loads no adapters while it serves; those in `adapters` are always in its memory."""
 
     @property
     def key(self) -> str:

@@ -9,6 +9,7 @@ In reading order:
     startup        its command, checks, the engine's construction, and progress reports before it serves
     streams        the streams with routers, and the commands and reports on them
     handoff        both sides of the KV handoff, and the engine's memory in it
+    adapters       LoRA adapters that are loaded while it serves
     engine         the engine as a worker holds it, and how long its steps may last
     engine_thread  runs its step loop on a thread
     grammar_thread compiles grammars on another

@@ -30,6 +30,8 @@ ADAPTER_NAME_RULE = "1 to 64 letters, digits, dots, underscores and hyphens, the
 SIZES = {"block_size": 16, "num_blocks": None, "max_num_seqs": 64, "token_budget": 256}
 """Sizes that hold if neither a flag nor a profile sets them."""
 KV_DISK_MB = 4096
+LORA_MEMORY_MB = 256
+LORA_RANK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,12 @@ class WorkerConfig:
     """The folder of a smaller model, which drafts tokens; None: there is none."""
     lora: tuple[tuple[str, Path], ...]
     """The name of each LoRA adapter, and the folder of its files."""
+    lora_dir: Path | None
+    """The folder with a folder for each adapter that is loaded when a request asks for it; None: none are."""
+    lora_memory_mb: int | None
+    """None: LORA_MEMORY_MB, if there is such a folder."""
+    lora_rank: int | None
+    """None: LORA_RANK, if there is such a folder."""
     tensor_parallel: int
     """The number of processes that compute each step together."""
     pipeline_parallel: int
@@ -84,7 +92,8 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "block_size", "num_blocks", "kv_memory_mb", "max_num_seqs", "token_budget")
-        check_least(self, 1, "threads", "kv_disk_mb", "tensor_parallel", "pipeline_parallel")
+        check_least(self, 1, "threads", "kv_disk_mb", "lora_memory_mb", "lora_rank")
+        check_least(self, 1, "tensor_parallel", "pipeline_parallel")
         if not self.worker_id or not self.worker_id.isprintable() or set(self.worker_id) & set(" :"):
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
@@ -123,6 +132,7 @@ class WorkerConfig:
         return f"--tensor-parallel {self.tensor_parallel}"
 
     def _check_lora(self) -> None:
+        self._check_lora_dir()
         if not self.lora:
             return
         if self.deterministic:
@@ -133,6 +143,20 @@ class WorkerConfig:
                 raise ValueError(f"--lora has the name {name!r}; accepted: {ADAPTER_NAME_RULE}")
             if names.count(name) > 1:
                 raise ValueError(f"--lora has the name {name!r} twice; accepted: each name once")
+
+    def _check_lora_dir(self) -> None:
+        if self.lora_dir is None:
+            for field in ("lora_memory_mb", "lora_rank"):
+                if (value := getattr(self, field)) is not None:
+                    flag = f"--{field.replace('_', '-')}"
+                    raise ValueError(f"{flag} is {value} without --lora-dir; accepted: both, or neither")
+            return
+        chosen = f"--lora-dir is {str(self.lora_dir)!r}"
+        if not self.lora_dir.is_dir():
+            raise ValueError(f"{chosen}; accepted: a folder that exists")
+        for field in ("lora", "deterministic"):
+            if getattr(self, field):
+                raise ValueError(f"{chosen} with --{field}; accepted: one of the two")
 
     def _check_processes(self) -> None:
         """Raise ValueError for flags that do not fit a worker of several processes."""
@@ -145,8 +169,11 @@ class WorkerConfig:
             )
         if self.device == "cuda":
             raise ValueError(f"{chosen} with --device cuda; accepted: a worker on a CPU")
-        for field in ("deterministic", "prove_model", "lora", "draft_model"):
+        for field in ("deterministic", "prove_model", "draft_model"):
             if getattr(self, field):
+                raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
+        for field in ("lora", "lora_dir"):
+            if self.pipeline_parallel > 1 and getattr(self, field):
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
         if self.pipeline_parallel > 1 and self.speculate is not Speculation.NONE:
             raise ValueError(f"{chosen} with --speculate {self.speculate.value}; accepted: one of the two")
@@ -158,7 +185,7 @@ class WorkerConfig:
 
     def _check_computes_nothing(self) -> None:
         """Raise ValueError for a flag that only a worker which computes has a use for."""
-        for field in ("deterministic", "prove_model", "lora", "share_prefixes"):
+        for field in ("deterministic", "prove_model", "lora", "lora_dir", "share_prefixes"):
             if getattr(self, field):
                 flag = f"--{field.replace('_', '-')}"
                 raise ValueError(f"{flag} is set with --timed; accepted: a worker that computes")
@@ -328,6 +355,26 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="serve a LoRA adapter under this name, from the folder with its adapter_config.json and "
         "adapter_model.safetensors; may be repeated (none)",
+    )
+    add(
+        "--lora-dir",
+        type=Path,
+        metavar="PATH",
+        help="a folder with a folder for each LoRA adapter, which has its name: adapters are loaded when "
+        "requests ask for them, and may come and go while the worker runs (none)",
+    )
+    add(
+        "--lora-memory-mb",
+        type=int,
+        metavar="MB",
+        help="memory for the adapters of --lora-dir; the least recently used makes room for another "
+        f"({LORA_MEMORY_MB})",
+    )
+    add(
+        "--lora-rank",
+        type=int,
+        metavar="R",
+        help=f"the largest rank of an adapter of --lora-dir ({LORA_RANK})",
     )
     add(
         "--tensor-parallel",

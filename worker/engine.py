@@ -13,6 +13,7 @@ from kvtransfer.loans.links import Links
 from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel, Sample
 from state.records import DiskRecord, LinkRecord
+from worker.adapters.loader import AdapterLoader
 from worker.engine_thread import Loop
 
 MIN_LIMIT_S = 30.0
@@ -70,6 +71,8 @@ class Engine:
     disk: EngineDisk | None = None
     links: Links | None = None
     """None if the worker neither lends blocks to others nor fetches theirs."""
+    adapter_loader: AdapterLoader | None = None
+    """Loads others while the engine runs; then there are none in `adapters`."""
 
     def idle_load(self) -> Load:
         """Return the load of an engine without sequences."""

@@ -82,6 +82,8 @@ DISK_CLOSE_S = 3.0
 """Time to write what is cached when everything has ended."""
 DISK_OPEN_S = 3.0
 """Time to find what an earlier worker has left on a disk; one that takes longer is found while serving."""
+ADAPTERS_S = 3.0
+"""Time to find adapters to load; those that take longer to read are found while serving."""
 
 
 class StopSignals:
@@ -211,6 +213,8 @@ class _Worker:
         self._record = replace(self._record, address=self._config.service.address(port))
         if (disk := self._engine.disk) is not None:
             await asyncio.to_thread(disk.tier.wait_until_open, DISK_OPEN_S)
+        if (loader := self._engine.adapter_loader) is not None:
+            await asyncio.to_thread(loader.wait_until_known, ADAPTERS_S)
         await self._register(store)
         self._cleanup.callback(measure_loop(self._metrics.registry).stop)
 
@@ -268,6 +272,9 @@ class _Worker:
         self._cleanup.push_async_callback(self._costs.settle)
         self._thread.start()
         self._cleanup.callback(self._grammars.stop)
+        if (loader := self._engine.adapter_loader) is not None:
+            loader.start(self._thread.submit, self._metrics, self._announce_soon)
+            self._cleanup.callback(loader.stop)
         limit_s = stall_limit_s(
             self._engine.samples, max(self._config.token_budget, self._config.max_num_seqs)
         )
@@ -295,10 +302,11 @@ class _Worker:
         return port
 
     async def _register(self, store: Store) -> None:
-        links = self._engine.links
+        links, loader = self._engine.links, self._engine.adapter_loader
         describe_links = None if links is None else partial(describe_link, links)
+        describe_lora = None if loader is None else loader.record
         self._registration = Registration(
-            store, self._record, self._metrics, self._announced_disk, describe_links
+            store, self._record, self._metrics, self._announced_disk, describe_links, describe_lora
         )
         await self._registration.start()
         self._cleanup.push_async_callback(self._registration.stop)
@@ -332,7 +340,13 @@ class _Worker:
             task.cancel()
         self._hub.close()
 
+    def _announce_soon(self) -> None:
+        if self._registration is not None:
+            self._registration.announce_soon()
+
     def _on_report(self, report: StepReport) -> None:
+        if report.adapter_loads and self._engine.adapter_loader is not None:
+            self._engine.adapter_loader.on_report(report)
         if self._registration is not None:
             self._registration.prefixes.note(report.cached_hashes, report.evicted_hashes)
         self._hub.on_report(report)

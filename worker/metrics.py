@@ -100,6 +100,9 @@ class WorkerMetrics:
             "kv_prefix_blocks_fetched", "Blocks fetched from other workers instead of being computed"
         )
         self.lent = self._counter("kv_prefix_blocks_lent", "Blocks held for other workers to fetch")
+        self.adapters = self._counter(
+            "adapters", "LoRA adapters of --lora-dir, by outcome: loaded, evicted, refused", ["outcome"]
+        )
         self.handoffs = self._counter("kv_handoffs", "Handoffs by how they ended", ["outcome"])
 
     def observe(self, report: StepReport) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from state.errors import StoreUnavailable
-from state.records import DiskRecord, LinkRecord, StartingRecord, WorkerRecord
+from state.records import DiskRecord, LinkRecord, LoraRecord, StartingRecord, WorkerRecord
 from state.store import Store
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
@@ -76,11 +76,14 @@ class Registration:
         metrics: WorkerMetrics,
         disk: AnnouncedDisk | None = None,
         describe_links: Callable[[], LinkRecord] | None = None,
+        describe_lora: Callable[[], LoraRecord] | None = None,
     ) -> None:
         """`describe_links` returns how fast the worker fetches blocks from others, if it does."""
         self.prefixes = PrefixChanges()
         self._disk = disk
         self._describe_links = describe_links
+        self._describe_lora = describe_lora
+        self._changed = asyncio.Event()
         self._store = store
         self._record = record
         self._metrics = metrics
@@ -98,6 +101,10 @@ class Registration:
             raise
         await self._publish()  # what a disk has, so that the first prompt finds it
         self._task = asyncio.create_task(self._renew(), name="registration")
+
+    def announce_soon(self) -> None:
+        """Renew the record now: routers should know soon what has changed."""
+        self._changed.set()
 
     async def stop(self) -> None:
         """Leave the registry: no new work is wanted."""
@@ -117,7 +124,9 @@ class Registration:
     async def _renew(self) -> None:
         reachable = True
         while True:
-            await asyncio.sleep(RENEW_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), RENEW_S)
+            self._changed.clear()
             try:
                 await self._announce()
             except StoreUnavailable as error:
@@ -155,9 +164,12 @@ class Registration:
         return num_pieces
 
     def _described(self) -> WorkerRecord:
-        disk = None if self._disk is None else self._disk.describe()
-        link = None if self._describe_links is None else self._describe_links()
-        return replace(self._record, disk=disk, link=link)
+        return replace(
+            self._record,
+            disk=None if self._disk is None else self._disk.describe(),
+            link=None if self._describe_links is None else self._describe_links(),
+            lora=None if self._describe_lora is None else self._describe_lora(),
+        )
 
     def _announce_all_again(self) -> None:
         self.prefixes.announce_all_again()

@@ -127,6 +127,20 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         help="serve a LoRA adapter under this name, from the folder that peft wrote; repeatable (none)",
     )
     add(
+        "--lora-dir",
+        type=Path,
+        metavar="PATH",
+        help="a folder with a folder for each LoRA adapter, which has its name: adapters are loaded when "
+        "requests ask for them (none)",
+    )
+    add(
+        "--lora-memory-mb",
+        type=int,
+        metavar="MB",
+        help="memory for the adapters of --lora-dir in each worker (256)",
+    )
+    add("--lora-rank", type=int, metavar="R", help="the largest rank of an adapter of --lora-dir (16)")
+    add(
         "--kv-disk",
         type=Path,
         metavar="PATH",

@@ -45,10 +45,12 @@ class FleetSpec:
     serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
     8 bits. `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a
     smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
-    each as NAME=PATH. In the folder `kv_disk` each worker has one of its own for KV blocks that leave its
-    memory, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each other
-    where that is faster than computing them. `tensor_parallel` processes of each worker compute its steps
-    together, or `pipeline_parallel` in turn, each with some of the layers.
+    each as NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to `lora_rank`, which workers load when
+    requests ask for them, each into `lora_memory_mb` of its own. In the folder `kv_disk` each worker has one
+    of its own for KV blocks that leave its memory, with at most `kv_disk_mb` each. Workers that
+    `share_prefixes` fetch KV blocks from each other where that is faster than computing them.
+    `tensor_parallel` processes of each worker compute its steps together, or `pipeline_parallel` in turn,
+    each with some of the layers.
     """
 
     model: Path
@@ -70,6 +72,9 @@ class FleetSpec:
     speculate: str | None = None
     draft_model: Path | None = None
     lora: Sequence[str] = ()
+    lora_dir: Path | None = None
+    lora_memory_mb: int | None = None
+    lora_rank: int | None = None
     kv_disk: Path | None = None
     kv_disk_mb: int | None = None
     share_prefixes: bool = False
@@ -127,6 +132,13 @@ class FleetSpec:
                 raise ValueError(f"lora has {adapter!r}: it must be NAME=PATH")
         if self.deterministic and self.lora:
             raise ValueError("lora is set with deterministic: it must be one of the two")
+        if self.lora_dir is not None and (self.lora or self.deterministic):
+            other = "lora" if self.lora else "deterministic"
+            raise ValueError(f"lora_dir is set with {other}: it must be one of the two")
+        for name in ("lora_memory_mb", "lora_rank"):
+            chosen = getattr(self, name)
+            if chosen is not None and (self.lora_dir is None or chosen < 1):
+                raise ValueError(f"{name} is {chosen}: it must be 1 or more, with lora_dir")
 
     def _check_timed(self) -> None:
         if self.deterministic or self.quantisation not in {None, "none"}:
@@ -137,6 +149,7 @@ class FleetSpec:
         for name, nothing in (
             ("speculate", "none"),
             ("draft_model", None),
+            ("lora_dir", None),
             ("kv_disk", None),
             ("tensor_parallel", 1),
             ("pipeline_parallel", 1),
@@ -264,6 +277,11 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     for adapter in spec.lora:
         adapter_name, _, path = adapter.partition("=")
         own += ["--lora", f"{adapter_name}={Path(path).resolve()}"]
+    own += _flags(
+        lora_dir=spec.lora_dir and spec.lora_dir.resolve(),
+        lora_memory_mb=spec.lora_memory_mb,
+        lora_rank=spec.lora_rank,
+    )
     own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
     if kind_of(name) == "decode":
         own += _flags(speculate=spec.speculate, draft_model=spec.draft_model and spec.draft_model.resolve())

@@ -12,6 +12,7 @@ times). An executor owns tensors, sampling, text, tokens and the copies of block
     names         `BlockNames`: chained hashes of tokens, or a trace's shared prefixes
     swap          `SwapMemory`: copies blocks to host memory and back
     disk          `KVDisk`: has blocks that left the pool; optional
+    adapters      `AdapterSlots`: which LoRA adapters are in the model, and which can be loaded; optional
     rows          `RowTable`: the executor's columns, which follow each change of rows
     new_choice    makes a choice with what the executor keeps for it
     refuse        returns why the model cannot run a sequence
@@ -37,6 +38,6 @@ While decodes alone run, `num_steps_alike` steps are sure to follow each other: 
 once with `decode(ends)` and `end`.
 
 Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`,
-`admission`, `batch` and `due_times`; then `groups/` and `memory/`. The package
+`admission`, `adapters`, `batch` and `due_times`; then `groups/` and `memory/`. The package
 imports `output_text`, `scheduling` and numpy, and nothing else of `engine`.
 """

@@ -87,7 +87,7 @@ def refusal(
 ) -> str | None:
     """Return why a model cannot run a sequence at all, or None; with `has_text` it has a tokenizer.
 
-    `adapters` are the digests of the model's.
+    `adapters` are the digests of those that the model has or can load.
 
     A sequence that slips through would fail the step, and with it its neighbours.
     """
@@ -157,4 +157,5 @@ def _check_bans(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
 
 def _check_adapter(spec: SequenceSpec, adapters: Container[str]) -> Iterator[str]:
     if spec.adapter and spec.adapter not in adapters:
-        yield f"adapter is {spec.adapter}, which this worker does not have; accepted are those of its --lora"
+        accepted = "those of its --lora or --lora-dir"
+        yield f"adapter is {spec.adapter}, which this worker does not have; accepted are {accepted}"

@@ -45,6 +45,14 @@ class GrammarReady:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterLoaded:
+    """A load that the core asked for is over; the adapter is in its slot, unless `refusal` says why not."""
+
+    digest: str
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KVArrived:
     """No copy into this sequence's blocks runs any more.
 
@@ -153,6 +161,7 @@ SequenceCommand = (
     | Decode
     | Receive
     | GrammarReady
+    | AdapterLoaded
     | KVArrived
     | KVFailed
     | BlocksRead

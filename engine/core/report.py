@@ -98,6 +98,16 @@ class Reading:
     """The worker to fetch them from; None: they are on the disk."""
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterLoad:
+    """Sequences wait for a LoRA adapter, which is to be loaded into `slot`; no step reads that one."""
+
+    digest: str
+    slot: int
+    evicted: str | None
+    """The digest of the adapter that was there; None if the slot was free."""
+
+
 @value
 class Prefilled:
     """The prompt's KV is complete (computed, or fetched and verified)."""
@@ -139,6 +149,7 @@ class StepReport:
     """Copies to the blocks of `received` and `reads` wait for it: steps that used them before may be under
     way."""
     reads: list[Reading] = field(default_factory=list)
+    adapter_loads: list[AdapterLoad] = field(default_factory=list)
     prefilled: list[Prefilled] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     """Log-probabilities of prompt tokens, for requests that ask for them; in order for each handle."""
@@ -180,4 +191,5 @@ class StepReport:
         return bool(
             self.filled or self.received or self.reads or self.prefilled or self.failures or self.preempted
             or self.resumed or self.parked or self.freed or self.step_seconds or self.step_error
+            or self.adapter_loads
         )  # fmt: skip

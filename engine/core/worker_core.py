@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, Refuse
 from engine.core.batch import Batch, Rows, RowTable, num_in
 from engine.core.commands import Command, SetCost
@@ -37,7 +38,8 @@ class WorkerCore:
 
     The executor's own parts are handed in: `rows` and `new_choice` for what it keeps for each row and choice,
     `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool,
-    `links` for those that other workers lend. Times are in seconds on one clock.
+    `links` for those that other workers lend, `adapters` for the LoRA adapters of its model. Times are in
+    seconds on one clock.
 
     A pipeline has `num_stages`, and shares its running choices among `num_micro_batches`: a step is planned
     while those of the other micro-batches are in flight. It computes nothing for running choices in flight,
@@ -63,6 +65,7 @@ class WorkerCore:
         num_stages: int = 1,
         num_micro_batches: int = 1,
         chunks_follow: bool = True,
+        adapters: AdapterSlots | None = None,
     ) -> None:
         self._pool = pool
         self._num_stages = num_stages
@@ -72,7 +75,18 @@ class WorkerCore:
         self.cost = cost
         self.batch = Batch(limits.max_num_seqs, pool.block_size, rows, num_micro_batches)
         self.tables = BlockTables(pool, names, reserves_maximum=policy.reserves_maximum)
-        self.groups = Groups(self.tables, self.batch, pool, swap, limits, refuse, new_choice, disk, links)
+        self.groups = Groups(
+            self.tables,
+            self.batch,
+            pool,
+            swap,
+            limits,
+            refuse,
+            new_choice,
+            disk,
+            links,
+            adapters or AdapterSlots(),
+        )
         self.num_steps = 0
 
     # Between two steps

@@ -32,7 +32,7 @@ class DeviceRows:
         num_draft_rows: int = 0,
         adapters: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """`adapters` are the slots of the model's adapters, by digest."""
+        """`adapters` are the slots of the model's adapters, by digest; they may change between steps."""
         self.token_ids = np.zeros(max_rows, dtype=np.int64)
         """The newest token of each row, whose KV is not written yet, or where it is `in_flight`: its place
         among the tokens that the step in flight draws.
@@ -46,7 +46,6 @@ class DeviceRows:
         self.adapters = np.full(max_rows, NO_ADAPTER, dtype=np.int64)
         """The slot of each row's adapter."""
         self._slots = adapters
-        self.has_adapters = bool(adapters)
         self._columns = (self.token_ids, self.in_flight, self.block_tables, self.adapters)
         self._places = np.arange(max_rows, dtype=np.int64)
 
@@ -83,6 +82,11 @@ class DeviceRows:
     def add_block(self, choice: Choice) -> None:
         table = choice.block_table
         self.block_tables[choice.row, len(table) - 1] = table[-1]
+
+    @property
+    def has_adapters(self) -> bool:
+        """True if any row may have an adapter."""
+        return bool(self._slots)
 
     def adapter_of(self, group: SequenceGroup) -> int:
         """Return the slot of a group's adapter."""

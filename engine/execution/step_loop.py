@@ -39,13 +39,13 @@ import math
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, refusal
 from engine.core.commands import Command, PreCopy, StopAndCopy
 from engine.core.memory.block_manager import BlockManager
@@ -113,11 +113,12 @@ class StepLoop:
         overlaps: bool | None = None,
         stages: Stages | None = None,
         new_mark: Callable[[], StepMark] | None = None,
-        adapters: Mapping[str, int] = MappingProxyType({}),
+        adapters: AdapterSlots | None = None,
         disk: KVDisk | None = None,
         links: KVLinks | None = None,
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
+        adapters = adapters or AdapterSlots()
         self._device = pool.device
         self._blocks = blocks
         self._detokenizer = detokenizer
@@ -129,7 +130,7 @@ class StepLoop:
             limits.vocab_size,
             pool.device,
             num_draft_rows=MAX_DRAFT_ROWS if has_drafts else 0,
-            adapters=adapters,
+            adapters=adapters.slot_of,
         )
         self._core = WorkerCore(
             blocks,
@@ -139,14 +140,13 @@ class StepLoop:
             limits=limits,
             policy=policy,
             cost=cost,
-            refuse=partial(
-                refusal, limits=limits, has_text=detokenizer is not None, adapters=adapters.keys()
-            ),
+            refuse=partial(refusal, limits=limits, has_text=detokenizer is not None, adapters=adapters),
             new_choice=self._new_choice,
             disk=disk,
             links=links,
             num_stages=1 if stages is None else stages.num_stages,
             num_micro_batches=1 if stages is None else stages.num_stages,
+            adapters=adapters,
         )
         self._clock = clock
         self._assembler = StepAssembler(self._core.batch, self._rows, size, pool.device)

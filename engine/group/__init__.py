@@ -1,12 +1,13 @@
 """Several processes of one host that compute each step together, each its part of the model.
 
-    links     the sockets between the processes, and messages on them
-    steps     a step's batch as bytes
-    sums      the parts' results, which meet in shared memory
-    leader    tells followers the steps, of which each computes a part of every layer
-    slots     what the stages of a pipeline pass on, in shared memory
-    pipeline  sends steps through stages, of which each computes some layers
-    follower  computes them
+    links          the sockets between the processes, and messages on them
+    steps          a step's batch as bytes
+    sums           the parts' results, which meet in shared memory
+    leader         tells followers the steps, of which each computes a part of every layer
+    slots          what the stages of a pipeline pass on, in shared memory
+    pipeline       sends steps through stages, of which each computes some layers
+    follower       computes them
+    adapter_loads  LoRA adapters that all load, each its part
 
 The leader serves, plans and draws; followers only compute. All map the leader's KV pool and write their own
 heads or layers, so blocks have the same bytes as those of one process. The leader sends each step's batch

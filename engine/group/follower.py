@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 from engine.errors import GroupBrokenError
 from engine.execution.model_runner import ModelRunner
+from engine.group.adapter_loads import AdapterToLoad
 from engine.group.leader import OPENING, sum_sizes
 from engine.group.links import Channel, Kind, Link
 from engine.group.pipeline import follow_stages
@@ -53,5 +56,16 @@ def follow(model: Model, block_size: int, fingerprint: str, link: Link) -> None:
 
 
 def _follow_steps(runner: ModelRunner, link: Link) -> None:
-    while (message := link.receive()) is not None:
-        runner.forward(decoded(message.content))
+    with ThreadPoolExecutor(1, "adapter-loads") as loads:
+        while (message := link.receive()) is not None:
+            if message.kind is Kind.LOAD:
+                loads.submit(_load, runner.model, AdapterToLoad.from_bytes(message.content), link)
+            else:
+                runner.forward(decoded(message.content))
+
+
+def _load(model: Model, load: AdapterToLoad, link: Link) -> None:
+    """Load an adapter while steps run, and tell the leader."""
+    assert model.adapters is not None, "the leader's model has adapters"
+    with suppress(GroupBrokenError):
+        link.send(Kind.LOADED, [load.into(model.adapters).encode()])

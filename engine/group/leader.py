@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from engine.errors import GroupBrokenError, GroupRefused
+from engine.errors import AdapterRefused, GroupBrokenError, GroupRefused
 from engine.execution.model_runner import ModelRunner
-from engine.group.links import Kind, Link, Message
+from engine.group.adapter_loads import AdapterToLoad
+from engine.group.links import Bytes, Kind, Link, Message
 from engine.group.steps import encoded
 from engine.group.sums import SharedSums, SumSizes
+from engine.model.adapters.attaching import Adapters
+from engine.model.adapters.checkpoint import AdapterFiles
 from engine.model.model import Model
 from engine.model.parallel.joining import join
 from engine.model.parallel.part import Part
@@ -28,6 +32,7 @@ class Leader:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
+        self._sending = threading.Lock()  # steps and loads are told by different threads
         self.part = Part(0, len(links) + 1)
 
     def wait_ready(self, fingerprint: str | None, on_progress: OnProgress) -> None:
@@ -53,13 +58,30 @@ class Leader:
 
         If the step fails here, the followers wait for a result that does not come: nothing can follow.
         """
-        content = encoded(batch)
-        for link in self._links:
-            link.send(Kind.STEP, content)
+        self._send(Kind.STEP, encoded(batch))
         try:
             return run(batch)
         except Exception as error:
             raise GroupBrokenError(f"a step failed: {error}") from error
+
+    def begin_load(self, slot: int, files: AdapterFiles) -> None:
+        """Let followers load an adapter into their parts of a slot that no step reads; one at a time."""
+        self._send(Kind.LOAD, [AdapterToLoad(slot, files.name, str(files.path), files.digest).to_bytes()])
+
+    def end_load(self, files: AdapterFiles) -> None:
+        """Wait until all followers have loaded it. Raises AdapterRefused if one could not."""
+        refusals = [link.receive() for link in self._links]
+        for rank, message in enumerate(refusals, 1):
+            if message is None:
+                raise GroupBrokenError(f"process {rank} of the group is gone")
+            if message.content:
+                found = f"cannot be loaded by process {rank} of the group ({message.content.decode()})"
+                raise AdapterRefused(files.name, files.path, "its files", found, "files that do not change")
+
+    def _send(self, kind: Kind, content: Sequence[Bytes]) -> None:
+        with self._sending:
+            for link in self._links:
+                link.send(kind, content)
 
 
 def wait_ready(flag: str, links: Sequence[Link], fingerprint: str | None, on_progress: OnProgress) -> None:
@@ -84,6 +106,30 @@ def _fault(message: Message | None, fingerprint: str | None) -> tuple[str, str] 
     if fingerprint is not None and text != fingerprint:
         return f"holds weights of the fingerprint {text}", f"{fingerprint}, the leader's"
     return None
+
+
+class GroupAdapters:
+    """The adapters of a group's model, from the leader's side; written to from one thread."""
+
+    def __init__(self, own: Adapters, leader: Leader) -> None:
+        self._own = own
+        self._leader = leader
+
+    def check(self, files: AdapterFiles) -> None:
+        """Raise AdapterRefused for an adapter that no slot can hold."""
+        self._own.check(files)
+
+    def write(self, slot: int, files: AdapterFiles) -> None:
+        """Put an adapter in a slot of all processes, which no step reads.
+
+        Raises AdapterRefused for one that cannot be there.
+        """
+        self._own.check(files)
+        self._leader.begin_load(slot, files)
+        try:
+            self._own.write(slot, files)
+        finally:
+            self._leader.end_load(files)
 
 
 def sum_sizes(model: Model, tokens: int) -> SumSizes:

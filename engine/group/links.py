@@ -22,7 +22,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class Kind(enum.IntEnum):
-    """Kinds of messages, in the order in which a group sends them."""
+    """Kinds of messages, in the order in which a group first sends them."""
 
     READY = 1
     """From a follower: its part is loaded. Contains the fingerprint of the weights."""
@@ -34,6 +34,10 @@ class Kind(enum.IntEnum):
     """From the leader, or from the stage before: a step's batch."""
     PASSED = 5
     """From the last stage to the leader: a step has passed all stages."""
+    LOAD = 6
+    """From the leader, at any time: an adapter to load into a slot."""
+    LOADED = 7
+    """From a follower, after LOAD: that adapter is there, or why it cannot be."""
 
 
 @dataclass(frozen=True, slots=True)

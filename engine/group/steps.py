@@ -10,31 +10,39 @@ import torch
 from torch import Tensor
 
 from engine.group.links import Bytes
+from engine.model.adapters.grouping import adapter_rows
 from engine.model.step_batch import StepBatch
 
-_COUNTS = struct.Struct("<6q")
-"""T tokens, S sequences, max_blocks, R rows of logits, max_query_len, max_context_len."""
+_COUNTS = struct.Struct("<7q")
+"""T tokens, S sequences, max_blocks, R rows of logits, A slots of adapters (T, or 0 if no row has one),
+max_query_len, max_context_len."""
+
+_CPU = torch.device("cpu")
+_NO_SLOTS = torch.empty(0, dtype=torch.int64)
 
 
 def encoded(batch: StepBatch) -> list[Bytes]:
-    """Return the parts of the bytes of a batch without adapters, whose tokens are all known."""
-    assert batch.adapters is None, "followers have no adapters"
+    """Return the parts of the bytes of a batch whose tokens are all known."""
     tables = batch.block_tables
+    adapter_slots = _NO_SLOTS if batch.adapters is None else torch.from_numpy(batch.adapters.slots)
     counts = _COUNTS.pack(
-        len(batch.token_ids), *tables.shape, len(batch.logit_rows), batch.max_query_len, batch.max_context_len
-    )
+        len(batch.token_ids), *tables.shape, len(batch.logit_rows), len(adapter_slots), batch.max_query_len,
+        batch.max_context_len,
+    )  # fmt: skip
     columns = (
-        batch.token_ids, batch.positions, batch.slot_mapping, batch.logit_rows, tables, batch.context_lens,
-        batch.cu_seqlens_q,
+        batch.token_ids, batch.positions, batch.slot_mapping, batch.logit_rows, adapter_slots, tables,
+        batch.context_lens, batch.cu_seqlens_q,
     )  # fmt: skip
     return [counts, *(_bytes_of(column) for column in columns)]
 
 
 def decoded(content: bytearray) -> StepBatch:
     """Return the batch of these bytes, over which its tensors are."""
-    tokens, seqs, width, rows, max_query_len, max_context_len = _COUNTS.unpack_from(content)
-    longs, ints = (tokens, tokens, tokens, rows), (seqs * width, seqs, seqs + 1)
-    token_ids, positions, slots, logit_rows, tables, lens, starts = _tensors(content, longs, ints)
+    tokens, seqs, width, rows, adapted, max_query_len, max_context_len = _COUNTS.unpack_from(content)
+    longs, ints = (tokens, tokens, tokens, rows, adapted), (seqs * width, seqs, seqs + 1)
+    token_ids, positions, slots, logit_rows, adapter_slots, tables, lens, starts = _tensors(
+        content, longs, ints
+    )
     return StepBatch(
         token_ids=token_ids,
         positions=positions,
@@ -45,6 +53,7 @@ def decoded(content: bytearray) -> StepBatch:
         logit_rows=logit_rows,
         max_query_len=max_query_len,
         max_context_len=max_context_len,
+        adapters=adapter_rows(adapter_slots.numpy(), _CPU) if adapted else None,
     )
 
 

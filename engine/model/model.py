@@ -14,7 +14,14 @@ from torch import Tensor
 
 from engine.errors import FusionDiffers, ModelRefused
 from engine.kv.kv_pool import BlockLayout
-from engine.model.adapters.attaching import Adapters, attach, linear_sizes
+from engine.model.adapters.attaching import (
+    AdaptableLinears,
+    AdapterRoom,
+    Adapters,
+    attach,
+    linear_sizes,
+    make_room,
+)
 from engine.model.adapters.checkpoint import AdapterFiles
 from engine.model.adapters.grouping import AdapterRows
 from engine.model.allow_list import Config, is_listed, read_config
@@ -26,7 +33,7 @@ from engine.model.deterministic.tiled_experts import EXPERTS
 from engine.model.dry_run import LayerFacts, dry_run
 from engine.model.fusion import NOT_FUSED, FusionReport, can_be_native, fuse
 from engine.model.packed_linears import pack_linears
-from engine.model.parallel.cutting import Cuts, cut
+from engine.model.parallel.cutting import Cuts, cut, cut_adapter
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import LayerCut, Stage, cut_layers
 from engine.model.quantised.compressed_tensors import loader, unpack_linears
@@ -147,6 +154,7 @@ def load_model(
     unlisted: bool = False,
     on_loaded: OnLoaded | None = None,
     adapters: Sequence[AdapterFiles] = (),
+    adapter_room: AdapterRoom | None = None,
     part: Part | None = None,
     stage: Stage | None = None,
     on_progress: OnProgress = ignore_progress,
@@ -157,7 +165,8 @@ def load_model(
     have experts. Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were
     checked to compute the same; those of a deterministic one only if native ops compute all of them. With a
     `random_seed`, weights are drawn on the device and none are read, for measuring. `on_progress` gets the
-    number of bytes to read. With `adapters`, tokens may have one of them; such a model is not deterministic.
+    number of bytes to read. With `adapters`, tokens may have one of them, and with `adapter_room` those that
+    are loaded later; such a model is not deterministic.
     Of a `part` or a `stage` only its weights are kept; it has to be joined with the others
     (`engine.model.parallel`).
 
@@ -166,13 +175,14 @@ def load_model(
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
-    if deterministic and adapters:
+    has_adapters = bool(adapters) or adapter_room is not None
+    if deterministic and has_adapters:
         raise ValueError("deterministic with adapters; accepted: one of the two")
-    is_part = part is not None or stage is not None
-    if is_part and (deterministic or adapters or unlisted):
-        raise ValueError(
-            "a part of a model that is deterministic, unlisted or has adapters; accepted: the whole"
-        )
+    is_cut = part is not None or stage is not None
+    if is_cut and (deterministic or unlisted):
+        raise ValueError("a part of a model that is deterministic or unlisted; accepted: the whole")
+    if stage is not None and has_adapters:
+        raise ValueError("a stage of a model that has adapters; accepted: the whole")
     assert part is None or stage is None, "a part of a stage"
     config = read_config(directory, unlisted=unlisted)
     if not is_listed(config):
@@ -200,6 +210,7 @@ def load_model(
         quantisation=quantisation,
         on_loaded=on_loaded,
         adapters=adapters,
+        adapter_room=adapter_room,
         part=part,
         stage=stage,
         on_progress=on_progress,
@@ -239,6 +250,7 @@ def _load(
     quantisation: Quantisation,
     on_loaded: OnLoaded | None,
     adapters: Sequence[AdapterFiles],
+    adapter_room: AdapterRoom | None,
     part: Part | None,
     stage: Stage | None,
     on_progress: OnProgress,
@@ -263,8 +275,11 @@ def _load(
         check_windows(directory, module.config, layers)
     if on_loaded is not None:
         on_loaded(module, facts, layers)
-    cuts = None
+    has_adapters = bool(adapters) or adapter_room is not None
+    whole_sizes = linear_sizes(module) if has_adapters else {}
+    cuts, cut_matrices = None, None
     if part is not None:
+        cut_matrices = partial(cut_adapter, layers=layers, part=part)
         cuts = cut(module, layers, part)
         layers = dry_run(directory, module, device)  # those of the part
     layer_cut = None
@@ -278,14 +293,27 @@ def _load(
         tile_rows(module, on_progress)
     elif deterministic and device.type != "cpu":
         make_rows_invariant(directory, module)
-    sizes = linear_sizes(module) if adapters else {}
+    linears = AdaptableLinears(linear_sizes(module) if has_adapters else {}, whole_sizes, cut_matrices)
     fusion = fuse(module, layers, native=stored is None) if fused else NOT_FUSED
     if device.type == "cpu" and not deterministic:
         pack_linears(module)
-    attached = attach(module, adapters, sizes, dtype, device) if adapters else None
+    attached = _attached(module, adapters, adapter_room, linears, dtype, device)
     return Model(
         facts, module, dtype, device, deterministic, quantised, stored, fusion, attached, cuts, layer_cut
     )
+
+
+def _attached(
+    module: Any,
+    adapters: Sequence[AdapterFiles],
+    room: AdapterRoom | None,
+    linears: AdaptableLinears,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Adapters | None:
+    if room is not None:
+        return make_room(module, room, linears, dtype, device)
+    return attach(module, adapters, linears, dtype, device) if adapters else None
 
 
 def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *, is_quantised: bool) -> Any:

@@ -18,7 +18,7 @@ from router.preprocess.model_facts import ModelFacts
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
-from state.records import Starting
+from state.records import LoraRecord, Starting
 
 VERSION = "0.1.0"
 DEFAULT_INTERVAL_MS = 500
@@ -103,6 +103,7 @@ def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:
 
 def _worker_to_pb(worker: Worker, discovery: Discovery) -> fleet_pb2.WorkerStatus:
     computing, disk = discovery.computing(worker.key), discovery.disks.get(worker.key)
+    lora = discovery.loras.get(worker.key)
     load: worker_pb2.WorkerLoad = load_to_pb(worker.load)
     load.draining = worker.draining
     return to_pb(
@@ -117,4 +118,12 @@ def _worker_to_pb(worker: Worker, discovery: Discovery) -> fleet_pb2.WorkerStatu
         dtype=computing.dtype,
         native_ops=computing.native_ops,
         disk_blocks=None if disk is None else disk.num_blocks,
+        loadable_adapters=None if lora is None else len(lora.adapters),
+        loaded_adapters=[] if lora is None else _loaded(lora),
     )
+
+
+def _loaded(lora: LoraRecord) -> list[str]:
+    """Return the names of the adapters in a worker's memory; digests where the files have changed."""
+    names = {digest: name for name, digest in lora.adapters.items()}
+    return sorted(names.get(digest, digest) for digest in lora.loaded)

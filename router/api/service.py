@@ -139,6 +139,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             slo=checked.slo,
             waited_s=self._preprocessor.tokenised_s(raw),
             hits=PrefixHits(checked.prefix_hits, checked.disk_hits, checked.peer_hits),
+            adapter=checked.adapter,
         )
         return quote_to_pb(quoted)
 

@@ -87,10 +87,16 @@ def check_model(model: str, facts: ModelFacts) -> None:
         raise ModelNotFound(model, facts.name)
 
 
-def checked_adapter(adapter: str, known: Mapping[str, str]) -> str:
-    """Return the digest of an adapter; `known` are those of the fleet, by name. Empty without an adapter."""
+def checked_adapter(adapter: str, known: Mapping[str, str], refused: Mapping[str, str]) -> str:
+    """Return the digest of an adapter; `known` are those of the fleet, by name. Empty without an adapter.
+
+    `refused` are the reasons why workers cannot serve others, by name.
+    """
     if not adapter:
         return ""
+    if adapter not in known and adapter in refused:
+        accepted = f"an adapter that can be served; of this one, {refused[adapter]}"
+        raise ValidationError("adapter", adapter, accepted)
     if adapter not in known:
         names = ", ".join(map(repr, sorted(known)))
         accepted = f"{names}, or leave it empty" if names else "leave it empty: no worker has an adapter"

@@ -23,6 +23,7 @@ from router.core.capacity.fleet import Worker
 from router.core.chores import Chores
 from router.core.dispatch.drain import on_target_lost
 from router.core.events import (
+    AdaptersChanged,
     Arrived,
     CancelAsked,
     Charged,
@@ -122,6 +123,11 @@ class RouterCore:
                 worker = state.fleet.workers.get(worker_key)
                 if worker is not None:
                     state.fleet.hold(worker)
+            case AdaptersChanged(worker_key, adapters, load_s):
+                worker = state.fleet.workers.get(worker_key)
+                if worker is not None:
+                    state.fleet.adapt(worker, adapters, load_s)
+                    state.offer_due = True
             case Arrived():
                 on_arrived(state, event)
             case Enqueued():

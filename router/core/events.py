@@ -97,6 +97,8 @@ class QuoteAsked:
     """Blocks behind these on the workers' disks, for workers that have some."""
     peer_hits: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
     """Blocks that workers could fetch from others, for workers that could fetch more than they have."""
+    adapter: str = ""
+    """The digest of the request's LoRA adapter; empty without one."""
 
 
 # From the store
@@ -227,6 +229,17 @@ class WorkerHeld:
 
 
 @value
+class AdaptersChanged:
+    """The LoRA adapters of a worker that loads them while it serves, as they are now."""
+
+    worker_key: str
+    adapters: tuple[str, ...]
+    """The digests of those that it has in memory or can load, in their order."""
+    load_s: Mapping[str, float]
+    """Seconds that loading takes, by digest, for those that it has not in memory."""
+
+
+@value
 class WorkerLoaded:
     """A heartbeat."""
 
@@ -350,6 +363,7 @@ Event = (
     | WorkerLost
     | WorkerLoaded
     | WorkerHeld
+    | AdaptersChanged
     | StepReported
     | DrainAsked
     | RouterLeaving

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from router.core.actions import WorkerCommand
+from router.core.events import AdaptersChanged, Event
 from router.links.worker_link import Computing, WorkerLink
 from state.errors import StoreUnavailable
-from state.records import DiskRecord, LinkRecord, WorkerRecord
+from state.records import DiskRecord, LinkRecord, LoraRecord, WorkerRecord
 from state.store import Store
 
 INTERVAL_S = 0.2
@@ -32,6 +34,21 @@ class FleetIdentity:
     """A digest of what deterministic workers compute; empty for others."""
 
 
+def digests_by_name(records: Iterable[LoraRecord]) -> dict[str, str]:
+    """Return which digest each adapter's name stands for, where workers load adapters while they serve.
+
+    Workers find changed files at different times. The digest that most of them have counts, and among equals
+    the first.
+    """
+    votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for record in records:
+        for name, digest in record.adapters.items():
+            votes[name][digest] += 1
+    return {
+        name: min(digests, key=lambda digest: (-digests[digest], digest)) for name, digests in votes.items()
+    }
+
+
 def adapters_of(records: Iterable[WorkerRecord]) -> dict[str, str]:
     """Return the digests of all adapters that workers have, by name."""
     return {name: digest for record in records for name, digest in record.adapters.items()}
@@ -45,10 +62,12 @@ class Discovery:
         store: Store,
         model_name: str,
         link_to: Callable[[WorkerRecord], WorkerLink],
+        submit: Callable[[Event], None],
     ) -> None:
         self._store = store
         self._model_name = model_name
         self._link_to = link_to
+        self._submit = submit
         self._log = structlog.get_logger()
         self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
         self._missing_since: dict[str, float] = {}
@@ -62,6 +81,14 @@ class Discovery:
         """The digests of the LoRA adapters that workers have, by name. While no worker is known, those that
         the last ones had: workers that are restarted are back soon."""
 
+        self.refused_adapters: Mapping[str, str] = {}
+        """Why workers cannot serve some that they have found, by name."""
+        self.loras: Mapping[str, LoraRecord] = {}
+        """The adapters of announced workers that load them while they serve, by worker key."""
+        self._named: Mapping[str, str] = {}
+        """The digests of these adapters, by name."""
+        self._told: dict[str, tuple[int, LoraRecord]] = {}
+        """The state of these that the core knows, and the stream to the worker at which it was told."""
         self.disks: Mapping[str, DiskRecord] = {}
         """The disks of announced workers that have one, by worker key, as they were at the last look."""
 
@@ -119,8 +146,34 @@ class Discovery:
                 link.close()
                 task.cancel()
                 del self._links[key], self._missing_since[key]
-        if self._links:
-            self.adapters = adapters_of(link.record for link, _ in self._links.values())
+        self._update_adapters(announced)
+
+    def _update_adapters(self, announced: Mapping[str, WorkerRecord]) -> None:
+        """Take over which adapters workers have, and tell the core of workers where that has changed."""
+        if not self._links:
+            return
+        loras: dict[str, LoraRecord] = {}
+        for key in self._links:
+            # A worker that is linked and not announced has what it had: the store may have lost its entry.
+            lora = announced[key].lora if key in announced else self.loras.get(key)
+            if lora is not None:
+                loras[key] = lora
+        if loras != self.loras:
+            self.loras = loras
+            self._named = digests_by_name(loras.values())
+            self.refused_adapters = {
+                name: reason for lora in loras.values() for name, reason in lora.refused.items()
+            }
+        fixed = adapters_of(link.record for link, _ in self._links.values())
+        self.adapters = {**self._named, **fixed}
+        for key, lora in loras.items():
+            link, _ = self._links[key]
+            if link.joined and self._told.get(key) != (link.num_joins, lora):
+                self._told[key] = link.num_joins, lora
+                digests = {*lora.adapters.values(), *lora.loaded}
+                self._submit(AdaptersChanged(key, tuple(sorted(digests)), lora.load_s))
+        for key in self._told.keys() - loras.keys():
+            del self._told[key]
 
     def _fits(self, record: WorkerRecord) -> bool:
         """Return whether a worker belongs to the fleet.

@@ -95,6 +95,7 @@ class Shell:
             store,
             model_name,
             lambda record: WorkerLink(record, self.router_id, self.submit, link_crashed, self.ticker, tls),
+            self.submit,
         )
         metrics.workers.set_function(lambda: self.discovery.num_joined)
         metrics.stalled.set_function(lambda: core.state.fleet.num_stalled)
@@ -147,10 +148,12 @@ class Shell:
         slo: Slo,
         waited_s: float,
         hits: PrefixHits,
+        adapter: str = "",
     ) -> TellQuoted:
         """Return what a request would be promised now. Raises RouterError if sending it would.
 
-        `waited_s` is the time from its receipt to its admission; `hits` are prompt blocks that workers have.
+        `waited_s` is the time from its receipt to its admission; `hits` are prompt blocks that workers have;
+        `adapter` is the digest of its LoRA adapter.
         """
         try:
             queue = await self.store.queue_status()
@@ -174,6 +177,7 @@ class Shell:
             waited_s=waited_s,
             disk_hits=hits.on_disk,
             peer_hits=hits.at_peers,
+            adapter=adapter,
         )
         self.submit(request)
         return await quote

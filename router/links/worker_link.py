@@ -93,6 +93,8 @@ class WorkerLink:
         self._call: WorkCall | None = None
         self.joined = False
         """The worker takes commands."""
+        self.num_joins = 0
+        """Streams on which it has taken commands so far."""
         self.computing = Computing()
         self._closed = False
 
@@ -237,6 +239,7 @@ class WorkerLink:
         self._prober.begin(welcome.stream, welcome.probe_key)
         self.computing = from_pb(Computing, welcome)
         self.joined = True
+        self.num_joins += 1
         self._log.info("worker_joined", role=ROLES[welcome.role], num_blocks=welcome.num_blocks)
         self._submit(joined_from_pb(welcome, self.record.address))
 

@@ -128,7 +128,7 @@ class Preprocessor:
         discovery = self._shell.discovery
         if raw.adapter and discovery.fleet is None:
             raise no_worker()  # this router has just begun: it does not know what there is
-        return checked_adapter(raw.adapter, discovery.adapters)
+        return checked_adapter(raw.adapter, discovery.adapters, discovery.refused_adapters)
 
     def close(self) -> None:
         """End the process that compiles grammars; the caller closes the pool."""

@@ -43,6 +43,8 @@ class Lane:
     wait_s: float
     """Until the work bound to it is computed."""
     speed: PrefillSpeed
+    load_s: float = 0.0
+    """The time to load the prompt's LoRA adapter, if it is not there, before the prompt is computed."""
 
 
 @value
@@ -228,7 +230,7 @@ def soonest(
         own = request
         if (prefix := held.get(lane.key)) is not None:
             own = request.with_cached(prefix.num_tokens, prefix.read_s)
-        own_s = own_prefill_s(own, lane.speed)
+        own_s = lane.load_s + own_prefill_s(own, lane.speed)
         if wait_s + own_s < best_wait_s + best_own_s:
             best_wait_s, best_own_s = wait_s, own_s
     return best_wait_s, best_own_s

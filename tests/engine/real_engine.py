@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from tokenizers import Tokenizer
 
+from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits
 from engine.core.commands import Command
 from engine.core.memory.block_manager import BlockManager
@@ -38,8 +39,12 @@ class Engine:
         stored: torch.dtype | None = None,
         speculates: bool = False,
         draft: Model | None = None,
+        adapters: AdapterSlots | None = None,
     ) -> None:
-        """With a `draft` model, whose steps are taken to cost next to nothing."""
+        """`adapters` are by default those that the model was loaded with.
+
+        With a `draft` model, whose steps are taken to cost next to nothing.
+        """
         model = replace(model, stored=stored)
         self.pool = KVPool(model.block_layout(SIZE), num_blocks)
         self.blocks = BlockManager(num_blocks, SIZE)
@@ -59,7 +64,7 @@ class Engine:
             deterministic=model.is_deterministic,
             speculates=speculates,
             draft_model=None if draft is None else _draft_engine(draft, num_blocks),
-            adapters={} if model.adapters is None else model.adapters.slots,
+            adapters=adapters or _fixed_adapters(model),
         )
         self.reports: list[StepReport] = []
 
@@ -101,6 +106,10 @@ class Engine:
             for of, which, token in zip(c.handles, c.choices, c.token_ids, strict=True)
             if (of, which) == (handle, choice)
         ]
+
+
+def _fixed_adapters(model: Model) -> AdapterSlots:
+    return AdapterSlots() if model.adapters is None else AdapterSlots(loaded=model.adapters.slots)
 
 
 def _draft_engine(model: Model, num_blocks: int) -> DraftEngine:

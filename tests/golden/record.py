@@ -29,6 +29,7 @@ from router.core.state import CoreConfig
 from router.replay.recording import digest
 from router.replay.replay import Recorded, RecordingError, read
 from sim import simulation
+from tests.adapters import write_adapter
 from tests.fleet.driving import DEMO_MODEL
 from tests.golden import stored
 from tests.golden.scenes import SCENES, SMALL, Scene
@@ -119,6 +120,10 @@ def _spec(scene: Scene, logs: Path) -> FleetSpec:
     }
     for number in range(options.get("routers", 1)):
         args[f"router-{number}"] = ("--record", str(logs / f"router-{number}.jsonl"))
+    if scene.adapters:
+        options["lora_dir"] = logs / "adapters"
+        for seed, name in enumerate(scene.adapters):
+            write_adapter(DEMO_MODEL, logs / "adapters" / name, seed=seed)
     environment = {}
     if scene.site:
         (logs / "sitecustomize.py").write_text(scene.site)

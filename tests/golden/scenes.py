@@ -57,6 +57,8 @@ class Scene:
     fleet: Mapping[str, Any] = field(default_factory=dict)
     router: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    """Names of LoRA adapters in the folder that workers load them from."""
     site: str = ""
     """Python that every worker runs first."""
 
@@ -286,6 +288,17 @@ async def real_model(fleet: Fleet, client: AsyncClient) -> None:
     )
 
 
+async def adapters(fleet: Fleet, client: AsyncClient) -> None:
+    async def one_by_one(name: str, first: int) -> None:
+        for number in range(first, first + 8):
+            slo = Slo(ttft_ms=4000) if number % 2 else Slo()
+            await ask(client, 60, 12, number, adapter=name, slo=slo)
+
+    with contextlib.suppress(BatonError):
+        await client.quote(prompt_of(60, 1), slo=Slo(ttft_ms=4000), adapter="red")
+    await together(one_by_one("red", 100), one_by_one("blue", 200), one_by_one("", 300))
+
+
 async def real_model_dies(fleet: Fleet, client: AsyncClient) -> None:
     async def strike() -> None:
         (await busy_decoder(fleet, client)).kill()
@@ -384,6 +397,10 @@ SCENES: dict[str, Scene] = {
     "stands-still": Scene(stands_still, {"decode": 2}),
     "real-model": Scene(
         real_model, {"timed": None, "placement": "disaggregated"}, workers=("--num-blocks", "128")
+    ),
+    "adapters": Scene(
+        adapters, {"timed": None, "decode": 2, "lora_memory_mb": 1, "lora_rank": 8},
+        workers=("--dtype", "float32", "--num-blocks", "128"), adapters=("red", "blue"),
     ),
     "real-model-dies": Scene(
         real_model_dies, {"timed": None, "decode": 2}, workers=("--num-blocks", "128")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import redis.asyncio
 
-from state.records import DiskRecord, Leading, LinkRecord, WorkerRecord
+from state.records import DiskRecord, Leading, LinkRecord, LoraRecord, WorkerRecord
 from state.store import Store
 from tests.patience import PATIENCE_S
 from worker import registration
@@ -67,6 +67,23 @@ async def test_the_speed_of_links_is_announced_as_it_is_now(
     assert record.link is not None
     assert record.link.speed_of("inc-2") == (1.0, 2.0)
     assert record.link.speed_of("inc-3") == (0.25, 0.5)
+
+
+async def test_adapters_that_change_are_announced_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "RENEW_S", PATIENCE_S)
+    monkeypatch.setattr(registration, "TTL_S", 2 * PATIENCE_S)
+    records = [LoraRecord({"red": "1" * 32}, {"1" * 32: 0.5}, (), {"blue": "r is 99; accepted: 1 to 16"})]
+    registered = Registration(store, OWN, WorkerMetrics(), describe_lora=lambda: records[-1])
+    await registered.start()
+    assert [record.lora for record in await store.list_workers()] == records
+    records.append(LoraRecord({"red": "1" * 32}, {}, ("1" * 32,)))
+    registered.announce_soon()
+    async with asyncio.timeout(PATIENCE_S):
+        while [record.lora for record in await store.list_workers()] != records[1:]:
+            await asyncio.sleep(0.01)
+    await registered.stop()
 
 
 async def test_what_a_disk_has_is_announced_before_the_worker_is_ready(store: Store) -> None:

@@ -21,9 +21,10 @@ from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
 from engine.execution.model_runner import ModelRunner
-from engine.group.leader import Leader
+from engine.group.leader import GroupAdapters, Leader
 from engine.group.links import Link
 from engine.group.pipeline import Pipeline
+from engine.model.adapters.attaching import AdapterRoom
 from engine.model.allow_list import is_listed, read_config
 from engine.model.fingerprint import weights_digest
 from engine.model.fusion import NOT_FUSED, FusionReport
@@ -35,7 +36,10 @@ from engine.proof.proving import Proof
 from engine.proof.versions import own_code
 from engine.starting import OnProgress, ignore_progress
 from services.process.limits import Cores, available_bytes, read_cores
-from worker.config import KV_DISK_MB, WorkerConfig
+from worker.adapters.catalog import AdapterCatalog
+from worker.adapters.load_times import LoadTimes
+from worker.adapters.loader import AdapterLoader
+from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, WorkerConfig
 from worker.engine import Computing, Engine, EngineDisk
 from worker.startup.disk import DiskOpener
 from worker.startup.kept_files import device_name
@@ -62,6 +66,8 @@ def build_engine(
     if config.kv_disk is not None:
         opener = DiskOpener(config.kv_disk, config.kv_disk_mb or KV_DISK_MB, device)
     lenders = LinkOpener() if config.share_prefixes else None
+    times = LoadTimes()
+    catalog = None if config.lora_dir is None else AdapterCatalog(config.lora_dir, times)
     log.info("dtype", dtype=choice.name, reason=choice.reason, checkpoint=checkpoint_dtype(model_config))
     proof_file = None if is_listed(model_config) else _proof_file(config, device, choice.name)
     settings = EngineSettings(
@@ -84,6 +90,8 @@ def build_engine(
         prove_model=config.prove_model,
         proof=None if proof_file is None else proof_file.read(),
         adapters=config.lora,
+        adapter_room=None if catalog is None else _adapter_room(config),
+        loadable=() if catalog is None else catalog,
         open_disk=None if opener is None else opener.open,
         open_links=None if lenders is None else lenders.open,
         available_bytes=available_bytes,
@@ -104,6 +112,13 @@ def build_engine(
         _log_quantisation(runner.model.quantised)
     if runner.model.adapters is not None:
         _log_adapters(runner.model)
+    loader = None
+    if catalog is not None:
+        assert runner.model.adapters is not None, "there is room for adapters"
+        own = runner.model.adapters
+        loader = AdapterLoader(
+            catalog, times, GroupAdapters(own, group) if isinstance(group, Leader) else own
+        )
     return Engine(
         built.loop,
         runner.pool,
@@ -117,6 +132,7 @@ def build_engine(
         built.adapters,
         disk=None if opener is None or opener.tier is None else EngineDisk(opener.tier, built.blocks),
         links=None if lenders is None else lenders.links,
+        adapter_loader=loader,
     )
 
 
@@ -138,6 +154,8 @@ def build_follower(config: WorkerConfig, rank: int, link: Link) -> int:
         random_weights=config.random_weights,
         quantisation=config.quantisation,
         fusion=config.fusion,
+        adapters=config.lora,
+        adapter_room=None if config.lora_dir is None else _adapter_room(config),
         part=_part(config, rank),
         stage=_stage(config, rank),
     )
@@ -191,8 +209,14 @@ def _log_quantisation(quantised: Quantised) -> None:
     )
 
 
+def _adapter_room(config: WorkerConfig) -> AdapterRoom:
+    num_bytes = (config.lora_memory_mb or LORA_MEMORY_MB) * MEBIBYTE
+    return AdapterRoom(num_bytes, config.lora_rank or LORA_RANK)
+
+
 def _log_adapters(model: Model) -> None:
     assert model.adapters is not None, "the caller has looked"
+    log.info("adapter_slots", slots=model.adapters.num_slots, rank=model.adapters.rank)
     for name, digest in model.adapters.digests.items():
         log.info("adapter", name=name, digest=digest, rank=model.adapters.ranks[name])
 

@@ -36,6 +36,7 @@ def render(facts: FleetFacts, snapshot: FleetSnapshot, gateways: Sequence[str] =
         Text(),
         *_computing(snapshot.workers),
         *_disks(snapshot.workers),
+        *_adapters(snapshot.workers),
         _queue(snapshot.queue),
         _counters(snapshot.counters),
         _promises(snapshot.counters),
@@ -132,6 +133,19 @@ def _disks(workers: tuple[WorkerState, ...]) -> list[Text]:
         if worker.disk_blocks is not None
     ]
     return [Text.assemble(("on disk   ", "dim"), "KV blocks: ", ", ".join(held))] if held else []
+
+
+def _adapters(workers: tuple[WorkerState, ...]) -> list[Text]:
+    """Return a line for each worker that loads LoRA adapters, with those in its memory."""
+    return [
+        Text.assemble(
+            ("adapters  ", "dim"),
+            f"{worker.worker_id}: {len(worker.loaded_adapters)} of {worker.loadable_adapters} in memory",
+            f" ({', '.join(worker.loaded_adapters)})" if worker.loaded_adapters else "",
+        )
+        for worker in _in_order(workers)
+        if worker.loadable_adapters is not None
+    ]
 
 
 def _starting(worker: StartingState) -> Text:

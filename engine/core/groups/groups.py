@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from engine.core.adapters import AdapterSlots
 from engine.core.admission import Admission, EngineLimits, Refuse
 from engine.core.batch import Batch
 from engine.core.commands import (
+    AdapterLoaded,
     BlocksRead,
     Cancel,
     Decode,
@@ -23,6 +25,7 @@ from engine.core.commands import (
     StopAndCopy,
 )
 from engine.core.due_times import after_first_token
+from engine.core.groups.adapter_waits import AdapterWaits
 from engine.core.groups.arrivals import Arrivals
 from engine.core.groups.lending import Lending
 from engine.core.groups.queues import Queues
@@ -61,6 +64,7 @@ class Groups:
         new_choice: NewChoice,
         disk: KVDisk | None,
         links: KVLinks | None,
+        adapters: AdapterSlots,
     ) -> None:
         self._tables = tables
         self._batch = batch
@@ -72,8 +76,9 @@ class Groups:
         self._preempter = Preempter(tables, batch, blocks, swap)
         self._room = Room(tables, self._forecast, self._preempter)
         self.queues = Queues(batch)
+        self._adapter_waits = AdapterWaits(adapters, self.queues)
         self._registry = GroupRegistry(
-            tables, batch, self.queues, self._forecast, self._preempter, self._room
+            tables, batch, self.queues, self._forecast, self._preempter, self._room, self._adapter_waits
         )
         prefix_reads = PrefixReads(disk, links, tables)
         self._arrivals = Arrivals(self._registry, self.queues, tables, prefix_reads)
@@ -104,8 +109,8 @@ class Groups:
             case Receive(spec, kind):
                 goal = Goal.CACHE if kind is ReceiveKind.AHEAD else Goal.DECODE
                 self._enter(spec, goal, now_s, receives=kind)
-            case GrammarReady():
-                self._take_grammar(command)
+            case GrammarReady() | AdapterLoaded():
+                self._end_wait(command)
             case KVArrived() | KVFailed() | BlocksRead():
                 self._arrivals.end_copy(command, now_s, cost)
             case Release(handle):
@@ -187,6 +192,7 @@ class Groups:
         """First tokens are out: keep the blocks for the handoff and nothing else."""
         group.choices = []
         group.phase = Phase.HELD
+        self.report.adapter_loads += self._adapter_waits.release(group)
 
     def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
         """First tokens are drawn: give each choice that goes on a block table; the others leave.
@@ -284,6 +290,7 @@ class Groups:
         self._tables.check_integrity(groups, self._lending.tables, is_whole=is_whole)
         self._preempter.check_integrity(groups, is_whole=is_whole)
         self.queues.check_integrity()
+        self._adapter_waits.check_integrity(self._registry)
 
     # In
 
@@ -299,7 +306,14 @@ class Groups:
         if spec.sampling.grammar and goal is not Goal.CACHE:
             self.queues.lacking_grammar[entered.key] = entered
         else:
-            self.queues.waiting.add(entered)
+            self._wait_for_adapter(entered)
+
+    def _end_wait(self, ready: GrammarReady | AdapterLoaded) -> None:
+        match ready:
+            case GrammarReady():
+                self._take_grammar(ready)
+            case AdapterLoaded():
+                self._take_adapter(ready)
 
     def _take_grammar(self, ready: GrammarReady) -> None:
         group = self._registry.undivided(ready.handle)
@@ -309,7 +323,18 @@ class Groups:
         if ready.grammar is None:
             self._registry.fail(group, FailureReason.REFUSED, f"grammar cannot be followed: {ready.refusal}")
         else:
-            self.queues.waiting.add(group)
+            self._wait_for_adapter(group)
+
+    def _wait_for_adapter(self, group: SequenceGroup) -> None:
+        self.report.adapter_loads += self._adapter_waits.enter(group)
+
+    def _take_adapter(self, loaded: AdapterLoaded) -> None:
+        if not loaded.refusal:
+            self.report.adapter_loads += self._adapter_waits.end_load(loaded.digest)
+            return
+        for group in self._adapter_waits.fail_load(loaded.digest):
+            self._registry.fail(group, FailureReason.REFUSED, f"adapter {loaded.refusal}")
+        self.report.adapter_loads += self._adapter_waits.advance()
 
     def _admit_waiting(self, cost: CostModel) -> None:
         waiting = self.queues.waiting

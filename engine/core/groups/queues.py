@@ -59,6 +59,8 @@ class Queues:
         self._batch = batch
         self.lacking_grammar: Queue = {}
         """Until their grammars are compiled."""
+        self.lacking_adapter: Queue = {}
+        """Until their LoRA adapters are loaded."""
         self.waiting = WaitingQueue()
         self.receiving: Queue = {}
         self.reading: Queue = {}
@@ -79,7 +81,8 @@ class Queues:
     def num_waiting_choices(self) -> int:
         without_tokens = (self.lacking_grammar, self.receiving)
         num_rows = self.waiting.num_rows
-        for queue in (*without_tokens, self.reading, self.arrived, self.preempted, self.prefilling):
+        with_tokens = (self.lacking_adapter, self.reading, self.arrived, self.preempted, self.prefilling)
+        for queue in (*without_tokens, *with_tokens):
             if queue:
                 num_rows += sum([group.num_rows for group in queue.values()])
         return num_rows
@@ -91,9 +94,9 @@ class Queues:
     @property
     def num_pending_tokens(self) -> int:
         num_tokens = self.waiting.num_tokens
-        for queue in (self.reading, self.arrived, self.preempted, self.prefilling):
+        for queue in (self.lacking_adapter, self.reading, self.arrived, self.preempted, self.prefilling):
             for group in queue.values():
-                if group.phase is not Phase.SWAPPED:
+                if group.phase is not Phase.SWAPPED and not group.receives:
                     num_tokens += group.num_remaining_tokens
         return num_tokens
 
@@ -124,7 +127,9 @@ class Queues:
         if group.phase is Phase.PREFILLING:
             self.leave_prefill(group)
         self.waiting.remove(group)
-        for queue in (self.lacking_grammar, self.receiving, self.reading, self.arrived, self.preempted):
+        for queue in (self.lacking_grammar, self.lacking_adapter, self.receiving, self.reading):
+            queue.pop(group.key, None)
+        for queue in (self.arrived, self.preempted):
             queue.pop(group.key, None)
 
     def prefill_work(self, now_s: float, *, chunks_follow: bool) -> Sequence[PrefillWork]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.core.batch import Batch
+from engine.core.groups.adapter_waits import AdapterWaits
 from engine.core.groups.queues import Queues
 from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.forecast import WITHOUT_BLOCKS, MemoryForecast
@@ -26,6 +27,7 @@ class GroupRegistry:
         forecast: MemoryForecast,
         preempter: Preempter,
         room: Room,
+        adapter_waits: AdapterWaits,
     ) -> None:
         self._tables = tables
         self._batch = batch
@@ -33,6 +35,7 @@ class GroupRegistry:
         self._forecast = forecast
         self._preempter = preempter
         self._room = room
+        self._adapter_waits = adapter_waits
         self._pieces: dict[int, list[SequenceGroup]] = {}
         """By handle. All choices of a handle are one group, unless a preemption broke it into pieces."""
         self.report = StepReport()
@@ -40,7 +43,7 @@ class GroupRegistry:
 
     # Which there are
 
-    def __contains__(self, handle: int) -> bool:
+    def __contains__(self, handle: object) -> bool:
         return handle in self._pieces
 
     def add(self, group: SequenceGroup) -> None:
@@ -129,6 +132,7 @@ class GroupRegistry:
         if not pieces:
             del self._pieces[group.handle]
             self.report.freed.append(group.handle)
+            self.report.adapter_loads += self._adapter_waits.release(group)
 
     def cancel(self, handle: int) -> None:
         """End the groups of a handle; one that a copy still writes to, once the copy is over."""

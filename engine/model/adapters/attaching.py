@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,25 +17,78 @@ from engine.model.adapters.checkpoint import AdapterFiles
 from engine.model.adapters.layers import AdaptedLinear, AdapterStep
 from engine.model.fusion import NativeSequence, fused_place
 from engine.model.quantised.int8_weights import Int8Linear
-from kernels.native.adapters import AdapterParts, AdapterWeights
+from kernels.native.adapters import MAX_RANK, AdapterParts, AdapterWeights
 
+_MEBIBYTE = 1024 * 1024
 Sizes = Mapping[str, tuple[int, int]]
 """(inputs, outputs) of a model's linear layers, by their names before fusion."""
 
 
-class Adapters:
-    """The adapters of a model: the slot of each in the layers' stacks, and the step under way."""
+@dataclass(frozen=True, slots=True)
+class AdapterRoom:
+    """Memory for adapters that are loaded while the model serves."""
 
-    def __init__(self, files: Sequence[AdapterFiles]) -> None:
-        self.slots = {
-            digest: slot for slot, digest in enumerate(dict.fromkeys(each.digest for each in files))
-        }
-        """By digest."""
-        self.digests = {each.name: each.digest for each in files}
-        """By name."""
-        self.ranks = {each.name: each.rank for each in files}
-        """By name."""
+    num_bytes: int
+    rank: int
+    """The largest rank of an adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptableLinears:
+    """The linear layers of a model, or of a part of one, that can be adapted, before any is fused."""
+
+    sizes: Sizes
+    whole_sizes: Sizes
+    """Those of the whole model, which adapters are made for."""
+    cut: Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    """Returns the part of a layer's A and B, given its name; None for a whole model."""
+
+
+class Adapters:
+    """The adapters of a model: the stacks beside its layers, by slot, and the step under way."""
+
+    def __init__(self, num_slots: int, rank: int, linears: AdaptableLinears) -> None:
+        self.num_slots = num_slots
+        self.rank = rank
+        """The largest rank of an adapter."""
         self.step = AdapterStep()
+        self.digests: dict[str, str] = {}
+        """Those of the adapters that were attached at the start, by name."""
+        self.ranks: dict[str, int] = {}
+        """The ranks of these, by name."""
+        self.slots: dict[str, int] = {}
+        """The slots of these, by digest."""
+        self._linears = linears
+        self._weights: dict[str, AdapterWeights] = {}
+        """By the layers' names before fusion."""
+
+    def add_layer(self, layer: str, first: int, dtype: torch.dtype, device: torch.device) -> AdapterWeights:
+        """Make the stacks of a layer, without adapters; its outputs begin at `first` of those of a module."""
+        shape, size = (self.num_slots, self.rank), self._linears.sizes[layer]
+        down, up = (torch.zeros(*shape, length, dtype=dtype, device=device) for length in size)
+        weights = AdapterWeights(first, down, up, torch.zeros(self.num_slots, dtype=torch.int64))
+        self._weights[layer] = weights
+        return weights
+
+    def check(self, files: AdapterFiles) -> None:
+        """Raise AdapterRefused for an adapter that no slot can hold."""
+        if files.rank > self.rank:
+            accepted = f"1 to {self.rank}, the --lora-rank of this worker"
+            raise AdapterRefused(files.name, files.path, "r", f"is {files.rank}", accepted)
+        check_fits(files, self._linears.whole_sizes)
+
+    @torch.no_grad()
+    def write(self, slot: int, files: AdapterFiles) -> None:
+        """Put an adapter in a slot that no step reads. Raises AdapterRefused for one that cannot be there.
+
+        Another thread may compute steps meanwhile.
+        """
+        self.check(files)
+        for layer, weights in self._weights.items():
+            pair = files.matrices.get(layer)
+            if pair is not None and self._linears.cut is not None:
+                pair = self._linears.cut(layer, *pair)
+            _fill(weights, slot, pair, files.scale)
 
 
 def linear_sizes(module: Any) -> dict[str, tuple[int, int]]:
@@ -75,29 +129,69 @@ def check_fits(adapter: AdapterFiles, sizes: Sizes) -> None:
             )
 
 
-@torch.no_grad()
 def attach(
-    module: Any, files: Sequence[AdapterFiles], sizes: Sizes, dtype: torch.dtype, device: torch.device
+    module: Any,
+    files: Sequence[AdapterFiles],
+    linears: AdaptableLinears,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Adapters:
-    """Put adapters into a model, in place. `sizes` are those of the layers before they were fused.
+    """Put adapters into a model, in place.
 
     Raises AdapterRefused for an adapter that does not fit the model.
     """
     for adapter in files:
-        check_fits(adapter, sizes)
-    adapters, contents = Adapters(files), {adapter.digest: adapter for adapter in files}
-    by_slot = [contents[digest] for digest in adapters.slots]
-    layers = sorted({layer for adapter in by_slot for layer in adapter.matrices})
+        check_fits(adapter, linears.whole_sizes)
+    by_digest = {adapter.digest: adapter for adapter in files}
+    adapters = Adapters(len(by_digest), max(adapter.rank for adapter in files), linears)
+    layers = {layer for adapter in files for layer in adapter.matrices}
+    _add_layers(module, adapters, layers, linears.sizes, dtype, device)
+    for slot, (digest, adapter) in enumerate(by_digest.items()):
+        adapters.write(slot, adapter)
+        adapters.slots[digest] = slot
+    adapters.digests = {adapter.name: adapter.digest for adapter in files}
+    adapters.ranks = {adapter.name: adapter.rank for adapter in files}
+    return adapters
+
+
+def make_room(
+    module: Any, room: AdapterRoom, linears: AdaptableLinears, dtype: torch.dtype, device: torch.device
+) -> Adapters:
+    """Prepare a model for adapters that are loaded later, in place; any of its linear layers may be adapted.
+
+    Raises ValueError for room that is too small for one adapter, or a rank that is not served.
+    """
+    if room.rank > MAX_RANK:
+        raise ValueError(f"--lora-rank is {room.rank}; accepted: 1 to {MAX_RANK}")
+    slot_bytes = sum(map(sum, linears.sizes.values())) * room.rank * dtype.itemsize
+    if slot_bytes > room.num_bytes:
+        least = -(-slot_bytes // _MEBIBYTE)
+        raise ValueError(
+            f"--lora-memory-mb is {room.num_bytes // _MEBIBYTE}; accepted: {least} or more, which one "
+            f"adapter of rank {room.rank} (--lora-rank) takes"
+        )
+    adapters = Adapters(room.num_bytes // slot_bytes, room.rank, linears)
+    _add_layers(module, adapters, linears.sizes, linears.sizes, dtype, device)
+    return adapters
+
+
+def _add_layers(
+    module: Any,
+    adapters: Adapters,
+    layers: Iterable[str],
+    sizes: Sizes,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
     weights: dict[str, list[AdapterWeights]] = defaultdict(list)
-    for layer in layers:
+    for layer in sorted(layers):
         path, first = fused_place(module, layer, sizes)
-        weights[path].append(_stacked(layer, first, by_slot, sizes[layer], dtype, device))
+        weights[path].append(adapters.add_layer(layer, first, dtype, device))
     for path, own in weights.items():
         module.set_submodule(path, AdaptedLinear(module.get_submodule(path), own, adapters.step))
     for name, each in module.named_modules():
         if isinstance(each, NativeSequence):
             each.adapt(_native_parts(module, name, weights), adapters.step.blocks)
-    return adapters
 
 
 def _native_parts(module: Any, name: str, paths: Iterable[str]) -> dict[tuple[int, str], AdapterParts]:
@@ -111,24 +205,18 @@ def _native_parts(module: Any, name: str, paths: Iterable[str]) -> dict[tuple[in
     }
 
 
-def _stacked(
-    layer: str,
-    first: int,
-    files: Sequence[AdapterFiles],
-    size: tuple[int, int],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> AdapterWeights:
-    most = max(adapter.rank for adapter in files)
-    down, up = (torch.zeros(len(files), most, length, dtype=dtype, device=device) for length in size)
-    ranks = torch.zeros(len(files), dtype=torch.int64)
-    for slot, adapter in enumerate(files):
-        if layer in adapter.matrices:
-            own_down, own_up = adapter.matrices[layer]
-            down[slot, : adapter.rank] = own_down.to(device, dtype)
-            up[slot, : adapter.rank] = _scaled(own_up, adapter.scale).t().to(device, dtype)
-            ranks[slot] = adapter.rank
-    return AdapterWeights(first, down, up, ranks)
+def _fill(weights: AdapterWeights, slot: int, pair: tuple[Tensor, Tensor] | None, scale: float) -> None:
+    """Put the matrices of one adapter into the stacks of a layer; `pair` is None if it does not adapt it."""
+    before = int(weights.ranks[slot])
+    for stack in (weights.down, weights.up):
+        stack[slot, :before] = 0  # all rows behind are 0
+    weights.ranks[slot] = 0
+    if pair is not None:
+        down, up = pair
+        rank = down.shape[0]
+        weights.ranks[slot] = rank  # first: if copying fails, these rows are not 0
+        weights.down[slot, :rank].copy_(down)
+        weights.up[slot, :rank].copy_(_scaled(up, scale).t())
 
 
 def _scaled(up: Tensor, scale: float) -> Tensor:

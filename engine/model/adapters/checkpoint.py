@@ -9,19 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
+import torch
 from torch import Tensor
 
 from engine.errors import AdapterRefused
 from kernels.native.adapters import MAX_RANK
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
+    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
 _TENSOR = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<kind>[AB])\.weight")
 
 
@@ -46,21 +53,33 @@ class AdapterFiles:
 
 def read_adapter(name: str, path: Path) -> AdapterFiles:
     """Read an adapter. Raises AdapterRefused, naming the first field that is not accepted."""
-    for file in (CONFIG, WEIGHTS):
-        if not (path / file).is_file():
-            raise AdapterRefused(name, path, file, "is missing", "what peft's save_pretrained writes")
-    config = _read_config(name, path)
+    # Each file is read once: it may be written to meanwhile, and the digest is of what is checked and served.
+    config_content, weights_content = (_content(name, path, file) for file in (CONFIG, WEIGHTS))
+    config = _parsed_config(name, path, config_content)
     _check_config(name, path, config)
     rank, alpha = config["r"], config["lora_alpha"]
-    matrices = _read_matrices(name, path, rank)
+    matrices = _parsed_matrices(name, path, rank, weights_content)
     _check_targets(name, path, config.get("target_modules"), matrices)
     scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    return AdapterFiles(name, path, _digest(path), rank, scale, matrices)
+    return AdapterFiles(name, path, _digest(config_content, weights_content), rank, scale, matrices)
 
 
-def _read_config(name: str, path: Path) -> dict[str, Any]:
+def _content(name: str, path: Path, file: str) -> bytearray:
     try:
-        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        with (path / file).open("rb") as source:
+            content = bytearray(os.fstat(source.fileno()).st_size)
+            del content[source.readinto(content) :]
+            return content
+    except FileNotFoundError as error:
+        accepted = "what peft's save_pretrained writes"
+        raise AdapterRefused(name, path, file, "is missing", accepted) from error
+    except OSError as error:
+        raise AdapterRefused(name, path, file, f"cannot be read ({error.strerror})", "a file") from error
+
+
+def _parsed_config(name: str, path: Path, content: bytearray) -> dict[str, Any]:
+    try:
+        config = json.loads(content)
     except ValueError as error:
         raise AdapterRefused(name, path, CONFIG, f"is not JSON ({error})", "a JSON object") from error
     if not isinstance(config, dict):
@@ -111,16 +130,17 @@ def _check_config(name: str, path: Path, config: Mapping[str, Any]) -> None:
             raise AdapterRefused(name, path, field, f"is {value!r}", accepted)
 
 
-def _read_matrices(name: str, path: Path, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
+def _parsed_matrices(
+    name: str, path: Path, rank: int, content: bytearray
+) -> dict[str, tuple[Tensor, Tensor]]:
     found: dict[str, dict[str, Tensor]] = {}
     try:
-        with safetensors.safe_open(path / WEIGHTS, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
-    except (safetensors.SafetensorError, OSError) as error:
+        tensors = dict(_tensors_in(content))
+    except (ValueError, KeyError, TypeError, struct.error) as error:
         raise AdapterRefused(
             name, path, WEIGHTS, f"cannot be read ({error})", "a complete safetensors file"
         ) from error
-    for key, tensor in tensors.items():
+    for key, tensor in sorted(tensors.items()):
         match = _TENSOR.fullmatch(key)
         if match is None:
             accepted = "base_model.model.<layer>.lora_A.weight and lora_B.weight"
@@ -140,6 +160,27 @@ def _read_matrices(name: str, path: Path, rank: int) -> dict[str, tuple[Tensor, 
     return {layer: (pair["A"], pair["B"]) for layer, pair in sorted(found.items())}
 
 
+def _tensors_in(content: bytearray) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a safetensors file, over its content.
+
+    The library's own reader copies all of it at once while it keeps other Python threads from running, those
+    of steps included.
+    """
+    (length,) = struct.unpack_from("<Q", content)
+    begin = 8 + length
+    for key, field in json.loads(content[8:begin]).items():
+        if key == "__metadata__":
+            continue
+        dtype, shape, (first, end) = _DTYPES[field["dtype"]], field["shape"], field["data_offsets"]
+        count = math.prod(shape)
+        if not 0 <= first <= end <= len(content) - begin or end - first != count * dtype.itemsize:
+            raise ValueError(f"{key} is said to be at {first} to {end} of {len(content) - begin} bytes")
+        if count == 0:
+            yield key, torch.empty(shape, dtype=dtype)
+        else:
+            yield key, torch.frombuffer(content, dtype=dtype, count=count, offset=begin + first).view(shape)
+
+
 def _check_targets(name: str, path: Path, targets: object, layers: Mapping[str, object]) -> None:
     """Raise AdapterRefused if a module that the config lists has no matrices; a pattern is not checked."""
     if not isinstance(targets, list):
@@ -151,10 +192,9 @@ def _check_targets(name: str, path: Path, targets: object, layers: Mapping[str, 
             raise AdapterRefused(name, path, "target_modules", f"has {target!r}", accepted)
 
 
-def _digest(path: Path) -> str:
+def _digest(config_content: bytearray, weights_content: bytearray) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for file in (CONFIG, WEIGHTS):
-        content = (path / file).read_bytes()
+    for file, content in ((CONFIG, config_content), (WEIGHTS, weights_content)):
         digest.update(f"{file}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()

@@ -41,6 +41,7 @@ class AdapterRows:
 
     def __init__(self, slots: Ints, device: torch.device) -> None:
         """`slots` [T] are those of each row's adapter; one at least has one."""
+        self.slots = slots
         (adapted,) = np.nonzero(slots != NO_ADAPTER)
         self._rows = adapted[np.argsort(slots[adapted], kind="stable")]
         self._slots, self._begins, self._counts = np.unique(

@@ -116,6 +116,22 @@ def _cut_linear(linear: Any, leaf: str, layers: LayerFacts, part: Part) -> bool:
     return leaf in BY_INPUTS
 
 
+def cut_adapter(
+    layer: str, down: Tensor, up: Tensor, layers: LayerFacts, part: Part
+) -> tuple[Tensor, Tensor]:
+    """Return the part of an adapter's matrices A [rank, inputs] and B [outputs, rank] of a linear layer.
+
+    They are cut where the layer is: B by outputs, or A by inputs, since the sum of all parts' B (A x) is then
+    that of the whole. `layers` are those of the whole model.
+    """
+    leaf = layer.rpartition(".")[2]
+    if leaf in BY_INPUTS:
+        return part.take(down, 1), up
+    if leaf in BY_OUTPUTS | MERGED_HEADS | MERGED_GATE:
+        return down, part.take(up, 0, _pieces(up.shape[0], leaf, layers))
+    return down, up
+
+
 def _pieces(num_outputs: int, leaf: str, layers: LayerFacts) -> list[int] | None:
     """Return the numbers of outputs that are cut each by itself; None for all of them together."""
     if leaf in MERGED_GATE:

@@ -165,7 +165,8 @@ def _request(state: RouterState, group: Group, ahead: QueueAhead) -> Judged:
         waited_s=state.now - session.timeline.received_at,
         read_s=held.read_s,
     )
-    return Judged(cost, session.slo, group.due_at, ahead, session.prefix_hits)
+    adapter = session.adapter
+    return Judged(cost, session.slo, group.due_at, ahead, session.prefix_hits, adapter=adapter)
 
 
 def _take_place(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: float) -> None:
@@ -272,7 +273,7 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
     cost = RequestCost(prompt, 0, blocks, n, event.waited_s)
     ahead = QueueAhead(event.waiting_tokens, event.waiting)
     hits = PrefixHits(event.prefix_hits, event.disk_hits, event.peer_hits)
-    request, judgement = judge_quote(state, cost, slo, ahead, hits)
+    request, judgement = judge_quote(state, cost, slo, ahead, hits, event.adapter)
     decision = rather_late(slo, judgement.decision)
     refused = None
     if decision.verdict is Verdict.REFUSED:
@@ -283,12 +284,12 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
 
 
 def judge_quote(
-    state: RouterState, cost: RequestCost, slo: Slo, ahead: QueueAhead, hits: PrefixHits
+    state: RouterState, cost: RequestCost, slo: Slo, ahead: QueueAhead, hits: PrefixHits, adapter: str = ""
 ) -> tuple[Judged, Judgement]:
     """Judge a request that is not sent; raise RouterError as sending it would."""
     check_slo(state, cost, slo, hits)
     held = held_everywhere(state, hits)
     cost = cost.with_cached(held.num_tokens, held.read_s)
     held_back_s = class_wait_s(state, slo)
-    request = Judged(cost, slo, due_at(slo, state.now), ahead, hits, waits=False)
+    request = Judged(cost, slo, due_at(slo, state.now), ahead, hits, waits=False, adapter=adapter)
     return request, judge_newcomer(state, request, held_back_s)

@@ -38,7 +38,7 @@ from scheduling.admission.admission import (
     unpromised,
 )
 from scheduling.admission.backlog import Pace
-from scheduling.admission.prediction import Prediction, QueueAhead, RequestCost, predict, soonest
+from scheduling.admission.prediction import Lane, Prediction, QueueAhead, RequestCost, predict, soonest
 from scheduling.admission.prefixes import HeldPrefix, PrefixHits, least_held
 from scheduling.placement import Placement
 from scheduling.request import Slo
@@ -58,6 +58,8 @@ class Judged:
     """Leading blocks of its prompt that workers have."""
     waits: bool = True
     """It is in the queue already."""
+    adapter: str = ""
+    """The digest of its LoRA adapter; empty without one."""
 
 
 @value
@@ -146,14 +148,46 @@ def _on_soonest_worker(state: RouterState, request: Judged, predicted: Predictio
     """
     ahead = request.ahead
     if state.config.policy.binds_at_arrival or ahead.requests > len(state.fleet.computing):
+        return predicted.ttft_s + _most_load_s(state, request.adapter), predicted.wait_s
+    lanes = _lanes(state, request)
+    if not lanes:  # its adapter's last worker has left, and may be back
         return predicted.ttft_s, predicted.wait_s
-    lanes = state.capacity.lanes(state.now)
     quickest = state.capacity.capacity(None, state.now).quickest
     held = held_by_workers(state, request.hits, ahead)
     wait_s, own_s = soonest(request.cost, ahead.tokens, lanes, held, quickest)
     if predicted.waits_for_slot:
         wait_s = max(wait_s, predicted.wait_s)
     return wait_s + own_s, wait_s
+
+
+def _lanes(state: RouterState, request: Judged) -> list[Lane]:
+    """Return the lanes of the workers that may take a request, with what they take to load its adapter.
+
+    Where any of several workers may take it, what the slowest of these takes counts for all of them.
+    """
+    lanes, adapter = state.capacity.lanes(state.now), request.adapter
+    if not adapter:
+        return lanes
+    workers = {worker.key: worker for worker in state.fleet.computing if worker.has(adapter)}
+    lanes = [lane for lane in lanes if lane.key in workers]
+    if _takes_best(state, request.ahead):
+        return [replace(lane, load_s=workers[lane.key].load_s(adapter)) for lane in lanes]
+    most_s = _most_load_s(state, adapter)
+    return [replace(lane, load_s=most_s) for lane in lanes]
+
+
+def _takes_best(state: RouterState, ahead: QueueAhead) -> bool:
+    """Return True if the worker that would have the first token soonest takes the next request."""
+    if state.fleet.placement is Placement.CONDITIONAL:
+        return True
+    return ahead.requests == 0 and len(state.capacity.free_workers(state.now)) > max(1, len(state.waiting))
+
+
+def _most_load_s(state: RouterState, adapter: str) -> float:
+    """Return how long the slowest of the workers that have an adapter takes to load it."""
+    if not adapter:
+        return 0.0
+    return max((worker.load_s(adapter) for worker in state.fleet.computing if worker.has(adapter)), default=0)
 
 
 def held_by_workers(state: RouterState, hits: PrefixHits, ahead: QueueAhead) -> dict[str, HeldPrefix]:
@@ -308,7 +342,8 @@ def _tried(state: RouterState, request: Judged, judgement: Judgement) -> Judgeme
     # Only what is in memory: how long a read takes is as little known as what steps cost.
     cost = cost.with_cached(request.hits.most_cached() * state.fleet.block_size)
     floor = _floor_of(cost, state.fleet.computing, state.fleet.decoding)
-    floor = replace(floor, ttft_s=cost.waited_s + floor.ttft_s)
+    load_s = min((lane.load_s for lane in _lanes(state, request)), default=0.0) if request.adapter else 0.0
+    floor = replace(floor, ttft_s=cost.waited_s + load_s + floor.ttft_s)
     if below_floor(slo, floor) is not None:
         return judgement
     trial = Decision(Verdict.ACCEPTED, floor.ttft_s, floor.step_s, floor.step_s, is_trial=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from router.core.capacity.worker_facts import DECODE, PREFILL, WorkerFacts, WorkerLoad
@@ -75,13 +75,16 @@ class Worker:
     """Output expected of these groups; `remaining_tokens` is the part that is not delivered yet."""
     remaining_tokens: int = 0
     adapters: tuple[str, ...] = field(init=False)
-    """The digests of its LoRA adapters."""
+    """The digests of its LoRA adapters, those that it would load first included."""
+    adapter_set: frozenset[str] = field(init=False)
+    load_s_by_adapter: Mapping[str, float] = field(default_factory=dict)
+    """Seconds to load an adapter, by digest, for those that it has not in memory."""
     paces_ms: list[int] = field(default_factory=list)
     """The times between tokens that were promised to these groups, ascending."""
 
     def __post_init__(self) -> None:
         self.key, self.draining = self.facts.key, self.load.draining
-        self.adapters = tuple(sorted(set(self.facts.adapters.values())))
+        self.set_adapters(tuple(sorted(set(self.facts.adapters.values()))), {})
         self.quickest = quickest((), self.cost, self.facts.token_budget)
         self.count()
 
@@ -93,7 +96,16 @@ class Worker:
 
     def has(self, adapter: str) -> bool:
         """Return whether the worker runs sequences with an adapter, by its digest; all run those without."""
-        return not adapter or adapter in self.adapters
+        return not adapter or adapter in self.adapter_set
+
+    def load_s(self, adapter: str) -> float:
+        """Return how long a request with an adapter that it has waits for its loading."""
+        return self.load_s_by_adapter.get(adapter, 0.0) if adapter else 0.0
+
+    def set_adapters(self, adapters: tuple[str, ...], load_s: Mapping[str, float]) -> None:
+        """Take over what adapters the worker has, by their digests, and how long some take to load."""
+        self.adapters, self.adapter_set = adapters, frozenset(adapters)
+        self.load_s_by_adapter = load_s
 
     def learn_cost(self, cost: CostModel) -> None:
         """Take over the step costs that the worker reports."""
@@ -218,6 +230,13 @@ class Fleet:
         if self.placement is Placement.AGGREGATED or not self.prefilling:
             return (DECODE,)
         return (PREFILL,) if self.placement is Placement.DISAGGREGATED else (PREFILL, DECODE)
+
+    def adapt(self, worker: Worker, adapters: tuple[str, ...], load_s: Mapping[str, float]) -> None:
+        """Take over the LoRA adapters that a worker has now."""
+        had = worker.adapters
+        worker.set_adapters(adapters, load_s)
+        if had != adapters:
+            self.changed()
 
     def learn(self, worker: Worker, load: WorkerLoad) -> None:
         """Take over the load that a worker reported last."""

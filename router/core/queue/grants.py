@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 
 from router.core.actions import (
     AskGrants,
@@ -99,7 +100,7 @@ def _bind(state: RouterState) -> None:
 def _soonest(state: RouterState, head: Group, free: Sequence[Worker], count: int) -> list[Worker]:
     """Return the `count` free workers from which the head's first token would come first."""
     avoided = head.avoided
-    if not head.session.prefix_hits.has_any:
+    if not head.session.prefix_hits.has_any and not head.session.adapter:
         return heapq.nsmallest(count, free, key=lambda worker: (worker.key in avoided, *_bound(worker)))
     waits_s = {lane.key: lane.wait_s for lane in state.capacity.lanes(state.now)}
 
@@ -166,7 +167,8 @@ def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> Pa
 def _own_s(state: RouterState, group: Group, worker: Worker) -> float:
     held = group.session.prefix_hits.held_by(worker.key, state.fleet.block_size, worker.cost)
     cost = RequestCost(group.work_tokens, held.num_tokens, group.blocks, group.num_seqs, read_s=held.read_s)
-    return own_prefill_s(cost, state.capacity.prefill_speed(worker.key, state.now))
+    speed = state.capacity.prefill_speed(worker.key, state.now)
+    return worker.load_s(group.session.adapter) + own_prefill_s(cost, speed)
 
 
 def _room(state: RouterState, worker: Worker, pace_ms: int | None) -> DecodeRoom:
@@ -249,7 +251,13 @@ def decoder_for(state: RouterState, group: Group, prefill: Worker) -> str | None
     workers = tuple(worker for worker in _decoders_for(state, prefill) if worker.has(adapter))
     if state.config.policy.binds_at_arrival:
         return min(workers, key=_outstanding).key if workers else None
-    found = choose_decode_worker([_decoder(state, group, worker) for worker in workers], group.blocks)
+    candidates = [_decoder(state, group, worker) for worker in workers]
+    if adapter and any(worker.load_s(adapter) for worker in workers):
+        candidates = [
+            replace(each, delay_s=worker.load_s(adapter) + group.expected_tokens * each.step_after_s)
+            for each, worker in zip(candidates, workers, strict=True)
+        ]
+    found = choose_decode_worker(candidates, group.blocks)
     return None if found is None else found.key
 
 

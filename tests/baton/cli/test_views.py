@@ -146,6 +146,19 @@ def test_status_shows_what_disks_hold() -> None:
     assert "on disk" not in without
 
 
+def test_status_shows_which_adapters_are_in_memory() -> None:
+    facts = from_pb(FleetFacts, fleet_pb2.DescribeResponse(model_name="demo", block_size=16))
+    workers = [
+        fleet_pb2.WorkerStatus(worker_id="decode-0", loadable_adapters=3, loaded_adapters=["blue", "red"]),
+        fleet_pb2.WorkerStatus(worker_id="decode-1", loadable_adapters=3),
+        fleet_pb2.WorkerStatus(worker_id="decode-2"),
+    ]
+    text = shown(render(facts, snapshot_from_pb(fleet_pb2.WatchResponse(workers=workers))))
+    assert "adapters  decode-0: 2 of 3 in memory (blue, red)" in text
+    assert "adapters  decode-1: 0 of 3 in memory" in text
+    assert "decode-2:" not in text
+
+
 def test_a_starting_fleet_is_told_line_by_line() -> None:
     file = io.StringIO()
     with FleetReporter(Console(file=file, width=80)) as report:

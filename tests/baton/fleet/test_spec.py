@@ -57,6 +57,11 @@ def value(arguments: list[str], flag: str) -> str:
         ({"lora": ["red"]}, "lora has 'red': it must be NAME=PATH"),
         ({"lora": ["a=p"], "timed": "p"}, "lora is set with timed"),
         ({"lora": ["a=p"], "deterministic": True}, "lora is set with deterministic"),
+        ({"lora_dir": Path("p"), "lora": ["a=p"]}, "lora_dir is set with lora: it must be one of the two"),
+        ({"lora_dir": Path("p"), "deterministic": True}, "lora_dir is set with deterministic"),
+        ({"lora_dir": Path("p"), "timed": "p"}, "lora_dir is 'p' with timed"),
+        ({"lora_memory_mb": 9}, "lora_memory_mb is 9: it must be 1 or more, with lora_dir"),
+        ({"lora_dir": Path("p"), "lora_rank": 0}, "lora_rank is 0: it must be 1 or more, with lora_dir"),
         ({"draft_model": Path("small"), "timed": "p"}, "draft_model is 'small' with timed"),
         ({"speculate": "lookup", "timed": "p"}, "speculate is 'lookup' with timed"),
         ({"kv_disk": Path("d"), "timed": "p"}, "kv_disk is 'd' with timed"),
@@ -146,6 +151,15 @@ def test_adapters_go_to_all_workers_by_absolute_paths() -> None:
         given = [word for before, word in pairwise(words) if before == "--lora"]
         assert given == [f"red={Path('adapters/red').resolve()}", "blue=/b"]
     assert "--lora" not in command(spec, "router-0")
+
+
+def test_all_workers_load_adapters_from_one_folder() -> None:
+    spec = FleetSpec(model=MODEL, lora_dir=Path("adapters"), lora_memory_mb=7, lora_rank=8)
+    for name in ("prefill-0", "decode-0"):
+        assert value(command(spec, name), "--lora-dir") == str(Path("adapters").resolve())
+        assert value(command(spec, name), "--lora-memory-mb") == "7"
+        assert value(command(spec, name), "--lora-rank") == "8"
+    assert "--lora-dir" not in command(spec, "router-0")
 
 
 def test_each_worker_has_a_folder_for_kv_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -78,6 +79,47 @@ def test_missing_and_broken_files_are_refused_by_name(adapter: Path, tmp_path: P
     assert refusal(broken) == "adapter_config.json holds a list; accepted: a JSON object"
     (broken / "adapter_config.json").write_text("{", encoding="utf-8")
     assert refusal(broken).startswith("adapter_config.json is not JSON (")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"data_offsets": [0, 10**12]}, "is said to be at 0 to 1000000000000 of "),
+        ({"data_offsets": [-4, 0]}, "is said to be at -4 to 0 of "),
+        ({"shape": [4, 65]}, "is said to be at "),
+        ({"dtype": "F4"}, "'F4'"),
+        ({"shape": None}, ""),
+    ],
+)
+def test_a_header_that_does_not_fit_its_file_is_refused(
+    adapter: Path, tmp_path: Path, change: dict[str, object], sentence: str
+) -> None:
+    wrong = copy_adapter(adapter, tmp_path / "wrong") / "adapter_model.safetensors"
+    content = wrong.read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+    next(field for name, field in header.items() if name.endswith("q_proj.lora_A.weight")).update(change)
+    text = json.dumps(header).encode()
+    wrong.write_bytes(len(text).to_bytes(8, "little") + text + content[begin:])
+    found = refusal(wrong.parent)
+    assert found.startswith("adapter_model.safetensors cannot be read (")
+    assert sentence in found
+
+
+def test_a_file_that_was_cut_is_refused(adapter: Path, tmp_path: Path) -> None:
+    """So it is with one that is still being copied."""
+    cut = copy_adapter(adapter, tmp_path / "cut") / "adapter_model.safetensors"
+    whole = cut.read_bytes()
+    for length in (0, 5, 100, len(whole) - 1):
+        cut.write_bytes(whole[:length])
+        assert refusal(cut.parent).startswith("adapter_model.safetensors cannot be read (")
+
+
+def test_tensors_are_read_as_the_library_reads_them(adapter: Path) -> None:
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    for layer, (down, up) in read_adapter("red", adapter).matrices.items():
+        assert torch.equal(down, tensors[f"base_model.model.{layer}.lora_A.weight"])
+        assert torch.equal(up, tensors[f"base_model.model.{layer}.lora_B.weight"])
 
 
 def test_tensors_of_other_kinds_are_refused_by_name(adapter: Path, tmp_path: Path) -> None:

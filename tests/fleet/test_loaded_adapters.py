@@ -1,0 +1,237 @@
+"""A fleet that loads LoRA adapters when requests ask for them, with room for fewer than there are."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from baton import AsyncClient, Sampling, Slo, Stop, Tokens
+from baton.errors import BatonError, InvalidRequest
+from baton.fleet import Fleet, FleetSpec
+from baton.snapshots import WorkerState
+from tests.adapters import copy_adapter, merge, write_adapter
+from tests.fleet.conftest import MakeFleet
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, labelled, snapshot, until
+from tests.model_zoo import stock_generate
+
+pytestmark = pytest.mark.integration
+
+LENGTH = 24
+GREEDY = Sampling(temperature=0.0)
+PROMPT = [3 + i * 7 % 90 for i in range(40)]
+ARGS = ("--dtype", "float64", "--num-blocks", "256")
+RANK = 7
+"""One adapter of this rank takes just less than a megabyte of the demo model in float64."""
+
+
+SPLIT_RANK = 10
+"""The same of a process of two."""
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    for seed, (name, rank) in enumerate((("red", 4), ("blue", RANK), ("green", 2)), start=1):
+        write_adapter(DEMO_MODEL, folder / name, seed=seed, rank=rank)
+    return folder
+
+
+@pytest.fixture
+def adapters(tmp_path: Path, sources: Path) -> Path:
+    """Return the folder of the fleet's adapters, with two."""
+    for name in ("red", "blue"):
+        shutil.copytree(sources / name, tmp_path / "adapters" / name)
+    return tmp_path / "adapters"
+
+
+def spec_of(run_dir: Path, adapters: Path, **counts: int) -> FleetSpec:
+    return FleetSpec(
+        model=DEMO_MODEL,
+        run_dir=run_dir,
+        lora_dir=adapters,
+        lora_memory_mb=1,
+        lora_rank=RANK,
+        placement="disaggregated" if counts.get("prefill") else "aggregated",
+        extra_args={"prefill": ARGS, "decode": ARGS},
+        **counts,  # type: ignore[arg-type]
+    )
+
+
+def expected(sources: Path, name: str, num_tokens: int = LENGTH, prompt: list[int] = PROMPT) -> list[int]:
+    merged = merge(DEMO_MODEL, sources / name, sources / f"merged-{name}") if name else DEMO_MODEL
+    return stock_generate(merged, prompt, num_tokens).tokens
+
+
+async def tokens(client: AsyncClient, name: str, num_tokens: int = LENGTH) -> list[int]:
+    stop = Stop(max_tokens=num_tokens, ignore_eos=True)
+    (choice,) = (await client.complete(PROMPT, sampling=GREEDY, stop=stop, adapter=name)).choices
+    return list(choice.token_ids)
+
+
+async def loads(fleet: Fleet, worker: str) -> dict[str, float]:
+    """Return how many adapters a worker has loaded, evicted and refused."""
+    return await labelled(fleet, worker, "baton_adapters_total", "outcome")
+
+
+async def until_known(client: AsyncClient) -> None:
+    """Wait until all workers have found the two adapters: a slow machine may take longer than to start."""
+
+    async def is_known() -> bool:
+        return all(worker.loadable_adapters == 2 for worker in (await snapshot(client)).workers)
+
+    await until(is_known, "the adapters are known")
+
+
+async def worker_of(client: AsyncClient, worker_id: str) -> WorkerState:
+    return next(each for each in (await snapshot(client)).workers if each.worker_id == worker_id)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [{"prefill": 0}, {"prefill": 1}, {"prefill": 0, "tensor_parallel": 2}],
+    ids=["aggregated", "disaggregated", "tensor-parallel"],
+)
+async def test_streams_of_more_adapters_than_fit_are_right_and_take_turns(
+    make_fleet: MakeFleet, run_dir: Path, adapters: Path, sources: Path, counts: dict[str, int]
+) -> None:
+    spec = spec_of(run_dir, adapters, decode=1, **counts)
+    if spec.tensor_parallel > 1:  # a process has half of most of an adapter's matrices
+        spec = replace(spec, lora_rank=SPLIT_RANK)
+    async with (
+        make_fleet(spec) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        await until_known(client)
+        names = ["red", "blue", ""] * 4
+        found = await asyncio.gather(*(tokens(client, name) for name in names))
+        num = await loads(fleet, "decode-0")
+        state = await worker_of(client, "decode-0")
+        await assert_all_is_freed(fleet, client)
+    for name, answer in zip(names, found, strict=True):
+        assert answer == expected(sources, name), name
+    assert len({tuple(answer) for answer in found}) == 3
+    assert num["loaded"] - num["evicted"] == 1, "there is room for one"
+    assert num["evicted"] >= 1
+    assert "refused" not in num
+    assert state.loadable_adapters == 2
+
+
+async def test_a_killed_worker_s_stream_goes_on_with_its_adapter(
+    make_fleet: MakeFleet, run_dir: Path, adapters: Path, sources: Path
+) -> None:
+    num_tokens = 200
+    async with (
+        make_fleet(spec_of(run_dir, adapters, prefill=0, decode=2)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        await until_known(client)
+        received: list[int] = []
+        is_struck = False
+        stop = Stop(max_tokens=num_tokens, ignore_eos=True)
+        async for event in client.generate(PROMPT, sampling=GREEDY, stop=stop, adapter="red"):
+            if isinstance(event, Tokens):
+                assert event.first_index == len(received)
+                received += event.token_ids
+            if len(received) > 20 and not is_struck:
+                is_struck = True
+                (running,) = [each for each in (await snapshot(client)).workers if each.running]
+                fleet.process(running.worker_id).kill()
+        others = "decode-1" if running.worker_id == "decode-0" else "decode-0"
+        assert (await loads(fleet, others))["loaded"] == 1
+        await assert_all_is_freed(fleet, client)
+    assert received == expected(sources, "red", num_tokens)
+
+
+async def test_requests_go_where_their_adapter_is(
+    make_fleet: MakeFleet, run_dir: Path, adapters: Path
+) -> None:
+    async with (
+        make_fleet(spec_of(run_dir, adapters, prefill=0, decode=2)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        await until_known(client)
+        before = await client.quote(PROMPT, slo=Slo(ttft_ms=60_000), adapter="red")
+        await tokens(client, "red")
+
+        async def is_told() -> bool:
+            return any(each.loaded_adapters == ("red",) for each in (await snapshot(client)).workers)
+
+        await until(is_told, "routers know what is loaded")
+        for _ in range(3):
+            await tokens(client, "red")
+        counts = [(await loads(fleet, f"decode-{index}")).get("loaded", 0) for index in range(2)]
+        assert sorted(counts) == [0, 1], "one worker has loaded it, once"
+        await tokens(client, "blue")
+        counts = [(await loads(fleet, f"decode-{index}")).get("loaded", 0) for index in range(2)]
+        assert sum(counts) == 2
+        assert before.promise.predicted_ttft_ms is not None
+
+
+async def test_adapters_come_change_and_are_refused_while_the_fleet_serves(
+    make_fleet: MakeFleet, run_dir: Path, adapters: Path, sources: Path
+) -> None:
+    spec = spec_of(run_dir, adapters, prefill=0, decode=1, gateways=1)
+    async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+        await until_known(client)
+        with pytest.raises(InvalidRequest, match=r"adapter is 'green'; accepted: 'blue', 'red', or leave it"):
+            await tokens(client, "green")
+        assert await tokens(client, "red") == expected(sources, "red")
+        copy_adapter(sources / "red", adapters / "wrong", r=RANK + 1)
+        shutil.copytree(sources / "green", adapters / "green")
+
+        async def names() -> tuple[str, ...]:
+            (model,) = await client.models()
+            return model.adapters
+
+        async def is_found() -> bool:
+            return await names() == ("blue", "green", "red")
+
+        await until(is_found, "a new adapter is found")
+        assert await tokens(client, "green") == expected(sources, "green")
+
+        async def why_refused() -> str:
+            with pytest.raises(InvalidRequest) as refused:
+                await tokens(client, "wrong")
+            return str(refused.value)
+
+        async def is_read() -> bool:
+            return "of this one" in await why_refused()
+
+        await until(is_read, "a wrong adapter is read")
+        assert "lora_A.weight has shape [4, " in await why_refused()
+        async with httpx.AsyncClient(base_url=fleet.gateway_urls[0], timeout=60) as http:
+            listed = (await http.get("/v1/models")).json()["data"]
+        base = DEMO_MODEL.name
+        assert [each["id"] for each in listed] == [base, f"{base}:blue", f"{base}:green", f"{base}:red"]
+
+        # Other files under the same name: other tokens, and no KV of those before.
+        shutil.rmtree(adapters / "red")
+        shutil.copytree(sources / "blue", adapters / "red")
+
+        async def is_changed() -> bool:
+            try:
+                return await tokens(client, "red") == expected(sources, "blue")
+            except BatonError:  # the folder is looked at in the middle
+                return False
+
+        await until(is_changed, "changed files are another adapter")
+        await assert_all_is_freed(fleet, client)
+
+
+async def test_a_name_is_no_path(make_fleet: MakeFleet, run_dir: Path, adapters: Path, sources: Path) -> None:
+    """Adapters beside the folder are nobody's business."""
+    shutil.copytree(sources / "green", adapters.parent / "green")
+    async with (
+        make_fleet(spec_of(run_dir, adapters, prefill=0, decode=1)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        await until_known(client)
+        for name in ("../green", str(adapters.parent / "green"), "red/../../green", "."):
+            with pytest.raises(InvalidRequest, match="accepted: 'blue', 'red', or leave it empty"):
+                await tokens(client, name)
+        assert await tokens(client, "red") == expected(sources, "red")
