@@ -18,7 +18,7 @@ from scheduling.memory.disk_reads import MOST_S
 from scheduling.request import Fence
 
 MOST_LOANS = 8
-"""Loans at once. A borrower that is refused computes, which costs it no more than without loans."""
+"""Loans at once. A borrower that is refused computes the blocks, as it would without loans."""
 MOST_HASHES = 65_536
 GRACE_S = 2.0
 """How much longer than the borrower waits its blocks are kept: it may be about to acknowledge them."""
@@ -39,8 +39,8 @@ class _Loan:
 class Lending:
     """The loans of one process. Lives on the event loop.
 
-    `hold(handle, hashes, limit_s)` asks the engine for blocks, which answers by `on_held` or `on_refused`;
-    `release(handle)` gives them back. Handles are new for each loan.
+    `hold(handle, hashes, limit_s)` asks the engine for blocks; the caller reports the outcome by `on_held` or
+    `on_refused`. `release(handle)` gives them back. Handles are new for each loan.
     """
 
     def __init__(

@@ -3,7 +3,8 @@
     compute = time that computing the tokens adds to steps that are full (`preemption.recompute_s`)
     read if read < compute, and stop reading after `compute` seconds
 
-So a disk that has become slow costs a sequence at most as long as computing its prefix takes.
+So a disk that has become slow costs a sequence at most as long as computing its prefix takes. Blocks at
+another worker are judged in the same way (`prefix_reads.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Choose how the blocks behind those in a worker's memory come: from its disk, another worker, or its device.
+"""Choose how a worker gets the blocks behind those in memory: from disk, from another worker, or computed.
 
     saved = time to compute the tokens (`disk_reads.py`) - time to read them
 

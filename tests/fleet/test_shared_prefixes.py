@@ -24,6 +24,8 @@ OTHERS = [[3 + (i * 11) % 83 for i in range(NUM_TOKENS)]]
 BLOCK_TOKENS = 16
 FEW_BLOCKS = 100
 """Enough for one prompt, and not for two."""
+LENDER_BLOCKS = 150
+"""For a lender with a disk: not enough for two prompts, and some left beside the sequence that decodes."""
 COMPUTES, LENDS = "prefill-0", "decode-0"
 
 
@@ -33,22 +35,25 @@ def spec_of(
     share: bool = True,
     computing: tuple[str, ...] = (),
     lending: tuple[str, ...] = (),
+    has_spare: bool = False,
 ) -> FleetSpec:
     """Return a fleet whose prefill worker soon forgets what its decode worker still has.
 
-    `computing` and `lending` are flags of these two.
+    `computing` and `lending` are flags of these two. A spare decode worker has less memory, so that it is
+    used without the other one alone.
     """
     args = ("--dtype", "float64")
     return FleetSpec(
         model=DEMO_MODEL,
         prefill=1,
-        decode=1,
+        decode=2 if has_spare else 1,
         placement="disaggregated",
         share_prefixes=share,
         extra_args={
             "prefill": (*args, "--num-blocks", str(FEW_BLOCKS), *computing),
             "decode": (*args, "--num-blocks", "2000"),
             LENDS: lending,
+            **({"decode-1": ("--num-blocks", "200")} if has_spare else {}),
         },
         run_dir=run_dir,
     )
@@ -155,7 +160,7 @@ async def test_a_source_that_fails_in_the_middle_costs_time_alone(
     port = free_port()
     async with HoldingProxy(f"127.0.0.1:{port}") as proxy:
         lending = ("--listen", f"127.0.0.1:{port}", "--advertise", proxy.address)
-        spec = spec_of(run_dir, computing=("--transport", "grpc"), lending=lending)
+        spec = spec_of(run_dir, computing=("--transport", "grpc"), lending=lending, has_spare=True)
         async with make_fleet(spec) as fleet:
             firsts = await ask(fleet, PROMPTS)
             await ask(fleet, OTHERS)
@@ -177,7 +182,7 @@ async def test_a_prefix_on_the_disk_of_another_worker_is_fetched(
     make_fleet: MakeFleet, run_dir: Path, tmp_path: Path
 ) -> None:
     """Each prompt has pushed the one before out of both memories."""
-    lending = ("--num-blocks", str(FEW_BLOCKS), "--kv-disk", str(tmp_path / "disk"))
+    lending = ("--num-blocks", str(LENDER_BLOCKS), "--kv-disk", str(tmp_path / "disk"))
     async with make_fleet(spec_of(run_dir, lending=lending)) as fleet:
         firsts = await ask(fleet, PROMPTS)
         await ask(fleet, OTHERS)
@@ -198,7 +203,7 @@ async def test_a_disk_that_fails_the_lender_costs_time_alone(
 ) -> None:
     """The folder becomes a file below the running worker: the directory names blocks that cannot be read."""
     disk = tmp_path / "disk"
-    lending = ("--num-blocks", str(FEW_BLOCKS), "--kv-disk", str(disk))
+    lending = ("--num-blocks", str(LENDER_BLOCKS), "--kv-disk", str(disk))
     async with make_fleet(spec_of(run_dir, lending=lending)) as fleet:
         firsts = await ask(fleet, PROMPTS)
         await ask(fleet, OTHERS)

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class KVTransferServiceStub(object):
-    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it lends.
+    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it
+    lends.
     """
 
     def __init__(self, channel):
@@ -58,12 +59,13 @@ class KVTransferServiceStub(object):
 
 
 class KVTransferServiceServicer(object):
-    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it lends.
+    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it
+    lends.
     """
 
     def Open(self, request, context):
-        """Opens the handoff of one fence, or a loan of cached blocks. Returns the manifest, then an offer for each run of filled blocks, and ends with
-        the commit or an abort.
+        """Opens the handoff of one fence, or a loan of cached blocks. Returns the manifest, then an offer for each run of
+        filled blocks, and ends with the commit or an abort.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,7 +124,8 @@ def add_KVTransferServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class KVTransferService(object):
-    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it lends.
+    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it
+    lends.
     """
 
     @staticmethod

@@ -92,7 +92,9 @@ _KVTransferServiceAbortType = typing_extensions.TypeVar(
 )
 
 class KVTransferServiceStub(typing.Generic[_KVTransferServiceOpenType, _KVTransferServiceFetchType, _KVTransferServiceAcknowledgeType, _KVTransferServiceAbortType]):
-    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it lends."""
+    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it
+    lends.
+    """
 
     @typing.overload
     def __init__(self: KVTransferServiceStub[
@@ -135,8 +137,8 @@ class KVTransferServiceStub(typing.Generic[_KVTransferServiceOpenType, _KVTransf
     ], channel: grpc.aio.Channel) -> None: ...
 
     Open: _KVTransferServiceOpenType
-    """Opens the handoff of one fence, or a loan of cached blocks. Returns the manifest, then an offer for each run of filled blocks, and ends with
-    the commit or an abort.
+    """Opens the handoff of one fence, or a loan of cached blocks. Returns the manifest, then an offer for each run of
+    filled blocks, and ends with the commit or an abort.
     """
 
     Fetch: _KVTransferServiceFetchType
@@ -168,7 +170,9 @@ KVTransferServiceAsyncStub: typing_extensions.TypeAlias = KVTransferServiceStub[
 ]
 
 class KVTransferServiceServicer(metaclass=abc.ABCMeta):
-    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it lends."""
+    """Served by every worker: for prompts that it prefills for others, for sequences that move, and for blocks that it
+    lends.
+    """
 
     @abc.abstractmethod
     def Open(
@@ -176,8 +180,8 @@ class KVTransferServiceServicer(metaclass=abc.ABCMeta):
         request: baton.worker.v1.kvtransfer_pb2.OpenRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[baton.worker.v1.kvtransfer_pb2.OpenResponse], collections.abc.AsyncIterator[baton.worker.v1.kvtransfer_pb2.OpenResponse]]:
-        """Opens the handoff of one fence, or a loan of cached blocks. Returns the manifest, then an offer for each run of filled blocks, and ends with
-        the commit or an abort.
+        """Opens the handoff of one fence, or a loan of cached blocks. Returns the manifest, then an offer for each run of
+        filled blocks, and ends with the commit or an abort.
         """
 
     @abc.abstractmethod

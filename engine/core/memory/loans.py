@@ -50,7 +50,7 @@ class Loans:
     def begin(self, lend: Lend) -> Filled | Reading | None:
         """Hold the blocks of a loan; return them, or a read that has to end before. None: there are none."""
         loan = self._hold(lend)
-        if loan is None or not loan.blocks:
+        if not loan.blocks:
             return None
         self._loans[lend.handle] = loan
         self._num_lent += len(loan.blocks)
@@ -89,13 +89,15 @@ class Loans:
         self._pool.free(loan.blocks)
         self._num_lent -= len(loan.blocks)
 
-    def _hold(self, lend: Lend) -> _Loan | None:
-        """Hold what is cached, and blocks to read the rest into; None if the pool has no room for that."""
+    def _hold(self, lend: Lend) -> _Loan:
+        """Hold what is cached, and blocks to read the rest into, as far as the pool has room."""
         loan = _Loan(lend.hashes[: self._most - self._num_lent])
         try:
             loan.blocks = self._pool.reserve(len(loan.hashes), loan.hashes)
         except BlockShortage:
-            return None
+            # There is room for so many even if none of them is in use already.
+            loan.hashes = loan.hashes[: self._pool.num_available_blocks]
+            loan.blocks = self._pool.reserve(len(loan.hashes), loan.hashes)
         loan.num_filled = len(loan.blocks)
         num_to_read = self._num_to_read(loan.hashes[loan.num_filled :], lend.limit_s)
         loan.is_reading = num_to_read > 0

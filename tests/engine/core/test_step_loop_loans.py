@@ -300,6 +300,19 @@ def test_what_left_the_pool_is_read_before_it_is_lent(tmp_path: Path) -> None:
     driver.assert_at_rest()
 
 
+def test_a_pool_with_little_room_lends_less(tmp_path: Path) -> None:
+    """A sequence has taken all but three blocks, as one that waits for the same prompt's KV does."""
+    driver = evicted(tmp_path)
+    driver.turn(Decode(spec(50, [90] * 113, 2)))
+    driver.turn(Lend(100, HASHES, 1.0))
+    driver.finish()
+    (reading,) = driver.readings()
+    assert reading.hashes == HASHES[:3]
+    driver.finish(driver.end_read(), Release(100))
+    assert driver.tokens(50) == greedy([90] * 113, 2, VOCAB)
+    driver.assert_at_rest()
+
+
 @pytest.mark.parametrize("num_read", range(4))
 def test_what_the_disk_failed_to_bring_is_not_lent(tmp_path: Path, num_read: int) -> None:
     driver = evicted(tmp_path)
