@@ -14,7 +14,7 @@ import pytest
 from baton import AsyncClient, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, greedy, metric, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, children_of, greedy, metric, snapshot, until
 from worker.errors import EXIT_GROUP
 
 pytestmark = pytest.mark.integration
@@ -35,11 +35,6 @@ def spec(run_dir: Path, *, prefill: tuple[str, ...] | None, decode: tuple[str, .
         extra_args={"prefill": prefill or (), "decode": decode},
         run_dir=run_dir,
     )
-
-
-def followers_of(pid: int) -> list[int]:
-    """The processes that a worker has forked."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_alive(pid: int) -> bool:
@@ -63,7 +58,7 @@ async def running(make_fleet: MakeFleet, fleet_spec: FleetSpec) -> AsyncIterator
         workers = [
             fleet.process(name) for name in fleet_spec.process_names if name[:-2] in ("prefill", "decode")
         ]
-        followers = [pid for worker in workers for pid in followers_of(worker.pid)]
+        followers = [pid for worker in workers for pid in children_of(worker.pid)]
         yield fleet, client
     await until_gone(followers)
 
@@ -81,7 +76,7 @@ async def test_every_mix_of_layouts_gives_the_same_tokens(make_fleet: MakeFleet,
             fleet,
             client,
         ):
-            assert len(followers_of(fleet.process("decode-0").pid)) == (decode is SPLIT)
+            assert len(children_of(fleet.process("decode-0").pid)) == (decode is SPLIT)
             answers[name] = await greedy(client, PROMPTS, 24)
             await assert_all_is_freed(fleet, client)
             if prefill is not None:
@@ -124,7 +119,7 @@ async def struck_stream(fleet: Fleet, client: AsyncClient, struck: str) -> tuple
             if len(received) > 20 and not name:
                 name = await _busy(client)
                 pid = fleet.process(name).pid
-                os.kill(pid if struck == "leader" else followers_of(pid)[0], signal.SIGKILL)
+                os.kill(pid if struck == "leader" else children_of(pid)[0], signal.SIGKILL)
         elif isinstance(event, Finished):
             assert event.usage.attempts == 2
     return received, name
