@@ -10,7 +10,7 @@ import pytest
 
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, greedy, metric
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, children_of, greedy, metric
 from tests.fleet.test_tensor_parallel import (
     EXACT,
     PROMPTS,
@@ -18,7 +18,6 @@ from tests.fleet.test_tensor_parallel import (
     SPLIT,
     STOP,
     WHOLE,
-    followers_of,
     running,
     spec,
     struck_stream,
@@ -45,7 +44,7 @@ async def test_every_mix_of_layouts_gives_the_same_tokens(make_fleet: MakeFleet,
             fleet,
             client,
         ):
-            assert len(followers_of(fleet.process("decode-0").pid)) == (decode is STAGED)
+            assert len(children_of(fleet.process("decode-0").pid)) == (decode is STAGED)
             answers[name] = await greedy(client, MORE_PROMPTS, 24)
             await assert_all_is_freed(fleet, client)
             if prefill is not None:
