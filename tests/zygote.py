@@ -22,8 +22,6 @@ import threading
 from dataclasses import asdict, dataclass
 from typing import Never
 
-from worker.startup.command import shorten_waits
-
 WARM = (
     "worker.startup.build",
     "worker.config",
@@ -136,7 +134,9 @@ def main() -> None:
     """Until the socket closes; in a child, until its service ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     control = socket.socket(fileno=int(sys.argv[1]))
-    shorten_waits(os.environ)  # torch, which is about to load, keeps what it finds here
+    # Not imported above: copies of parts of the checkout, which fork nothing, have this file and no workers.
+    command = importlib.import_module("worker.startup.command")
+    command.shorten_waits(os.environ)  # torch, which is about to load, keeps what it finds here
     for name in WARM:
         importlib.import_module(name)
     gc.freeze()  # or the first collection of each child would copy all that it shares with this one
