@@ -19,6 +19,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -34,6 +35,10 @@ from kvtransfer.transports.transport import check_places
 from scheduling.request import Fence
 
 SOCKET_PREFIX = "baton-kv-"
+STARTING_PREFIX = ".kv-"
+"""Of sockets that do not listen yet; no longer than the other, since the length of a path is limited."""
+STARTING_S = 60.0
+"""After so long, one that does not listen was left behind."""
 MAX_SOCKET_PATH_BYTES = 107
 """The size of sockaddr_un's path without its closing zero."""
 PROBE_TIMEOUT_S = 1.0
@@ -62,9 +67,12 @@ class ShmServer:
     async def start(self) -> None:
         remove_stale_sockets(self.path.parent)
         self._socket.setblocking(False)
-        self._socket.bind(str(self.path))
-        self.path.chmod(0o600)
+        # A process that starts beside this one removes sockets that nothing listens on: the name comes last.
+        starting = self.path.with_name(STARTING_PREFIX + self.path.name.removeprefix(SOCKET_PREFIX))
+        self._socket.bind(str(starting))
+        starting.chmod(0o600)
         self._socket.listen(128)
+        starting.rename(self.path)
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     async def close(self) -> None:
@@ -104,13 +112,22 @@ def remove_stale_sockets(directory: Path) -> None:
 
     The socket is asked, not the process table, which lacks the processes of other containers.
     """
-    for path in directory.glob(f"{SOCKET_PREFIX}*.sock"):
+    left = [path for path in directory.glob(f"{STARTING_PREFIX}*.sock") if _age_s(path) > STARTING_S]
+    for path in [*directory.glob(f"{SOCKET_PREFIX}*.sock"), *left]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
             probe.settimeout(PROBE_TIMEOUT_S)
             try:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink(missing_ok=True)
+
+
+def _age_s(path: Path) -> float:
+    """Return the seconds since a file was made; 0 if it is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 class ShmReader:

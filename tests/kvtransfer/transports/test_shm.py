@@ -195,6 +195,37 @@ async def test_sockets_of_the_dead_are_removed_and_those_of_the_living_stay(
     assert server.path.exists()
 
 
+@pytest.mark.parametrize("moment", ["listen", "bind"])
+async def test_a_server_that_starts_beside_another_keeps_its_socket(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one removes stale sockets just before this one listens."""
+    plain = getattr(socket.socket, moment)
+
+    def beside_another(own: socket.socket, *args: object) -> None:
+        shm.remove_stale_sockets(tmp_path)
+        plain(own, *args)
+        shm.remove_stale_sockets(tmp_path)
+
+    monkeypatch.setattr(socket.socket, moment, beside_another, raising=False)
+    server = ShmServer(pool_of(), "source", tmp_path)
+    await server.start()
+    assert [path.name for path in tmp_path.iterdir()] == [server.path.name]
+    await server.close()
+
+
+def test_a_socket_that_never_listened_is_removed_after_a_while(tmp_path: Path) -> None:
+    left = tmp_path / ".kv-dead.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(left))
+    shm.remove_stale_sockets(tmp_path)
+    assert left.exists()
+    long_ago_s = left.stat().st_mtime - 2 * shm.STARTING_S
+    os.utime(left, (long_ago_s, long_ago_s))
+    shm.remove_stale_sockets(tmp_path)
+    assert not left.exists()
+
+
 def test_a_path_too_long_for_a_socket_is_refused_by_the_flags_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--shm-dir is"):
         ShmServer(pool_of(), "source", tmp_path / ("x" * 120))
