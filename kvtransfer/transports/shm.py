@@ -19,7 +19,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -36,9 +35,7 @@ from scheduling.request import Fence
 
 SOCKET_PREFIX = "baton-kv-"
 STARTING_PREFIX = ".kv-"
-"""Of sockets that do not listen yet; no longer than the other, since the length of a path is limited."""
-STARTING_S = 60.0
-"""After so long, one that does not listen was left behind."""
+"""The beginning of the name of a socket that does not listen yet; it makes no path longer than allowed."""
 MAX_SOCKET_PATH_BYTES = 107
 """The size of sockaddr_un's path without its closing zero."""
 PROBE_TIMEOUT_S = 1.0
@@ -112,22 +109,13 @@ def remove_stale_sockets(directory: Path) -> None:
 
     The socket is asked, not the process table, which lacks the processes of other containers.
     """
-    left = [path for path in directory.glob(f"{STARTING_PREFIX}*.sock") if _age_s(path) > STARTING_S]
-    for path in [*directory.glob(f"{SOCKET_PREFIX}*.sock"), *left]:
+    for path in directory.glob(f"{SOCKET_PREFIX}*.sock"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
             probe.settimeout(PROBE_TIMEOUT_S)
             try:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink(missing_ok=True)
-
-
-def _age_s(path: Path) -> float:
-    """Return the seconds since a file was made; 0 if it is gone."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 class ShmReader:

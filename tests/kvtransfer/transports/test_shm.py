@@ -214,18 +214,6 @@ async def test_a_server_that_starts_beside_another_keeps_its_socket(
     await server.close()
 
 
-def test_a_socket_that_never_listened_is_removed_after_a_while(tmp_path: Path) -> None:
-    left = tmp_path / ".kv-dead.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(left))
-    shm.remove_stale_sockets(tmp_path)
-    assert left.exists()
-    long_ago_s = left.stat().st_mtime - 2 * shm.STARTING_S
-    os.utime(left, (long_ago_s, long_ago_s))
-    shm.remove_stale_sockets(tmp_path)
-    assert not left.exists()
-
-
 def test_a_path_too_long_for_a_socket_is_refused_by_the_flags_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--shm-dir is"):
         ShmServer(pool_of(), "source", tmp_path / ("x" * 120))
