@@ -8,10 +8,12 @@ the newest instructions builds the other libraries.
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,22 +96,27 @@ def build(command: str, built: Path = BUILT) -> list[Path]:
     Raises subprocess.CalledProcessError, whose `stderr` is the compiler's, if not even the last could be.
     """
     built.mkdir(exist_ok=True)
-    made = []
+    wanted = targets()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
+        are_made = list(compilers.map(lambda target: _compile(command, target, built, wanted[-1]), wanted))
+    return [library_path(target, built) for target, is_made in zip(wanted, are_made, strict=True) if is_made]
+
+
+def _compile(command: str, target: Target, built: Path, needed: Target) -> bool:
+    """Return whether a library could be compiled; raise CalledProcessError if the `needed` one could not."""
+    path = library_path(target, built)
+    unfinished = path.with_suffix(".unfinished")
     digest = f'-DSOURCE_DIGEST="{source_digest()}"'
-    for target in targets():
-        path = library_path(target, built)
-        unfinished = path.with_suffix(".unfinished")
-        sources = map(str, sorted(SOURCE.glob("*.c")))
-        run = subprocess.run(
-            [command, *FLAGS, digest, *target.options, *sources, "-o", str(unfinished), "-lm"],
-            check=target is targets()[-1],
-            capture_output=True,
-            text=True,
-        )
-        if run.returncode == 0:
-            unfinished.replace(path)  # a worker that starts meanwhile finds a whole library, old or new
-            made.append(path)
-    return made
+    sources = map(str, sorted(SOURCE.glob("*.c")))
+    run = subprocess.run(
+        [command, *FLAGS, digest, *target.options, *sources, "-o", str(unfinished), "-lm"],
+        check=target is needed,
+        capture_output=True,
+        text=True,
+    )
+    if run.returncode == 0:
+        unfinished.replace(path)  # a worker that starts meanwhile finds a whole library, old or new
+    return run.returncode == 0
 
 
 def main() -> None:

@@ -222,6 +222,7 @@ def few_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "const char *baton_source_digest(void) { return SOURCE_DIGEST; }\n"
         "int baton_prepare(void) { return 1; }\n"
     )
+    loader.library()  # is found by its own sources, and kept
     monkeypatch.setattr(build, "SOURCE", source)
     return source
 
