@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from pathlib import Path
 
 import pytest
 
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, children_of, greedy, metric
+from tests.fleet.driving import DEMO_MODEL
 from tests.fleet.test_tensor_parallel import (
     EXACT,
     PROMPTS,
-    SAMPLING,
     SPLIT,
-    STOP,
     WHOLE,
-    running,
-    spec,
-    struck_stream,
+    assert_death_is_a_pause,
+    assert_mixes_agree,
 )
-from worker.errors import EXIT_GROUP
 
 pytestmark = pytest.mark.integration
 
@@ -38,21 +32,7 @@ async def test_every_mix_of_layouts_gives_the_same_tokens(make_fleet: MakeFleet,
         "whole-staged": (WHOLE, STAGED),
         "split-staged": (SPLIT, STAGED),
     }
-    answers = {}
-    for name, (prefill, decode) in mixes.items():
-        async with running(make_fleet, spec(tmp_path / name, prefill=prefill, decode=decode)) as (
-            fleet,
-            client,
-        ):
-            assert len(children_of(fleet.process("decode-0").pid)) == (decode is STAGED)
-            answers[name] = await greedy(client, MORE_PROMPTS, 24)
-            await assert_all_is_freed(fleet, client)
-            if prefill is not None:
-                assert await metric(fleet, "decode-0", "baton_kv_handoffs_total") >= len(MORE_PROMPTS)
-    for name in mixes:
-        for answer, expected in zip(answers[name], answers["whole"], strict=True):
-            assert answer.token_ids == expected.token_ids, name
-            assert answer.logprobs == pytest.approx(expected.logprobs, rel=0, abs=1e-9), name
+    await assert_mixes_agree(make_fleet, tmp_path, mixes, MORE_PROMPTS, of_two=STAGED)
 
 
 @pytest.mark.parametrize("struck", ["leader", "follower"])
@@ -66,14 +46,6 @@ async def test_a_death_in_a_pipeline_is_a_pause(struck: str, make_fleet: MakeFle
         extra_args={"decode": EXACT},
         run_dir=run_dir,
     )
-    async with running(make_fleet, both) as (fleet, client):
-        expected = await client.complete(PROMPTS[0], sampling=SAMPLING, stop=STOP)
-        received, worker = await struck_stream(fleet, client, struck)
-        assert tuple(received) == expected.choices[0].token_ids
-        await asyncio.wait_for(fleet.process(worker).wait(), 60)
-        code = fleet.process(worker).exit_code
-        assert code == (EXIT_GROUP if struck == "follower" else -signal.SIGKILL)
-        if struck == "follower":
-            log = fleet.process(worker).log_path.read_text()
-            assert "--pipeline-parallel 2: its process of rank 1" in log
-            assert "was killed by SIGKILL; this worker cannot go on without it" in log
+    log = await assert_death_is_a_pause(make_fleet, both, struck)
+    if struck == "follower":
+        assert "--pipeline-parallel 2: its process of rank 1" in log

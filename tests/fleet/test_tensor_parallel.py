@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -70,17 +70,32 @@ async def test_every_mix_of_layouts_gives_the_same_tokens(make_fleet: MakeFleet,
         "split-whole": (SPLIT, WHOLE),
         "whole-split": (WHOLE, SPLIT),
     }
+    await assert_mixes_agree(make_fleet, tmp_path, mixes, PROMPTS, of_two=SPLIT)
+
+
+async def assert_mixes_agree(
+    make_fleet: MakeFleet,
+    folder: Path,
+    mixes: Mapping[str, tuple[tuple[str, ...] | None, tuple[str, ...]]],
+    prompts: Sequence[list[int]],
+    *,
+    of_two: tuple[str, ...],
+) -> None:
+    """Every mix, of a prefill worker's flags and a decode worker's, gives the tokens of `whole`.
+
+    Decode workers have a follower if their flags are `of_two`.
+    """
     answers = {}
     for name, (prefill, decode) in mixes.items():
-        async with running(make_fleet, spec(tmp_path / name, prefill=prefill, decode=decode)) as (
+        async with running(make_fleet, spec(folder / name, prefill=prefill, decode=decode)) as (
             fleet,
             client,
         ):
-            assert len(children_of(fleet.process("decode-0").pid)) == (decode is SPLIT)
-            answers[name] = await greedy(client, PROMPTS, 24)
+            assert len(children_of(fleet.process("decode-0").pid)) == (decode is of_two)
+            answers[name] = await greedy(client, prompts, 24)
             await assert_all_is_freed(fleet, client)
             if prefill is not None:
-                assert await metric(fleet, "decode-0", "baton_kv_handoffs_total") >= len(PROMPTS)
+                assert await metric(fleet, "decode-0", "baton_kv_handoffs_total") >= len(prompts)
     for name in mixes:
         for answer, expected in zip(answers[name], answers["whole"], strict=True):
             assert answer.token_ids == expected.token_ids, name
@@ -97,16 +112,22 @@ async def test_a_death_in_a_group_is_a_pause(struck: str, make_fleet: MakeFleet,
         extra_args={"decode": SPLIT},
         run_dir=run_dir,
     )
-    async with running(make_fleet, both) as (fleet, client):
+    await assert_death_is_a_pause(make_fleet, both, struck)
+
+
+async def assert_death_is_a_pause(make_fleet: MakeFleet, fleet_spec: FleetSpec, struck: str) -> str:
+    """A stream goes on with its tokens when a process of its worker is killed; return the worker's log."""
+    async with running(make_fleet, fleet_spec) as (fleet, client):
         expected = await client.complete(PROMPTS[0], sampling=SAMPLING, stop=STOP)
         received, worker = await struck_stream(fleet, client, struck)
         assert tuple(received) == expected.choices[0].token_ids
         await asyncio.wait_for(fleet.process(worker).wait(), 60)
         code = fleet.process(worker).exit_code
         assert code == (EXIT_GROUP if struck == "follower" else -signal.SIGKILL)
+        log = fleet.process(worker).log_path.read_text()
         if struck == "follower":
-            log = fleet.process(worker).log_path.read_text()
             assert "was killed by SIGKILL; this worker cannot go on without it" in log
+    return log
 
 
 async def struck_stream(fleet: Fleet, client: AsyncClient, struck: str) -> tuple[list[int], str]:
