@@ -21,12 +21,9 @@ def text_of(record: WorkerRecord | StartingRecord) -> str:
 def worker_of(text: str) -> WorkerRecord:
     """Return the worker that a text announces."""
     announced = json.loads(text)
-    for name, part_type in (("disk", DiskRecord), ("link", LinkRecord)):
+    for name, part_type in (("disk", DiskRecord), ("link", LinkRecord), ("lora", LoraRecord)):
         if announced.get(name) is not None:
             announced[name] = part_type(**_known(part_type, announced[name]))
-    if announced.get("lora") is not None:
-        lora = _known(LoraRecord, announced["lora"])
-        announced["lora"] = LoraRecord(**{**lora, "loaded": tuple(lora["loaded"])})
     return WorkerRecord(**_known(WorkerRecord, announced))
 
 
@@ -40,4 +37,6 @@ _Record = WorkerRecord | DiskRecord | LinkRecord | LoraRecord | StartingRecord
 
 def _known(record_type: type[_Record], announced: dict[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(record_type)}
-    return {name: value for name, value in announced.items() if name in names}
+    known = {name: value for name, value in announced.items() if name in names}
+    # Records have tuples, of which JSON makes lists.
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
