@@ -37,9 +37,7 @@ def fit(
     every = [(shape, measured) for shape, measured in samples if is_usable(shape, measured)]
     floor_s = _chunk_floor_s(every) if has_floor else 0.0
     usable = [
-        (shape, measured)
-        for shape, measured in every
-        if shape.num_tokens == shape.num_decodes or measured > AT_FLOOR * floor_s
+        (shape, measured) for shape, measured in every if not shape.has_chunk or measured > AT_FLOOR * floor_s
     ]
     if len(usable) < MIN_SAMPLES:
         return previous
@@ -65,9 +63,7 @@ def fit(
 
 def _chunk_floor_s(samples: Sequence[Sample]) -> float:
     """Return the median time of the steps with a chunk that have the fewest tokens; 0 without any."""
-    chunks = [
-        (shape.num_tokens, seconds) for shape, seconds in samples if shape.num_tokens > shape.num_decodes
-    ]
+    chunks = [(shape.num_tokens, seconds) for shape, seconds in samples if shape.has_chunk]
     if not chunks:
         return 0.0
     fewest = min(num_tokens for num_tokens, _ in chunks)

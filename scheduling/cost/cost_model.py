@@ -60,6 +60,11 @@ class StepShape:
         return cls(num_tokens, num_seqs, decode_context, attention, context, num_decodes)
 
     @property
+    def has_chunk(self) -> bool:
+        """True unless it computes one token of each of its decodes and nothing else."""
+        return self.num_tokens > self.num_decodes
+
+    @property
     def sizes(self) -> tuple[float, ...]:
         """All sizes that cost something."""
         return (
@@ -136,7 +141,7 @@ class CostModel:
     def predict(self, shape: StepShape) -> float:
         """Return the seconds that such a step takes, before the ratios."""
         seconds = self.above_floor(shape)
-        return seconds if shape.num_tokens == shape.num_decodes else max(seconds, self.chunk_floor_s)
+        return self.chunk_floor_s if seconds < self.chunk_floor_s and shape.has_chunk else seconds
 
     def above_floor(self, shape: StepShape) -> float:
         """Return the seconds that such a step takes if nothing but its contents costs time."""

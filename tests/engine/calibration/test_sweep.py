@@ -63,7 +63,7 @@ def replaying_gpu_s(shape: StepShape) -> float:
     """
     device_s = max(0.0045, shape.num_tokens * 2e-5) + shape.decode_context * 3.3e-8
     device_s += shape.chunk_attention * 1.7e-9
-    return device_s if shape.num_tokens == shape.num_decodes else max(device_s, LAUNCH_S)
+    return max(device_s, LAUNCH_S) if shape.has_chunk else device_s
 
 
 def test_chunks_are_as_long_as_a_device_can_that_waits_for_launches() -> None:
