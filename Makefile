@@ -61,6 +61,10 @@ FAST += fleet/test_quote.py
 test-fast: $(READY) ## run the tests of pure logic and one small fleet, in less than two minutes
 	$(BIN)/python -m pytest $(IN_PARALLEL) $(addprefix tests/,$(FAST)) $(PYTEST_ARGS)
 
+.PHONY: explore
+explore: $(READY) ## run the fast tests with random examples of their properties, others each time
+	$(BIN)/python -m pytest --hypothesis-profile=explore $(IN_PARALLEL) $(addprefix tests/,$(FAST)) $(PYTEST_ARGS)
+
 .PHONY: test-schemas
 test-schemas: $(READY) ## try SCHEMAS (1000) random JSON schemas, from SEED (1): every output has to validate
 	$(BIN)/python -m tests.output_text.many_schemas --schemas $(SCHEMAS) --seed $(SEED)

@@ -20,8 +20,11 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     _CACHE = tempfile.TemporaryDirectory(prefix="baton-cache-")
     os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
-# A shared machine pauses at odd moments: slowness is the per-test timeout's business, not an example's.
-hypothesis.settings.register_profile(
-    "house", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+# A shared machine pauses at odd moments: slowness is the per-test timeout's business, not an example's. The
+# examples are the same in every run, so a change is judged by what it changes; `make explore` takes others.
+_SETTINGS = hypothesis.settings(
+    deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+hypothesis.settings.register_profile("house", _SETTINGS, derandomize=True)
+hypothesis.settings.register_profile("explore", _SETTINGS)
 hypothesis.settings.load_profile("house")

@@ -21,14 +21,15 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 @st.composite
 def requests(draw: st.DrawFn) -> list[SequenceSpec]:
+    """As the contract allows them: bad words and `min_tokens` are refused beside a grammar."""
     patterns = draw(st.lists(st.sampled_from([FORCED, FREE, "", "", ""]), min_size=1, max_size=4))
     bad_words = st.sampled_from([(), (), ((3, 4), (5, 6, 7))])
     return [
         asked(
             handle,
             pattern,
-            replace(draw(SAMPLINGS), bad_words=draw(bad_words)),
-            replace(draw(STOPS), min_tokens=draw(st.sampled_from([0, 9]))),
+            replace(draw(SAMPLINGS), bad_words=() if pattern else draw(bad_words)),
+            replace(draw(STOPS), min_tokens=0 if pattern else draw(st.sampled_from([0, 9]))),
             draw(st.integers(1, 3)),
         )
         for handle, pattern in enumerate(patterns, 1)
