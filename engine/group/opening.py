@@ -35,7 +35,7 @@ class Opening:
     def send(self, link: Link) -> None:
         """Send it to a follower. Raises GroupBrokenError if that is gone."""
         counts = _COUNTS.pack(self.num_blocks, self.tokens, len(self.meetings), len(self.hops))
-        sockets = [each.socket.fileno() for each in (*self.meetings, *self.hops)]
+        sockets = [each.socket.fileno() for each in self._sockets]
         link.send(Kind.OPEN, [counts], (*self._memory, *sockets))
 
     @classmethod
@@ -60,8 +60,12 @@ class Opening:
             os.close(fd)
 
     def close_sockets(self) -> None:
-        for each in (*self.meetings, *self.hops):
+        for each in self._sockets:
             each.close()
+
+    @property
+    def _sockets(self) -> tuple[Link | Meeting, ...]:
+        return (*self.meetings, *self.hops)
 
     @property
     def _memory(self) -> tuple[int, ...]:

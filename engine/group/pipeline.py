@@ -69,6 +69,10 @@ class _Stages:
     """Those to the other parts of the first stage."""
     meetings: tuple[Meeting, ...]
 
+    @property
+    def sockets(self) -> tuple[Link | Meeting, ...]:
+        return (self.before, self.after, *self.peers, *self.meetings)
+
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
@@ -131,8 +135,9 @@ class Pipeline:
             )
             opening.send(link)
             opening.close_sockets()
-        for memory in (*slots, *sums):
-            memory.close()
+        memory: tuple[StageSlots | SharedSums, ...] = (*slots, *sums)
+        for each in memory:
+            each.close()
         if model.cuts is not None:  # first the parts of each layer, as stages replace what holds the layers
             join(model.module, model.cuts, sums[0])
         join_stage(model.module, model.stage, slots[0])
@@ -195,8 +200,7 @@ class Pipeline:
     def close(self) -> None:
         """Let the other processes end, as they do when this one does."""
         if self._opened is not None:
-            opened = self._opened
-            for each in (opened.before, opened.after, *opened.peers, *opened.meetings):
+            for each in self._opened.sockets:
                 each.close()
 
     @property
