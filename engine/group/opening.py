@@ -14,7 +14,7 @@ _COUNTS = struct.Struct("<4q")
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What one follower gets, for steps of up to `tokens` tokens over a pool of `num_blocks`.
+    """Memory and sockets of one follower, for steps of up to `tokens` tokens over a pool of `num_blocks`.
 
     The sender keeps its descriptors of memory. Sockets are the follower's alone: `close_sockets` gives up the
     sender's copies.

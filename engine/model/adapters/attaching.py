@@ -42,7 +42,7 @@ class AdaptableLinears:
     whole_sizes: Sizes
     """Those of the whole model, which adapters are made for."""
     share: AdapterShare
-    """What of an adapter belongs to these layers."""
+    """The share of an adapter that belongs to these layers."""
 
 
 class Adapters:
