@@ -14,12 +14,21 @@ import pytest
 from baton import AsyncClient, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, children_of, greedy, metric, snapshot, until
+from tests.fleet.driving import (
+    DEMO_MODEL,
+    FEW,
+    assert_all_is_freed,
+    children_of,
+    greedy,
+    metric,
+    snapshot,
+    until,
+)
 from worker.errors import EXIT_GROUP
 
 pytestmark = pytest.mark.integration
 
-EXACT = ("--dtype", "float64", "--num-blocks", "128")
+EXACT = ("--dtype", "float64", "--num-blocks", "128", *FEW)
 WHOLE, SPLIT = (*EXACT, "--tensor-parallel", "1", "--threads", "1"), (*EXACT, "--tensor-parallel", "2")
 PROMPTS = [[3 + (i * step) % 89 for i in range(length)] for step, length in ((1, 70), (3, 5), (7, 41))]
 SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
