@@ -50,4 +50,5 @@ async def test_the_death_of_each_kind_of_process_is_a_pause(make_fleet: MakeFlee
         run_dir=run_dir,
     )
     flags = "--tensor-parallel 2 --pipeline-parallel 2"
-    await assert_deaths_are_pauses(make_fleet, both, ranks=(1, 2, 0), flags=flags)
+    # Four processes may have only two cores, and then take turns in every layer.
+    await assert_deaths_are_pauses(make_fleet, both, ranks=(1, 2, 0), flags=flags, num_tokens=150)

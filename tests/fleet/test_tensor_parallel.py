@@ -32,7 +32,6 @@ EXACT = ("--dtype", "float64", "--num-blocks", "128", *FEW)
 WHOLE, SPLIT = (*EXACT, "--tensor-parallel", "1", "--threads", "1"), (*EXACT, "--tensor-parallel", "2")
 PROMPTS = [[3 + (i * step) % 89 for i in range(length)] for step, length in ((1, 70), (3, 5), (7, 41))]
 SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
-STOP = Stop(max_tokens=300, ignore_eos=True)
 
 
 def spec(run_dir: Path, *, prefill: tuple[str, ...] | None, decode: tuple[str, ...]) -> FleetSpec:
@@ -124,16 +123,22 @@ async def test_the_death_of_any_process_of_a_group_is_a_pause(make_fleet: MakeFl
 
 
 async def assert_deaths_are_pauses(
-    make_fleet: MakeFleet, fleet_spec: FleetSpec, ranks: Sequence[int], flags: str = "--tensor-parallel 2"
+    make_fleet: MakeFleet,
+    fleet_spec: FleetSpec,
+    ranks: Sequence[int],
+    *,
+    flags: str = "--tensor-parallel 2",
+    num_tokens: int = 300,
 ) -> None:
     """A stream goes on with its tokens when a process of its worker is killed, one rank after the other."""
+    stop = Stop(max_tokens=num_tokens, ignore_eos=True)
     async with running(make_fleet, fleet_spec) as (fleet, client):
-        expected = await client.complete(PROMPTS[0], sampling=SAMPLING, stop=STOP)
+        expected = await client.complete(PROMPTS[0], sampling=SAMPLING, stop=stop)
         worker = ""
         for rank in ranks:
             if worker:
                 await fleet.revive(worker)
-            received, worker = await struck_stream(fleet, client, rank)
+            received, worker = await struck_stream(fleet, client, rank, stop)
             assert tuple(received) == expected.choices[0].token_ids
             process = fleet.process(worker)
             await asyncio.wait_for(process.wait(), 60)
@@ -144,11 +149,11 @@ async def assert_deaths_are_pauses(
                 assert "was killed by SIGKILL; this worker cannot go on without it" in log
 
 
-async def struck_stream(fleet: Fleet, client: AsyncClient, rank: int) -> tuple[list[int], str]:
+async def struck_stream(fleet: Fleet, client: AsyncClient, rank: int, stop: Stop) -> tuple[list[int], str]:
     """The tokens of a stream whose worker loses a process at its twentieth token, and that worker's name."""
     received: list[int] = []
     name = ""
-    async for event in client.generate(PROMPTS[0], sampling=SAMPLING, stop=STOP):
+    async for event in client.generate(PROMPTS[0], sampling=SAMPLING, stop=stop):
         if isinstance(event, Tokens):
             received += event.token_ids
             if len(received) > 20 and not name:
