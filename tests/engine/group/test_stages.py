@@ -71,9 +71,7 @@ def test_stages_of_two_parts_compute_what_one_process_does(name: str, zoo: Calla
         assert_equal(stages, whole(zoo(name), torch.float64), tolerance)
 
 
-def test_three_stages_of_two_parts_compute_the_same(
-    zoo: Callable[[str], Path],
-) -> None:
+def test_three_stages_of_two_parts_compute_the_same(zoo: Callable[[str], Path]) -> None:
     with staged(zoo("gpt2"), torch.float64, 3, num_parts=2) as stages:
         assert_equal(stages, whole(zoo("gpt2"), torch.float64), 1e-9)
 
