@@ -102,6 +102,11 @@ class EngineSettings:
     stage: Stage | None = None
     """The layers that this process computes; None: all of them."""
 
+    @property
+    def num_processes(self) -> int:
+        """The number of processes that compute the steps."""
+        return (1 if self.part is None else self.part.size) * (1 if self.stage is None else self.stage.size)
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
@@ -365,14 +370,14 @@ def _check_model_fits(
         return
     is_drawn = settings.random_weights is not None
     weights = 0 if is_drawn else loaded_bytes(settings.model, config, settings.dtype)
-    own = settings.part or settings.stage
-    if own is not None and name_of(settings.dtype) != checkpoint_dtype(config):
-        weights *= own.size  # each process converts all of them before it keeps its part
+    num_processes = settings.num_processes
+    if name_of(settings.dtype) != checkpoint_dtype(config):
+        weights *= num_processes  # each converts all of them before it keeps its part
     if settings.draft_model is not None and draft_config is not None and not is_drawn:
         weights += loaded_bytes(settings.draft_model, draft_config, settings.dtype)
     weights += sum(adapter.num_weights for adapter in adapters) * settings.dtype.itemsize
     if settings.adapter_room is not None:
-        weights += settings.adapter_room.num_bytes * (1 if settings.part is None else settings.part.size)
+        weights += settings.adapter_room.num_bytes * num_processes
     pool = 0 if settings.num_blocks is not None else (settings.kv_memory_mb or CPU_MEBIBYTES) * MEBIBYTE
     available = settings.available_bytes()
     check_model_fits(settings.model, settings.dtype, weights, pool, available, settings.draft_model)

@@ -77,9 +77,9 @@ class WorkerConfig:
     lora_rank: int | None
     """None: LORA_RANK, if there is such a folder."""
     tensor_parallel: int
-    """The number of processes that compute each step together."""
+    """The number of processes that compute each layer together."""
     pipeline_parallel: int
-    """The number of stages, each a process that computes some of the layers."""
+    """The number of stages, each of which computes some of the layers, in `tensor_parallel` processes."""
     threads: int
     """The threads of all of them."""
     policy: str
@@ -125,11 +125,18 @@ class WorkerConfig:
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
-    def processes_flag(self) -> str:
-        """The flag that asks for several processes, with its value."""
-        if self.pipeline_parallel > 1:
-            return f"--pipeline-parallel {self.pipeline_parallel}"
-        return f"--tensor-parallel {self.tensor_parallel}"
+    def processes_flags(self) -> str:
+        """The flags that ask for several processes, with their values."""
+        return " ".join(f"{flag} {number}" for flag, number in self._processes)
+
+    @property
+    def _processes(self) -> list[tuple[str, int]]:
+        asked = (("--tensor-parallel", self.tensor_parallel), ("--pipeline-parallel", self.pipeline_parallel))
+        return [(flag, number) for flag, number in asked if number > 1]
+
+    @property
+    def _chosen_processes(self) -> str:
+        return " and ".join(f"{flag} is {number}" for flag, number in self._processes)
 
     def _check_lora(self) -> None:
         self._check_lora_dir()
@@ -162,24 +169,18 @@ class WorkerConfig:
         """Raise ValueError for flags that do not fit a worker of several processes."""
         if self.num_processes == 1:
             return
-        chosen = self.processes_flag.replace(" ", " is ")
-        if self.tensor_parallel > 1 and self.pipeline_parallel > 1:
-            raise ValueError(
-                f"{chosen} with --tensor-parallel {self.tensor_parallel}; accepted: one of the two"
-            )
+        chosen = self._chosen_processes
         if self.device == "cuda":
             raise ValueError(f"{chosen} with --device cuda; accepted: a worker on a CPU")
         for field in ("deterministic", "prove_model", "draft_model"):
             if getattr(self, field):
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
-        for field in ("lora", "lora_dir"):
-            if self.pipeline_parallel > 1 and getattr(self, field):
-                raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
         if self.pipeline_parallel > 1 and self.speculate is not Speculation.NONE:
+            chosen = f"--pipeline-parallel is {self.pipeline_parallel}"
             raise ValueError(f"{chosen} with --speculate {self.speculate.value}; accepted: one of the two")
         if self.threads % self.num_processes:
             raise ValueError(
-                f"--threads is {self.threads} with {self.processes_flag}; accepted: a multiple of "
+                f"--threads is {self.threads} with {self.processes_flags}; accepted: a multiple of "
                 f"{self.num_processes}"
             )
 
@@ -198,7 +199,7 @@ class WorkerConfig:
             chosen = f"--draft-model is {str(self.draft_model)!r}"
             raise ValueError(f"{chosen} with --timed; accepted: no draft model, since nothing is computed")
         if self.num_processes > 1:
-            chosen = self.processes_flag.replace(" ", " is ")
+            chosen = self._chosen_processes
             raise ValueError(f"{chosen} with --timed; accepted: 1, since nothing is computed")
         if self.kv_disk is not None:
             chosen = f"--kv-disk is {str(self.kv_disk)!r}"
@@ -216,13 +217,12 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         chosen = f"--draft-model is {str(given['draft_model'])!r}"
         raise ValueError(f"{chosen} for a {role} worker; accepted: for decode workers, which draft")
     given["lora"] = tuple(map(_named_path, given["lora"]))
-    field = "pipeline_parallel" if given["pipeline_parallel"] > 1 else "tensor_parallel"
     given["threads"] = resolve_threads(
         given["threads"],
         given.pop("workers_per_host"),
         read_cores(),
-        given[field],
-        flag=f"--{field.replace('_', '-')}",
+        given["tensor_parallel"],
+        given["pipeline_parallel"],
     )
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile
@@ -381,23 +381,23 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="processes that compute each step of this worker together, each with a part of every layer; on "
-        "a CPU (1)",
+        help="processes that compute each step of this worker, or of each stage, together, each with a part "
+        "of every layer; on a CPU (1)",
     )
     add(
         "--pipeline-parallel",
         type=int,
         default=1,
         metavar="N",
-        help="processes that compute the steps of this worker in turn, each with some of the layers, several "
-        "steps at once; on a CPU (1)",
+        help="stages that compute the steps of this worker in turn, each with some of the layers, several "
+        "steps at once; each has the processes of --tensor-parallel; on a CPU (1)",
     )
     add(
         "--threads",
         type=int,
         metavar="N",
-        help="threads that compute, in all processes of --tensor-parallel or --pipeline-parallel; 0: one for "
-        "each processor (the cores of full speed / --workers-per-host)",
+        help="threads that compute, in all processes of --tensor-parallel and --pipeline-parallel; 0: one "
+        "for each processor (the cores of full speed / --workers-per-host)",
     )
     add(
         "--workers-per-host",

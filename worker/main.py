@@ -166,7 +166,7 @@ def _build(config: WorkerConfig, on_progress: OnProgress, followers: Followers |
     try:
         return build_engine(config, on_progress, followers.links)
     except GroupBrokenError as error:
-        raise GroupLostError(config.processes_flag, error) from error
+        raise GroupLostError(config.processes_flags, error) from error
 
 
 class _Worker:

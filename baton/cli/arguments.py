@@ -159,16 +159,16 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="processes of each worker that compute its steps together, each with a part of every layer; on "
-        "a CPU (1)",
+        help="processes of each worker that compute its steps, or those of each stage, together, each with a "
+        "part of every layer; on a CPU (1)",
     )
     add(
         "--pipeline-parallel",
         type=int,
         default=1,
         metavar="N",
-        help="processes of each worker that compute its steps in turn, each with some of the layers; on a "
-        "CPU (1)",
+        help="stages of each worker that compute its steps in turn, each with some of the layers, in the "
+        "processes of --tensor-parallel; on a CPU (1)",
     )
     add("--timed", metavar="PROFILE", help="compute nothing; steps take as long as this profile or file says")
     add("--secure", action="store_true", help="use TLS, certificates, an API key and a Redis password")

@@ -49,8 +49,8 @@ class FleetSpec:
     requests ask for them, each into `lora_memory_mb` of its own. In the folder `kv_disk` each worker has one
     of its own for KV blocks that leave its memory, with at most `kv_disk_mb` each. Workers that
     `share_prefixes` fetch KV blocks from each other where that is faster than computing them.
-    `tensor_parallel` processes of each worker compute its steps together, or `pipeline_parallel` in turn,
-    each with some of the layers.
+    `tensor_parallel` processes of each worker compute its steps together. With `pipeline_parallel` stages,
+    which compute them in turn, each with some of the layers, each stage has as many.
     """
 
     model: Path

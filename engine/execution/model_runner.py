@@ -47,8 +47,8 @@ class Group(Protocol):
 class ModelRunner:
     """Runs `model` over `pool`; one step at a time, from one thread.
 
-    A model that is a part of one reads and writes its own heads or layers of the pool, and computes each step
-    with the `group` of the others.
+    A model that is a part of one reads and writes its own heads and layers of the pool, and computes each
+    step with the `group` of the others.
     """
 
     def __init__(self, model: Model, pool: KVPool, group: Group | None = None) -> None:
@@ -61,10 +61,10 @@ class ModelRunner:
         self.pool = pool
         self._group = group
         self._heads: KVHeads = pool
-        if model.part is not None:
-            self._heads = PoolPart(pool, heads=model.part.share(model.facts.num_kv_heads))
-        elif model.stage is not None:
-            self._heads = PoolPart(pool, layers=model.stage.layers)
+        if model.part is not None or model.stage is not None:
+            heads = None if model.part is None else model.part.share(model.facts.num_kv_heads)
+            layers = None if model.stage is None else model.stage.layers
+            self._heads = PoolPart(pool, heads, layers)
         self._rows: KVRows | None = None
         if model.device.type == "cpu":
             is_8bit = pool.layout.stored is not None

@@ -1,11 +1,12 @@
 """Several processes of one host that compute each step together, each its part of the model.
 
     links          the sockets between the processes, and messages on them
+    opening        the memory and sockets that a leader gives to each follower
     steps          a step's batch as bytes
     sums           the parts' results, which meet in shared memory
     leader         tells followers the steps, of which each computes a part of every layer
     slots          what the stages of a pipeline pass on, in shared memory
-    pipeline       sends steps through stages, of which each computes some layers
+    pipeline       sends steps through stages, of which each computes some layers, in one or several parts
     follower       computes them
     adapter_loads  LoRA adapters that all load, each its part
 

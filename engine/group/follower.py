@@ -1,18 +1,17 @@
-"""A follower of a group: it computes its part of each step."""
+"""A follower of a group: it computes its part, or its stage, of each step."""
 
 from __future__ import annotations
 
-import os
-import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 
 from engine.errors import GroupBrokenError
 from engine.execution.model_runner import ModelRunner
-from engine.group.adapter_loads import AdapterToLoad
-from engine.group.leader import OPENING, sum_sizes
-from engine.group.links import Channel, Kind, Link
+from engine.group.adapter_loads import load_own
+from engine.group.leader import sum_sizes
+from engine.group.links import Kind, Link
+from engine.group.opening import Opening
 from engine.group.pipeline import follow_stages
 from engine.group.slots import StageSlots
 from engine.group.steps import decoded
@@ -26,46 +25,43 @@ from engine.model.parallel.stage import join_stage
 def follow(model: Model, block_size: int, fingerprint: str, link: Link) -> None:
     """Compute steps with a loaded part, or stage, of a model until the leader is gone."""
     link.send(Kind.READY, [fingerprint.encode()])
-    opening = link.receive()
-    if opening is None:
+    message = link.receive()
+    if message is None:
         return
-    assert opening.kind is Kind.OPEN
-    num_blocks, tokens = OPENING.unpack(opening.content)
-    pool_fd, memory_fd, *sockets = opening.fds
-    channels = [Channel(socket.socket(fileno=fd)) for fd in sockets]
-    runner = ModelRunner(model, KVPool(model.block_layout(block_size), num_blocks, fd=pool_fd))
+    opening = Opening.received(message)
+    sizes = sum_sizes(model, opening.tokens)
+    pool = KVPool(model.block_layout(block_size), opening.num_blocks, fd=opening.pool_fd)
+    runner = ModelRunner(model, pool)
+    steps = partial(_follow_steps, runner, link)
+    if model.cuts is not None:  # before its stage, as the leader does
+        join(model.module, model.cuts, SharedSums(model.cuts.part, opening.meetings, sizes, opening.sums_fd))
     if model.stage is not None:
-        slots = StageSlots(model.stage.stage.size, sum_sizes(model, tokens), memory_fd)
+        slots = StageSlots(model.stage.stage.size, sizes, opening.slots_fd)
         join_stage(model.module, model.stage, slots)
-        steps = partial(follow_stages, runner, slots, *channels)
-    else:
-        assert model.cuts is not None, "it was loaded as a part"
-        sums = SharedSums(model.cuts.part, [link], sum_sizes(model, tokens), memory_fd)
-        join(model.module, model.cuts, sums)
-        steps = partial(_follow_steps, runner, link)
-    for fd in (pool_fd, memory_fd):  # what is mapped stays
-        os.close(fd)
-    runner.pool.fd = None
+        steps = partial(follow_stages, runner, slots, *opening.hops)
+        # Not waited for when this process ends: the leader has to see that at once.
+        threading.Thread(target=_follow_loads, args=(model, link), name="adapter-loads", daemon=True).start()
+    opening.close_memory()
+    pool.fd = None
     try:
         steps()
     except GroupBrokenError:  # another process is gone in the middle of a step
         return
     finally:
-        for channel in channels:
-            channel.close()
+        opening.close_sockets()
 
 
 def _follow_steps(runner: ModelRunner, link: Link) -> None:
+    """Compute the steps of a part of all layers, and load adapters meanwhile."""
     with ThreadPoolExecutor(1, "adapter-loads") as loads:
         while (message := link.receive()) is not None:
             if message.kind is Kind.LOAD:
-                loads.submit(_load, runner.model, AdapterToLoad.from_bytes(message.content), link)
+                loads.submit(load_own, runner.model.adapters, message.content, link)
             else:
                 runner.forward(decoded(message.content))
 
 
-def _load(model: Model, load: AdapterToLoad, link: Link) -> None:
-    """Load an adapter while steps run, and tell the leader."""
-    assert model.adapters is not None, "the leader's model has adapters"
-    with suppress(GroupBrokenError):
-        link.send(Kind.LOADED, [load.into(model.adapters).encode()])
+def _follow_loads(model: Model, link: Link) -> None:
+    """Load adapters; the steps of a stage come by other links."""
+    while (message := link.receive()) is not None:
+        load_own(model.adapters, message.content, link)

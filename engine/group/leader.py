@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from engine.errors import AdapterRefused, GroupBrokenError, GroupRefused
+from engine.errors import GroupBrokenError, GroupRefused
 from engine.execution.model_runner import ModelRunner
-from engine.group.adapter_loads import AdapterToLoad
-from engine.group.links import Bytes, Kind, Link, Message
+from engine.group.adapter_loads import begin_load, end_load
+from engine.group.links import Bytes, Kind, Link, Meeting, Message, meetings
+from engine.group.opening import Opening
 from engine.group.steps import encoded
 from engine.group.sums import SharedSums, SumSizes
-from engine.model.adapters.attaching import Adapters
 from engine.model.adapters.checkpoint import AdapterFiles
 from engine.model.model import Model
 from engine.model.parallel.joining import join
 from engine.model.parallel.part import Part
 from engine.model.step_batch import StepBatch
 from engine.starting import OnProgress, Phase
-
-OPENING = struct.Struct("<2q")
-"""num_blocks, tokens."""
 
 
 class Leader:
@@ -33,6 +29,7 @@ class Leader:
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
         self._sending = threading.Lock()  # steps and loads are told by different threads
+        self._meetings: tuple[Meeting, ...] = ()
         self.part = Part(0, len(links) + 1)
 
     def wait_ready(self, fingerprint: str | None, on_progress: OnProgress) -> None:
@@ -40,15 +37,18 @@ class Leader:
 
         Raises GroupRefused if one cannot serve, or has other weights.
         """
-        wait_ready("--tensor-parallel", self._links, fingerprint, on_progress)
+        wait_ready(f"--tensor-parallel {self.part.size}", self._links, fingerprint, on_progress)
 
     def open(self, runner: ModelRunner, tokens: int) -> None:
         """Share the runner's pool, and join its model with the other parts, for steps of up to `tokens`."""
         model, pool = runner.model, runner.pool
-        sums = SharedSums(self.part, self._links, sum_sizes(model, tokens))
+        self._meetings, *theirs = meetings(self.part.size)
+        sums = SharedSums(self.part, self._meetings, sum_sizes(model, tokens))
         assert pool.fd is not None, "groups are for CPUs"
-        for link in self._links:
-            link.send(Kind.OPEN, [OPENING.pack(pool.num_blocks, tokens)], (pool.fd, sums.fd))
+        for link, own in zip(self._links, theirs, strict=True):
+            opening = Opening(pool.num_blocks, tokens, pool.fd, sums_fd=sums.fd, meetings=own)
+            opening.send(link)
+            opening.close_sockets()
         sums.close()
         assert model.cuts is not None, "the leader has loaded its part"
         join(model.module, model.cuts, sums)
@@ -65,18 +65,18 @@ class Leader:
             raise GroupBrokenError(f"a step failed: {error}") from error
 
     def begin_load(self, slot: int, files: AdapterFiles) -> None:
-        """Let followers load an adapter into their parts of a slot that no step reads; one at a time."""
-        self._send(Kind.LOAD, [AdapterToLoad(slot, files.name, str(files.path), files.digest).to_bytes()])
+        """Implements `Loading`."""
+        with self._sending:
+            begin_load(self._links, slot, files)
 
     def end_load(self, files: AdapterFiles) -> None:
-        """Wait until all followers have loaded it. Raises AdapterRefused if one could not."""
-        refusals = [link.receive() for link in self._links]
-        for rank, message in enumerate(refusals, 1):
-            if message is None:
-                raise GroupBrokenError(f"process {rank} of the group is gone")
-            if message.content:
-                found = f"cannot be loaded by process {rank} of the group ({message.content.decode()})"
-                raise AdapterRefused(files.name, files.path, "its files", found, "files that do not change")
+        """Implements `Loading`."""
+        end_load(self._links, files)
+
+    def close(self) -> None:
+        """Let followers end that wait for this process in the middle of a step."""
+        for meeting in self._meetings:
+            meeting.close()
 
     def _send(self, kind: Kind, content: Sequence[Bytes]) -> None:
         with self._sending:
@@ -84,16 +84,16 @@ class Leader:
                 link.send(kind, content)
 
 
-def wait_ready(flag: str, links: Sequence[Link], fingerprint: str | None, on_progress: OnProgress) -> None:
+def wait_ready(flags: str, links: Sequence[Link], fingerprint: str | None, on_progress: OnProgress) -> None:
     """Wait until all followers have loaded the weights of this fingerprint; None: whichever.
 
-    Raises GroupRefused, naming the group's flag, if one cannot serve, or has other weights.
+    Raises GroupRefused, naming the flags that ask for the group, if one cannot serve, or has other weights.
     """
     for rank, link in enumerate(links, 1):
         on_progress(Phase.GATHERING, rank - 1, len(links))
         fault = _fault(link.receive(), fingerprint)
         if fault is not None:
-            raise GroupRefused(f"{flag} {len(links) + 1}", rank, *fault)
+            raise GroupRefused(flags, rank, *fault)
 
 
 def _fault(message: Message | None, fingerprint: str | None) -> tuple[str, str] | None:
@@ -106,30 +106,6 @@ def _fault(message: Message | None, fingerprint: str | None) -> tuple[str, str] 
     if fingerprint is not None and text != fingerprint:
         return f"holds weights of the fingerprint {text}", f"{fingerprint}, the leader's"
     return None
-
-
-class GroupAdapters:
-    """The adapters of a group's model, from the leader's side; written to from one thread."""
-
-    def __init__(self, own: Adapters, leader: Leader) -> None:
-        self._own = own
-        self._leader = leader
-
-    def check(self, files: AdapterFiles) -> None:
-        """Raise AdapterRefused for an adapter that no slot can hold."""
-        self._own.check(files)
-
-    def write(self, slot: int, files: AdapterFiles) -> None:
-        """Put an adapter in a slot of all processes, which no step reads.
-
-        Raises AdapterRefused for one that cannot be there.
-        """
-        self._own.check(files)
-        self._leader.begin_load(slot, files)
-        try:
-            self._own.write(slot, files)
-        finally:
-            self._leader.end_load(files)
 
 
 def sum_sizes(model: Model, tokens: int) -> SumSizes:

@@ -1,8 +1,8 @@
 """The sockets between the processes of a group, and the messages on them.
 
-Each follower has two to its leader: one for messages, and one on which all meet, a byte at a time. The stages
-of a pipeline have another one from each to the next. If either side dies, the other reads the end of the
-stream.
+Each follower has one to the leader. Parts of the same layers have another one to the first of them, on which
+they meet, a byte at a time. Stages of a pipeline have one from each to the next. If either side dies, the
+other reads the end of the stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from engine.errors import GroupBrokenError
 
 _HEADER = struct.Struct("<BQ")
-_MOST_FDS = 4
+_MOST_FDS = 253
+"""Linux's own limit for a message."""
 Bytes = bytes | bytearray | memoryview
 
 
@@ -49,16 +50,21 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class Link:
     """One end of a socket for messages."""
 
     socket: socket.socket
 
     @classmethod
-    def pair(cls) -> tuple[Channel, Channel]:
+    def pair(cls) -> tuple[Link, Link]:
         """Return the two ends."""
         one, other = socket.socketpair()
         return cls(one), cls(other)
+
+    @classmethod
+    def of(cls, fd: int) -> Link:
+        """Return the end with this descriptor, which it owns from now on."""
+        return cls(socket.socket(fileno=fd))
 
     def send(self, kind: Kind, content: Sequence[Bytes], fds: Sequence[int] = ()) -> None:
         """Send a message. Raises GroupBrokenError if the other side is gone."""
@@ -93,41 +99,42 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """One side's sockets to another process of its group."""
+class Meeting:
+    """One end of a socket on which two processes wait for each other, a byte at a time."""
 
-    messages: Channel
-    meetings: socket.socket
+    socket: socket.socket
 
     @classmethod
-    def pair(cls) -> tuple[Link, Link]:
-        """Return the two ends of a link."""
-        messages, meetings = Channel.pair(), socket.socketpair()
-        return cls(messages[0], meetings[0]), cls(messages[1], meetings[1])
+    def pair(cls) -> tuple[Meeting, Meeting]:
+        """Return the two ends."""
+        one, other = socket.socketpair()
+        return cls(one), cls(other)
 
-    def send(self, kind: Kind, content: Sequence[Bytes], fds: Sequence[int] = ()) -> None:
-        """Send a message. Raises GroupBrokenError if the other side is gone."""
-        self.messages.send(kind, content, fds)
-
-    def receive(self) -> Message | None:
-        """Wait for a message; return None at the end of the stream."""
-        return self.messages.receive()
+    @classmethod
+    def of(cls, fd: int) -> Meeting:
+        """Return the end with this descriptor, which it owns from now on."""
+        return cls(socket.socket(fileno=fd))
 
     def arrive(self) -> None:
         """Let the other side go on from `wait`. Raises GroupBrokenError if it is gone."""
         try:
-            self.meetings.sendall(b".")
+            self.socket.sendall(b".")
         except OSError as error:
             raise GroupBrokenError(f"a process of the group is gone ({error.strerror})") from error
 
     def wait(self) -> None:
         """Wait until the other side arrives. Raises GroupBrokenError if it is gone."""
-        if not _read(self.meetings, 1):
+        if not _read(self.socket, 1):
             raise GroupBrokenError("a process of the group is gone")
 
     def close(self) -> None:
-        self.messages.close()
-        self.meetings.close()
+        self.socket.close()
+
+
+def meetings(size: int) -> list[tuple[Meeting, ...]]:
+    """Return the meetings of each of `size` processes; the first one has one with each of the others."""
+    pairs = [Meeting.pair() for _ in range(1, size)]
+    return [tuple(own for own, _ in pairs), *((theirs,) for _, theirs in pairs)]
 
 
 def _read(source: socket.socket, length: int) -> bytearray:

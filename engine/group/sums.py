@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.group.links import Link
+from engine.group.links import Meeting
 from engine.model.parallel.part import Part
 from kernels.native import loader
 from kernels.native.group import Group
@@ -51,13 +51,15 @@ class SumSizes:
 class SharedSums:
     """The collectives of one process of a group, by shared memory; implements `Collectives`.
 
-    `links` are those of the leader to its followers, or of a follower to its leader. Without `fd` the memory
-    is made, with it that of another process is mapped.
+    `meetings` are those of the first part with all others, or of another part with the first one. Without
+    `fd` the memory is made, with it that of another process is mapped.
     """
 
-    def __init__(self, part: Part, links: Sequence[Link], sizes: SumSizes, fd: int | None = None) -> None:
+    def __init__(
+        self, part: Part, meetings: Sequence[Meeting], sizes: SumSizes, fd: int | None = None
+    ) -> None:
         self._part = part
-        self._links = links
+        self._meetings = meetings
         self._slot_bytes = sizes.slot_bytes
         self._words = part.words(sizes.vocab_size)
         slots = _COUNTS_BYTES + TURNS * part.size * self._slot_bytes
@@ -117,10 +119,10 @@ class SharedSums:
             self._native.meet()
             return
         if self._part.rank:
-            self._links[0].arrive()
-            self._links[0].wait()
+            self._meetings[0].arrive()
+            self._meetings[0].wait()
             return
-        for link in self._links:
-            link.wait()
-        for link in self._links:
-            link.arrive()
+        for meeting in self._meetings:
+            meeting.wait()
+        for meeting in self._meetings:
+            meeting.arrive()

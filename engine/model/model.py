@@ -33,7 +33,8 @@ from engine.model.deterministic.tiled_experts import EXPERTS
 from engine.model.dry_run import LayerFacts, dry_run
 from engine.model.fusion import NOT_FUSED, FusionReport, can_be_native, fuse
 from engine.model.packed_linears import pack_linears
-from engine.model.parallel.cutting import Cuts, cut, cut_adapter
+from engine.model.parallel.adapter_share import AdapterShare
+from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import LayerCut, Stage, cut_layers
 from engine.model.quantised.compressed_tensors import loader, unpack_linears
@@ -167,7 +168,7 @@ def load_model(
     `random_seed`, weights are drawn on the device and none are read, for measuring. `on_progress` gets the
     number of bytes to read. With `adapters`, tokens may have one of them, and with `adapter_room` those that
     are loaded later; such a model is not deterministic.
-    Of a `part` or a `stage` only its weights are kept; it has to be joined with the others
+    Of a `part`, a `stage` or a part of a stage only its weights are kept; it has to be joined with the others
     (`engine.model.parallel`).
 
     Raises ModelRefused or AdapterRefused, naming the field that is not accepted, and ValueError for settings
@@ -181,9 +182,6 @@ def load_model(
     is_cut = part is not None or stage is not None
     if is_cut and (deterministic or unlisted):
         raise ValueError("a part of a model that is deterministic or unlisted; accepted: the whole")
-    if stage is not None and has_adapters:
-        raise ValueError("a stage of a model that has adapters; accepted: the whole")
-    assert part is None or stage is None, "a part of a stage"
     config = read_config(directory, unlisted=unlisted)
     if not is_listed(config):
         check_unlisted(directory, config)
@@ -277,15 +275,11 @@ def _load(
         on_loaded(module, facts, layers)
     has_adapters = bool(adapters) or adapter_room is not None
     whole_sizes = linear_sizes(module) if has_adapters else {}
-    cuts, cut_matrices = None, None
-    if part is not None:
-        cut_matrices = partial(cut_adapter, layers=layers, part=part)
-        cuts = cut(module, layers, part)
-        layers = dry_run(directory, module, device)  # those of the part
-    layer_cut = None
-    if stage is not None:
-        layer_cut = cut_layers(module, stage)
-        layers = dry_run(directory, module, device)  # those of the stage
+    layer_cut = None if stage is None else cut_layers(module, stage)
+    cuts = None if part is None else cut(module, layers, part)
+    share = AdapterShare(layers, part, layer_cut)
+    if stage is not None or part is not None:
+        layers = dry_run(directory, module, device)  # those that are left
     stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
     if deterministic and fused:
         fused = stored is None and can_be_native(module, layers)
@@ -293,7 +287,7 @@ def _load(
         tile_rows(module, on_progress)
     elif deterministic and device.type != "cpu":
         make_rows_invariant(directory, module)
-    linears = AdaptableLinears(linear_sizes(module) if has_adapters else {}, whole_sizes, cut_matrices)
+    linears = AdaptableLinears(linear_sizes(module) if has_adapters else {}, whole_sizes, share)
     fusion = fuse(module, layers, native=stored is None) if fused else NOT_FUSED
     if device.type == "cpu" and not deterministic:
         pack_linears(module)

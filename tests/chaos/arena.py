@@ -41,8 +41,10 @@ GATEWAYS = ("gateway-0", "gateway-1")
 WORKERS = ("prefill-0", "prefill-1", "prefill-2", "decode-0", "decode-1", "decode-2")
 OVER_GRPC = ("decode-1", "decode-2")
 """They share no memory with who prefills: blocks come as messages, which can be damaged."""
-OF_TWO = ("prefill-0", "decode-0")
-"""Two processes compute each step of theirs, and either of them may be killed."""
+_PARTS = ("--tensor-parallel", "2", "--threads", "2")
+_STAGES = ("--pipeline-parallel", "2", "--threads", "2")
+OF_TWO = {"prefill-0": _PARTS, "decode-0": _PARTS, "prefill-1": _STAGES, "decode-1": _STAGES}
+"""Two processes compute the steps of these, and either of them may be killed."""
 CONNECT_S = 30.0
 NEEDY_S = 5.0
 """A process that was short of something may still die of it for this long."""
@@ -104,8 +106,8 @@ class Arena:
             extra[name] = await self._behind_a_proxy(name)
         for name in OVER_GRPC:
             extra[name] += ("--transport", "grpc")
-        for name in OF_TWO:
-            extra[name] += ("--tensor-parallel", "2", "--threads", "2")
+        for name, flags in OF_TWO.items():
+            extra[name] += flags
         for name in ROUTERS:
             recording = Path(folder) / f"{name}.recording"
             self.recordings[name] = Recording(recording)

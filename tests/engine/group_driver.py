@@ -41,15 +41,32 @@ def grouped(directory: Path, dtype: torch.dtype, size: int, **options: Any) -> I
     # One after the other: transformers sets torch's default dtype, for all threads, while it loads.
     models = [load_model(directory, dtype, CPU, part=Part(rank, size), **options) for rank in range(size)]
     with following(models) as links:
-        yield opened(models[0], Leader(links))
+        leader = Leader(links)
+        try:
+            yield opened(models[0], leader)
+        finally:
+            leader.close()
 
 
 @contextmanager
-def staged(directory: Path, dtype: torch.dtype, size: int, **options: Any) -> Iterator[ModelRunner]:
+def staged(
+    directory: Path, dtype: torch.dtype, size: int, num_parts: int = 1, **options: Any
+) -> Iterator[ModelRunner]:
     """The runner of a pipeline, all of whose stages compute each step before the next one is sent."""
-    models = [load_model(directory, dtype, CPU, stage=Stage(rank, size), **options) for rank in range(size)]
+    models = [
+        load_model(
+            directory,
+            dtype,
+            CPU,
+            stage=Stage(rank, size),
+            part=Part(part, num_parts) if num_parts > 1 else None,
+            **options,
+        )
+        for rank in range(size)
+        for part in range(num_parts)
+    ]
     with following(models) as links:
-        pipeline = Pipeline(links)
+        pipeline = Pipeline(links, num_parts)
         try:
             yield opened(models[0], pipeline)
         finally:

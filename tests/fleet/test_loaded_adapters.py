@@ -29,8 +29,8 @@ RANK = 7
 """One adapter of this rank takes just less than a megabyte of the demo model in float64."""
 
 
-SPLIT_RANK = 10
-"""The same of a process of two."""
+SPLIT_RANK = 20
+"""The same of a process of four."""
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,14 @@ async def worker_of(client: AsyncClient, worker_id: str) -> WorkerState:
 
 @pytest.mark.parametrize(
     "counts",
-    [{"prefill": 0}, {"prefill": 1}, {"prefill": 0, "tensor_parallel": 2}],
-    ids=["aggregated", "disaggregated", "tensor-parallel"],
+    [{"prefill": 0}, {"prefill": 1}, {"prefill": 0, "tensor_parallel": 2, "pipeline_parallel": 2}],
+    ids=["aggregated", "disaggregated", "several-processes"],
 )
 async def test_streams_of_more_adapters_than_fit_are_right_and_take_turns(
     make_fleet: MakeFleet, run_dir: Path, adapters: Path, sources: Path, counts: dict[str, int]
 ) -> None:
     spec = spec_of(run_dir, adapters, decode=1, **counts)
-    if spec.tensor_parallel > 1:  # a process has half of most of an adapter's matrices
+    if spec.tensor_parallel > 1:  # a process has half of most of an adapter's matrices, of half the layers
         spec = replace(spec, lora_rank=SPLIT_RANK)
     async with (
         make_fleet(spec) as fleet,

@@ -14,16 +14,24 @@ import pytest
 from baton import AsyncClient, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, children_of, greedy, metric, snapshot, until
+from tests.fleet.driving import (
+    DEMO_MODEL,
+    FEW,
+    assert_all_is_freed,
+    children_of,
+    greedy,
+    metric,
+    snapshot,
+    until,
+)
 from worker.errors import EXIT_GROUP
 
 pytestmark = pytest.mark.integration
 
-EXACT = ("--dtype", "float64", "--num-blocks", "128")
+EXACT = ("--dtype", "float64", "--num-blocks", "128", *FEW)
 WHOLE, SPLIT = (*EXACT, "--tensor-parallel", "1", "--threads", "1"), (*EXACT, "--tensor-parallel", "2")
 PROMPTS = [[3 + (i * step) % 89 for i in range(length)] for step, length in ((1, 70), (3, 5), (7, 41))]
 SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
-STOP = Stop(max_tokens=300, ignore_eos=True)
 
 
 def spec(run_dir: Path, *, prefill: tuple[str, ...] | None, decode: tuple[str, ...]) -> FleetSpec:
@@ -70,7 +78,7 @@ async def test_every_mix_of_layouts_gives_the_same_tokens(make_fleet: MakeFleet,
         "split-whole": (SPLIT, WHOLE),
         "whole-split": (WHOLE, SPLIT),
     }
-    await assert_mixes_agree(make_fleet, tmp_path, mixes, PROMPTS, of_two=SPLIT)
+    await assert_mixes_agree(make_fleet, tmp_path, mixes, PROMPTS, num_followers={SPLIT: 1})
 
 
 async def assert_mixes_agree(
@@ -79,11 +87,11 @@ async def assert_mixes_agree(
     mixes: Mapping[str, tuple[tuple[str, ...] | None, tuple[str, ...]]],
     prompts: Sequence[list[int]],
     *,
-    of_two: tuple[str, ...],
+    num_followers: Mapping[tuple[str, ...], int],
 ) -> None:
     """Every mix, of a prefill worker's flags and a decode worker's, gives the tokens of `whole`.
 
-    Decode workers have a follower if their flags are `of_two`.
+    Decode workers have so many followers by their flags, and otherwise none.
     """
     answers = {}
     for name, (prefill, decode) in mixes.items():
@@ -91,7 +99,7 @@ async def assert_mixes_agree(
             fleet,
             client,
         ):
-            assert len(children_of(fleet.process("decode-0").pid)) == (decode is of_two)
+            assert len(children_of(fleet.process("decode-0").pid)) == num_followers.get(decode, 0)
             answers[name] = await greedy(client, prompts, 24)
             await assert_all_is_freed(fleet, client)
             if prefill is not None:
@@ -102,8 +110,7 @@ async def assert_mixes_agree(
             assert answer.logprobs == pytest.approx(expected.logprobs, rel=0, abs=1e-9), name
 
 
-@pytest.mark.parametrize("struck", ["leader", "follower"])
-async def test_a_death_in_a_group_is_a_pause(struck: str, make_fleet: MakeFleet, run_dir: Path) -> None:
+async def test_the_death_of_any_process_of_a_group_is_a_pause(make_fleet: MakeFleet, run_dir: Path) -> None:
     both = FleetSpec(
         model=DEMO_MODEL,
         prefill=0,
@@ -112,35 +119,47 @@ async def test_a_death_in_a_group_is_a_pause(struck: str, make_fleet: MakeFleet,
         extra_args={"decode": SPLIT},
         run_dir=run_dir,
     )
-    await assert_death_is_a_pause(make_fleet, both, struck)
+    await assert_deaths_are_pauses(make_fleet, both, ranks=(1, 0))
 
 
-async def assert_death_is_a_pause(make_fleet: MakeFleet, fleet_spec: FleetSpec, struck: str) -> str:
-    """A stream goes on with its tokens when a process of its worker is killed; return the worker's log."""
+async def assert_deaths_are_pauses(
+    make_fleet: MakeFleet,
+    fleet_spec: FleetSpec,
+    ranks: Sequence[int],
+    *,
+    flags: str = "--tensor-parallel 2",
+    num_tokens: int = 300,
+) -> None:
+    """A stream goes on with its tokens when a process of its worker is killed, one rank after the other."""
+    stop = Stop(max_tokens=num_tokens, ignore_eos=True)
     async with running(make_fleet, fleet_spec) as (fleet, client):
-        expected = await client.complete(PROMPTS[0], sampling=SAMPLING, stop=STOP)
-        received, worker = await struck_stream(fleet, client, struck)
-        assert tuple(received) == expected.choices[0].token_ids
-        await asyncio.wait_for(fleet.process(worker).wait(), 60)
-        code = fleet.process(worker).exit_code
-        assert code == (EXIT_GROUP if struck == "follower" else -signal.SIGKILL)
-        log = fleet.process(worker).log_path.read_text()
-        if struck == "follower":
-            assert "was killed by SIGKILL; this worker cannot go on without it" in log
-    return log
+        expected = await client.complete(PROMPTS[0], sampling=SAMPLING, stop=stop)
+        worker = ""
+        for rank in ranks:
+            if worker:
+                await fleet.revive(worker)
+            received, worker = await struck_stream(fleet, client, rank, stop)
+            assert tuple(received) == expected.choices[0].token_ids
+            process = fleet.process(worker)
+            await asyncio.wait_for(process.wait(), 60)
+            assert process.exit_code == (EXIT_GROUP if rank else -signal.SIGKILL)
+            if rank:
+                log = process.log_path.read_text()
+                assert f"{flags}: its process of rank {rank} (pid" in log
+                assert "was killed by SIGKILL; this worker cannot go on without it" in log
 
 
-async def struck_stream(fleet: Fleet, client: AsyncClient, struck: str) -> tuple[list[int], str]:
+async def struck_stream(fleet: Fleet, client: AsyncClient, rank: int, stop: Stop) -> tuple[list[int], str]:
     """The tokens of a stream whose worker loses a process at its twentieth token, and that worker's name."""
     received: list[int] = []
     name = ""
-    async for event in client.generate(PROMPTS[0], sampling=SAMPLING, stop=STOP):
+    async for event in client.generate(PROMPTS[0], sampling=SAMPLING, stop=stop):
         if isinstance(event, Tokens):
             received += event.token_ids
             if len(received) > 20 and not name:
                 name = await _busy(client)
                 pid = fleet.process(name).pid
-                os.kill(pid if struck == "leader" else children_of(pid)[0], signal.SIGKILL)
+                os.kill([pid, *children_of(pid)][rank], signal.SIGKILL)
         elif isinstance(event, Finished):
             assert event.usage.attempts == 2
     return received, name

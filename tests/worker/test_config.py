@@ -177,14 +177,19 @@ def test_a_group_that_cannot_be_is_refused(
     [
         ("0", "--pipeline-parallel is 0; accepted: 1 or more"),
         ("9", "--pipeline-parallel is 9; accepted: 1 to 8, the cores this process may use (8 in the"),
+        ("2 --tensor-parallel=9", "--tensor-parallel is 9; accepted: 1 to 8, the cores this process may use"),
         (
-            "2 --tensor-parallel=2",
-            "--pipeline-parallel is 2 with --tensor-parallel 2; accepted: one of the two",
+            "2 --tensor-parallel=3 --device=cuda",
+            "--tensor-parallel is 3 and --pipeline-parallel is 2 with --device cuda; accepted: a worker on",
         ),
+        (
+            "2 --tensor-parallel=2 --threads=6",
+            "--threads is 6 with --tensor-parallel 2 --pipeline-parallel 2; accepted: a multiple of 4",
+        ),
+        ("3 --tensor-parallel=4 --threads=13", "--threads is 13; accepted: 0 to 12, one for each process"),
         ("2 --device=cuda", "--pipeline-parallel is 2 with --device cuda; accepted: a worker on a CPU"),
         ("2 --deterministic", "--pipeline-parallel is 2 with --deterministic; accepted: one of the two"),
         ("2 --prove-model", "--pipeline-parallel is 2 with --prove-model; accepted: one of the two"),
-        ("2 --lora=a=p", "--pipeline-parallel is 2 with --lora; accepted: one of the two"),
         ("2 --draft-model=p", "--pipeline-parallel is 2 with --draft-model; accepted: one of the two"),
         (
             "2 --speculate=lookup",
@@ -211,3 +216,5 @@ def test_the_processes_of_a_worker_share_its_cores() -> None:
     assert [resolve_threads(None, 2, cores, size) for size in (1, 2, 3, 4, 8)] == [4, 4, 3, 4, 8]
     assert [resolve_threads(0, 2, cores, size) for size in (1, 2, 3)] == [8, 8, 6]
     assert resolve_threads(6, 2, cores, 3) == 6
+    assert [resolve_threads(None, 2, cores, 2, size) for size in (1, 2, 3, 8)] == [4, 4, 6, 16]
+    assert [resolve_threads(asked, 2, Cores(2), 2, 2) for asked in (0, 4)] == [4, 4]

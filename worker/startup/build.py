@@ -21,7 +21,8 @@ from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
 from engine.execution.model_runner import ModelRunner
-from engine.group.leader import GroupAdapters, Leader
+from engine.group.adapter_loads import GroupAdapters
+from engine.group.leader import Leader
 from engine.group.links import Link
 from engine.group.pipeline import Pipeline
 from engine.model.adapters.attaching import AdapterRoom
@@ -58,7 +59,7 @@ def build_engine(
     `links` are those to the worker's other processes, if it has several.
     """
     torch.set_num_threads(config.threads // config.num_processes)
-    _log_threads(config.threads, read_cores())
+    _log_threads(config, read_cores())
     device = resolve_device(config.device)
     model_config = read_config(config.service.model, unlisted=config.prove_model)
     choice = resolve_dtype(DTYPES.get(config.dtype), device, model_config)
@@ -100,7 +101,7 @@ def build_engine(
     )
     group = None
     if links:
-        group = Pipeline(links) if config.pipeline_parallel > 1 else Leader(links)
+        group = Pipeline(links, config.tensor_parallel) if config.pipeline_parallel > 1 else Leader(links)
     built = build(settings, partial(_measure, config, on_progress), on_progress, group)
     if proof_file is not None:
         _keep_proof(proof_file, built.proof, is_new=settings.proof is None)
@@ -116,9 +117,7 @@ def build_engine(
     if catalog is not None:
         assert runner.model.adapters is not None, "there is room for adapters"
         own = runner.model.adapters
-        loader = AdapterLoader(
-            catalog, times, GroupAdapters(own, group) if isinstance(group, Leader) else own
-        )
+        loader = AdapterLoader(catalog, times, own if group is None else GroupAdapters(own, group))
     return Engine(
         built.loop,
         runner.pool,
@@ -164,21 +163,26 @@ def build_follower(config: WorkerConfig, rank: int, link: Link) -> int:
 
 
 def _part(config: WorkerConfig, rank: int) -> Part | None:
-    """Return which part of every layer the worker's process of a rank computes; None: all of it."""
-    return Part(rank, config.tensor_parallel) if config.tensor_parallel > 1 else None
+    """Return which part of each of its layers the worker's process of a rank computes; None: all of it."""
+    size = config.tensor_parallel
+    return Part(rank % size, size) if size > 1 else None
 
 
 def _stage(config: WorkerConfig, rank: int) -> Stage | None:
     """Return which layers the worker's process of a rank computes; None: all of them."""
-    return Stage(rank, config.pipeline_parallel) if config.pipeline_parallel > 1 else None
+    size = config.pipeline_parallel
+    return Stage(rank // config.tensor_parallel, size) if size > 1 else None
 
 
-def _log_threads(num_threads: int, cores: Cores) -> None:
-    if cores.pauses(num_threads):
+def _log_threads(config: WorkerConfig, cores: Cores) -> None:
+    if cores.pauses(config.threads):
         reason = "steps pause whenever they have used up the quota"
-        log.warning("threads", compute=num_threads, cores=str(cores), reason=reason)
+    elif config.num_processes > cores.most:
+        reason = f"{config.processes_flags} are {config.num_processes} processes, which share the cores"
     else:
-        log.info("threads", compute=num_threads, cores=str(cores))
+        log.info("threads", compute=config.threads, cores=str(cores))
+        return
+    log.warning("threads", compute=config.threads, cores=str(cores), reason=reason)
 
 
 def _log_native_ops(built: BuiltEngine) -> None:

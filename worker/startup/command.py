@@ -36,7 +36,7 @@ def run(role: WorkerRole) -> Never:
     followers = None
     if config.num_processes > 1:
         # Forked while this process has one thread and has not loaded torch.
-        followers = start_followers(config.num_processes, partial(_follow, config), config.processes_flag)
+        followers = start_followers(config.num_processes, partial(_follow, config), config.processes_flags)
     others_cpu_s = (lambda: 0.0) if followers is None else followers.cpu_s
     start = Start(f"{role.value}_worker", config.worker_id, others_cpu_s)
     shorten_waits(os.environ)

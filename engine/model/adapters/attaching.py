@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine.errors import AdapterRefused
 from engine.model.adapters.checkpoint import AdapterFiles
 from engine.model.adapters.layers import AdaptedLinear, AdapterStep
 from engine.model.fusion import NativeSequence, fused_place
+from engine.model.parallel.adapter_share import AdapterShare
 from engine.model.quantised.int8_weights import Int8Linear
 from kernels.native.adapters import MAX_RANK, AdapterParts, AdapterWeights
 
@@ -35,13 +36,13 @@ class AdapterRoom:
 
 @dataclass(frozen=True, slots=True)
 class AdaptableLinears:
-    """The linear layers of a model, or of a part of one, that can be adapted, before any is fused."""
+    """The linear layers of a process that can be adapted, before any is fused."""
 
     sizes: Sizes
     whole_sizes: Sizes
     """Those of the whole model, which adapters are made for."""
-    cut: Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
-    """Returns the part of a layer's A and B, given its name; None for a whole model."""
+    share: AdapterShare
+    """The share of an adapter that belongs to these layers."""
 
 
 class Adapters:
@@ -85,9 +86,9 @@ class Adapters:
         """
         self.check(files)
         for layer, weights in self._weights.items():
-            pair = files.matrices.get(layer)
-            if pair is not None and self._linears.cut is not None:
-                pair = self._linears.cut(layer, *pair)
+            pair = files.matrices.get(self._linears.share.whole_name(layer))
+            if pair is not None:
+                pair = self._linears.share.take(layer, *pair)
             _fill(weights, slot, pair, files.scale)
 
 
@@ -144,7 +145,8 @@ def attach(
         check_fits(adapter, linears.whole_sizes)
     by_digest = {adapter.digest: adapter for adapter in files}
     adapters = Adapters(len(by_digest), max(adapter.rank for adapter in files), linears)
-    layers = {layer for adapter in files for layer in adapter.matrices}
+    adapted = {layer for adapter in files for layer in adapter.matrices}
+    layers = [layer for layer in linears.sizes if linears.share.whole_name(layer) in adapted]
     _add_layers(module, adapters, layers, linears.sizes, dtype, device)
     for slot, (digest, adapter) in enumerate(by_digest.items()):
         adapters.write(slot, adapter)
@@ -163,7 +165,7 @@ def make_room(
     """
     if room.rank > MAX_RANK:
         raise ValueError(f"--lora-rank is {room.rank}; accepted: 1 to {MAX_RANK}")
-    slot_bytes = sum(map(sum, linears.sizes.values())) * room.rank * dtype.itemsize
+    slot_bytes = linears.share.most_features(linears.whole_sizes) * room.rank * dtype.itemsize
     if slot_bytes > room.num_bytes:
         least = -(-slot_bytes // _MEBIBYTE)
         raise ValueError(

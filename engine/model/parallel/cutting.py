@@ -132,6 +132,17 @@ def cut_adapter(
     return down, up
 
 
+def cut_size(layer: str, size: tuple[int, int], part: Part | None) -> tuple[int, int]:
+    """Return (inputs, outputs) of a part of a linear layer; `size` are those of the whole."""
+    inputs, outputs = size
+    leaf = layer.rpartition(".")[2]
+    if part is not None and leaf in BY_INPUTS:
+        return inputs // part.size, outputs
+    if part is not None and leaf in BY_OUTPUTS | MERGED_HEADS | MERGED_GATE:
+        return inputs, outputs // part.size
+    return size
+
+
 def _pieces(num_outputs: int, leaf: str, layers: LayerFacts) -> list[int] | None:
     """Return the numbers of outputs that are cut each by itself; None for all of them together."""
     if leaf in MERGED_GATE:

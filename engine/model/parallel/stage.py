@@ -8,6 +8,7 @@ layers add to, and leave the same for the next one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -65,6 +66,24 @@ class LayerCut:
     @property
     def is_last(self) -> bool:
         return self.stage.is_last
+
+    def whole_name(self, name: str) -> str:
+        """Return the name that a module of this stage has in the whole model."""
+        index, rest = self._place(name)
+        return name if index is None else f"{self.container}.{self.layers.start + index}{rest}"
+
+    def is_in(self, name: str, layers: slice) -> bool:
+        """Return whether a stage with these layers has the module of this name in the whole model.
+
+        What is in no layer is in all stages.
+        """
+        index, _ = self._place(name)
+        return index is None or layers.start <= index < layers.stop
+
+    def _place(self, name: str) -> tuple[int | None, str]:
+        """Return the index of the layer that a module is in, None for none, and the rest of its name."""
+        match = re.fullmatch(rf"{re.escape(self.container)}\.(\d+)(.*)", name)
+        return (None, name) if match is None else (int(match[1]), match[2])
 
 
 class Relay(Protocol):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,17 +14,21 @@ from torch import Tensor
 
 from engine.errors import AdapterRefused
 from engine.execution.model_runner import ModelRunner
-from engine.group.adapter_loads import AdapterToLoad
-from engine.group.leader import GroupAdapters, Leader
+from engine.group.adapter_loads import AdapterToLoad, GroupAdapters
+from engine.group.leader import Leader
+from engine.group.pipeline import Pipeline
 from engine.group.steps import decoded, encoded
 from engine.kv.kv_pool import KVPool
 from engine.model.adapters.attaching import AdapterRoom
 from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
 from engine.model.adapters.grouping import adapter_rows
+from engine.model.model import load_model
+from engine.model.parallel.part import Part
+from engine.model.parallel.stage import Stage
 from engine.model.step_batch import StepBatch
 from tests import model_zoo
 from tests.adapters import copy_adapter, write_adapter
-from tests.engine.group_driver import grouped, whole
+from tests.engine.group_driver import grouped, staged, whole
 from tests.engine.ragged import Piece, generate_greedily, make_batch
 
 CPU = torch.device("cpu")
@@ -82,15 +87,22 @@ Zoo = Callable[[str], tuple[Path, Sequence[AdapterFiles]]]
 
 
 @pytest.mark.parametrize("name", model_zoo.CASES)
-def test_two_processes_compute_what_one_does(name: str, zoo: Zoo) -> None:
+def test_two_stages_of_two_processes_compute_what_one_process_does(name: str, zoo: Zoo) -> None:
     # The norm over OLMo 2's heads is in float32, and two parts of it are added in another order than all.
     tolerance = 1e-4 if name == "olmo2" else 1e-9
     base, files = zoo(name)
     one = whole(base, torch.float64, adapters=files)
-    with grouped(base, torch.float64, 2, adapters=files) as split:
+    with staged(base, torch.float64, 2, num_parts=2, adapters=files) as split:
         assert_equal(split, one, tolerance)
     plain = generate(whole(base, torch.float64, adapters=[replace(files[0], scale=0.0), *files[1:]]))
     assert any(not torch.equal(had, has) for (_, had), (_, has) in zip(plain, generate(one), strict=True))
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "gpt_oss", "gpt2"])
+def test_two_processes_compute_what_one_does(name: str, zoo: Zoo) -> None:
+    base, files = zoo(name)
+    with grouped(base, torch.float64, 2, adapters=files) as split:
+        assert_equal(split, whole(base, torch.float64, adapters=files), 1e-9)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "phi3", "granite", "mixtral"])
@@ -104,15 +116,25 @@ def test_fused_layers_compute_what_those_of_one_process_do(name: str, zoo: Zoo) 
 
 
 def group_adapters(split: ModelRunner) -> GroupAdapters:
-    assert isinstance(split._group, Leader)
+    assert isinstance(split._group, Leader | Pipeline)
     assert split.model.adapters is not None
     return GroupAdapters(split.model.adapters, split._group)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_adapters_loaded_later_are_cut_the_same(name: str, zoo: Zoo) -> None:
+@pytest.mark.parametrize("name", ["llama", "phi3", "mixtral"])
+def test_fused_layers_of_stages_compute_what_those_of_one_process_do(name: str, zoo: Zoo) -> None:
     base, files = zoo(name)
-    with grouped(base, torch.float64, 2, adapter_room=ROOM) as split:
+    with staged(base, torch.float32, 2, fused=True, adapters=files) as split:
+        one = whole(base, torch.float32, fused=True, adapters=files)
+        assert split.model.fusion.is_native == one.model.fusion.is_native
+        assert_equal(split, one, 2e-4)
+
+
+@pytest.mark.parametrize("split_by", [grouped, staged, partial(staged, num_parts=2)])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_adapters_loaded_later_are_cut_the_same(name: str, split_by: Any, zoo: Zoo) -> None:
+    base, files = zoo(name)
+    with split_by(base, torch.float64, 2, adapter_room=ROOM) as split:
         adapters = group_adapters(split)
         for slot, each in enumerate(reversed(files)):  # what is there is replaced
             adapters.write(slot, each)
@@ -133,6 +155,19 @@ def test_files_that_a_follower_finds_changed_are_refused(zoo: Zoo, tmp_path: Pat
         for slot, each in enumerate(files):
             adapters.write(slot, each)
         assert_equal(split, whole(base, torch.float64, adapters=files), 1e-9)
+
+
+def test_all_stages_have_room_for_as_many_adapters(zoo: Zoo) -> None:
+    """The leader's number of slots holds for all, and the first of three stages has two of four layers."""
+    base, _ = zoo("llama")
+    slots = []
+    for rank in range(3):
+        model = load_model(base, torch.float64, CPU, stage=Stage(rank, 3), part=Part(1, 2), adapter_room=ROOM)
+        assert model.adapters is not None
+        slots.append(model.adapters.num_slots)
+    # Half of each product's outputs or inputs: q and o, k and v, gate, up and down, of 64, 32 and 96.
+    features = (64 + 32) * 2 + (64 + 16) * 2 + (64 + 48) * 3
+    assert slots == [ROOM.num_bytes // (2 * features * ROOM.rank * 8)] * 3
 
 
 def test_a_load_is_named_to_followers_as_it_is() -> None:

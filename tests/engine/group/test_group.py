@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from engine.errors import GroupBrokenError, GroupRefused
 from engine.execution.model_runner import ModelRunner
 from engine.group.leader import Leader
 from engine.group.links import Kind, Link
+from engine.group.opening import Opening
 from engine.model.allow_list import read_config
 from engine.model.fingerprint import fingerprint
 from engine.model.model import load_model
@@ -128,13 +128,18 @@ def test_a_follower_that_is_gone_ends_the_group(llama: Path, without_native: Non
     leader.wait_ready("name", ignore_progress)
     runner = ModelRunner(model, pool_of(model), leader)
     leader.open(runner, MOST_TOKENS)
-    theirs.meetings.shutdown(socket.SHUT_RDWR)
+    message = theirs.receive()
+    assert message is not None
+    opening = Opening.received(message)
+    opening.close_memory()
+    opening.close_sockets()
     with pytest.raises(GroupBrokenError, match="a process of the group is gone"):
         runner.forward(BATCH)
     theirs.close()
     with pytest.raises(GroupBrokenError, match="a process of the group is gone"):
         runner.forward(BATCH)
     own.close()
+    leader.close()
 
 
 def test_a_follower_ends_with_its_leader(llama: Path) -> None:
