@@ -25,9 +25,10 @@ from benchmarks.decodes import decode, fixed_length, run_all
 from benchmarks.deep_model import deepen
 from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import BuiltEngine, EngineSettings, build
+from engine.build import BuiltEngine, build
 from engine.core.report import StepReport
 from engine.model.model import DTYPES
+from engine.settings import EngineSettings
 from engine.speculation import Speculation
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown

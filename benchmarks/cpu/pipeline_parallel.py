@@ -23,7 +23,7 @@ from benchmarks.costs.deterministic import BLOCK_SIZE, columns_of
 from benchmarks.cpu.random_model import random_model
 from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import EngineSettings, build, follow_leader
+from engine.build import build, follow_leader
 from engine.calibration.sweep import Sweep
 from engine.core.commands import Command, Decode
 from engine.core.report import StepReport
@@ -32,6 +32,7 @@ from engine.group.links import Link
 from engine.group.pipeline import Pipeline
 from engine.model.model import DTYPES
 from engine.model.parallel.stage import Stage
+from engine.settings import EngineSettings
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
 from scheduling.cost.cost_model import CostModel

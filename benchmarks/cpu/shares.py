@@ -20,7 +20,7 @@ from torch import nn
 
 from benchmarks.cpu.loads import KV_TOKENS, LARGEST_BATCH, Load
 from benchmarks.decodes import decode, fixed_length, run_all
-from engine.build import BuiltEngine, EngineSettings, build
+from engine.build import BuiltEngine, build
 from engine.calibration.sweep import Sweep
 from engine.core.report import StepReport
 from engine.execution.model_runner import ModelRunner
@@ -29,6 +29,7 @@ from engine.model.fusion.native_sequence import NativeSequence
 from engine.model.model import DTYPES
 from engine.model.packed_linears import PackedLinear, PanelLinear
 from engine.model.quantised.int8_weights import Int8Linear
+from engine.settings import EngineSettings
 from kernels.native.layers import Seconds
 from scheduling.policies import DEFAULT
 

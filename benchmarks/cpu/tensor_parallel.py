@@ -20,7 +20,7 @@ from benchmarks.costs.deterministic import BLOCK_SIZE, columns_of
 from benchmarks.cpu.random_model import random_model
 from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import EngineSettings, can_fuse, follow_leader
+from engine.build import can_fuse, follow_leader
 from engine.calibration.sweep import Step, make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.group.leader import Leader
@@ -29,6 +29,7 @@ from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, Model, load_model
 from engine.model.parallel.part import Part
 from engine.model.step_batch import StepBatch
+from engine.settings import EngineSettings
 from engine.starting import ignore_progress
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown

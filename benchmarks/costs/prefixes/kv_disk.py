@@ -25,12 +25,13 @@ from benchmarks.cpu.random_model import random_model
 from benchmarks.decodes import decode, fixed_length
 from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import BuiltEngine, EngineSettings, build
+from engine.build import BuiltEngine, build
 from engine.core.commands import BlocksRead
 from engine.core.memory.prefix_reads import KVDisk
 from engine.core.report import Reading, StepReport
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES
+from engine.settings import EngineSettings
 from kvtransfer.disk.tier import DiskTier, Folder
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown

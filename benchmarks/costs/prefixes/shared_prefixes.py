@@ -27,10 +27,11 @@ from benchmarks.cpu.random_model import random_model
 from benchmarks.decodes import decode, fixed_length
 from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import EngineSettings, build
+from engine.build import build
 from engine.core.report import StepReport
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES
+from engine.settings import EngineSettings
 from kvtransfer.fence import FenceGuard
 from kvtransfer.loans.links import Links
 from kvtransfer.pools.in_place import InPlace
