@@ -16,7 +16,7 @@ import argparse
 import random
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,15 +25,14 @@ from benchmarks.decodes import decode, fixed_length, run_all
 from benchmarks.deep_model import deepen
 from benchmarks.flags import count
 from benchmarks.report import report
+from benchmarks.settings import cpu_settings
 from engine.build import BuiltEngine, build
 from engine.core.report import StepReport
 from engine.model.model import DTYPES
-from engine.settings import EngineSettings
 from engine.speculation import Speculation
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
 from reporting.tables import cell
-from scheduling.policies import DEFAULT
 from scheduling.request import SamplingParams
 
 BATCHES = (1, 8)
@@ -144,20 +143,9 @@ def _engine(
     speculation: Speculation = Speculation.NONE,
     draft_model: Path | None = None,
 ) -> BuiltEngine:
-    settings = EngineSettings(
-        model=model,
-        dtype=DTYPES[args.dtype],
-        device=torch.device("cpu"),
-        block_size=16,
-        num_blocks=4 * max(BATCHES) * (PROMPT_TOKENS + args.outputs) // 16,
-        kv_memory_mb=None,
-        max_num_seqs=2 * max(BATCHES),
-        token_budget=256,
-        policy=DEFAULT,
-        speculation=speculation,
-        draft_model=draft_model,
-    )
-    return build(settings)
+    num_tokens = 4 * max(BATCHES) * (PROMPT_TOKENS + args.outputs)
+    plain = cpu_settings(model, args.dtype, num_tokens, max_num_seqs=2 * max(BATCHES))
+    return build(replace(plain, speculation=speculation, draft_model=draft_model))
 
 
 def _decode(engine: BuiltEngine, sampling: SamplingParams, size: int, seed: int, num_outputs: int) -> Decoded:
