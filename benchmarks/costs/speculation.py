@@ -32,7 +32,7 @@ from engine.model.model import DTYPES
 from engine.speculation import Speculation
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
-from reporting.tables import cell
+from reporting.tables import cells
 from scheduling.request import SamplingParams
 
 BATCHES = (1, 8)
@@ -105,9 +105,9 @@ Found = dict[tuple[str, int], list[tuple[float, ...]]]
 
 def _compare(args: argparse.Namespace, without: BuiltEngine, drafting: BuiltEngine) -> Found:
     """Decode the same requests with and without drafts. Raises ValueError if their outputs differ."""
-    cells = [(kind, size) for kind in KINDS for size in BATCHES]
-    found: Found = {each: [] for each in cells}
-    for seed, (kind, size) in tracked([(seed, each) for seed in args.seeds for each in cells], "batches"):
+    kinds = [(kind, size) for kind in KINDS for size in BATCHES]
+    found: Found = {each: [] for each in kinds}
+    for seed, (kind, size) in tracked([(seed, each) for seed in args.seeds for each in kinds], "batches"):
         engines = (without, drafting)
         off, on = (_decode(engine, KINDS[kind], size, seed, args.outputs) for engine in engines)
         if on.tokens != off.tokens:
@@ -121,16 +121,11 @@ def _compare(args: argparse.Namespace, without: BuiltEngine, drafting: BuiltEngi
 
 def _table(found: Found) -> str:
     columns = ("text", "sequences", "tokens/s without", "with drafts", "ratio", "accepted")
-    return markdown(columns, [(kind, str(size), *_cells(rows)) for (kind, size), rows in found.items()])
+    return markdown(columns, [(kind, str(size), *cells(rows, SPECS)) for (kind, size), rows in found.items()])
 
 
 def _details(found: Found) -> dict[str, object]:
     return {"found": {f"{kind}, {size}": figures for (kind, size), figures in found.items()}}
-
-
-def _cells(figures: list[tuple[float, ...]]) -> list[str]:
-    columns = zip(*figures, strict=True)
-    return [cell(column, spec=spec) for column, spec in zip(columns, SPECS, strict=True)]
 
 
 def _ratios(figures: list[tuple[float, ...]]) -> tuple[float, ...]:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.costs.deterministic import columns_of
 from benchmarks.flags import count
 from engine.model.model import DTYPES
 from reporting.section import Goal, Section, markdown
+from reporting.tables import cells
 
 CONTEXT = 290
 TOKENS = 256
@@ -62,6 +62,6 @@ def section_of(
         Goal(f"{name}, one thread / {last}", tuple(figures[3] for figures in found[name]), goal)
         for name, goal in goals.items()
     )
-    rows = [(name, *columns_of(figures)) for name, figures in found.items()]
+    rows = [(name, *cells(figures)) for name, figures in found.items()]
     head = ("load", "one thread, ms", f"{num} threads, ms", f"{last}, ms", "first / last")
     return Section(title, method, tuple(each_goal), (markdown(head, rows),), {"found": dict(found)})

@@ -14,7 +14,7 @@ from benchmarks.settings import BLOCK_SIZE, cpu_settings
 from engine.model.model import DTYPES
 from engine.settings import EngineSettings
 from reporting.section import Goal, Section, markdown
-from reporting.tables import cell
+from reporting.tables import cells
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 VOCAB = 500
@@ -76,7 +76,7 @@ def section_of(
     head = ("prompt tokens", "computed, ms", *(f"{way}, ms" for way in ways))
     head += tuple(f"computed / {way}" for way in ways)
     specs = (".1f", ".1f", ".1f", ".2f", ".2f", *(".0f" for _ in columns))
-    rows = [(str(length), *_cells(figures, specs)) for length, figures in found.items()]
+    rows = [(str(length), *cells(figures, specs)) for length, figures in found.items()]
     longest = found[LENGTHS[-1]]
     goal = Goal(f"{LENGTHS[-1]} tokens: computed / {ways[1]}", tuple(figures[4] for figures in longest), 1.0)
     method = (
@@ -85,8 +85,3 @@ def section_of(
     )
     details = {"found": {str(length): figures for length, figures in found.items()}}
     return Section(title, method, (goal,), (markdown((*head, *columns), rows),), details)
-
-
-def _cells(figures: Sequence[Figures], specs: Sequence[str]) -> list[str]:
-    columns = zip(*figures, strict=True)
-    return [cell(column, spec=spec) for column, spec in zip(columns, specs, strict=True)]
