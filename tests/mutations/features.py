@@ -142,8 +142,15 @@ FEATURES = (
                 "engine/execution/drafting.py",
                 "        if is_broken[place + 1] or drawn[place] != token_id:\n",
                 "        if is_broken[place + 1]:\n",
-                "tests/engine/core/test_step_loop_speculation.py"
-                "::test_outputs_are_the_same_with_and_without_drafts",
+                "tests/engine/execution/test_acceptance.py"
+                "::test_a_draft_is_accepted_up_to_the_first_other_token",
+            ),
+            Guard(
+                "engine/execution/drafting.py",
+                "        if is_broken[place + 1] or drawn[place] != token_id:\n",
+                "        if drawn[place] != token_id:\n",
+                "tests/engine/execution/test_acceptance.py"
+                "::test_no_draft_is_accepted_in_front_of_a_row_without_tokens",
             ),
         ),
     ),
