@@ -48,6 +48,8 @@ from worker.startup.followers import start_followers
 CPU = torch.device("cpu")
 LONG = 2048
 MAX_SEQS = 64
+VOCAB = 500
+"""Token ids of prompts are below this, which every model's vocabulary exceeds."""
 LOADS = {
     "8 decodes": (8, CONTEXT, 24),
     "32 decodes": (32, CONTEXT, 24),
@@ -132,7 +134,7 @@ class _Load:
 
     def commands(self, salt: bytes) -> list[Command]:
         """Return what starts the sequences; with another salt, nothing is cached."""
-        prompt = [3 + place * 7 % 30_000 for place in range(self.prompt_tokens)]
+        prompt = [place * 7 % VOCAB for place in range(self.prompt_tokens)]
         return [
             Decode(
                 SequenceSpec(
