@@ -7,7 +7,8 @@
 - `fleets`: real fleets under load; `failures`: fleets whose processes die, leave or stall
 - `peers`: the frontends of others, in turns with Baton's
 - `cpu`: the engine and a fleet on a CPU, beside other engines and beside the limits of the machine
-- `costs`: single steps, decisions and checksums, timed in one process; `decodes`: requests for them
+- `costs`: single steps, decisions and checksums, timed in one process; `settings`, `decodes`: engines for
+  them, and requests
 - `deep_model`: a deep model that a shallow one drafts for
 - `gpu`: the engine beside the limits of a GPU, with its own command
 - `compilers`: a busy machine; `plot`: a page from the JSON of measurements

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -18,7 +17,6 @@ from engine.calibration.sweep import Sweep, sweep, warm_up
 from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
-from engine.core.memory.prefix_reads import KVDisk, KVLinks
 from engine.errors import EngineError
 from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.drafting import MAX_DRAFT_ROWS
@@ -29,17 +27,15 @@ from engine.group.leader import Leader
 from engine.group.links import Kind, Link
 from engine.group.pipeline import Pipeline
 from engine.kv.kv_pool import BlockLayout, KVPool
-from engine.model.adapters.attaching import AdapterRoom
 from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
 from engine.model.allow_list import Config, is_listed, read_config
 from engine.model.fingerprint import fingerprint
 from engine.model.model import Model, load_model
 from engine.model.parallel.cutting import check_divides
-from engine.model.parallel.part import Part
-from engine.model.parallel.stage import Stage, check_layers
-from engine.model.quantised.quantisation import Quantisation
+from engine.model.parallel.stage import check_layers
 from engine.proof.proving import Proof, load_proven
 from engine.sampling.device_sampler import warm_draws
+from engine.settings import EngineSettings
 from engine.speculation import Speculation
 from engine.starting import OnProgress, Phase, ignore_progress
 from kernels.native.loader import computes, library
@@ -48,64 +44,6 @@ from output_text.grammar import Grammars
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, Sample
 from scheduling.policies import by_name
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """The settings that an engine is built from."""
-
-    model: Path
-    dtype: torch.dtype
-    device: torch.device
-    block_size: int
-    num_blocks: int | None
-    """None: as many as fit into `kv_memory_mb`."""
-    kv_memory_mb: int | None
-    """None: CPU_MEBIBYTES on a CPU, the free memory on a GPU."""
-    max_num_seqs: int
-    token_budget: int
-    policy: str
-    deterministic: bool = False
-    random_weights: int | None = None
-    """The seed to draw weights from; None: the checkpoint's are read."""
-    quantisation: Quantisation = Quantisation.NONE
-    cuda_graphs: bool = True
-    """Whether decode-only steps are recorded at the start, and replayed, on a GPU."""
-    fusion: bool = True
-    """Whether the model's layers are fused, where they fit.
-
-    On a CPU they are fused only if native ops were built for it (`kernels.native`), in the dtypes of these;
-    those of a `deterministic` model only if these compute all of them, and on a GPU never.
-    """
-    speculation: Speculation = Speculation.NONE
-    """Where drafts of the next tokens come from, which steps verify, before those of `draft_model`."""
-    draft_model: Path | None = None
-    """A smaller model with the same vocabulary, which drafts; the other settings hold for it too."""
-    prove_model: bool = False
-    """Whether a model of an architecture that is not listed is loaded, and proven unless `proof` is given."""
-    proof: Proof | None = None
-    """The proof that an earlier start made of the same model on this machine."""
-    adapters: tuple[tuple[str, Path], ...] = ()
-    """The name of each LoRA adapter, and the folder of its files."""
-    adapter_room: AdapterRoom | None = None
-    """Memory for adapters that are loaded while the engine runs; then there are no others."""
-    loadable: Container[str] = ()
-    """The digests of these."""
-    open_disk: Callable[[KVPool, str], KVDisk] | None = None
-    """Returns the disk for blocks that leave the pool, given a name for what else decides on their bytes."""
-    open_links: Callable[[KVPool], KVLinks] | None = None
-    """Returns the links to workers that lend their blocks; None: there are none."""
-    available_bytes: Callable[[], int] | None = None
-    """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
-    part: Part | None = None
-    """The part of every layer that this process computes; None: all of it."""
-    stage: Stage | None = None
-    """The layers that this process computes; None: all of them."""
-
-    @property
-    def num_processes(self) -> int:
-        """The number of processes that compute the steps."""
-        return (1 if self.part is None else self.part.size) * (1 if self.stage is None else self.stage.size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Borrowed:
     """Leading blocks that may be used."""
     num_corrupt_blocks: int
     wait_s: float
-    """Until the lender had the blocks, or it was clear that it has none."""
+    """Seconds until the lender had the blocks, or had said that it has none."""
     transport: str
     error: Exception | None
     """Why not all of the blocks came: a KVTransferError, or a TimeoutError. None if only fewer were there."""

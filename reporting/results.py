@@ -13,6 +13,7 @@ from typing import Any
 from reporting.quantiles import Quantiles
 
 KIND = "baton bench"
+HELD_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +138,13 @@ def paired_ratios(results: Results, metric: str, arm: str, baseline: str, rate_p
     return [ours_of_seed / other for ours_of_seed, other in pairs if ours_of_seed is not None and other]
 
 
-def capacity(results: Results, arm: str, share: float = 0.9) -> float | None:
-    """Return the highest rate tried at which, by the median over seeds, this share of requests was good."""
+def capacity(results: Results, arm: str) -> float | None:
+    """Return the highest rate at which the median seed had at least `HELD_SHARE` of its requests good."""
     held = [
         rate
         for rate in results.rates
         if (good := [found for run in results.of(arm, rate) if (found := run.summary.good_share) is not None])
-        and statistics.median(good) >= share
+        and statistics.median(good) >= HELD_SHARE
     ]
     return max(held, default=None)
 

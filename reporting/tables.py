@@ -50,6 +50,13 @@ def cell(values: Sequence[float], factor: float = 1, spec: str = ".2f") -> str:
     return middle if low == high else f"{middle} ({low} – {high})"
 
 
+def cells(figures: Iterable[Sequence[float]], specs: str | Sequence[str] = ".2f") -> list[str]:
+    """Return a cell for each figure, of which every seed has one; `specs` is one for all, or one for each."""
+    columns = list(zip(*figures, strict=True))
+    each = [specs] * len(columns) if isinstance(specs, str) else specs
+    return [cell(column, spec=spec) for column, spec in zip(columns, each, strict=True)]
+
+
 def p50_p99(values: Sequence[float], factor: float = 1000) -> str:
     """Return the median and the 99 % quantile, by default of seconds in ms; a dash without values."""
     return " / ".join(f"{quantile(values, share) * factor:.0f}" for share in (0.5, 0.99)) if values else "–"

@@ -97,13 +97,13 @@ PARTS = (
 )
 
 
-def busiest(steps: Sequence[StepSample], span_s: float = ZOOM_S) -> float:
+def busiest(steps: Sequence[StepSample]) -> float:
     """Return when the second begins in which steps computed most prompt tokens."""
     best, best_at, inside, first = -1, 0.0, 0, 0
     ordered = sorted(steps, key=lambda step: step.at_s)
     for step in ordered:
         inside += step.prefill_tokens
-        while step.at_s - ordered[first].at_s > span_s:
+        while step.at_s - ordered[first].at_s > ZOOM_S:
             inside -= ordered[first].prefill_tokens
             first += 1
         if inside > best:

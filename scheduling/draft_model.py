@@ -177,7 +177,10 @@ class _Rounds:
         self.lengths = self._lengths(self._rounds)
 
     def repays(self, offer: ModelOffer) -> bool:
-        """Return whether a row takes part, and its share of what is gained repays to catch up with it."""
+        """Return whether a row gets drafts, and its share of the gain repays its catching up.
+
+        The draft model catches up by computing the tokens of the row that it has not seen.
+        """
         num = self.lengths.get(offer.row, 0)
         if not num or not self._is_trusted:
             return num > 0

@@ -1,7 +1,7 @@
 """A TCP proxy that damages what a gRPC server answers: a byte in the middle of a large message.
 
 HTTP/2 and gRPC carry no checksum, so the message still parses; only its payload is wrong. Messages under
-`min_message_bytes` (reports, offers) are left alone: what is hit is a piece of a block.
+`MIN_MESSAGE_BYTES` (reports, offers) are left alone: what is hit is a piece of a block.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ FRAME_HEADER_BYTES = 9
 DATA_FRAME = 0
 PADDED = 0x8
 MESSAGE_PREFIX_BYTES = 5
+MIN_MESSAGE_BYTES = 8192
 
 
 @dataclass
@@ -27,22 +28,17 @@ class _Stream:
 class ByteFlipProxy:
     """`async with ByteFlipProxy("host:port", flips=1) as proxy:` and dial `proxy.address` instead."""
 
-    def __init__(
-        self, target: str, *, flips: int, min_message_bytes: int = 8192, listen: str = "127.0.0.1:0"
-    ) -> None:
+    def __init__(self, target: str, *, flips: int) -> None:
         self.num_flipped = 0
         self.address = ""
         self._target = target
         self._flips = flips
-        self._min_message_bytes = min_message_bytes
-        self._listen = listen
         self._server: asyncio.Server | None = None
         self._pumps: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        host, _, port = self._listen.rpartition(":")
-        self._server = await asyncio.start_server(self._serve, host, int(port))
-        self.address = f"{host}:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(
@@ -110,7 +106,7 @@ class ByteFlipProxy:
                 continue
             here = min(len(payload) - offset, stream.length - stream.position)
             middle = stream.length // 2 - stream.position
-            if 0 <= middle < here and stream.length >= self._min_message_bytes:
+            if 0 <= middle < here and stream.length >= MIN_MESSAGE_BYTES:
                 self._flip(payload, offset + middle)
             stream.position += here
             offset += here

@@ -24,7 +24,7 @@ from typing import Never
 
 WARM = (
     "worker.startup.build",
-    "worker.config",
+    "worker.startup.flags",
     "worker.main",
     "router.preprocess.preprocessor",
     "router.api.service",

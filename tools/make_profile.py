@@ -24,9 +24,10 @@ from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample
 from scheduling.cost.profiles import Profile, dump
 from services.process.event_loop import freeze_garbage
-from worker.config import WorkerConfig, parse_config
+from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.startup.build import build_engine
+from worker.startup.flags import parse_config
 from worker.startup.kept_files import device_name
 
 NUM_ACTS = 12

@@ -3,7 +3,7 @@
 In reading order:
 
     main           a worker process from its start to its end
-    config         its settings, from flags
+    config         its settings
     threads        how many threads it computes with
     role           the two kinds of worker
     startup        its command, checks, the engine's construction, and progress reports before it serves

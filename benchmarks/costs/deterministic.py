@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -25,7 +24,7 @@ from engine.model.model import DTYPES, load_model
 from engine.model.step_batch import StepBatch
 from reporting.progress import tracked
 from reporting.section import Section, markdown
-from reporting.tables import cell
+from reporting.tables import cells
 
 BLOCK_SIZE, NUM_BLOCKS = 16, 2400
 STEPS = {
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in STEPS}
     for name in tracked([*STEPS] * len(args.seeds), "steps"):
         found[name].append(compare((plain, same), STEPS[name], args.rounds))
-    rows = [(name, *columns_of(figures)) for name, figures in found.items()]
+    rows = [(name, *cells(figures)) for name, figures in found.items()]
     table = markdown(("step", "plain, ms", "deterministic, ms", "ratio"), rows)
     method = (
         f"{args.model.name}, {args.dtype}, {args.threads} threads; medians of {args.rounds} rounds, "
@@ -75,11 +74,6 @@ def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
     fused = can_fuse(device, dtype, deterministic=deterministic)
     model = load_model(args.model, dtype, device, deterministic=deterministic, fused=fused)
     return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
-
-
-def columns_of(figures: Iterable[Sequence[float]], spec: str = ".2f") -> list[str]:
-    """Return a cell for each figure, of which every seed has one."""
-    return [cell(column, spec=spec) for column in zip(*figures, strict=True)]
 
 
 def compare(runners: tuple[ModelRunner, ModelRunner], step: Step, rounds: int) -> tuple[float, float, float]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.costs.deterministic import BLOCK_SIZE, columns_of, compare_batches
+from benchmarks.costs.deterministic import BLOCK_SIZE, compare_batches
 from benchmarks.cpu.random_model import random_model
 from benchmarks.flags import count
 from benchmarks.report import report
@@ -31,6 +31,7 @@ from engine.model.model import DTYPES, load_model
 from engine.model.step_batch import StepBatch
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
+from reporting.tables import cells
 
 CPU = torch.device("cpu")
 CONTEXT = 290
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             Goal(f"{title}: {work}, with / without", _ratios(figures[str(work)]), bound, at_least=False)
             for work, bound in ((works[0], FREE), (works[2], BOUND))
         ]
-    rows = [(name, *columns_of(figures)) for name, figures in found.items()]
+    rows = [(name, *cells(figures)) for name, figures in found.items()]
     table = markdown(("adapted layers: step", "without adapters, ms", "with, ms", "ratio"), rows)
     method = (
         f"{path.name}, {args.dtype}, {args.threads} threads; {num} adapters of rank {args.rank}, contexts of "

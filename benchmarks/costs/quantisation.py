@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from baton.cli.views.demo_view import COMPLETIONS
-from benchmarks.costs.deterministic import columns_of, compare
+from benchmarks.costs.deterministic import compare
 from benchmarks.flags import count
 from benchmarks.report import report
 from engine.calibration.sweep import Step
@@ -26,6 +26,7 @@ from engine.model.model import DTYPES, load_model
 from engine.model.quantised.quantisation import Quantisation
 from engine.model.step_batch import StepBatch
 from reporting.section import Section, markdown
+from reporting.tables import cells
 
 BLOCK_SIZE, NUM_BLOCKS = 16, 400
 CHUNK = 32
@@ -90,12 +91,12 @@ def _section(
     sizes: dict[str, tuple[float, ...]],
     steps: dict[str, list[tuple[float, float, float]]],
 ) -> Section:
-    quality = [(name, *columns_of(map(astuple, found), ".4f")) for name, found in drifts.items()]
+    quality = [(name, *cells(map(astuple, found), ".4f")) for name, found in drifts.items()]
     memory = [
         (name, *(f"{weights:.1f}" for weights in found[:2]), *(f"{kv:.0f}" for kv in found[2:]))
         for name, found in sizes.items()
     ]
-    times = [(name, *columns_of(figures)) for name, figures in steps.items()]
+    times = [(name, *cells(figures)) for name, figures in steps.items()]
     tables = (
         markdown(("model", "error, rms", "largest", "same choice", "perplexity, ratio"), quality),
         markdown(("model", "weights plain, MiB", "quantised", "KV of a token, bytes", "quantised"), memory),

@@ -16,7 +16,7 @@ import argparse
 import random
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,14 +25,14 @@ from benchmarks.decodes import decode, fixed_length, run_all
 from benchmarks.deep_model import deepen
 from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import BuiltEngine, EngineSettings, build
+from benchmarks.settings import cpu_settings
+from engine.build import BuiltEngine, build
 from engine.core.report import StepReport
 from engine.model.model import DTYPES
 from engine.speculation import Speculation
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
-from reporting.tables import cell
-from scheduling.policies import DEFAULT
+from reporting.tables import cells
 from scheduling.request import SamplingParams
 
 BATCHES = (1, 8)
@@ -105,9 +105,9 @@ Found = dict[tuple[str, int], list[tuple[float, ...]]]
 
 def _compare(args: argparse.Namespace, without: BuiltEngine, drafting: BuiltEngine) -> Found:
     """Decode the same requests with and without drafts. Raises ValueError if their outputs differ."""
-    cells = [(kind, size) for kind in KINDS for size in BATCHES]
-    found: Found = {each: [] for each in cells}
-    for seed, (kind, size) in tracked([(seed, each) for seed in args.seeds for each in cells], "batches"):
+    kinds = [(kind, size) for kind in KINDS for size in BATCHES]
+    found: Found = {each: [] for each in kinds}
+    for seed, (kind, size) in tracked([(seed, each) for seed in args.seeds for each in kinds], "batches"):
         engines = (without, drafting)
         off, on = (_decode(engine, KINDS[kind], size, seed, args.outputs) for engine in engines)
         if on.tokens != off.tokens:
@@ -121,16 +121,11 @@ def _compare(args: argparse.Namespace, without: BuiltEngine, drafting: BuiltEngi
 
 def _table(found: Found) -> str:
     columns = ("text", "sequences", "tokens/s without", "with drafts", "ratio", "accepted")
-    return markdown(columns, [(kind, str(size), *_cells(rows)) for (kind, size), rows in found.items()])
+    return markdown(columns, [(kind, str(size), *cells(rows, SPECS)) for (kind, size), rows in found.items()])
 
 
 def _details(found: Found) -> dict[str, object]:
     return {"found": {f"{kind}, {size}": figures for (kind, size), figures in found.items()}}
-
-
-def _cells(figures: list[tuple[float, ...]]) -> list[str]:
-    columns = zip(*figures, strict=True)
-    return [cell(column, spec=spec) for column, spec in zip(columns, SPECS, strict=True)]
 
 
 def _ratios(figures: list[tuple[float, ...]]) -> tuple[float, ...]:
@@ -143,20 +138,9 @@ def _engine(
     speculation: Speculation = Speculation.NONE,
     draft_model: Path | None = None,
 ) -> BuiltEngine:
-    settings = EngineSettings(
-        model=model,
-        dtype=DTYPES[args.dtype],
-        device=torch.device("cpu"),
-        block_size=16,
-        num_blocks=4 * max(BATCHES) * (PROMPT_TOKENS + args.outputs) // 16,
-        kv_memory_mb=None,
-        max_num_seqs=2 * max(BATCHES),
-        token_budget=256,
-        policy=DEFAULT,
-        speculation=speculation,
-        draft_model=draft_model,
-    )
-    return build(settings)
+    num_tokens = 4 * max(BATCHES) * (PROMPT_TOKENS + args.outputs)
+    plain = cpu_settings(model, args.dtype, num_tokens, max_num_seqs=2 * max(BATCHES))
+    return build(replace(plain, speculation=speculation, draft_model=draft_model))
 
 
 def _decode(engine: BuiltEngine, sampling: SamplingParams, size: int, seed: int, num_outputs: int) -> Decoded:

@@ -28,9 +28,9 @@ from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample, StepShape
 from services.process.event_loop import freeze_garbage
-from worker.config import parse_config
 from worker.engine import Engine
 from worker.startup.build import build_engine
+from worker.startup.flags import parse_config
 
 REQUESTS_PER_ACT = 40
 LONGEST_PROMPT = 900

@@ -12,39 +12,44 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from benchmarks.costs.deterministic import BLOCK_SIZE, columns_of
+from benchmarks.cpu.processes import (
+    CONTEXT,
+    POOL_TOKENS,
+    TOKENS,
+    Figures,
+    add_process_flags,
+    compare,
+    section_of,
+)
 from benchmarks.cpu.random_model import random_model
-from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import EngineSettings, build, follow_leader
+from benchmarks.settings import cpu_settings
+from engine.build import build, follow_leader
 from engine.calibration.sweep import Sweep
 from engine.core.commands import Command, Decode
 from engine.core.report import StepReport
 from engine.execution.step_loop import StepLoop
 from engine.group.links import Link
 from engine.group.pipeline import Pipeline
-from engine.model.model import DTYPES
 from engine.model.parallel.stage import Stage
+from engine.settings import EngineSettings
 from reporting.progress import tracked
-from reporting.section import Goal, Section, markdown
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
 from worker.startup.followers import start_followers
 
 CPU = torch.device("cpu")
-CONTEXT = 290
 LONG = 2048
-TOKENS = 256
-"""The token budget of a step."""
-NUM_BLOCKS = 1000
 MAX_SEQS = 64
+VOCAB = 500
+"""Token ids of prompts are below this, which every model's vocabulary exceeds."""
 LOADS = {
     "8 decodes": (8, CONTEXT, 24),
     "32 decodes": (32, CONTEXT, 24),
@@ -53,16 +58,10 @@ LOADS = {
 """Sequences, tokens of each prompt and of each output. Prompts are equal, so they are computed once."""
 GOALS = {"32 decodes": 1.5, f"a prompt of {LONG} tokens": 1.5}
 """How many times faster two cores should be than one."""
-Figures = tuple[float, float, float, float]
-"""Median milliseconds with one thread, with several, and with several stages; the first / the last."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--dtype", choices=DTYPES, default="bfloat16", help="the type of the weights (bfloat16)")
-    add("--stages", type=count, default=2, metavar="N", help="stages, each a process of one thread (2)")
-    add("--rounds", type=count, default=5, metavar="N", help="rounds of each load (5)")
-    add("--model", type=Path, metavar="PATH", help="the checkpoint (a random one of 200 million weights)")
+    add_process_flags(parser, "stages", "stages, each a process of one thread", rounds=5)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,38 +74,26 @@ def run(args: argparse.Namespace) -> int:
         whole = build(_settings(args, path, None), _measure_nothing).loop
         engine = build(_settings(args, path, 0), group=Pipeline(followers.links))
         staged, costs = engine.loop, _Costs(engine.cost)
-        contenders = ((whole, 1), (whole, args.stages), (staged, 1))
+        loops = ((whole, 1, _ignore), (whole, args.stages, _ignore), (staged, 1, costs.take))
         found: dict[str, list[Figures]] = {name: [] for name in LOADS}
         works = [(name, seed) for seed in args.seeds for name in LOADS]
         for name, seed in tracked(works, "loads"):
-            rng = random.Random(seed)
-            found[name].append(_compare(contenders, _Load(*LOADS[name]), args.rounds, rng, costs.take))
+            rng, load = random.Random(seed), _Load(*LOADS[name])
+            contenders = [
+                (partial(_seconds, loop, load, rng, take), threads) for loop, threads, take in loops
+            ]
+            found[name].append(compare(contenders, args.rounds, rng))
     finally:
         followers.end()
-    return report(args, [_section(args, path, found, costs)])
-
-
-def _section(
-    args: argparse.Namespace, path: Path, found: Mapping[str, Sequence[Figures]], costs: _Costs
-) -> Section:
-    num = args.stages
-    goals = [
-        Goal(f"{name}, one thread / {num} stages", tuple(figures[3] for figures in found[name]), goal)
-        for name, goal in GOALS.items()
-    ]
-    rows = [(name, *columns_of(figures)) for name, figures in found.items()]
-    head = ("load", "one thread, ms", f"{num} threads, ms", f"{num} stages, ms", "first / last")
     method = (
         f"{path.name}, {args.dtype}, a thread in each stage. Decodes: milliseconds for a token of every "
         f"sequence, contexts of {CONTEXT} tokens. Prompt: milliseconds to its first token, in chunks of "
-        f"{TOKENS}. Medians of {args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times."
-    )
-    table = markdown(head, rows)
-    method += (
-        f" The costs measured at the start of the stages predict {statistics.median(costs.ratios):.2f} times "
+        f"{TOKENS}. Medians of {args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times. "
+        f"The costs measured at the start of the stages predict {statistics.median(costs.ratios):.2f} times "
         f"what their steps took, by the median of {len(costs.ratios)}."
     )
-    return Section("Pipeline parallelism, by load", method, tuple(goals), (table,), {"loads": dict(found)})
+    title, last = "Pipeline parallelism, by load", f"{args.stages} stages"
+    return report(args, [section_of(title, method, found, GOALS, last)])
 
 
 def _follow(args: argparse.Namespace, path: Path, part: tuple[int, int], link: Link) -> int:
@@ -117,18 +104,9 @@ def _follow(args: argparse.Namespace, path: Path, part: tuple[int, int], link: L
 
 def _settings(args: argparse.Namespace, path: Path, rank: int | None) -> EngineSettings:
     """Return the settings of one stage's process; of the only one if `rank` is None."""
-    return EngineSettings(
-        model=path,
-        dtype=DTYPES[args.dtype],
-        device=CPU,
-        block_size=BLOCK_SIZE,
-        num_blocks=NUM_BLOCKS,
-        kv_memory_mb=None,
-        max_num_seqs=MAX_SEQS,
-        token_budget=TOKENS,
-        policy="chunked",
-        stage=None if rank is None else Stage(rank, args.stages),
-    )
+    usual = cpu_settings(path, args.dtype, POOL_TOKENS, max_num_seqs=MAX_SEQS)
+    stage = None if rank is None else Stage(rank, args.stages)
+    return replace(usual, token_budget=TOKENS, policy="chunked", stage=stage)
 
 
 def _measure_nothing(_runner: object, _name: str) -> Sweep:
@@ -156,7 +134,7 @@ class _Load:
 
     def commands(self, salt: bytes) -> list[Command]:
         """Return what starts the sequences; with another salt, nothing is cached."""
-        prompt = [3 + place * 7 % 30_000 for place in range(self.prompt_tokens)]
+        prompt = [place * 7 % VOCAB for place in range(self.prompt_tokens)]
         return [
             Decode(
                 SequenceSpec(
@@ -174,36 +152,14 @@ class _Load:
         ]
 
 
-def _compare(
-    contenders: Sequence[tuple[StepLoop, int]],
-    load: _Load,
-    rounds: int,
-    rng: random.Random,
-    take_last: Callable[[StepReport], None],
-) -> Figures:
-    """Time a load on each contender, a loop with a number of threads; the last one's reports are taken."""
-    times: list[list[float]] = []
-    for _ in range(1 + rounds):
-        round_ms = [0.0] * len(contenders)
-        for which in rng.sample(range(len(contenders)), len(contenders)):
-            loop, threads = contenders[which]
-            torch.set_num_threads(threads)
-            take = take_last if which == len(contenders) - 1 else _ignore
-            round_ms[which] = 1000 * _seconds(loop, load, rng.randbytes(8), take)
-        times.append(round_ms)
-    counted = times[1:]  # the first round of a load may allocate
-    one, threaded, staged = (statistics.median(column) for column in zip(*counted, strict=True))
-    return one, threaded, staged, statistics.median(first / last for first, _, last in counted)
-
-
 def _ignore(_told: StepReport) -> None:
     """Take nothing."""
 
 
-def _seconds(loop: StepLoop, load: _Load, salt: bytes, take: Callable[[StepReport], None]) -> float:
+def _seconds(loop: StepLoop, load: _Load, rng: random.Random, take: Callable[[StepReport], None]) -> float:
     """Return the seconds to the first token of a single sequence, or for a token of each of several.
 
-    The latter are counted while all of them run.
+    The latter are counted while all of them run. `take` is called with each report.
     """
     arrivals: list[tuple[float, list[int]]] = []
 
@@ -212,7 +168,7 @@ def _seconds(loop: StepLoop, load: _Load, salt: bytes, take: Callable[[StepRepor
         take(told)
         arrivals.append((time.perf_counter(), list(told.tokens.handles)))
 
-    inbox = [load.commands(salt)]
+    inbox = [load.commands(rng.randbytes(8))]
     waits: list[float] = []
 
     def drain(timeout_s: float) -> list[Command]:

@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks.costs.deterministic import BLOCK_SIZE, NUM_BLOCKS, columns_of, compare
+from benchmarks.costs.deterministic import BLOCK_SIZE, NUM_BLOCKS, compare
 from benchmarks.cpu.floors import need_of
 from engine.calibration.sweep import Step
 from engine.execution.model_runner import ModelRunner
@@ -20,6 +20,7 @@ from engine.model.step_batch import StepBatch
 from kernels.native.loader import computes
 from reporting.progress import tracked
 from reporting.section import Section, markdown
+from reporting.tables import cells
 
 CPU = torch.device("cpu")
 STEPS = {
@@ -43,7 +44,7 @@ def section(model: Path, name: str, threads: int, rounds: int, seeds: Sequence[i
     found: dict[str, list[tuple[float, float, float]]] = {step: [] for step in STEPS}
     for step in tracked([*STEPS] * len(seeds), "steps"):
         found[step].append(compare((own, native), STEPS[step], rounds))
-    rows = [(step, *columns_of(figures)) for step, figures in found.items()]
+    rows = [(step, *cells(figures)) for step, figures in found.items()]
     table = markdown(("step", "PyTorch alone, ms", "native ops, ms", "ratio"), rows)
     weights = need_of(model).read_weights * dtype.itemsize / 2**20
     method = (

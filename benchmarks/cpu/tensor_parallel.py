@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from benchmarks.costs.deterministic import BLOCK_SIZE, columns_of
+from benchmarks.cpu.processes import (
+    CONTEXT,
+    POOL_TOKENS,
+    TOKENS,
+    Figures,
+    add_process_flags,
+    compare,
+    section_of,
+)
 from benchmarks.cpu.random_model import random_model
-from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import EngineSettings, can_fuse, follow_leader
+from benchmarks.settings import BLOCK_SIZE, cpu_settings
+from engine.build import can_fuse, follow_leader
 from engine.calibration.sweep import Step, make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.group.leader import Leader
@@ -31,13 +38,9 @@ from engine.model.parallel.part import Part
 from engine.model.step_batch import StepBatch
 from engine.starting import ignore_progress
 from reporting.progress import tracked
-from reporting.section import Goal, Section, markdown
 from worker.startup.followers import start_followers
 
 CPU = torch.device("cpu")
-CONTEXT = 290
-NUM_BLOCKS = 1000
-TOKENS = 256
 STEPS = {
     "1 decode": Step(1, CONTEXT),
     "8 decodes": Step(8, CONTEXT),
@@ -46,16 +49,10 @@ STEPS = {
 }
 GOAL = 1.5
 """How many times faster two cores should be than one."""
-Figures = tuple[float, float, float, float]
-"""Median milliseconds with one thread, with several, and with several processes; the first / the last."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--dtype", choices=DTYPES, default="bfloat16", help="the type of the weights (bfloat16)")
-    add("--processes", type=count, default=2, metavar="N", help="processes that compute a step together (2)")
-    add("--rounds", type=count, default=20, metavar="N", help="rounds of each step (20)")
-    add("--model", type=Path, metavar="PATH", help="the checkpoint (a random one of 200 million weights)")
+    add_process_flags(parser, "processes", "processes that compute a step together", rounds=20)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,43 +64,28 @@ def run(args: argparse.Namespace) -> int:
     try:
         whole = ModelRunner(*_with_pool(_load(args, path, None)))
         split = _split(args, path, Leader(followers.links))
-        contenders = ((whole, 1), (whole, args.processes), (split, 1))
+        runners = ((whole, 1), (whole, args.processes), (split, 1))
         found: dict[str, list[Figures]] = {name: [] for name in STEPS}
         works = [(name, seed) for seed in args.seeds for name in STEPS]
         for name, seed in tracked(works, "steps"):
             batch = make_batch(whole, STEPS[name])
-            found[name].append(_compare(contenders, batch, args.rounds, random.Random(seed)))
+            contenders = [(partial(_seconds, runner, batch), threads) for runner, threads in runners]
+            found[name].append(compare(contenders, args.rounds, random.Random(seed)))
     finally:
         followers.end()
-    num = args.processes
-    goals = [
-        Goal(f"{name}, one thread / {num} processes", tuple(figures[3] for figures in each), GOAL)
-        for name, each in found.items()
-    ]
-    rows = [(name, *columns_of(figures)) for name, figures in found.items()]
-    head = ("step", "one thread, ms", f"{num} threads, ms", f"{num} processes, ms", "first / last")
-    table = markdown(head, rows)
     method = (
         f"{path.name}, {args.dtype}, a thread for each of the processes; contexts of {CONTEXT} tokens; "
         f"medians of {args.rounds} rounds, measured {len(args.seeds)} times. Wall-clock times."
     )
-    section = Section("Tensor parallelism, by step", method, tuple(goals), (table,), {"steps": found})
-    return report(args, [section])
+    goals = dict.fromkeys(STEPS, GOAL)
+    title, last = "Tensor parallelism, by step", f"{args.processes} processes"
+    return report(args, [section_of(title, method, found, goals, last)])
 
 
 def _follow(args: argparse.Namespace, path: Path, part: tuple[int, int], link: Link) -> int:
-    settings = EngineSettings(
-        model=path,
-        dtype=DTYPES[args.dtype],
-        device=CPU,
-        block_size=BLOCK_SIZE,
-        num_blocks=NUM_BLOCKS,
-        kv_memory_mb=None,
-        max_num_seqs=max(step.num_decodes for step in STEPS.values()),
-        token_budget=TOKENS,
-        policy="slack",
-        part=Part(*part),
-    )
+    most_decodes = max(step.num_decodes for step in STEPS.values())
+    usual = cpu_settings(path, args.dtype, POOL_TOKENS, max_num_seqs=most_decodes)
+    settings = replace(usual, token_budget=TOKENS, part=Part(*part))
     follow_leader(settings, link)
     return 0
 
@@ -121,23 +103,10 @@ def _load(args: argparse.Namespace, path: Path, part: Part | None) -> Model:
 
 
 def _with_pool(model: Model) -> tuple[Model, KVPool]:
-    return model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS)
+    return model, KVPool(model.block_layout(BLOCK_SIZE), POOL_TOKENS // BLOCK_SIZE)
 
 
-def _compare(
-    contenders: Sequence[tuple[ModelRunner, int]], batch: StepBatch, rounds: int, rng: random.Random
-) -> Figures:
-    """Time a step by each contender, a runner with a number of threads."""
-    times: list[list[float]] = []
-    for _ in range(1 + rounds):
-        round_ms = [0.0] * len(contenders)
-        for which in rng.sample(range(len(contenders)), len(contenders)):
-            runner, threads = contenders[which]
-            torch.set_num_threads(threads)
-            began = time.perf_counter()
-            runner.forward(batch)
-            round_ms[which] = (time.perf_counter() - began) * 1000
-        times.append(round_ms)
-    counted = times[1:]  # the first round of a step may allocate
-    one, threaded, several = (statistics.median(column) for column in zip(*counted, strict=True))
-    return one, threaded, several, statistics.median(first / last for first, _, last in counted)
+def _seconds(runner: ModelRunner, batch: StepBatch) -> float:
+    began_s = time.perf_counter()
+    runner.forward(batch)
+    return time.perf_counter() - began_s

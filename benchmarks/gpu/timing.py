@@ -16,17 +16,17 @@ WARM_UP = 3
 Call = Callable[[], object]
 
 
-def median_s(calls: Sequence[Call], device: torch.device, rounds: int = ROUNDS) -> float:
+def median_s(calls: Sequence[Call], device: torch.device) -> float:
     """Return the median seconds of a call.
 
     `calls` do the same with different data and take turns, so that none finds its data in a cache. On a GPU
     each is a graph, so that the gaps before launches do not count.
     """
     if device.type != "cuda":
-        return statistics.median(_on_host(call) for call in itertools.islice(itertools.cycle(calls), rounds))
+        return statistics.median(_on_host(call) for call in itertools.islice(itertools.cycle(calls), ROUNDS))
     cuda: Any = torch.cuda
     graphs = [_captured(call) for call in calls]
-    events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(rounds)]
+    events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(ROUNDS)]
     for (began, ended), graph in zip(events, itertools.cycle(graphs), strict=False):
         began.record()
         graph.replay()

@@ -38,6 +38,6 @@ While decodes alone run, `num_steps_alike` steps are sure to follow each other: 
 once with `decode(ends)` and `end`.
 
 Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`,
-`admission`, `adapters`, `batch` and `due_times`; then `groups/` and `memory/`. The package
-imports `output_text`, `scheduling` and numpy, and nothing else of `engine`.
+`decode_runs` (several decode steps at once), `admission`, `adapters`, `batch` and `due_times`; then `groups/`
+and `memory/`. The package imports `output_text`, `scheduling` and numpy, and nothing else of `engine`.
 """

@@ -57,7 +57,7 @@ class DueTimes:
         self._gaps = np.zeros(max_rows)
         """Whole numbers, as floats: they are multiplied by times."""
         self._tpot = np.zeros(max_rows)
-        """0, on a line at infinity, without a promise on the mean."""
+        """0 without a promise on the mean; the line is then at infinity."""
         self._itl = np.full(max_rows, math.inf)
         self._gap_limit = np.full(max_rows, math.inf)
         self._hope = np.zeros(max_rows)

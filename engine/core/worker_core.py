@@ -12,6 +12,7 @@ from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, Refuse
 from engine.core.batch import Batch, Rows, RowTable, num_in
 from engine.core.commands import Command, SetCost
+from engine.core.decode_runs import DecodeRuns
 from engine.core.groups.groups import Groups, NewChoice
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
@@ -87,6 +88,7 @@ class WorkerCore:
             links,
             adapters or AdapterSlots(),
         )
+        self._runs = DecodeRuns(pool, self.batch, self.tables, self.groups)
         self.num_steps = 0
 
     # Between two steps
@@ -337,33 +339,15 @@ class WorkerCore:
 
         There are rows, `grow_rows` and `start_waiting` have been called, and no prompt is to be computed.
         """
-        turns = self.groups.num_turns_in_vain()
-        if turns is not None:
-            most = min(most, turns + 1)
-        most = max(1, min(most, self.batch.num_steps_to_an_end()))
-        if most == 1 or self._has_blocks_for(most - 1):
-            return most
-        low, high = 1, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._has_blocks_for(middle - 1) else (low, middle - 1)
-        return low
+        return self._runs.num_steps(most)
 
     def decode(self, ends: NDArray[np.float64]) -> list[Choice]:
         """Take so many decode steps of all rows as are sure to follow each other; they ended at `ends`.
 
         Return the choices that have left, since they got the last token they may have.
         """
-        num_steps = len(ends)
-        if num_steps > 1:
-            self.groups.pass_turns(num_steps - 1)
-            self._grow_ahead(num_steps - 1)
-        last = self.batch.advance(self.batch.next_rows(), num_steps)
-        for choice in last:
-            self.batch.leave(choice)
-        self.batch.due_times.advance_steps(self.batch.num_rows, ends)
-        self.num_steps += num_steps
-        return last
+        self.num_steps += len(ends)
+        return self._runs.take(ends)
 
     # Out
 
@@ -399,23 +383,6 @@ class WorkerCore:
     def _leave(self, step: Step, choice: Choice) -> None:
         self.batch.leave(choice)
         step.last.append(choice)
-
-    def _has_blocks_for(self, num_steps: int) -> bool:
-        """Return True if blocks for that many further tokens of each row are promised or available."""
-        num_available = self._pool.num_available_blocks
-        if (
-            self.tables.reserves_maximum
-            or num_available >= (num_steps // self._pool.block_size + 1) * self.batch.num_rows
-        ):
-            return True
-        return int(self.batch.growth(num_steps).sum()) <= num_available
-
-    def _grow_ahead(self, num_steps: int) -> None:
-        growth = self.batch.growth(num_steps)
-        (rows,) = growth.nonzero()
-        if rows.size:
-            choices = self.batch.choices
-            self.tables.grow([choices[row] for row in rows.tolist()], growth[rows].tolist())
 
 
 def _brought_first_tokens(group: SequenceGroup) -> bool:

@@ -43,7 +43,7 @@ class Fetch:
 
 
 class _Speed:
-    """The speed of a link; what was known before counts half with each measurement."""
+    """The average speed of a link; each measurement halves the weight of all before it."""
 
     def __init__(self) -> None:
         self._bytes, self._seconds = _ASSUMED_BYTES, _ASSUMED_BYTES / ASSUMED_BYTES_PER_S

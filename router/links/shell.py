@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
 
 import structlog
 
@@ -78,7 +77,6 @@ class Shell:
         store: Store,
         metrics: RouterMetrics,
         model_name: str,
-        clock: Callable[[], float] = time.monotonic,
         recorder: Recorder | None = None,
         tls: FleetTls | None = None,
     ) -> None:
@@ -86,7 +84,7 @@ class Shell:
         self.store = store
         store.on_new_epoch(lambda: self.submit_soon(StoreForgot()))
         self.metrics = metrics
-        self.now = clock
+        self.now = time.monotonic
         self._recorder = recorder
         self.router_id = core.state.config.router_id
         link_crashed = metrics.loop_errors.labels("link").inc

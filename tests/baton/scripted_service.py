@@ -72,8 +72,8 @@ def accepted(seed: int = 7, request_id: str = "r", **formats: Any) -> Pb:
     return Pb(accepted=told)
 
 
-def queued(position: int = 1) -> Pb:
-    return Pb(queued=inference_pb2.Queued(position=position, work_ahead_tokens=100, predicted_ttft_ms=30))
+def queued() -> Pb:
+    return Pb(queued=inference_pb2.Queued(position=1, work_ahead_tokens=100, predicted_ttft_ms=30))
 
 
 def tokens(first_index: int, *token_ids: int, choice: int = 0, text: str | None = None) -> Pb:
@@ -276,8 +276,8 @@ def bad_field(field: str, description: str) -> error_details_pb2.BadRequest:
     return error_details_pb2.BadRequest(field_violations=[violation])
 
 
-def because(reason: str, domain: str = "baton.v1") -> error_details_pb2.ErrorInfo:
-    return error_details_pb2.ErrorInfo(reason=reason, domain=domain)
+def because(reason: str) -> error_details_pb2.ErrorInfo:
+    return error_details_pb2.ErrorInfo(reason=reason, domain="baton.v1")
 
 
 def retry_after(seconds: float) -> error_details_pb2.RetryInfo:

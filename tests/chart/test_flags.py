@@ -11,10 +11,10 @@ import pytest
 import gateway.config
 import gateway.picker.config
 import router.config
-import worker.config
 from baton.cli.arguments import parser as cli_parser
 from tests.chart.parts import LAPTOP, arguments, chart, workloads
 from tools.lint_chart import CHART, OVERLAYS
+from worker.startup.flags import flags as worker_flags
 
 pytestmark = pytest.mark.helm
 
@@ -22,8 +22,8 @@ PARSERS = {
     "router": lambda: router.config.flags(1),
     "gateway": gateway.config.flags,
     "gateway.picker": gateway.picker.config.flags,
-    "prefill_worker": lambda: worker.config.flags("prefill", 1),
-    "decode_worker": lambda: worker.config.flags("decode", 1),
+    "prefill_worker": lambda: worker_flags("prefill", 1),
+    "decode_worker": lambda: worker_flags("decode", 1),
     "baton.cli": cli_parser,
 }
 WRITTEN = {"--help", "--listen", "--advertise", "--redis", "--model", "--metrics-port", "--drain-s"}

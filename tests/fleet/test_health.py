@@ -53,9 +53,9 @@ async def status(address: str, service: str = "") -> str:
         return str(Status.ServingStatus.Name(answer.status))
 
 
-def says(address: str, wanted: str, service: str = "") -> Callable[[], Awaitable[bool]]:
+def says(address: str, wanted: str) -> Callable[[], Awaitable[bool]]:
     async def condition() -> bool:
-        return await status(address, service) == wanted
+        return await status(address) == wanted
 
     return condition
 

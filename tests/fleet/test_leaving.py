@@ -19,6 +19,7 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.integration
 
 PROMPT = [3 + i % 90 for i in range(70)]
+STRUCK_AT = 20
 SAMPLING = Sampling(
     temperature=1.0, seed=3, n=2, logprobs=2, repetition_penalty=1.3, presence_penalty=0.5, top_p=0.95
 )
@@ -73,14 +74,12 @@ async def generation(
     strike: Callable[[], Awaitable[None]] | None = None,
     *,
     stop: Stop = STOP,
-    sampling: Sampling = SAMPLING,
-    at_index: int = 20,
 ) -> Heard:
-    """One generation; `strike` comes once index `at_index` of a choice is there."""
+    """One generation; `strike` comes once index `STRUCK_AT` of a choice is there."""
     heard = Heard()
-    async for event in client.generate(PROMPT, sampling=sampling, stop=stop):
+    async for event in client.generate(PROMPT, sampling=SAMPLING, stop=stop):
         heard.take(event)
-        if strike is not None and len(heard.token_ids.get(0, ())) > at_index:
+        if strike is not None and len(heard.token_ids.get(0, ())) > STRUCK_AT:
             now, strike = strike, None
             await now()
     assert strike is None, "it ended before the strike"

@@ -10,7 +10,7 @@ import pytest
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from kvtransfer.loans.links import FORGET_S
-from tests.byte_flip_proxy import ByteFlipProxy
+from tests.byte_flip_proxy import MIN_MESSAGE_BYTES, ByteFlipProxy
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, Answer, assert_all_is_freed, greedy, labelled, metric, until
 from tests.ports import free_port
@@ -147,7 +147,7 @@ class HoldingProxy(ByteFlipProxy):
         self.go_on = asyncio.Event()
 
     async def _forward(self, data: bytes, writer: asyncio.StreamWriter) -> None:
-        if len(data) > self._min_message_bytes:
+        if len(data) > MIN_MESSAGE_BYTES:
             self.is_held.set()
             await self.go_on.wait()
         await super()._forward(data, writer)

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tests.mutations.table import FAILURES, Guard
+from tests.mutations.guard import Guard
+from tests.mutations.table import FAILURES
 from tools.house.source_tree import ROOT
 
 GUARDS = [guard for failure in FAILURES for guard in failure.guards]

@@ -14,7 +14,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutations.table import FAILURES, Guard
+from tests.mutations.guard import Guard
+from tests.mutations.table import FAILURES
 from tests.mutations.trial import Outcome, Verdict, trial
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,7 +1,6 @@
 """A small worker on paper, and traces for it."""
 
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -10,8 +9,6 @@ from scheduling.cost.profiles import Profile
 from workloads.trace import TraceRequest
 
 COST = CostModel((0.004, 2e-5, 3e-5, 4e-8, 1e-9, 3e-8), 64.0, 0.9, 1.0, 1.2)
-
-MakeProfile = Callable[..., Profile]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvtransfer.transports.transport import TransportMode
 from services.process.limits import Cores
-from worker.config import parse_config
+from worker.startup.flags import parse_config
 from worker.threads import resolve_threads
 
 
@@ -167,7 +167,7 @@ def test_an_unknown_choice_leaves_with_code_2(capsys: pytest.CaptureFixture[str]
 def test_a_group_that_cannot_be_is_refused(
     flags: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.config.read_cores", lambda: Cores(8))
+    monkeypatch.setattr("worker.startup.flags.read_cores", lambda: Cores(8))
     with pytest.raises(ValueError, match=re.escape(sentence)):
         parse_config(["--model=m", *f"--tensor-parallel={flags}".split()], "decode", 1)
 
@@ -205,7 +205,7 @@ def test_a_group_that_cannot_be_is_refused(
 def test_a_pipeline_that_cannot_be_is_refused(
     flags: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.config.read_cores", lambda: Cores(8))
+    monkeypatch.setattr("worker.startup.flags.read_cores", lambda: Cores(8))
     with pytest.raises(ValueError, match=re.escape(sentence)):
         parse_config(["--model=m", *f"--pipeline-parallel={flags}".split()], "decode", 1)
 

@@ -16,11 +16,11 @@ import router.config
 import router.replay.replay
 import sim.__main__
 import tools.make_profile
-import worker.config
 from baton.cli.arguments import parser as baton_parser
 from baton.cli.commands.checkout_command import PACKAGES
 from benchmarks.__main__ import COMMANDS
 from tools.document.markdown import table
+from worker.startup.flags import flags as worker_flags
 
 HEADER = """# Configuration
 
@@ -60,7 +60,7 @@ def _services() -> Iterator[_Command]:
     yield _command("python -m router", router.config.flags(process_id=0))
     yield _command("python -m gateway", gateway.config.flags())
     yield _command("python -m gateway.picker", gateway.picker.config.flags())
-    yield _command("python -m prefill_worker|decode_worker", worker.config.flags("prefill", process_id=0))
+    yield _command("python -m prefill_worker|decode_worker", worker_flags("prefill", process_id=0))
     yield _command("python -m deploy.controller", deploy.controller.config.flags())
 
 

@@ -157,11 +157,11 @@ def _in_turn(kinds: list[Any]) -> list[Any]:
     return [different[index % len(different)] for index in range(NUM_LAYERS)]
 
 
-def write_checkpoint(config: Any, directory: Path, seed: int = 1) -> None:
+def write_checkpoint(config: Any, directory: Path) -> None:
     """Write a model directory with random weights in float64, large enough that attention has preferences."""
     library: Any = transformers
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(1)
         module = library.AutoModelForCausalLM.from_config(config, dtype=torch.float64)
         _spread(module)
     library.utils.logging.disable_progress_bar()

@@ -1,6 +1,7 @@
 """A worker before it serves.
 
-command      parses the flags, checks the environment, reports the start, runs
+command      reads the flags, checks the environment, reports the start, runs
+flags        the parser of flags, and the settings that they give
 followers    the processes that compute steps together with this one
 starting     reports the progress of the start
 build        builds the engine that the flags ask for

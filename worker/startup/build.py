@@ -9,14 +9,7 @@ from functools import partial
 import structlog
 import torch
 
-from engine.build import (
-    BuiltEngine,
-    EngineSettings,
-    build,
-    follow_leader,
-    native_library,
-    resolve_device,
-)
+from engine.build import BuiltEngine, build, follow_leader, native_library, resolve_device
 from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
@@ -35,6 +28,7 @@ from engine.model.parallel.stage import Stage
 from engine.model.quantised.int8_weights import Quantised
 from engine.proof.proving import Proof
 from engine.proof.versions import own_code
+from engine.settings import EngineSettings
 from engine.starting import OnProgress, ignore_progress
 from services.process.limits import Cores, available_bytes, read_cores
 from worker.adapters.catalog import AdapterCatalog

@@ -12,9 +12,10 @@ from typing import Never
 from engine.group.links import Link
 from services.process.event_loop import uncollected_imports
 from services.process.log import configure_logging
-from worker.config import WorkerConfig, parse_config
+from worker.config import WorkerConfig
 from worker.errors import EXIT_CONFIG, ForeignKernelsError
 from worker.role import WorkerRole
+from worker.startup.flags import parse_config
 from worker.startup.followers import start_followers
 from worker.startup.starting import Start
 

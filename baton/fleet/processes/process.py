@@ -32,6 +32,7 @@ READY_LINE = re.compile(
 )
 STARTING_LINE = re.compile(r"^STARTING \S+ \S+ done=(?P<done>\d+) total=(?P<total>\d+) phase=(?P<phase>.+)$")
 
+_TAIL_LINES = 15
 _LATE_LINES_S = 0.2
 """If the launcher itself was stopped, it reads the lines of that time for this long before it gives up."""
 
@@ -233,10 +234,10 @@ class ManagedProcess:
         # Shielded: a cancelled caller must not cancel the watching, or its end would never be noticed.
         await asyncio.shield(asyncio.gather(*self._tasks))
 
-    def log_tail(self, max_lines: int = 15) -> str:
+    def log_tail(self) -> str:
         """Return its last words: the plain lines and the errors at the end of its log."""
         with self.log_path.open(encoding="utf-8", errors="replace") as log:
-            return "\n".join(filter(None, map(_in_words, deque(log, max_lines))))
+            return "\n".join(filter(None, map(_in_words, deque(log, _TAIL_LINES))))
 
     async def _watch(self, copying: asyncio.Task[None]) -> None:
         assert self._process is not None

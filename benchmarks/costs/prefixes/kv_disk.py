@@ -15,46 +15,44 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from benchmarks.cpu.random_model import random_model
+from benchmarks.costs.prefixes.comparison import (
+    LENGTHS,
+    Asked,
+    Figures,
+    add_engine_flags,
+    figures_of,
+    prompt_of,
+    section_of,
+    settings_of,
+)
 from benchmarks.decodes import decode, fixed_length
-from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import BuiltEngine, EngineSettings, build
+from benchmarks.settings import BLOCK_SIZE
+from engine.build import BuiltEngine, build
 from engine.core.commands import BlocksRead
 from engine.core.memory.prefix_reads import KVDisk
 from engine.core.report import Reading, StepReport
 from engine.kv.kv_pool import KVPool
-from engine.model.model import DTYPES
 from kvtransfer.disk.tier import DiskTier, Folder
 from reporting.progress import tracked
-from reporting.section import Goal, Section, markdown
-from reporting.tables import cell
 from scheduling.memory.disk_reads import read_limit_s
-from scheduling.policies import DEFAULT
 from worker.engine_thread import Inbox
 
-BLOCK_SIZE = 16
-LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 POOL_TOKENS = LENGTHS[-1] + 4 * BLOCK_SIZE
-VOCAB = 500
-"""Token ids of prompts are below this, which every model's vocabulary exceeds."""
 BUDGET_BYTES = 8 * 1024**3
 WAIT_S = 600.0
-SPECS = (".1f", ".1f", ".1f", ".2f", ".2f", ".0f")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--model", type=Path, metavar="PATH", help="a checkpoint (a Llama with 200 million random weights)")
-    add("--dtype", choices=DTYPES, default="bfloat16", help="the type of weights and KV (bfloat16)")
-    add("--threads", type=count, default=2, metavar="N", help="threads of the worker (2)")
-    add("--folder", type=Path, metavar="PATH", help="where the files are (the folder for temporary files)")
+    add_engine_flags(parser)
+    parser.add_argument(
+        "--folder", type=Path, metavar="PATH", help="where the files are (the folder for temporary files)"
+    )
 
 
 class EagerTier(DiskTier):
@@ -128,69 +126,33 @@ class Bench:
             self._tiers.append(EagerTier(Folder(self._folder), BUDGET_BYTES, pool, identity))
             return self._tiers[0]
 
-        return build(
-            EngineSettings(
-                model=args.model or random_model(),
-                dtype=DTYPES[args.dtype],
-                device=torch.device("cpu"),
-                block_size=BLOCK_SIZE,
-                num_blocks=POOL_TOKENS // BLOCK_SIZE,
-                kv_memory_mb=None,
-                max_num_seqs=4,
-                token_budget=256,
-                policy=DEFAULT,
-                open_disk=open_disk,
-            )
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One prompt, from the request to its token."""
-
-    seconds: float
-    token_id: int
-    cached_tokens: int
+        return build(replace(settings_of(args, POOL_TOKENS), open_disk=open_disk))
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask for prompts of each length, once per seed."""
     torch.set_num_threads(args.threads)
-    found: dict[int, list[tuple[float, ...]]] = {length: [] for length in LENGTHS}
+    found: dict[int, list[Figures]] = {length: [] for length in LENGTHS}
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         bench = Bench(args, Path(folder))
         for seed, length in tracked([(s, n) for s in args.seeds for n in LENGTHS], "prompts"):
             found[length].append(_measure(bench, random.Random(f"{seed} {length}"), length))
-        block_mb = bench.engine.runner.pool.block_bytes / 1e6
+        block_bytes = bench.engine.runner.pool.block_bytes
         bench.tier.close([], WAIT_S)
-    columns = (
-        "prompt tokens",
-        "computed, ms",
-        "page cache, ms",
-        "device, ms",
-        "computed / page cache",
-        "computed / device",
-        "worker reads",
+    section = section_of(
+        args,
+        "Prefixes on a disk",
+        found,
+        ("page cache", "device"),
+        ("worker reads",),
+        block_bytes=block_bytes,
+        note="'worker reads': 1 if a worker would read.",
     )
-    rows = [(str(length), *_cells(figures)) for length, figures in found.items()]
-    goals = (
-        Goal(
-            f"{LENGTHS[-1]} tokens: computed / read from the device",
-            tuple(figures[4] for figures in found[LENGTHS[-1]]),
-            1.0,
-        ),
-    )
-    method = (
-        f"{(args.model or random_model()).name}, {args.dtype}, {args.threads} threads; blocks of "
-        f"{BLOCK_SIZE} tokens, {block_mb:.2f} MB each; one request at a time. "
-        "'worker reads': 1 if a worker would read."
-    )
-    details = {"found": {str(length): figures for length, figures in found.items()}}
-    return report(args, [Section("Prefixes on a disk", method, goals, (markdown(columns, rows),), details)])
+    return report(args, [section])
 
 
-def _measure(bench: Bench, rng: random.Random, length: int) -> tuple[float, ...]:
-    """Return ms computed, from the page cache and from the device, ratios, and 1 if a worker would read."""
+def _measure(bench: Bench, rng: random.Random, length: int) -> Figures:
+    """Time a prompt that is computed, and read from the page cache and from the device."""
     prompt = prompt_of(rng, length + 1)  # the last token is always computed
     computed = bench.ask(prompt)
     bench.push_out(rng)
@@ -199,18 +161,4 @@ def _measure(bench: Bench, rng: random.Random, length: int) -> tuple[float, ...]
     bench.push_out(rng)
     bench.leave_page_cache()
     cold = bench.ask(prompt)
-    for again in (warm, cold):
-        if (again.token_id, again.cached_tokens) != (computed.token_id, length):
-            raise ValueError(f"{length} tokens: {again} after {computed}; the disk has changed the output")
-    seconds = (computed.seconds, warm.seconds, cold.seconds)
-    ratios = (computed.seconds / warm.seconds, computed.seconds / cold.seconds)
-    return (*(1000 * each for each in seconds), *ratios, float(would_read))
-
-
-def prompt_of(rng: random.Random, length: int) -> tuple[int, ...]:
-    return tuple(rng.randrange(VOCAB) for _ in range(length))
-
-
-def _cells(figures: Sequence[tuple[float, ...]]) -> list[str]:
-    columns = zip(*figures, strict=True)
-    return [cell(column, spec=spec) for column, spec in zip(columns, SPECS, strict=True)]
+    return figures_of(computed, (warm, cold), [would_read], length)

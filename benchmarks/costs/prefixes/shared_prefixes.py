@@ -17,20 +17,28 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import torch
 
-from benchmarks.cpu.random_model import random_model
+from benchmarks.costs.prefixes.comparison import (
+    LENGTHS,
+    Asked,
+    Figures,
+    add_engine_flags,
+    figures_of,
+    prompt_of,
+    section_of,
+    settings_of,
+)
 from benchmarks.decodes import decode, fixed_length
-from benchmarks.flags import count
 from benchmarks.report import report
-from engine.build import EngineSettings, build
+from benchmarks.settings import BLOCK_SIZE
+from engine.build import build
 from engine.core.report import StepReport
 from engine.kv.kv_pool import KVPool
-from engine.model.model import DTYPES
 from kvtransfer.fence import FenceGuard
 from kvtransfer.loans.links import Links
 from kvtransfer.pools.in_place import InPlace
@@ -39,11 +47,8 @@ from kvtransfer.service import KVTransferService
 from kvtransfer.transports.shm import ShmServer
 from kvtransfer.transports.transport import TransportMode
 from reporting.progress import tracked
-from reporting.section import Goal, Section, markdown
-from reporting.tables import cell
 from scheduling.memory.disk_reads import MOST_S
 from scheduling.memory.prefix_reads import PrefixRead, choose_read
-from scheduling.policies import DEFAULT
 from scheduling.request import FailureReason, PrefixSource
 from worker.engine_thread import EngineThread
 from worker.handoff.fetch_side import FetchSide
@@ -51,21 +56,13 @@ from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 
-BLOCK_SIZE = 16
-LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 POOL_TOKENS = 8 * LENGTHS[-1]
 """A quarter of it is more than the longest prompt: no more may be on loan."""
-VOCAB = 500
-"""Token ids of prompts are below this, which every model's vocabulary exceeds."""
 MODES = (TransportMode.SHM, TransportMode.GRPC)
-SPECS = (".1f", ".1f", ".1f", ".2f", ".2f", ".0f", ".0f")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--model", type=Path, metavar="PATH", help="a checkpoint (a Llama with 200 million random weights)")
-    add("--dtype", choices=DTYPES, default="bfloat16", help="the type of weights and KV (bfloat16)")
-    add("--threads", type=count, default=2, metavar="N", help="threads of each engine (2)")
+    add_engine_flags(parser)
 
 
 class EagerLinks(Links):
@@ -79,34 +76,12 @@ class EagerLinks(Links):
         return super().fetch_s(incarnation, num_blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One prompt, from the command to its token."""
-
-    seconds: float
-    token_id: int
-    cached_tokens: int
-
-
 class Node:
     """An engine with the thread and the handoffs of a worker, and one prompt at a time."""
 
     def __init__(self, args: argparse.Namespace, incarnation: str, modes: Sequence[TransportMode]) -> None:
         self.incarnation = incarnation
-        self.engine = build(
-            EngineSettings(
-                model=args.model or random_model(),
-                dtype=DTYPES[args.dtype],
-                device=torch.device("cpu"),
-                block_size=BLOCK_SIZE,
-                num_blocks=POOL_TOKENS // BLOCK_SIZE,
-                kv_memory_mb=None,
-                max_num_seqs=4,
-                token_budget=256,
-                policy=DEFAULT,
-                open_links=self._open_links,
-            )
-        )
+        self.engine = build(replace(settings_of(args, POOL_TOKENS), open_links=self._open_links))
         self.pool = self.engine.runner.pool
         self.links = {mode: EagerLinks(self.pool.block_bytes) for mode in modes}
         self._thread = EngineThread(self.engine.loop, self._on_report)
@@ -206,7 +181,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
-    found: dict[int, list[tuple[float, ...]]] = {length: [] for length in LENGTHS}
+    found: dict[int, list[Figures]] = {length: [] for length in LENGTHS}
     async with AsyncExitStack() as cleanup:
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
         lender, borrower = Node(args, "lender", ()), Node(args, "borrower", MODES)
@@ -217,57 +192,28 @@ async def _run(args: argparse.Namespace) -> int:
         for seed, length in tracked([(s, n) for s in args.seeds for n in LENGTHS], "prompts"):
             rng = random.Random(f"{seed} {length}")
             found[length].append(await _measure(lender, borrower, address, rng, length))
-        block_mb = borrower.pool.block_bytes / 1e6
-    columns = (
-        "prompt tokens",
-        "computed, ms",
-        "shared memory, ms",
-        "gRPC, ms",
-        "computed / shared memory",
-        "computed / gRPC",
-        "worker fetches by shared memory",
-        "by gRPC",
+    section = section_of(
+        args,
+        "Prefixes from another worker",
+        found,
+        ("shared memory", "gRPC"),
+        ("worker fetches by shared memory", "by gRPC"),
+        block_bytes=borrower.pool.block_bytes,
+        note="'worker fetches': 1 if a worker would fetch.",
     )
-    rows = [(str(length), *_cells(figures)) for length, figures in found.items()]
-    goals = (
-        Goal(
-            f"{LENGTHS[-1]} tokens: computed / fetched over gRPC",
-            tuple(figures[4] for figures in found[LENGTHS[-1]]),
-            1.0,
-        ),
-    )
-    method = (
-        f"{(args.model or random_model()).name}, {args.dtype}, {args.threads} threads; blocks of "
-        f"{BLOCK_SIZE} tokens, {block_mb:.2f} MB each; one request at a time. "
-        "'worker fetches': 1 if a worker would fetch."
-    )
-    details = {"found": {str(length): figures for length, figures in found.items()}}
-    section = Section("Prefixes from another worker", method, goals, (markdown(columns, rows),), details)
     return report(args, [section])
 
 
-async def _measure(
-    lender: Node, borrower: Node, address: str, rng: random.Random, length: int
-) -> tuple[float, ...]:
-    """Return ms computed and fetched by each transport, ratios, and 1 for each if a worker would fetch."""
-    prompt = tuple(rng.randrange(VOCAB) for _ in range(length + 1))  # the last token is always computed
+async def _measure(lender: Node, borrower: Node, address: str, rng: random.Random, length: int) -> Figures:
+    """Time a prompt that is computed, and fetched by each transport."""
+    prompt = prompt_of(rng, length + 1)  # the last token is always computed
     source = PrefixSource(address, lender.incarnation, length // BLOCK_SIZE)
     await lender.ask(prompt)
     computed = await borrower.ask(prompt)
     fetched, would = [], []
     for mode in MODES:
         borrower.forget()
-        would.append(float(borrower.would_fetch(mode, source)))
+        would.append(borrower.would_fetch(mode, source))
         fetched.append(await borrower.ask(prompt, source, mode))
     borrower.forget()
-    for again in fetched:
-        if (again.token_id, again.cached_tokens) != (computed.token_id, length):
-            raise ValueError(f"{length} tokens: {again} after {computed}; the fetch has changed the output")
-    seconds = (computed.seconds, *(each.seconds for each in fetched))
-    ratios = (computed.seconds / each.seconds for each in fetched)
-    return (*(1000 * each for each in seconds), *ratios, *would)
-
-
-def _cells(figures: Sequence[tuple[float, ...]]) -> list[str]:
-    columns = zip(*figures, strict=True)
-    return [cell(column, spec=spec) for column, spec in zip(columns, SPECS, strict=True)]
+    return figures_of(computed, fetched, would, length)

@@ -28,13 +28,13 @@ from engine.core.due_times import after_first_token
 from engine.core.groups.adapter_waits import AdapterWaits
 from engine.core.groups.arrivals import Arrivals
 from engine.core.groups.lending import Lending
+from engine.core.groups.moves import Moves
 from engine.core.groups.queues import Queues
 from engine.core.groups.registry import GroupRegistry
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.forecast import MemoryForecast
 from engine.core.memory.loans import Loans
-from engine.core.memory.moving import make_parts
 from engine.core.memory.preempter import Preempter
 from engine.core.memory.prefix_reads import KVDisk, KVLinks, PrefixReads
 from engine.core.memory.room import Room
@@ -83,6 +83,7 @@ class Groups:
         prefix_reads = PrefixReads(disk, links, tables)
         self._arrivals = Arrivals(self._registry, self.queues, tables, prefix_reads)
         self._lending = Lending(Loans(blocks, disk), self._registry, self._room)
+        self._moves = Moves(self._registry, tables, self._keys)
 
     def __getitem__(self, key: int) -> SequenceGroup:
         """Return a group that is being prefilled."""
@@ -119,10 +120,8 @@ class Groups:
                 self._registry.cancel(handle)
             case HandBack():
                 self._registry.hand_back()
-            case PreCopy(handle, choice, num_blocks, part):
-                self._offer(handle, {choice: part}, now_s, num_blocks)
-            case StopAndCopy():
-                self._stop_and_copy(command, now_s)
+            case PreCopy() | StopAndCopy():
+                self._moves.offer(command, now_s)
 
     def start_waiting(self, cost: CostModel) -> list[SequenceGroup]:
         """Let groups in, first come first served, while memory and the batch have room.
@@ -389,21 +388,3 @@ class Groups:
     def _is_preempted(self, handle: int) -> bool:
         """Return True if any piece of the handle is preempted."""
         return any(piece.key in self.queues.preempted for piece in self._registry.pieces(handle))
-
-    # To another worker
-
-    def _offer(self, handle: int, parts: dict[int, int], now_s: float, num_blocks: int | None = None) -> None:
-        """Hold blocks of a handle's running choices, each under its handle in `parts`, until `Release`."""
-        pieces = self._registry.pieces(handle)
-        made = make_parts(self._tables, self._keys, pieces, parts, now_s, num_blocks)
-        for group in made:
-            self._registry.add(group)
-            self._registry.publish_blocks(group)
-        handles = {group.handle for group in made}
-        for part in (part for part in parts.values() if part not in handles):
-            self._registry.refuse(Failure(part, FailureReason.DRAINING, "its blocks are not there to offer"))
-
-    def _stop_and_copy(self, stop: StopAndCopy, now_s: float) -> None:
-        self._offer(stop.handle, dict(stop.parts), now_s)
-        self._registry.report.parked.append(stop.handle)
-        self._registry.cancel(stop.handle)

@@ -39,7 +39,7 @@ class MemoryForecast:
     def fits(self, groups: Iterable[SequenceGroup], candidate: SequenceGroup) -> bool:
         """Return True if the pool is enough for all holders of blocks and `candidate` until they end.
 
-        It is for a candidate that would decode alone: no pool has more room for it later.
+        A candidate that would decode alone always fits, as there will never be more room for it.
         """
         if self._fits_at_most(candidate):
             return True

@@ -68,7 +68,7 @@ class Preempter:
             self._batch.table.set_blocks(choice)
 
     def forget(self, group: SequenceGroup) -> None:
-        """The group ends without coming back."""
+        """Release the host memory of a group that ends."""
         if group.swapped is not None:
             self._swap.release(group.swapped.slots)
             group.swapped = None

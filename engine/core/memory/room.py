@@ -40,7 +40,8 @@ class Room:
     def take(self, group: SequenceGroup, holders: Iterable[SequenceGroup], *, is_idle: bool) -> bool:
         """Return True if the group has its blocks now; `holders` are all groups that have some.
 
-        With `is_idle` nothing runs: then no group waits without being looked at.
+        A group that was refused is looked at again when blocks have come back, after `MAX_TURNS_UNASKED`
+        turns, or if nothing runs (`is_idle`).
         """
         if group.key == self._refused_key and not is_idle and self._num_turns_unasked < MAX_TURNS_UNASKED:
             self._num_turns_unasked += 1

@@ -161,9 +161,9 @@ def _on_soonest_worker(state: RouterState, request: Judged, predicted: Predictio
 
 
 def _lanes(state: RouterState, request: Judged) -> list[Lane]:
-    """Return the lanes of the workers that may take a request, with what they take to load its adapter.
+    """Return the lanes of the workers that may take a request, with the time to load its adapter.
 
-    Where any of several workers may take it, what the slowest of these takes counts for all of them.
+    If it is not known yet which of them takes it, the longest of these times counts for all of them.
     """
     lanes, adapter = state.capacity.lanes(state.now), request.adapter
     if not adapter:

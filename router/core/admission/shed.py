@@ -1,10 +1,10 @@
-"""Let waiting requests give up their SLO so that most are in time: at an arrival, and by the full plan.
+"""Puts some waiting requests behind the others, without their SLO, so that most are in time.
 
-`scheduling/admission/shedding.py` makes the plan; here it is applied to the groups of this router. Only
-requests at risk give theirs up, whose callers prefer late tokens to a refusal; accepted ones only when
-capacity died. The full plan is made at most `PLANS_PER_S` times a second, less often the more requests wait,
-and only while some may be put behind. It uses the early quantile of what was learnt: a request that could
-still be in time keeps its SLO.
+This happens when a request arrives, and regularly by a plan for all that wait, which
+`scheduling/admission/shedding.py` makes and this module applies. Requests at risk are put behind, as their
+callers prefer late tokens to a refusal; accepted requests are only when capacity was lost. The full plan is
+made at most `PLANS_PER_S` times a second, less often the more requests wait, and only while some may be put
+behind. It uses the early quantile of what was learnt, so a request that could still be in time keeps its SLO.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from state.records import QueueEntry
 
 
 def most_blocks(session: Session, num_choices: int, block_size: int) -> int:
-    """Return the KV blocks that so many choices can grow to; delivered tokens count as output still."""
+    """Return how many KV blocks so many choices can need, counting delivered tokens as output."""
     return blocks_needed(len(session.prompt_token_ids), session.stop.max_tokens, num_choices, block_size)
 
 

@@ -120,7 +120,7 @@ def _close(state: RouterState, session: Session, *, remember: bool) -> None:
 
 
 def forget_at(state: RouterState) -> float:
-    """Return when the oldest remembered session has been kept long enough; there is one."""
+    """Return when the oldest remembered session may be forgotten; at least one is remembered."""
     ended_at = next(iter(state.retained.values())).timeline.ended_at
     assert ended_at is not None, "only what has ended is remembered"
     return ended_at + state.config.retention_s

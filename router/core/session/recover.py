@@ -58,7 +58,7 @@ def give_up(state: RouterState, group: Group) -> None:
 
 
 def _start_again(state: RouterState, group: Group, rests_s: float = 0.0) -> None:
-    """Take a group off its workers and queue it with what was delivered, at once or after a rest."""
+    """Take a group off its workers and queue it with what was delivered, `rests_s` seconds from now."""
     # Also the worker that reported the failure is told to cancel: unknown handles are ignored there.
     finish.detach(state, group, tell_workers=True)
     for successor in new_groups(state, group.session, group.open_choices, group):
@@ -126,8 +126,8 @@ def on_worker_back(state: RouterState, worker_key: str) -> None:
 def on_superseded(state: RouterState, group: Group) -> None:
     """Take in that a worker knows a later session than the one that this attempt was dispatched under.
 
-    The later session came by way of another router: the calls that are left here are ended. Or the client has
-    come back since, with a session that is later still, and is served on.
+    If this router has a session that is later still, since the client has come back, the group starts again.
+    Otherwise the client went on at another router, and the calls that are left here are ended.
     """
     if group.session.number > group.sent_session:
         _start_again(state, group)

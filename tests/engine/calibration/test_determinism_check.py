@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,15 +32,6 @@ BLOCK_SIZE = 4
 # Across the border of a tile of positions, within one tile, and a few tokens.
 LENGTHS = (139, 30, 6)
 NUM_ROWS = 7
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @lru_cache
-    def directory(name: str) -> Path:
-        return model_zoo.build(name, tmp_path_factory.mktemp(name))
-
-    return directory
 
 
 def runner_for(

@@ -14,7 +14,7 @@ from scheduling.draft_model import NEARLY
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from scheduling.speculation import Drafter
-from tests.engine.core.test_step_loop_forced import SAMPLINGS, STOPS, all_answered, words
+from tests.engine.core.test_step_loop_forced import SAMPLINGS, STOPS, play, words
 from tests.engine.core.test_step_loop_handoff import hand_over
 from tests.engine.core.test_step_loop_moving import fetch, resumed, running
 from tests.engine.core.test_step_loop_speculation import requests
@@ -90,14 +90,8 @@ def test_outputs_are_the_same_with_and_without_a_draft_model(
             cost=cost,
             policy=RESERVING if reserves else CHUNKED,
         )
-        for request, turns in zip(specs, places, strict=False):
-            driver.turn(Decode(request))
-            for _ in range(turns):
-                driver.turn()
-        driver.finish()
-        driver.assert_at_rest()
+        told.append(play(driver, specs, places))
         assert all(num_tokens <= budget for _, num_tokens in driver.runner.batches)
-        told.append(all_answered(driver, specs))
     assert told[0] == told[1]
 
 

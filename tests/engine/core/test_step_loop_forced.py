@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -53,7 +54,7 @@ def answered(driver: Driver, request: SequenceSpec) -> list[tuple[object, ...]]:
     ]
 
 
-def all_answered(driver: Driver, requests: list[SequenceSpec]) -> list[object]:
+def all_answered(driver: Driver, requests: Sequence[SequenceSpec]) -> list[object]:
     """All that clients are told, but of a request of several choices that failed only why.
 
     A choice whose grammar and other limits leave no token fails the whole request, wherever its other choices
@@ -66,6 +67,17 @@ def all_answered(driver: Driver, requests: list[SequenceSpec]) -> list[object]:
         else (answered(driver, request), failures.get(request.handle))
         for request in requests
     ]
+
+
+def play(driver: Driver, requests: Sequence[SequenceSpec], places: Sequence[int]) -> list[object]:
+    """Send the requests, with so many turns behind each; return what all of them were answered."""
+    for request, turns in zip(requests, places, strict=False):
+        driver.turn(Decode(request))
+        for _ in range(turns):
+            driver.turn()
+    driver.finish()
+    driver.assert_at_rest()
+    return all_answered(driver, requests)
 
 
 SAMPLINGS = st.builds(
@@ -113,13 +125,7 @@ def test_outputs_are_the_same_with_and_without_steps_of_their_own(
         driver = Driver(
             **words(), num_blocks=num_blocks, block_size=4, token_budget=budget, takes_forced=takes_forced
         )
-        for request, turns in zip(specs, places, strict=False):
-            driver.turn(Decode(request))
-            for _ in range(turns):
-                driver.turn()
-        driver.finish()
-        driver.assert_at_rest()
-        told.append(all_answered(driver, specs))
+        told.append(play(driver, specs, places))
     assert told[0] == told[1]
 
 

@@ -12,7 +12,7 @@ from engine.core.commands import Decode, Receive, StopAndCopy
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
-from tests.engine.core.test_step_loop_forced import FORCED, FREE, SAMPLINGS, STOPS, all_answered, asked, words
+from tests.engine.core.test_step_loop_forced import FORCED, FREE, SAMPLINGS, STOPS, asked, play, words
 from tests.engine.core.test_step_loop_moving import fetch, resumed, running
 from tests.engine.loop_driver import DEAR_TOKENS, FREE_DRAFTS, GREEDY, RESERVING, UNKNOWN_COST, Driver, spec
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 @st.composite
 def requests(draw: st.DrawFn) -> list[SequenceSpec]:
-    """As the contract allows them: bad words and `min_tokens` are refused beside a grammar."""
+    """Requests that the contract allows: bad words and `min_tokens` are refused beside a grammar."""
     patterns = draw(st.lists(st.sampled_from([FORCED, FREE, "", "", ""]), min_size=1, max_size=4))
     bad_words = st.sampled_from([(), (), ((3, 4), (5, 6, 7))])
     return [
@@ -68,14 +68,8 @@ def test_outputs_are_the_same_with_and_without_drafts(
             cost=cost,
             policy=RESERVING if reserves else CHUNKED,
         )
-        for request, turns in zip(specs, places, strict=False):
-            driver.turn(Decode(request))
-            for _ in range(turns):
-                driver.turn()
-        driver.finish()
-        driver.assert_at_rest()
+        told.append(play(driver, specs, places))
         assert all(num_tokens <= budget for _, num_tokens in driver.runner.batches)
-        told.append(all_answered(driver, specs))
     assert told[0] == told[1]
 
 

@@ -78,11 +78,6 @@ class Scene:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=atol, equal_nan=True)
 
 
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    return lambda name: model_zoo.build(name, tmp_path_factory.mktemp(name))
-
-
 def make_scene(directory: Path, lengths: Sequence[int], *, fused: bool = False) -> Scene:
     model = load_model(directory, torch.float64, torch.device("cpu"), fused=fused)
     assert model.is_fused == fused, model.fusion

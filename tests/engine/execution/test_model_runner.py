@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ from tests.engine.ragged import Piece, generate_greedily, make_batch, poisoned_p
 
 CPU = torch.device("cpu")
 NUM_TOKENS = 10
-
-
-@pytest.fixture(scope="session")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @lru_cache
-    def directory(name: str) -> Path:
-        return model_zoo.build(name, tmp_path_factory.mktemp(name))
-
-    return directory
 
 
 def make_prompts(*lengths: int) -> list[list[int]]:

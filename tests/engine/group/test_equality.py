@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ from tests.engine.ragged import generate_greedily
 NUM_TOKENS, CHUNK = 10, 8
 RNG = random.Random(2)
 PROMPTS = [[RNG.randrange(3, model_zoo.VOCAB_SIZE) for _ in range(length)] for length in (11, 23, 5)]
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @lru_cache
-    def directory(name: str) -> Path:
-        return model_zoo.build(name, tmp_path_factory.mktemp(name))
-
-    return directory
 
 
 def assert_equal(split: ModelRunner, one: ModelRunner, tolerance: float) -> None:

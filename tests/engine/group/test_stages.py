@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,6 @@ from engine.model.quantised.quantisation import Quantisation
 from tests import model_zoo
 from tests.engine.group.test_equality import assert_equal
 from tests.engine.group_driver import staged, whole
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @lru_cache
-    def directory(name: str) -> Path:
-        return model_zoo.build(name, tmp_path_factory.mktemp(name))
-
-    return directory
 
 
 @pytest.mark.parametrize("name", model_zoo.CASES)

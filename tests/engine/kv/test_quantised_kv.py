@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.build import EngineSettings, build
+from engine.build import build
 from engine.calibration.determinism_check import check_determinism
 from engine.calibration.sweep import Sweep
 from engine.execution.model_runner import ModelRunner
@@ -27,6 +27,7 @@ from engine.model.fingerprint import fingerprint
 from engine.model.model import load_model
 from engine.model.quantised.quantisation import Quantisation
 from engine.model.step_batch import StepBatch
+from engine.settings import EngineSettings
 from kernels.paged_attention.arguments import Softmax
 from kernels.paged_attention.reference import attend
 from kernels.store_kv import quantise

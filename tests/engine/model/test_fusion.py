@@ -7,7 +7,7 @@ import re
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +60,6 @@ FUSED = {
 }
 """The modules replaced in each; the other cases of the zoo keep theirs."""
 KINDS = ("Attention", "DecoderLayer", "MLP", "RMSNorm", "Experts", "TopKRouter", "RotaryEmbedding")
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @lru_cache
-    def directory(name: str) -> Path:
-        return model_zoo.build(name, tmp_path_factory.mktemp(name))
-
-    return directory
 
 
 def load(directory: Path, dtype: torch.dtype = torch.float64, *, fused: bool) -> Model:

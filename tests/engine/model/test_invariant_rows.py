@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -19,21 +18,11 @@ from engine.model.attention import KernelAttention, LayerOrder
 from engine.model.deterministic.invariant_rows import InvariantLinear, InvariantNorm, make_rows_invariant
 from engine.model.model import load_model
 from kernels.paged_attention.arguments import Softmax
-from tests import model_zoo
 from tests.engine.ragged import Piece, make_batch, poisoned_pool
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 16
 TOKENS = [[5, 9, 7, 3, 11, 4], [8, 6, 12]]
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @lru_cache
-    def directory(name: str) -> Path:
-        return model_zoo.build(name, tmp_path_factory.mktemp(name))
-
-    return directory
 
 
 def logits_of(runner: ModelRunner) -> Tensor:

@@ -25,7 +25,6 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
-HI = [{"role": "user", "content": "hi"}]
 ASKED = {"prompt": "The list is", "max_tokens": 8}
 REFUSED = inference_pb2.QuoteResponse(
     verdict=inference_pb2.VERDICT_REFUSED,

@@ -11,7 +11,7 @@ import pytest
 from router.config import parse_config as router_config
 from services.security.settings import Security, add_security_flags, is_loopback, security_of
 from services.security.tls import TlsFiles
-from worker.config import parse_config as worker_config
+from worker.startup.flags import parse_config as worker_config
 
 
 def parse_router(flags: list[str]) -> object:

@@ -13,35 +13,16 @@ from engine.core.report import Reading, StepReport
 from engine.device.copy_stream import mark_steps
 from kvtransfer.errors import PeerLostError, SenderAbortedError
 from kvtransfer.loans.links import Links
-from kvtransfer.receiver import Receiver
-from kvtransfer.receiver_handoff import Borrowed, ReceiveTask
+from kvtransfer.receiver_handoff import Borrowed
 from scheduling.request import PrefixSource
 from tests.patience import PATIENCE_S
-from tests.worker.handoff.test_sender_side import BytesPool
+from tests.worker.handoff.scripted_receiver import ScriptedReceiver
 from worker.handoff.fetch_side import FetchSide
 from worker.metrics import WorkerMetrics
 
 BEHIND = mark_steps(torch.device("cpu"))
 SOURCE = PrefixSource("host:1", "lender", 5)
 WHOLE = Borrowed(3, 0, 0.01, "shm", None)
-
-
-class ScriptedReceiver(Receiver):
-    """Borrows as told; a cancellation waits for its copies, as a real one does."""
-
-    def __init__(self) -> None:
-        self.pool = BytesPool()
-        self.answer: asyncio.Future[Borrowed] = asyncio.get_running_loop().create_future()
-        self.copies_ended = asyncio.Event()
-        self.tasks: list[ReceiveTask] = []
-
-    async def borrow(self, task: ReceiveTask) -> Borrowed:
-        self.tasks.append(task)
-        try:
-            return await self.answer
-        except asyncio.CancelledError:
-            await self.copies_ended.wait()
-            raise
 
 
 class Scene:

@@ -11,11 +11,11 @@ from engine.core.commands import Cancel, Command, KVArrived, KVFailed
 from engine.core.report import Load, Received, StepReport
 from engine.device.copy_stream import mark_steps
 from kvtransfer.errors import PeerLostError, SequenceFinishedError
-from kvtransfer.receiver import Receiver
-from kvtransfer.receiver_handoff import ReceiveResult, ReceiveTask
+from kvtransfer.receiver_handoff import ReceiveResult
 from scheduling.columns import TokenColumns
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
+from tests.worker.handoff.scripted_receiver import ScriptedReceiver
 from worker.handoff.receiver_side import ReceiverSide
 from worker.metrics import WorkerMetrics
 from worker.streams.commands import ReceiveFrom
@@ -31,26 +31,6 @@ RESULT = ReceiveResult(
     total_s=0.2,
     exposed_s=0.1,
 )
-
-
-class ScriptedReceiver(Receiver):
-    """Answers as told; a cancellation waits for its copies, as a real one does."""
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[ReceiveResult] = asyncio.get_running_loop().create_future()
-        self.copies_ended = asyncio.Event()
-        self.tasks: list[ReceiveTask] = []
-
-    async def receive(self, task: ReceiveTask) -> ReceiveResult:
-        self.tasks.append(task)
-        try:
-            return await self.answer
-        except asyncio.CancelledError:
-            await self.copies_ended.wait()
-            raise
-
-    async def close(self) -> None:
-        pass
 
 
 class Scene:

@@ -17,8 +17,9 @@ from engine.proof.proving import Proof
 from engine.proof.versions import code_digest
 from engine.starting import Phase
 from tests import model_zoo
-from worker.config import WorkerConfig, parse_config
+from worker.config import WorkerConfig
 from worker.startup.build import build_engine
+from worker.startup.flags import parse_config
 from worker.startup.proof_cache import ProofFile, ProofKey
 
 KEY = ProofKey("weights", "a processor x 2", "float32", False, True, 16, "avx2", "code")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,8 @@ from engine.model.model import load_model
 from engine.model.quantised import int8_weights
 from engine.model.quantised.int8_weights import Int8Linear, quantise
 from engine.model.quantised.quantisation import Quantisation
-from tests import model_zoo
 from tests.engine.model.quantised.int8_models import BLOCK_SIZE, expected_logits, load_int8, logits_of
 from tests.engine.ragged import poisoned_pool
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @lru_cache
-    def directory(name: str) -> Path:
-        return model_zoo.build(name, tmp_path_factory.mktemp(name))
-
-    return directory
 
 
 def test_a_weight_is_off_by_half_a_step_at_most() -> None:

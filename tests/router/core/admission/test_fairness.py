@@ -18,7 +18,7 @@ from scheduling.admission.shares import BAND_S
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo, SloClass
-from tests.router.core.admission.test_shedding import ask
+from tests.router.core.admission.asking import ask
 from tests.router.core_driver import ONE, TWO, core_of, judged, tell
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)

@@ -1,0 +1,171 @@
+"""Guards against failures of what a user may switch on: disks, loans, adapters, drafts, several processes."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import Failure, Guard
+
+FEATURES = (
+    Failure(
+        "disk",
+        "Rapid-MLX#187",
+        "KV that a crash or a disk had damaged was read again, and all that followed was garbage",
+        (
+            Guard(
+                "kvtransfer/disk/block_files.py",
+                "        if header != self._header(block_hash, checksum(data)):\n",
+                "        if False:\n",
+                "tests/kvtransfer/disk/test_tier.py::test_nothing_is_read_into_the_pool_that_was_not_verified",
+            ),
+            Guard(
+                "kvtransfer/disk/block_files.py",
+                "_HEADER.pack(_MAGIC, self._identity, block_hash, ",
+                "_HEADER.pack(_MAGIC, self._identity, bytes(16), ",
+                "tests/kvtransfer/disk/test_tier.py::test_a_block_under_the_name_of_another_is_refused",
+            ),
+            Guard(
+                "kvtransfer/disk/reads.py",
+                "            if self._is_stopped:\n                return False\n",
+                "",
+                "tests/kvtransfer/disk/test_tier.py::test_a_read_that_is_stopped_writes_nothing_more",
+            ),
+        ),
+    ),
+    Failure(
+        "loans",
+        "vllm#46283, dynamo#7489",
+        "a transfer whose client went kept its blocks for good, until nothing was admitted",
+        (
+            Guard(
+                "kvtransfer/loans/lending.py",
+                "            self.on_over(handle)\n            if isinstance",
+                "            if isinstance",
+                "tests/kvtransfer/loans/test_lending.py::test_a_borrower_that_leaves_ends_the_loan",
+            ),
+            Guard(
+                "kvtransfer/loans/lending.py",
+                "limits = SenderLimits(GRACE_S, loan.limit_s + GRACE_S)",
+                "limits = SenderLimits(3600.0, 3600.0)",
+                "tests/kvtransfer/loans/test_lending.py::test_the_loan_of_a_borrower_that_dies_ends_in_time",
+            ),
+            Guard(
+                "engine/core/memory/loans.py",
+                "        if loan.is_reading:\n            return False\n",
+                "",
+                "tests/engine/core/test_step_loop_loans.py"
+                "::test_a_loan_that_is_given_up_keeps_its_blocks_until_its_read_ends",
+            ),
+        ),
+    ),
+    Failure(
+        "borrowed garbage",
+        "vllm#52234",
+        "blocks that came damaged from another process were used",
+        (
+            Guard(
+                "kvtransfer/receiver_handoff.py",
+                "        if found != copy.checksum:\n",
+                "        if False:\n",
+                "tests/kvtransfer/loans/test_lending.py::test_a_damaged_block_and_what_follows_are_not_used",
+            ),
+        ),
+    ),
+    Failure(
+        "dead follower",
+        "sglang-omni#270, vllm-rbln#1094",
+        "one process of a group died, and the others waited for it in a step without end",
+        (
+            Guard(
+                "worker/startup/followers.py",
+                "            self._leave(self._pidfds[ended[0]])\n\n    def _leave",
+                "            pass\n\n    def _leave",
+                "tests/worker/startup/test_followers.py::test_the_leader_ends_with_a_follower_that_is_killed",
+            ),
+            Guard(
+                "worker/startup/followers.py",
+                "        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)\n",
+                "",
+                "tests/worker/startup/test_followers.py::test_followers_are_killed_with_their_leader",
+            ),
+            Guard(
+                "engine/group/links.py",
+                "        if not _read(self.socket, 1):\n",
+                "        if _read(self.socket, 1) is None:\n",
+                "tests/engine/group/test_group.py::test_a_follower_that_is_gone_ends_the_group",
+            ),
+        ),
+    ),
+    Failure(
+        "other weights",
+        "Baton itself",
+        "processes computed parts of different weights, and summed them up",
+        (
+            Guard(
+                "engine/group/leader.py",
+                "    if fingerprint is not None and text != fingerprint:\n",
+                "    if False:\n",
+                "tests/engine/group/test_group.py::test_a_follower_with_other_weights_is_refused",
+            ),
+        ),
+    ),
+    Failure(
+        "adapters",
+        "vllm#3264, vllm#30931",
+        "a prompt was continued from KV that another LoRA adapter had computed",
+        (
+            Guard(
+                "scheduling/memory/block_hash.py",
+                "digest_size=HASH_BYTES, key=adapter.encode())",
+                "digest_size=HASH_BYTES)",
+                "tests/scheduling/memory/test_block_hash.py"
+                "::test_no_adapter_shares_a_chain_with_another_or_the_base",
+            ),
+            Guard(
+                "engine/core/memory/block_names.py",
+                "spec.cache_salt, spec.adapter)",
+                "spec.cache_salt)",
+                "tests/engine/execution/test_step_loop_adapters.py::test_kv_of_another_adapter_is_never_reused",
+            ),
+            Guard(
+                "engine/model/adapters/attaching.py",
+                "        if (down.shape[1], up.shape[0]) != (inputs, outputs):\n",
+                "        if False:\n",
+                "tests/engine/model/adapters/test_checkpoint.py::test_an_adapter_of_another_base_is_refused",
+            ),
+        ),
+    ),
+    Failure(
+        "drafts",
+        "lattice#243, mlx-lm#1423",
+        "drafted tokens were accepted that the model would not have drawn",
+        (
+            Guard(
+                "engine/execution/drafting.py",
+                "        if is_broken[place + 1] or drawn[place] != token_id:\n",
+                "        if is_broken[place + 1]:\n",
+                "tests/engine/execution/test_acceptance.py"
+                "::test_a_draft_is_accepted_up_to_the_first_other_token",
+            ),
+            Guard(
+                "engine/execution/drafting.py",
+                "        if is_broken[place + 1] or drawn[place] != token_id:\n",
+                "        if drawn[place] != token_id:\n",
+                "tests/engine/execution/test_acceptance.py"
+                "::test_no_draft_is_accepted_in_front_of_a_row_without_tokens",
+            ),
+        ),
+    ),
+    Failure(
+        "stale sockets",
+        "Baton itself",
+        "a worker that started removed the socket of another one that was about to listen",
+        (
+            Guard(
+                "kvtransfer/transports/shm.py",
+                "self.path.with_name(STARTING_PREFIX + self.path.name.removeprefix(SOCKET_PREFIX))",
+                "self.path",
+                "tests/kvtransfer/transports/test_shm.py"
+                "::test_a_server_that_starts_beside_another_keeps_its_socket",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,365 @@
+"""Guards against failures in the life of a request: its KV, its place in the queue, its streams."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import Failure, Guard
+
+REQUESTS = (
+    Failure(
+        "garbage",
+        "vllm#52234",
+        "a failed KV receive was answered with garbage, or with the previous prompt's answer",
+        (
+            Guard(
+                "kvtransfer/receiver_handoff.py",
+                "        if found != copy.checksum:\n",
+                "        if False:\n",
+                "tests/kvtransfer/test_receiver_handoff.py"
+                "::test_a_damaged_block_and_what_follows_it_are_never_used",
+            ),
+            Guard(
+                "kvtransfer/receiver_handoff.py",
+                "            if block_hash != self._hashes[index]:\n",
+                "            if False:\n",
+                "tests/kvtransfer/test_receiver_handoff.py::test_a_block_of_another_prompt_is_never_used",
+            ),
+            Guard(
+                "engine/core/groups/arrivals.py",
+                "self._tables.accept(group, arrived.num_verified_blocks)",
+                "self._tables.accept(group, len(group.block_table))",
+                "tests/engine/core/test_step_loop_handoff.py"
+                "::test_nothing_is_decoded_from_blocks_that_were_not_verified",
+            ),
+            Guard(
+                "engine/core/groups/arrivals.py",
+                "            self._registry.fail(group, FailureReason.HANDOFF, message)\n",
+                "            from scheduling.columns import TokenColumns\n\n"
+                "            garbage = TokenColumns([handle], [0], [0], [1], [0])\n"
+                "            self._arrive(KVArrived(handle, len(group.block_table), garbage), 0.0)\n",
+                "tests/engine/core/test_step_loop_handoff.py::test_a_failed_receive_is_never_an_answer",
+            ),
+        ),
+    ),
+    Failure(
+        "siblings",
+        "vllm#56104",
+        "the first copy that failed freed blocks while sibling copies still wrote into the next owner's",
+        (
+            Guard(
+                "kvtransfer/threads.py",
+                "        await _wait_for_end(future)\n",
+                "",
+                "tests/kvtransfer/test_siblings.py"
+                "::test_the_first_failure_returns_no_block_while_a_sibling_writes",
+            ),
+            Guard(
+                "engine/core/groups/registry.py",
+                "            if group.phase in (Phase.RECEIVING, Phase.READING, Phase.ABANDONED):\n",
+                "            if group.phase is Phase.ABANDONED:\n",
+                "tests/engine/core/test_step_loop_handoff.py"
+                "::test_blocks_that_a_copy_may_still_write_to_are_given_to_nobody",
+            ),
+        ),
+    ),
+    Failure(
+        "aborted-prefill",
+        "sglang#34208, #30233",
+        "an aborted prefill left decode running on KV that was missing",
+        (
+            Guard(
+                "router/core/session/recover.py",
+                "are ignored there.\n    finish.detach(state, group, tell_workers=True)\n",
+                "are ignored there.\n    finish.detach(state, group, tell_workers=False)\n",
+                "tests/router/core/session/test_letting_go.py::test_no_decode_runs_on_kv_of_a_prefill_that_failed",
+            ),
+        ),
+    ),
+    Failure(
+        "dead-prefill",
+        "vllm#49238, sglang#12779",
+        "a prefill worker that died or was restarted took healthy decode down with it",
+        (
+            Guard(
+                "router/core/session/recover.py",
+                "elif worker.draining or _was_handed_over(group, worker):",
+                "elif worker.draining:",
+                "tests/router/core/session/test_letting_go.py::test_a_dead_prefill_worker_takes_no_healthy_decode_along",
+            ),
+            Guard(
+                "router/core/session/recover.py",
+                "group.prefill_key = None  # should it come back under this key,",
+                "pass  #",
+                "tests/router/core/test_step_reports.py"
+                "::test_a_returning_prefill_worker_disturbs_no_handed_over_group",
+            ),
+            Guard(
+                "kvtransfer/receiver.py",
+                "            if not isinstance(lost, PeerLostError):\n",
+                "            if True:\n",
+                "tests/kvtransfer/test_giving_up.py::test_a_sender_that_dies_after_its_commit_fails_no_receive",
+            ),
+        ),
+    ),
+    Failure(
+        "growth",
+        "sglang#30033",
+        "nothing was admitted by how KV would grow, and one full rank froze the node",
+        (
+            Guard(
+                "engine/core/memory/room.py",
+                "or self._forecast.fits(chain(holders, [group]), group)):",
+                "or True):",
+                "tests/engine/core/memory/test_forecast.py"
+                "::test_without_examples_nothing_starts_that_could_outgrow_the_pool",
+            ),
+            Guard(
+                "scheduling/placement.py",
+                "FILTERS: tuple[Filter, ...] = (is_open, has_blocks, has_seat)",
+                "FILTERS: tuple[Filter, ...] = (is_open, has_seat)",
+                "tests/scheduling/test_placement.py::test_a_full_or_leaving_worker_is_never_picked",
+            ),
+        ),
+    ),
+    Failure(
+        "pinned-slot",
+        "sglang#29017, aibrix#2289",
+        "a failed prefill pinned a decode slot for 300 s",
+        (
+            Guard(
+                "router/core/session/finish.py",
+                "    release(state, group)\n    set_phase(state, group, Phase.ENDED)\n",
+                "    set_phase(state, group, Phase.ENDED)\n",
+                "tests/router/core/session/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
+            ),
+        ),
+    ),
+    Failure(
+        "disconnect",
+        "dynamo#13691, #14507",
+        "a client that went before its first token did not stop the prefill; the next request waited 54.7 s",
+        (
+            Guard(
+                "router/core/session/arrive.py",
+                "    else:\n        _give_up(state, session)\n\n\n",
+                "\n\n",
+                "tests/router/core/session/test_letting_go.py"
+                "::test_no_prefill_goes_on_for_a_client_that_left",
+            ),
+            Guard(
+                "router/core/session/finish.py",
+                "        leave_queue(state, group)\n    move = state.moves.pop(group.key, None)\n",
+                "        pass\n    move = state.moves.pop(group.key, None)\n",
+                "tests/router/core/session/test_letting_go.py::test_nothing_starts_for_a_client_that_went_while_it_waited",
+            ),
+        ),
+    ),
+    Failure(
+        "sigterm",
+        "dynamo#13952",
+        "SIGTERM truncated streams instead of draining or migrating them",
+        (
+            Guard(
+                "worker/main.py",
+                "await asyncio.wait(waited, timeout=self._config.service.drain_s, ",
+                "await asyncio.wait(waited, timeout=0, ",
+                "tests/worker/streams/test_relay.py::test_sigterm_cuts_no_running_sequence_short",
+            ),
+            Guard(
+                "router/core/chores.py",
+                "            if worker.draining:\n                clear(state, worker)\n            elif",
+                "            if",
+                "tests/router/core/dispatch/test_draining.py"
+                "::test_the_next_attempt_starts_only_after_the_source_stopped",
+            ),
+        ),
+    ),
+    Failure(
+        "lost-state",
+        "dynamo#7930",
+        "structured output could not migrate: the state of its grammar was lost",
+        (
+            Guard(
+                "engine/core/sequence.py",
+                "            choice.output.push(token_id)\n",
+                "            pass\n",
+                "tests/engine/core/test_step_loop_moving.py::test_no_state_of_a_choice_is_lost_when_it_moves",
+            ),
+        ),
+    ),
+    Failure(
+        "unbounded-queue",
+        "vllm#49445",
+        "a queue without a bound",
+        (
+            Guard(
+                "state/lua/enqueue.lua",
+                "if not waiting and redis.call('ZCARD', QUEUE) >= tonumber(ARGV[7]) then return {-1, 0} end",
+                "",
+                "tests/state/test_queue.py::test_the_queue_never_grows_past_its_bound",
+            ),
+            Guard(
+                "router/core/admission/admit.py",
+                "    turn_away(state, group.session, queue_full(state))\n",
+                "    strand(state, group)\n",
+                "tests/router/core/session/test_letting_go.py"
+                "::test_a_full_queue_takes_nobody_in_and_says_when_to_come_back",
+            ),
+        ),
+    ),
+    Failure(
+        "priority",
+        "vllm#40004",
+        "a high priority waited behind a low one when all slots were taken",
+        (
+            Guard(
+                "router/core/chores.py",
+                "        preempt_seat(state)\n",
+                "",
+                "tests/router/core/dispatch/test_seats.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
+            ),
+            Guard(
+                "scheduling/admission/backlog.py",
+                "    return int(slo.slo_class), due_in_ms(slo, waited_s)\n",
+                "    return 0, due_in_ms(slo, waited_s)\n",
+                "tests/scheduling/admission/test_ordering.py::test_by_due_time_no_class_goes_before_a_higher_one",
+            ),
+        ),
+    ),
+    Failure(
+        "replicas",
+        "llm-d-router#1593, #1892",
+        "router replicas learned apart; failover promoted an empty standby",
+        (
+            Guard(
+                "router/core/capacity/fleet.py",
+                "self.num_seqs = max(self.load.running, self.decode_seqs)",
+                "self.num_seqs = self.decode_seqs",
+                "tests/router/core/session/test_letting_go.py::test_a_later_router_does_not_take_filling_blocks_for_empty",
+            ),
+            Guard(
+                "worker/streams/service.py",
+                "changed = None if cost is known else cost",
+                "changed = None",
+                "tests/worker/test_costs.py::test_no_router_is_left_with_old_costs",
+            ),
+        ),
+    ),
+    Failure(
+        "slower-apart",
+        "vllm#23144, #41834",
+        "disaggregation was slower than aggregation, and nothing said so",
+        (
+            Guard(
+                "router/core/capacity/fleet.py",
+                "return (PREFILL,) if self.placement is Placement.DISAGGREGATED else (PREFILL, DECODE)",
+                "return (PREFILL,)",
+                "tests/router/core/dispatch/test_paths.py"
+                "::test_nothing_waits_for_prefill_beside_an_idle_decode_worker",
+            ),
+            Guard(
+                "worker/handoff/receiver_side.py",
+                "        metrics.handoff_exposed.observe(result.exposed_s)\n",
+                "",
+                "tests/worker/handoff/test_receiver_side.py"
+                "::test_what_a_handoff_keeps_a_client_waiting_for_is_never_hidden",
+            ),
+        ),
+    ),
+    Failure(
+        "grammar",
+        "dynamo#7930",
+        "a sequence that moved to another worker lost the state of its grammar",
+        (
+            Guard(
+                "output_text/grammar.py",
+                "        new = list(output[self._num_tokens :])\n",
+                "        new = list(output[-1:])\n",
+                "tests/engine/core/test_step_loop_moving.py::test_no_state_of_a_choice_is_lost_when_it_moves",
+            ),
+            Guard(
+                "output_text/grammar.py",
+                "        if self.matcher.is_error():\n",
+                "        if False:\n",
+                "tests/output_text/test_grammar.py"
+                "::test_a_grammar_that_becomes_too_complex_does_not_end_its_output",
+            ),
+        ),
+    ),
+    Failure(
+        "stored calls",
+        "vllm#43244",
+        "a conversation that went on by previous_response_id lost its calls of functions and their results",
+        (
+            Guard(
+                "gateway/responses/store.py",
+                '[*self.earlier, *self.input, *self.response["output"]]',
+                "[*self.earlier, *self.input]",
+                "tests/gateway/responses/test_stored.py::test_a_conversation_goes_on_from_a_stored_response",
+            ),
+        ),
+    ),
+    Failure(
+        "stored without end",
+        "vllm#48454",
+        "responses were stored until the server had no memory left",
+        (
+            Guard(
+                "gateway/responses/store.py",
+                "        while total > limits.responses_max_bytes:\n",
+                "        while False:\n",
+                "tests/gateway/responses/test_store.py"
+                "::test_over_the_limit_the_largest_tenant_loses_its_oldest",
+            ),
+            Guard(
+                "state/lua/durable/keep_response.lua",
+                "for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do",
+                "for _, gone in ipairs({}) do",
+                "tests/gateway/responses/test_store.py::test_time_ends_everything_and_is_counted",
+            ),
+        ),
+    ),
+    Failure(
+        "tool calls",
+        "vllm#57490, vllm#45167",
+        "calls were lost, or text around them, by where a stream was cut or by what their arguments say",
+        (
+            Guard(
+                "chat_formats/source.py",
+                "len(self._text) if self._ended else markers.safe_end(self._text, self._at)",
+                "len(self._text)",
+                "tests/chat_formats/test_parser.py::test_calls_come_back_as_written",
+            ),
+            Guard(
+                "chat_formats/parser.py",
+                '        output.content(ending.pattern.sub("", text[:end]))\n',
+                "",
+                "tests/chat_formats/test_parser.py::test_a_text_without_calls_is_all_content",
+            ),
+            Guard(
+                "chat_formats/grammar.py",
+                'self._rules.append(rf"{first}: {_TEXT} & ~/\\s*({begins})(?s:.*)/")',
+                'self._rules.append(f"{first}: {_TEXT}")',
+                "tests/chat_formats/test_grammar.py::test_what_a_template_writes_follows_the_grammars",
+            ),
+        ),
+    ),
+    Failure(
+        "simulator",
+        "vidur#60",
+        "the simulator was off by 700 % from the engine it models",
+        (
+            Guard(
+                "sim/workers/step_times.py",
+                "return now + (self._cost.predict(shape) * ratio",
+                "return now + (8 * self._cost.predict(shape) * ratio",
+                "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
+            ),
+            Guard(
+                "engine/core/worker_core.py",
+                "StepShape.of(num_decodes, self.batch.context_of(rows), parts)",
+                "StepShape.of(num_decodes, 0, parts)",
+                "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
+            ),
+        ),
+    ),
+)
