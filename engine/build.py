@@ -18,7 +18,7 @@ from engine.calibration.sweep import Sweep, sweep, warm_up
 from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
-from engine.core.memory.prefix_reads import KVDisk, KVLinks
+from engine.core.memory.prefix_reads import KVLinks, KVTiers
 from engine.errors import EngineError
 from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.drafting import MAX_DRAFT_ROWS
@@ -91,8 +91,8 @@ class EngineSettings:
     """Memory for adapters that are loaded while the engine runs; then there are no others."""
     loadable: Container[str] = ()
     """The digests of these."""
-    open_disk: Callable[[KVPool, str], KVDisk] | None = None
-    """Returns the disk for blocks that leave the pool, given a name for what else decides on their bytes."""
+    open_tiers: Callable[[KVPool, str], KVTiers] | None = None
+    """Returns the tiers for blocks that leave the pool, given a name for what else decides on their bytes."""
     open_links: Callable[[KVPool], KVLinks] | None = None
     """Returns the links to workers that lend their blocks; None: there are none."""
     available_bytes: Callable[[], int] | None = None
@@ -188,8 +188,8 @@ def build(
             measure=lambda runner: measured(runner, draft_name),
         )
     # KV that was computed without `deterministic` has other bits.
-    disk = None if settings.open_disk is None else settings.open_disk(pool, f"{name} {determinism_digest}")
-    blocks = BlockManager(pool.num_blocks, settings.block_size, disk)
+    tiers = None if settings.open_tiers is None else settings.open_tiers(pool, f"{name} {determinism_digest}")
+    blocks = BlockManager(pool.num_blocks, settings.block_size, tiers)
     loop = StepLoop(
         runner,
         pool.tensor,
@@ -210,7 +210,7 @@ def build(
         adapters=_adapter_slots(settings, model),
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
         stages=group if isinstance(group, Pipeline) else None,
-        disk=disk,
+        tiers=tiers,
         links=None if settings.open_links is None else settings.open_links(pool),
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)

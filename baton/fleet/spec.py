@@ -75,6 +75,7 @@ class FleetSpec:
     lora_dir: Path | None = None
     lora_memory_mb: int | None = None
     lora_rank: int | None = None
+    kv_host_memory_mb: int | None = None
     kv_disk: Path | None = None
     kv_disk_mb: int | None = None
     share_prefixes: bool = False
@@ -113,6 +114,8 @@ class FleetSpec:
         if self.timed:
             self._check_timed()
         self._check_lora()
+        if self.kv_host_memory_mb is not None and self.kv_host_memory_mb < 0:
+            raise ValueError(f"kv_host_memory_mb is {self.kv_host_memory_mb}: it must be 0 (none) or more")
         if self.kv_disk_mb is not None and (self.kv_disk is None or self.kv_disk_mb < 1):
             raise ValueError(f"kv_disk_mb is {self.kv_disk_mb}: it must be 1 or more, with kv_disk")
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
@@ -151,6 +154,7 @@ class FleetSpec:
             ("draft_model", None),
             ("lora_dir", None),
             ("kv_disk", None),
+            ("kv_host_memory_mb", 0),
             ("tensor_parallel", 1),
             ("pipeline_parallel", 1),
         ):
@@ -282,6 +286,7 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
         lora_memory_mb=spec.lora_memory_mb,
         lora_rank=spec.lora_rank,
     )
+    own += _flags(kv_host_memory_mb=spec.kv_host_memory_mb)
     own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
     if kind_of(name) == "decode":
         own += _flags(speculate=spec.speculate, draft_model=spec.draft_model and spec.draft_model.resolve())

@@ -1,5 +1,5 @@
 """From which length on it pays to get the beginning of a prompt from elsewhere instead of computing it.
 
-- `kv_disk`: from the worker's disk
+- `kv_tiers`: from the worker's host memory or disk
 - `shared_prefixes`: from another worker
 """
