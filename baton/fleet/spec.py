@@ -46,11 +46,11 @@ class FleetSpec:
     8 bits. `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a
     smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
     each as NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to `lora_rank`, which workers load when
-    requests ask for them, each into `lora_memory_mb` of its own. In the folder `kv_disk` each worker has one
-    of its own for KV blocks that leave its memory, with at most `kv_disk_mb` each. Workers that
-    `share_prefixes` fetch KV blocks from each other where that is faster than computing them.
-    `tensor_parallel` processes of each worker compute its steps together, or `pipeline_parallel` in turn,
-    each with some of the layers.
+    requests ask for them, each into `lora_memory_mb` of its own. KV blocks that leave a worker's pool are
+    kept in `kv_host_memory_mb` of host memory of its own, and behind that in a folder of its own in the
+    folder `kv_disk`, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each
+    other where that is faster than computing them. `tensor_parallel` processes of each worker compute its
+    steps together, or `pipeline_parallel` in turn, each with some of the layers.
     """
 
     model: Path
