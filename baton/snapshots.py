@@ -75,6 +75,8 @@ class WorkerState:
     """The type it computes in, such as bfloat16; empty if it computes nothing."""
     native_ops: bool = False
     """Whether it computes ops of a layer in C on a CPU, instead of leaving them to PyTorch."""
+    host_blocks: int | None = None
+    """KV blocks that have left its pool and are in host memory; None if it keeps none."""
     disk_blocks: int | None = None
     """KV blocks on its disk; None without one."""
     loadable_adapters: int | None = None

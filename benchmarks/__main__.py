@@ -113,9 +113,9 @@ COMMANDS: dict[str, Command] = {
         has_model=False,
         seeds=THREE_SEEDS,
     ),
-    "kv-disk": Command(
-        "costs.prefixes.kv_disk",
-        "from which length on a prefix is read from disk sooner than computed",
+    "kv-tiers": Command(
+        "costs.prefixes.kv_tiers",
+        "from which length on a prefix is read from host memory or disk sooner than computed",
         has_model=False,
         seeds=THREE_SEEDS,
     ),

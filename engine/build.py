@@ -131,8 +131,8 @@ def build(
             measure=lambda runner: measured(runner, draft_name),
         )
     # KV that was computed without `deterministic` has other bits.
-    disk = None if settings.open_disk is None else settings.open_disk(pool, f"{name} {determinism_digest}")
-    blocks = BlockManager(pool.num_blocks, settings.block_size, disk)
+    tiers = None if settings.open_tiers is None else settings.open_tiers(pool, f"{name} {determinism_digest}")
+    blocks = BlockManager(pool.num_blocks, settings.block_size, tiers)
     loop = StepLoop(
         runner,
         pool.tensor,
@@ -153,7 +153,7 @@ def build(
         adapters=_adapter_slots(settings, model),
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
         stages=group if isinstance(group, Pipeline) else None,
-        disk=disk,
+        tiers=tiers,
         links=None if settings.open_links is None else settings.open_links(pool),
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from engine.core.memory.prefix_reads import KVDisk, KVLinks
+from engine.core.memory.prefix_reads import KVLinks, KVTiers
 from engine.kv.kv_pool import KVPool
 from engine.model.adapters.attaching import AdapterRoom
 from engine.model.parallel.part import Part
@@ -59,8 +59,8 @@ class EngineSettings:
     """Memory for adapters that are loaded while the engine runs; then there are no others."""
     loadable: Container[str] = ()
     """The digests of these."""
-    open_disk: Callable[[KVPool, str], KVDisk] | None = None
-    """Returns the disk for blocks that leave the pool, given a name for what else decides on their bytes."""
+    open_tiers: Callable[[KVPool, str], KVTiers] | None = None
+    """Returns the tiers for blocks that leave the pool, given a name for what else decides on their bytes."""
     open_links: Callable[[KVPool], KVLinks] | None = None
     """Returns the links to workers that lend their blocks; None: there are none."""
     available_bytes: Callable[[], int] | None = None

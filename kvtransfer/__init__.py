@@ -12,7 +12,7 @@ In reading order:
     peers             the senders that a receiver talks to, and how it reaches each
     pools             the memory that blocks are read from and written to
     transports        how blocks get from one process to the other
-    disk              blocks in files, which a later process of the worker finds again
+    tiers             blocks that left the pool, in host memory and in files
     loans             cached blocks that one worker borrows from another
     verify            checksums of blocks in host memory
     threads           work on other threads that is never left behind

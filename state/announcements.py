@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, fields
 from typing import Any
 
-from state.records import DiskRecord, LinkRecord, LoraRecord, StartingRecord, WorkerRecord
+from state.records import LinkRecord, LoraRecord, StartingRecord, TierRecord, WorkerRecord
 
 
 def text_of(record: WorkerRecord | StartingRecord) -> str:
@@ -18,10 +18,14 @@ def text_of(record: WorkerRecord | StartingRecord) -> str:
     return json.dumps(asdict(record))
 
 
+_PARTS = {"host": TierRecord, "disk": TierRecord, "link": LinkRecord, "lora": LoraRecord}
+"""The fields of a worker's record that are records."""
+
+
 def worker_of(text: str) -> WorkerRecord:
     """Return the worker that a text announces."""
     announced = json.loads(text)
-    for name, part_type in (("disk", DiskRecord), ("link", LinkRecord), ("lora", LoraRecord)):
+    for name, part_type in _PARTS.items():
         if announced.get(name) is not None:
             announced[name] = part_type(**_known(part_type, announced[name]))
     return WorkerRecord(**_known(WorkerRecord, announced))
@@ -32,7 +36,7 @@ def starting_of(text: str) -> StartingRecord:
     return StartingRecord(**_known(StartingRecord, json.loads(text)))
 
 
-_Record = WorkerRecord | DiskRecord | LinkRecord | LoraRecord | StartingRecord
+_Record = WorkerRecord | TierRecord | LinkRecord | LoraRecord | StartingRecord
 
 
 def _known(record_type: type[_Record], announced: dict[str, Any]) -> dict[str, Any]:

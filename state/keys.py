@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from scheduling.memory.tiers import Tier
+
 _PREFIX = "{baton}"
 _DURABLE = "{baton}durable"
 """`all_keys` does not match this, so a new epoch leaves these keys alone."""
@@ -67,14 +69,12 @@ def leases_of(worker_key: str) -> str:
     return f"{_PREFIX}:leases:{worker_key}"
 
 
-def prefixes_of(worker_key: str) -> str:
-    """set: hashes of the blocks in a worker's prefix cache."""
-    return f"{_PREFIX}:prefixes:{worker_key}"
+_PREFIXES = {Tier.POOL: "prefixes", Tier.HOST: "host_prefixes", Tier.DISK: "disk_prefixes"}
 
 
-def disk_prefixes_of(worker_key: str) -> str:
-    """set: hashes of the blocks on a worker's disk."""
-    return f"{_PREFIX}:disk_prefixes:{worker_key}"
+def prefixes_of(worker_key: str, tier: Tier = Tier.POOL) -> str:
+    """set: hashes of the blocks in a tier of a worker, by default its pool's prefix cache."""
+    return f"{_PREFIX}:{_PREFIXES[tier]}:{worker_key}"
 
 
 def shares() -> list[str]:

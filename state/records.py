@@ -25,8 +25,8 @@ PREFIX_TTL_MS = 30_000
 
 
 @value
-class DiskRecord:
-    """A worker's disk of KV blocks, as it is now."""
+class TierRecord:
+    """The KV blocks of a worker in host memory, or those on its disk, as they are now."""
 
     num_blocks: int
     wait_s: float
@@ -75,9 +75,11 @@ class Leading:
     """Leading blocks of a prompt that a worker has."""
 
     cached: int
-    """In memory."""
+    """In its pool."""
     on_disk: int = 0
-    """Behind those on its disk."""
+    """Behind those in its pool and in host memory, on its disk or in host memory."""
+    in_host: int = 0
+    """Right behind those in its pool, in host memory."""
 
 
 @value
@@ -97,7 +99,7 @@ class WorkerRecord:
     """A digest of what a deterministic worker computes; empty for any other."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The digests of its LoRA adapters, by name."""
-    disk: DiskRecord | None = None
+    disk: TierRecord | None = None
     """None without one."""
     link: LinkRecord | None = None
     """None if the worker neither lends blocks to others nor fetches theirs."""
@@ -105,6 +107,8 @@ class WorkerRecord:
     """Its pipeline stages."""
     lora: LoraRecord | None = None
     """None if it loads no adapters while it serves; those in `adapters` are always in its memory."""
+    host: TierRecord | None = None
+    """None if it keeps no blocks in host memory."""
 
     @property
     def key(self) -> str:

@@ -15,6 +15,7 @@ from typing import Self
 
 from scheduling.admission.budgets import Budget, Levels, Taken
 from scheduling.admission.shares import Standing, check_charge
+from scheduling.memory.tiers import Tier
 from scheduling.scaling.demand import NUM_SLOTS, SLOT_S, Slot, last_slots
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess
@@ -48,6 +49,8 @@ CONNECT_TIMEOUT_S = 5.0
 PREFIX_LOOKUPS = 1024
 """Blocks of a prompt looked up in one message, over all workers together."""
 MIN_LOOKUPS_PER_WORKER = 16
+NO_TIERS: Mapping[Tier, Container[str]] = {}
+"""No worker has blocks outside of its pool."""
 
 _Row = tuple[str, *tuple[str | int, ...]]
 """A worker key, and the script's arguments for its ledger."""
@@ -304,10 +307,10 @@ class Store:
     # Prefix directory
 
     async def publish_prefix(
-        self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes], *, on_disk: bool = False
+        self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes], tier: Tier = Tier.POOL
     ) -> None:
-        """Publish which blocks a worker's prefix cache, or its disk, has gained and lost."""
-        key = keys.disk_prefixes_of(worker_key) if on_disk else keys.prefixes_of(worker_key)
+        """Publish which blocks a tier of a worker has gained and lost."""
+        key = keys.prefixes_of(worker_key, tier)
         with self._connection.client() as redis:
             async with redis.pipeline(transaction=True) as pipeline:
                 if removed:
@@ -318,15 +321,21 @@ class Store:
                 await pipeline.execute()
 
     async def lookup_prefix(
-        self, worker_keys: Sequence[str], hashes: Iterable[bytes], with_disks: Container[str] = ()
+        self,
+        worker_keys: Sequence[str],
+        hashes: Iterable[bytes],
+        tiers: Mapping[Tier, Container[str]] = NO_TIERS,
     ) -> dict[str, Leading]:
-        """Return how many leading blocks of a prompt each worker has; `with_disks` names those with a disk.
+        """Return how many leading blocks of a prompt each worker has; `tiers` names the workers with each.
 
         Looks the blocks up in pieces, each only for the workers that have all earlier pieces: a long prompt
         in a large fleet would block the event loop and Redis otherwise. Consumes only as many of `hashes` as
         it looks up.
         """
-        walks = {key: PrefixWalk(has_disk=key in with_disks) for key in worker_keys}
+        walks = {
+            key: PrefixWalk(tuple(tier for tier, having in tiers.items() if key in having))
+            for key in worker_keys
+        }
         candidates, rest = dict(walks), iter(hashes)
         while candidates:
             num_lookups = max(MIN_LOOKUPS_PER_WORKER, PREFIX_LOOKUPS // len(candidates))
@@ -342,14 +351,11 @@ class Store:
         with self._connection.client() as redis:
             async with redis.pipeline(transaction=False) as pipeline:
                 for worker_key, walk in walks.items():
-                    if walk.asks_memory:
-                        pipeline.smismember(keys.prefixes_of(worker_key), members)
-                    if walk.has_disk:
-                        pipeline.smismember(keys.disk_prefixes_of(worker_key), members)
+                    for tier in walk.asks:
+                        pipeline.smismember(keys.prefixes_of(worker_key, tier), members)
                 rows = iter(await pipeline.execute())
         for walk in walks.values():
-            in_memory = next(rows) if walk.asks_memory else ()
-            walk.take(in_memory, next(rows) if walk.has_disk else (), len(members))
+            walk.take({tier: next(rows) for tier in walk.asks}, len(members))
 
     # Notices
 
@@ -378,7 +384,7 @@ class Store:
 
 def _directories(worker_key: str) -> list[str]:
     """Return the keys of the prefix directory that belong to one worker."""
-    return [keys.prefixes_of(worker_key), keys.disk_prefixes_of(worker_key)]
+    return [keys.prefixes_of(worker_key, tier) for tier in Tier]
 
 
 def _by_ledger(credits_held: Iterable[_Row], leases_held: Iterable[_Row]) -> ItemsView[str, list[str | int]]:

@@ -16,7 +16,7 @@ In reading order:
     timed          an engine that computes nothing and only takes its time
     costs          what steps cost, followed and fitted while serving
     registration   announces the worker and its prefixes through Redis
-    prefix_changes the blocks that it has yet to announce, from memory or a disk
+    prefix_changes the blocks that it has yet to announce, from one tier
     metrics        its metrics
     errors         what keeps it from serving, and what it refuses
 

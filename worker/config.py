@@ -35,8 +35,10 @@ class WorkerConfig:
     """None: as many as fit into `kv_memory_mb`."""
     kv_memory_mb: int | None
     """None: 256 on a CPU; on a GPU what weights and steps leave."""
+    kv_host_memory_mb: int
+    """Host memory for blocks that leave the pool; 0: none."""
     kv_disk: Path | None
-    """The folder for blocks that leave the pool; None: they are lost."""
+    """The folder for blocks that leave the pool and host memory; None: they are lost."""
     kv_disk_mb: int | None
     """None: KV_DISK_MB, if there is a folder."""
     share_prefixes: bool
@@ -84,6 +86,7 @@ class WorkerConfig:
         check_least(self, 1, "block_size", "num_blocks", "kv_memory_mb", "max_num_seqs", "token_budget")
         check_least(self, 1, "threads", "kv_disk_mb", "lora_memory_mb", "lora_rank")
         check_least(self, 1, "tensor_parallel", "pipeline_parallel")
+        check_least(self, 0, "kv_host_memory_mb")
         if not self.worker_id or not self.worker_id.isprintable() or set(self.worker_id) & set(" :"):
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
@@ -194,6 +197,9 @@ class WorkerConfig:
         if self.kv_disk is not None:
             chosen = f"--kv-disk is {str(self.kv_disk)!r}"
             raise ValueError(f"{chosen} with --timed; accepted: no folder, since nothing is computed")
+        if self.kv_host_memory_mb:
+            chosen = f"--kv-host-memory-mb is {self.kv_host_memory_mb}"
+            raise ValueError(f"{chosen} with --timed; accepted: 0, since nothing is computed")
 
 
 def cache_folder() -> Path:

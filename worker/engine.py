@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from engine.core.memory.block_manager import BlockManager
 from engine.core.report import Load
 from engine.kv.kv_pool import KVPool
-from kvtransfer.disk.tier import DiskTier
 from kvtransfer.loans.links import Links
+from kvtransfer.tiers.tiers import Tiers
 from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel, Sample
-from state.records import DiskRecord, LinkRecord
+from scheduling.memory.tiers import Tier
+from state.records import LinkRecord, TierRecord
 from worker.adapters.loader import AdapterLoader
 from worker.engine_thread import Loop
 
@@ -35,21 +36,21 @@ NOTHING = Computing("", native_ops=False)
 
 
 @dataclass(frozen=True, slots=True)
-class EngineDisk:
-    """A disk for blocks that leave the pool."""
+class EngineTiers:
+    """Host memory and a disk for blocks that leave the pool, or one of the two."""
 
-    tier: DiskTier
+    tiers: Tiers
     blocks: BlockManager
     """Says which blocks are cached when the worker ends."""
 
-    def describe(self) -> DiskRecord:
-        """Return what the fleet is told of the disk."""
-        state = self.tier.state()
-        return DiskRecord(state.num_blocks, state.wait_s, state.block_s)
+    def describe(self, tier: Tier) -> TierRecord:
+        """Return what the fleet is told of a tier."""
+        state = self.tiers.state(tier)
+        return TierRecord(state.num_blocks, state.wait_s, state.block_s)
 
     def close(self, timeout_s: float) -> None:
-        """Write what is cached, as far as time allows. The loop must have ended."""
-        self.tier.close(self.blocks.cached(), timeout_s)
+        """Write what is cached to the disk, as far as time allows. The loop must have ended."""
+        self.tiers.close(self.blocks.cached(), timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Engine:
     """A digest of the logits of known tokens; empty unless the worker is deterministic."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The digests of its LoRA adapters, by name."""
-    disk: EngineDisk | None = None
+    tiers: EngineTiers | None = None
     links: Links | None = None
     """None if the worker neither lends blocks to others nor fetches theirs."""
     adapter_loader: AdapterLoader | None = None

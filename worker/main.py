@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,7 @@ from engine.errors import (
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
+from scheduling.memory.tiers import Tier
 from services.process.event_loop import (
     freeze_garbage,
     measure_loop,
@@ -48,7 +50,7 @@ from state.records import WorkerRecord
 from state.store import Store
 from worker.config import WorkerConfig
 from worker.costs import Costs
-from worker.engine import Engine, describe_link, stall_limit_s
+from worker.engine import Engine, EngineTiers, describe_link, stall_limit_s
 from worker.engine_thread import EngineThread
 from worker.errors import (
     EXIT_CONFIG,
@@ -63,7 +65,7 @@ from worker.grammar_thread import GrammarThread
 from worker.handoff.build import HandoffContext, build_sides
 from worker.metrics import WorkerMetrics
 from worker.prefix_changes import PrefixChanges
-from worker.registration import AnnouncedDisk, Registration, announced_start
+from worker.registration import AnnouncedTier, Registration, announced_start
 from worker.role import WorkerRole
 from worker.startup.followers import Followers
 from worker.startup.starting import Start
@@ -197,7 +199,7 @@ class _Worker:
         self._costs = Costs(estimator, self._thread.submit, self._metrics)
         self._server = WorkerServer(self._tls)
         self._probes = ProbeResponder()
-        self._announced_disk: AnnouncedDisk | None = None
+        self._announced_tiers: dict[Tier, AnnouncedTier] = {}
         self._registration: Registration | None = None
         self._metrics_address = ""
 
@@ -211,8 +213,8 @@ class _Worker:
         self._hub.sides = sides
         port = await self._start_server()
         self._record = replace(self._record, address=self._config.service.address(port))
-        if (disk := self._engine.disk) is not None:
-            await asyncio.to_thread(disk.tier.wait_until_open, DISK_OPEN_S)
+        if (kept := self._engine.tiers) is not None:
+            await asyncio.to_thread(kept.tiers.wait_until_open, DISK_OPEN_S)
         if (loader := self._engine.adapter_loader) is not None:
             await asyncio.to_thread(loader.wait_until_known, ADAPTERS_S)
         await self._register(store)
@@ -264,11 +266,10 @@ class _Worker:
 
     def _start_engine(self) -> None:
         freeze_garbage()
-        if (disk := self._engine.disk) is not None:
-            self._announced_disk = AnnouncedDisk(PrefixChanges(), disk.describe)
-            disk.tier.start(self._metrics.count_disk, self._announced_disk.changes.note)
+        if (kept := self._engine.tiers) is not None:
+            self._start_tiers(kept)
             # Closed after the thread, which may still read and give up blocks.
-            self._cleanup.push_async_callback(asyncio.to_thread, disk.close, DISK_CLOSE_S)
+            self._cleanup.push_async_callback(asyncio.to_thread, kept.close, DISK_CLOSE_S)
         self._cleanup.push_async_callback(self._costs.settle)
         self._thread.start()
         self._cleanup.callback(self._grammars.stop)
@@ -283,6 +284,17 @@ class _Worker:
         # Closed after the thread: a step may stall while the thread is stopped.
         self._cleanup.callback(watchdog.stop)
         self._cleanup.push_async_callback(self._thread.stop)
+
+    def _start_tiers(self, kept: EngineTiers) -> None:
+        announced = {
+            tier: AnnouncedTier(PrefixChanges(), partial(kept.describe, tier)) for tier in kept.tiers.present
+        }
+
+        def on_change(tier: Tier, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+            announced[tier].changes.note(added, removed)
+
+        kept.tiers.start(self._metrics.count_tier, on_change)
+        self._announced_tiers = announced
 
     async def _start_server(self) -> int:
         service = WorkerService(
@@ -306,7 +318,7 @@ class _Worker:
         describe_links = None if links is None else partial(describe_link, links)
         describe_lora = None if loader is None else loader.record
         self._registration = Registration(
-            store, self._record, self._metrics, self._announced_disk, describe_links, describe_lora
+            store, self._record, self._metrics, self._announced_tiers, describe_links, describe_lora
         )
         await self._registration.start()
         self._cleanup.push_async_callback(self._registration.stop)

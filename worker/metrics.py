@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from engine.core.report import StepReport
 from scheduling.cost.cost_model import CostModel
+from scheduling.memory.tiers import Tier
 
 NAMESPACE = "baton"
 STEP_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -81,6 +82,15 @@ class WorkerMetrics:
         self.skipped = self._counter(
             "kv_blocks_skipped", "Blocks not sent because the receiver had them cached"
         )
+        self._host_blocks = self._counter(
+            "kv_host_blocks",
+            "Blocks on their way to and from --kv-host-memory-mb, by outcome: kept, read, evicted, dropped, "
+            "refused",
+            ["outcome"],
+        )
+        self._host_bytes = self._counter(
+            "kv_host_bytes", "Bytes of KV copied to --kv-host-memory-mb and read from it", ["outcome"]
+        )
         self._disk_blocks = self._counter(
             "kv_disk_blocks",
             "Blocks on their way to and from --kv-disk, by outcome: written, read, dropped, refused",
@@ -124,14 +134,15 @@ class WorkerMetrics:
         self._cached.set(load.cached_blocks)
         self._context.set(load.context_tokens)
 
-    def count_disk(self, outcome: str, num_blocks: int, num_bytes: int) -> None:
-        """Count what happened to blocks on their way to or from a disk; called on its threads."""
+    def count_tier(self, tier: Tier, outcome: str, num_blocks: int, num_bytes: int) -> None:
+        """Count what happened to blocks on their way to or from a tier; called on any thread."""
+        is_host = tier is Tier.HOST
         if outcome == "failed":
             self._disk_errors.inc()
         else:
-            self._disk_blocks.labels(outcome).inc(num_blocks)
+            (self._host_blocks if is_host else self._disk_blocks).labels(outcome).inc(num_blocks)
         if num_bytes:
-            self._disk_bytes.labels(outcome).inc(num_bytes)
+            (self._host_bytes if is_host else self._disk_bytes).labels(outcome).inc(num_bytes)
 
     def observe_cost(self, cost: CostModel) -> None:
         self._cost_trusted.set(cost.is_trusted)

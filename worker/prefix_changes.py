@@ -1,4 +1,4 @@
-"""Blocks that came or went in one tier of a worker, its memory or its disk, since the fleet was told."""
+"""Blocks that came or went in one tier of a worker since the fleet was told."""
 
 from __future__ import annotations
 

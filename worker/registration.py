@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
+from scheduling.memory.tiers import Tier
 from state.errors import StoreUnavailable
-from state.records import DiskRecord, LinkRecord, LoraRecord, StartingRecord, WorkerRecord
+from state.records import LinkRecord, LoraRecord, StartingRecord, TierRecord, WorkerRecord
 from state.store import Store
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
@@ -59,11 +60,15 @@ async def announced_start(
 
 
 @dataclass(frozen=True, slots=True)
-class AnnouncedDisk:
-    """A worker's disk as the fleet learns of it: its blocks, and what it holds and how fast it is now."""
+class AnnouncedTier:
+    """A tier of a worker as the fleet learns of it: its blocks, and what it holds and how fast it is now."""
 
     changes: PrefixChanges
-    describe: Callable[[], DiskRecord]
+    describe: Callable[[], TierRecord]
+
+
+NO_TIERS: Mapping[Tier, AnnouncedTier] = {}
+"""A worker keeps no blocks outside of its pool."""
 
 
 class Registration:
@@ -74,13 +79,16 @@ class Registration:
         store: Store,
         record: WorkerRecord,
         metrics: WorkerMetrics,
-        disk: AnnouncedDisk | None = None,
+        tiers: Mapping[Tier, AnnouncedTier] = NO_TIERS,
         describe_links: Callable[[], LinkRecord] | None = None,
         describe_lora: Callable[[], LoraRecord] | None = None,
     ) -> None:
-        """`describe_links` returns how fast the worker fetches blocks from others, if it does."""
+        """`tiers` are those beside the pool, the fastest first.
+
+        `describe_links` returns how fast the worker fetches blocks from others, if it does.
+        """
         self.prefixes = PrefixChanges()
-        self._disk = disk
+        self._tiers = tiers
         self._describe_links = describe_links
         self._describe_lora = describe_lora
         self._changed = asyncio.Event()
@@ -148,33 +156,38 @@ class Registration:
         await self._publish()
 
     async def _publish(self) -> None:
-        """Publish what changed, as far as `MAX_PIECES` go; what is in memory first."""
-        num_left = await self._publish_tier(self.prefixes, MAX_PIECES, on_disk=False)
-        if self._disk is not None:
-            await self._publish_tier(self._disk.changes, num_left, on_disk=True)
+        """Publish what changed, as far as `MAX_PIECES` go; what is in the pool first."""
+        num_left = await self._publish_tier(self.prefixes, MAX_PIECES, Tier.POOL)
+        for tier, announced in self._tiers.items():
+            num_left = await self._publish_tier(announced.changes, num_left, tier)
 
-    async def _publish_tier(self, changes: PrefixChanges, num_pieces: int, *, on_disk: bool) -> int:
+    async def _publish_tier(self, changes: PrefixChanges, num_pieces: int, tier: Tier) -> int:
         """Return how many of the pieces are left."""
         while num_pieces:
             added, removed = changes.take(PIECE)
             if not added and not removed:
                 break
             num_pieces -= 1
-            await self._store.publish_prefix(self._record.key, added, removed, on_disk=on_disk)
+            await self._store.publish_prefix(self._record.key, added, removed, tier)
         return num_pieces
 
     def _described(self) -> WorkerRecord:
         return replace(
             self._record,
-            disk=None if self._disk is None else self._disk.describe(),
+            disk=self._describe(Tier.DISK),
+            host=self._describe(Tier.HOST),
             link=None if self._describe_links is None else self._describe_links(),
             lora=None if self._describe_lora is None else self._describe_lora(),
         )
 
+    def _describe(self, tier: Tier) -> TierRecord | None:
+        announced = self._tiers.get(tier)
+        return None if announced is None else announced.describe()
+
     def _announce_all_again(self) -> None:
         self.prefixes.announce_all_again()
-        if self._disk is not None:
-            self._disk.changes.announce_all_again()
+        for announced in self._tiers.values():
+            announced.changes.announce_all_again()
 
 
 def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:

@@ -141,6 +141,13 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     )
     add("--lora-rank", type=int, metavar="R", help="the largest rank of an adapter of --lora-dir (16)")
     add(
+        "--kv-host-memory-mb",
+        type=int,
+        metavar="MB",
+        help="host memory of each worker for KV blocks that leave its KV memory: prompts that begin alike "
+        "find them again (0)",
+    )
+    add(
         "--kv-disk",
         type=Path,
         metavar="PATH",

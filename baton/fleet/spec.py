@@ -46,11 +46,12 @@ class FleetSpec:
     8 bits. `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a
     smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
     each as NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to `lora_rank`, which workers load when
-    requests ask for them, each into `lora_memory_mb` of its own. In the folder `kv_disk` each worker has one
-    of its own for KV blocks that leave its memory, with at most `kv_disk_mb` each. Workers that
-    `share_prefixes` fetch KV blocks from each other where that is faster than computing them.
-    `tensor_parallel` processes of each worker compute its steps together. With `pipeline_parallel` stages,
-    which compute them in turn, each with some of the layers, each stage has as many.
+    requests ask for them, each into `lora_memory_mb` of its own. KV blocks that leave a worker's pool are
+    kept in `kv_host_memory_mb` of host memory of its own, and behind that in a folder of its own in the
+    folder `kv_disk`, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each
+    other where that is faster than computing them. `tensor_parallel` processes of each worker compute its
+    steps together. With `pipeline_parallel` stages, which compute them in turn, each with some of the layers,
+    each stage has as many.
     """
 
     model: Path
@@ -75,6 +76,7 @@ class FleetSpec:
     lora_dir: Path | None = None
     lora_memory_mb: int | None = None
     lora_rank: int | None = None
+    kv_host_memory_mb: int | None = None
     kv_disk: Path | None = None
     kv_disk_mb: int | None = None
     share_prefixes: bool = False
@@ -113,6 +115,8 @@ class FleetSpec:
         if self.timed:
             self._check_timed()
         self._check_lora()
+        if self.kv_host_memory_mb is not None and self.kv_host_memory_mb < 0:
+            raise ValueError(f"kv_host_memory_mb is {self.kv_host_memory_mb}: it must be 0 (none) or more")
         if self.kv_disk_mb is not None and (self.kv_disk is None or self.kv_disk_mb < 1):
             raise ValueError(f"kv_disk_mb is {self.kv_disk_mb}: it must be 1 or more, with kv_disk")
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
@@ -151,6 +155,7 @@ class FleetSpec:
             ("draft_model", None),
             ("lora_dir", None),
             ("kv_disk", None),
+            ("kv_host_memory_mb", 0),
             ("tensor_parallel", 1),
             ("pipeline_parallel", 1),
         ):
@@ -282,6 +287,7 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
         lora_memory_mb=spec.lora_memory_mb,
         lora_rank=spec.lora_rank,
     )
+    own += _flags(kv_host_memory_mb=spec.kv_host_memory_mb)
     own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
     if kind_of(name) == "decode":
         own += _flags(speculate=spec.speculate, draft_model=spec.draft_model and spec.draft_model.resolve())

@@ -11,7 +11,7 @@ times). An executor owns tensors, sampling, text, tokens and the copies of block
     pool          `BlockPool`: physical blocks (`BlockManager`), or counts of them in a simulation
     names         `BlockNames`: chained hashes of tokens, or a trace's shared prefixes
     swap          `SwapMemory`: copies blocks to host memory and back
-    disk          `KVDisk`: has blocks that left the pool; optional
+    tiers         `KVTiers`: have blocks that left the pool; optional
     adapters      `AdapterSlots`: which LoRA adapters are in the model, and which can be loaded; optional
     rows          `RowTable`: the executor's columns, which follow each change of rows
     new_choice    makes a choice with what the executor keeps for it

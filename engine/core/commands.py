@@ -91,7 +91,7 @@ class BlocksRead:
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Hold blocks of the prefix cache, with those on the disk behind them, until `Release`.
+    """Hold blocks of the prefix cache, with those in other tiers behind them, until `Release`.
 
     They are reported filled, all at once. `Failure` says that there are none.
     """
@@ -100,7 +100,7 @@ class Lend:
     hashes: tuple[bytes, ...]
     """Consecutive blocks of a prompt; what is held begins with the first."""
     limit_s: float
-    """A disk that takes longer is not read."""
+    """Blocks that take longer to read are not read."""
 
 
 @dataclass(frozen=True, slots=True)

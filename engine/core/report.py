@@ -86,7 +86,7 @@ class Received:
 class Reading:
     """A sequence waits for blocks from elsewhere: a read may write to `blocks`, for `limit_s` at most.
 
-    A loan may wait for blocks on the disk, too.
+    A loan may wait for blocks in other tiers, too.
     """
 
     handle: int
@@ -95,7 +95,7 @@ class Reading:
     """Expected identity of each block."""
     limit_s: float
     source: PrefixSource | None = None
-    """The worker to fetch them from; None: they are on the disk."""
+    """The worker to fetch them from; None: they are in other tiers of this worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
               (ahead of a sequence: RECEIVING ─ KVArrived → (ended), its blocks cached)
                             └ Cancel → ABANDONED ─ KVArrived or KVFailed → (ended)
 
-Decode and Prefill, if the prefix goes on in blocks on a disk
+Decode and Prefill, if the prefix goes on in blocks of other tiers
               WAITING → READING ─ BlocksRead → ARRIVED → PREFILLING → …
                             └ Cancel → ABANDONED ─ BlocksRead → (ended)
               WAITING → FOLLOWING ─ BlocksRead of another → READING, FOLLOWING or ARRIVED
@@ -54,9 +54,9 @@ class Phase(enum.Enum):
     """Without blocks, for its turn."""
     RECEIVING = "receiving"
     READING = "reading"
-    """From a disk."""
+    """From another tier."""
     FOLLOWING = "following"
-    """Another group reads the blocks that it needs next from a disk."""
+    """Another group reads the blocks that it needs next from another tier."""
     ABANDONED = "abandoned"
     """Cancelled, but a copy may still write to the blocks."""
     ARRIVED = "arrived"

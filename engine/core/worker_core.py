@@ -17,7 +17,7 @@ from engine.core.groups.groups import Groups, NewChoice
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.prefix_reads import KVDisk, KVLinks
+from engine.core.memory.prefix_reads import KVLinks, KVTiers
 from engine.core.memory.swap_memory import SwapMemory
 from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
@@ -38,7 +38,7 @@ class WorkerCore:
     """Schedules the sequences of one worker. The package's docstring says in which order it is called.
 
     The executor's own parts are handed in: `rows` and `new_choice` for what it keeps for each row and choice,
-    `refuse` for what its model cannot run, `swap` for host memory, `disk` for blocks that left the pool,
+    `refuse` for what its model cannot run, `swap` for host memory, `tiers` for blocks that left the pool,
     `links` for those that other workers lend, `adapters` for the LoRA adapters of its model. Times are in
     seconds on one clock.
 
@@ -61,7 +61,7 @@ class WorkerCore:
         cost: CostModel,
         refuse: Refuse,
         new_choice: NewChoice,
-        disk: KVDisk | None = None,
+        tiers: KVTiers | None = None,
         links: KVLinks | None = None,
         num_stages: int = 1,
         num_micro_batches: int = 1,
@@ -84,7 +84,7 @@ class WorkerCore:
             limits,
             refuse,
             new_choice,
-            disk,
+            tiers,
             links,
             adapters or AdapterSlots(),
         )

@@ -1,7 +1,7 @@
 """A smaller model that drafts: it computes the rows' tokens over its own pool, and draws what may follow.
 
 The pool has as many blocks as the model's, and a row's KV is in the blocks of its block table in both. So
-nothing has to be allocated for it. KV that came from another worker, a disk or host memory is only in the
+nothing has to be allocated for it. KV that came from another worker, host memory or a disk is only in the
 model's pool: the draft model computes it again before it drafts. `DraftTable` knows how many leading tokens
 of each row it has computed, and `ComputedBlocks` which cached blocks a new row need not compute. Several rows
 may write to a block that they share: its content is the same for all of them.

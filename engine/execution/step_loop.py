@@ -14,8 +14,8 @@ from one step to the next on the device. What might go wrong in between, and why
 * Blocks that are not needed any more are given back when the step that was launched last by then is over:
   until then it may write to them, and their next owner may fill them from outside of the stream.
 * Blocks are offered to others, and found in the prefix cache, once the step that filled them is over. So the
-  content of a cached block that leaves the pool for a disk is there, and a block that is read into was free:
-  no step in flight writes to either of them.
+  content of a cached block that leaves the pool for another tier is there, and a block that is read into was
+  free: no step in flight writes to either of them.
 * A choice that loses its blocks to others or goes on elsewhere does so with all its tokens: the step in
   flight is waited for first. So it is before the loop waits for commands, and when a launch fails: the
   tokens of the step before are right. A step that fails on the device fails those that it computed for.
@@ -50,7 +50,7 @@ from engine.core.admission import EngineLimits, refusal
 from engine.core.commands import Command, PreCopy, StopAndCopy
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_names import HashedNames
-from engine.core.memory.prefix_reads import KVDisk, KVLinks
+from engine.core.memory.prefix_reads import KVLinks, KVTiers
 from engine.core.report import StepReport
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
@@ -89,7 +89,7 @@ class StepLoop:
     `speculates` does so with drafts by prompt lookup, and one with a `draft_model` with those of that model;
     it accepts the tokens that it then draws too. Where the loop `overlaps`, by default on a GPU, it takes in
     a step while the next one runs; `new_mark` times them. Where there are `stages`, these compute the steps.
-    `adapters` are the slots of the runner's LoRA adapters, by digest. `disk` has blocks that left the pool,
+    `adapters` are the slots of the runner's LoRA adapters, by digest. `tiers` have blocks that left the pool,
     and `links` lead to workers that lend theirs.
     """
 
@@ -114,7 +114,7 @@ class StepLoop:
         stages: Stages | None = None,
         new_mark: Callable[[], StepMark] | None = None,
         adapters: AdapterSlots | None = None,
-        disk: KVDisk | None = None,
+        tiers: KVTiers | None = None,
         links: KVLinks | None = None,
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
@@ -142,7 +142,7 @@ class StepLoop:
             cost=cost,
             refuse=partial(refusal, limits=limits, has_text=detokenizer is not None, adapters=adapters),
             new_choice=self._new_choice,
-            disk=disk,
+            tiers=tiers,
             links=links,
             num_stages=1 if stages is None else stages.num_stages,
             num_micro_batches=1 if stages is None else stages.num_stages,

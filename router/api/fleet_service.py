@@ -15,6 +15,7 @@ from router.links.convert_worker import load_to_pb, role_to_pb
 from router.links.discovery import Discovery
 from router.links.shell import Shell
 from router.preprocess.model_facts import ModelFacts
+from scheduling.memory.tiers import Tier
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
@@ -102,7 +103,7 @@ def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:
 
 
 def _worker_to_pb(worker: Worker, discovery: Discovery) -> fleet_pb2.WorkerStatus:
-    computing, disk = discovery.computing(worker.key), discovery.disks.get(worker.key)
+    computing = discovery.computing(worker.key)
     lora = discovery.loras.get(worker.key)
     load: worker_pb2.WorkerLoad = load_to_pb(worker.load)
     load.draining = worker.draining
@@ -117,10 +118,17 @@ def _worker_to_pb(worker: Worker, discovery: Discovery) -> fleet_pb2.WorkerStatu
         cost_model=to_pb(worker_pb2.CostModel, worker.cost),
         dtype=computing.dtype,
         native_ops=computing.native_ops,
-        disk_blocks=None if disk is None else disk.num_blocks,
+        disk_blocks=_num_blocks(worker, discovery, Tier.DISK),
+        host_blocks=_num_blocks(worker, discovery, Tier.HOST),
         loadable_adapters=None if lora is None else len(lora.adapters),
         loaded_adapters=[] if lora is None else _loaded(lora),
     )
+
+
+def _num_blocks(worker: Worker, discovery: Discovery, tier: Tier) -> int | None:
+    """Return how many blocks a worker has in a tier; None if it has no such tier."""
+    record = discovery.tiers.get(tier, {}).get(worker.key)
+    return None if record is None else record.num_blocks
 
 
 def _loaded(lora: LoraRecord) -> list[str]:

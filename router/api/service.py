@@ -138,7 +138,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             max_tokens=checked.stop.max_tokens,
             slo=checked.slo,
             waited_s=self._preprocessor.tokenised_s(raw),
-            hits=PrefixHits(checked.prefix_hits, checked.disk_hits, checked.peer_hits),
+            hits=PrefixHits(checked.prefix_hits, checked.tier_hits, checked.peer_hits),
             adapter=checked.adapter,
         )
         return quote_to_pb(quoted)

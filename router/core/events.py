@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from scheduling.admission.prefixes import DiskHit, PeerHit
+from scheduling.admission.prefixes import PeerHit
 from scheduling.admission.shares import Standing
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.memory.prefix_reads import TierHit
 from scheduling.request import FailureReason, FinishReason, Matched, SamplingParams, Slo, StopRules
 from scheduling.value import value
 from state.records import Settled
@@ -53,11 +54,11 @@ class Arrived:
     received_prompt_logprobs: int = 0
     """The number of prompt tokens whose log-probabilities the client has."""
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
-    """Leading blocks of the prompt that each worker has in memory, by worker key."""
+    """Leading blocks of the prompt that each worker has in its pool, by worker key."""
     adapter: str = ""
     """The digest of its LoRA adapter; empty without one."""
-    disk_hits: Mapping[str, DiskHit] = field(default_factory=dict)
-    """Blocks behind these on the workers' disks, for workers that have some."""
+    tier_hits: Mapping[str, tuple[TierHit, ...]] = field(default_factory=dict)
+    """Blocks behind these in other tiers, for workers that have some."""
     peer_hits: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
     """Blocks that workers could fetch from others, for workers that could fetch more than they have."""
 
@@ -90,11 +91,11 @@ class QuoteAsked:
     """Requests in the fleet's queue, and their prompt tokens."""
     waiting_tokens: int
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
-    """Leading blocks of the prompt that each worker has in memory, by worker key."""
+    """Leading blocks of the prompt that each worker has in its pool, by worker key."""
     waited_s: float = 0.0
     """Seconds from the receipt of a request until it would be judged."""
-    disk_hits: Mapping[str, DiskHit] = field(default_factory=dict)
-    """Blocks behind these on the workers' disks, for workers that have some."""
+    tier_hits: Mapping[str, tuple[TierHit, ...]] = field(default_factory=dict)
+    """Blocks behind these in other tiers, for workers that have some."""
     peer_hits: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
     """Blocks that workers could fetch from others, for workers that could fetch more than they have."""
     adapter: str = ""

@@ -12,8 +12,9 @@ import structlog
 from router.core.actions import WorkerCommand
 from router.core.events import AdaptersChanged, Event
 from router.links.worker_link import Computing, WorkerLink
+from scheduling.memory.tiers import Tier
 from state.errors import StoreUnavailable
-from state.records import DiskRecord, LinkRecord, LoraRecord, WorkerRecord
+from state.records import LinkRecord, LoraRecord, TierRecord, WorkerRecord
 from state.store import Store
 
 INTERVAL_S = 0.2
@@ -89,8 +90,8 @@ class Discovery:
         """The digests of these adapters, by name."""
         self._told: dict[str, tuple[int, LoraRecord]] = {}
         """The state of these that the core knows, and the stream to the worker at which it was told."""
-        self.disks: Mapping[str, DiskRecord] = {}
-        """The disks of announced workers that have one, by worker key, as they were at the last look."""
+        self.tiers: Mapping[Tier, Mapping[str, TierRecord]] = {}
+        """The tiers that announced workers have beside their pools, by worker key, as at the last look."""
 
         self.kv_links: Mapping[str, LinkRecord] = {}
         """The same of workers that lend blocks to each other."""
@@ -131,7 +132,10 @@ class Discovery:
 
     def _update(self, records: list[WorkerRecord]) -> None:
         announced = {record.key: record for record in records}
-        self.disks = {record.key: record.disk for record in records if record.disk is not None}
+        self.tiers = {
+            Tier.HOST: {record.key: record.host for record in records if record.host is not None},
+            Tier.DISK: {record.key: record.disk for record in records if record.disk is not None},
+        }
         self.kv_links = {record.key: record.link for record in records if record.link is not None}
         for key, record in announced.items():
             if key not in self._links and self._fits(record):

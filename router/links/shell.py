@@ -173,7 +173,7 @@ class Shell:
             waiting_tokens=queue.waiting_tokens,
             prefix_hits=hits.cached,
             waited_s=waited_s,
-            disk_hits=hits.on_disk,
+            tier_hits=hits.in_tiers,
             peer_hits=hits.at_peers,
             adapter=adapter,
         )

@@ -117,7 +117,7 @@ class Preprocessor:
             received_prompt_logprobs=raw.received_prompt_logprobs,
             prefix_hits=hits.cached,
             adapter=adapter,
-            disk_hits=hits.on_disk,
+            tier_hits=hits.in_tiers,
             peer_hits=hits.at_peers,
         )
         formats = prompt.formats
@@ -242,9 +242,9 @@ class Preprocessor:
             return NO_HITS  # cached blocks have no logits: the prompt is computed again
         root = chain_root(fleet.fingerprint, cache_salt(raw.tenant), adapter)
         hashes = each_hash(root, token_ids, fleet.block_size)
-        disks = discovery.disks
+        tiers = discovery.tiers
         try:
-            found = await self._shell.store.lookup_prefix(worker_keys, hashes, disks)
+            found = await self._shell.store.lookup_prefix(worker_keys, hashes, tiers)
         except StoreUnavailable:
             return NO_HITS  # the hits are only a hint; enqueueing decides whether the store is needed
-        return prefix_hits(found, disks, discovery.kv_links)
+        return prefix_hits(found, tiers, discovery.kv_links)

@@ -2,9 +2,9 @@
 
     time of the prompt = time to read what the worker lacks in memory, if it reads + time to compute the rest
 
-A worker reads the blocks behind those in its memory, from its disk or from another worker, only if that is
-expected to be faster than computing them. It and the router decide that by the same rule
-(`scheduling/memory/prefix_reads.py`), so a disk or another worker never makes a worker a worse choice. Hits
+A worker reads the blocks behind those in its pool, from host memory, its disk or another worker, only if that
+is expected to be faster than computing them. It and the router decide that by the same rule
+(`scheduling/memory/prefix_reads.py`), so no tier and no other worker ever makes a worker a worse choice. Hits
 are hints: wrong ones cost time, since workers look for themselves.
 """
 
@@ -14,17 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from scheduling.cost.cost_model import CostModel
-from scheduling.memory.prefix_reads import PrefixRead, choose_read
+from scheduling.memory.prefix_reads import PrefixRead, TierHit, choose_read
 from scheduling.value import value
-
-
-@value
-class DiskHit:
-    """Blocks of a prompt on a worker's disk, behind those in its memory."""
-
-    num_blocks: int
-    read_s: float
-    """How long the worker expects a read of all of them to take."""
 
 
 @value
@@ -34,9 +25,9 @@ class PeerHit:
     source: str
     """The other worker's key."""
     num_blocks: int
-    """From the prompt's first block on, on its disk included."""
+    """From the prompt's first block on, those in host memory and on its disk included."""
     wait_s: float
-    """Until the first block comes, with what the other worker reads from its disk."""
+    """Until the first block comes, with what the other worker reads before."""
     block_s: float
     """For each block."""
 
@@ -46,28 +37,29 @@ class PrefixHits:
     """Leading blocks of a prompt that workers have, by worker key."""
 
     cached: Mapping[str, int] = field(default_factory=dict)
-    """In memory."""
-    on_disk: Mapping[str, DiskHit] = field(default_factory=dict)
+    """In their pools."""
+    in_tiers: Mapping[str, tuple[TierHit, ...]] = field(default_factory=dict)
+    """The ways in which each worker could read blocks behind these from its other tiers, shorter first."""
     at_peers: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
     """Where each worker could fetch more than it has: from few others, however many there are."""
 
     @property
     def has_any(self) -> bool:
-        return bool(self.cached or self.on_disk)
+        return bool(self.cached or self.in_tiers)
 
     @property
     def has_reads(self) -> bool:
         """Some worker could read some of the prompt."""
-        return bool(self.on_disk or self.at_peers)
+        return bool(self.in_tiers or self.at_peers)
 
     def held_by(self, worker_key: str, block_size: int, cost: CostModel) -> HeldPrefix:
         """Return what a worker with these step costs would not compute."""
         num_cached = self.cached.get(worker_key, 0)
-        disk, peers = self.on_disk.get(worker_key), self.at_peers.get(worker_key, ())
-        reads: list[tuple[PrefixRead, PeerHit | None]] = []
-        if disk is not None:
-            reads.append((PrefixRead(disk.num_blocks * block_size, disk.read_s), None))
-        for peer in peers:
+        reads: list[tuple[PrefixRead, PeerHit | None]] = [
+            (PrefixRead(hit.num_blocks * block_size, hit.read_s), None)
+            for hit in self.in_tiers.get(worker_key, ())
+        ]
+        for peer in self.at_peers.get(worker_key, ()):
             num_blocks = peer.num_blocks - num_cached
             if num_blocks > 0:
                 read_s = peer.wait_s + num_blocks * peer.block_s
@@ -80,12 +72,12 @@ class PrefixHits:
         return HeldPrefix(num_tokens + read.num_tokens, read.read_s, source)
 
     def most_cached(self) -> int:
-        """Return the blocks in the memory of the worker that has the most there."""
+        """Return the blocks in the pool of the worker that has the most there."""
         return max(self.cached.values(), default=0)
 
     def most_held(self) -> int:
-        """Return the blocks that the worker with the most has, those on its disk included."""
-        behind = (self.cached.get(key, 0) + hit.num_blocks for key, hit in self.on_disk.items())
+        """Return the blocks that the worker with the most has, in all its tiers."""
+        behind = (self.cached.get(key, 0) + hits[-1].num_blocks for key, hits in self.in_tiers.items())
         return max(self.most_cached(), *behind, 0)
 
 
@@ -98,7 +90,7 @@ class HeldPrefix:
 
     num_tokens: int
     read_s: float = 0.0
-    """The time to read it, as far as it is not in the worker's memory."""
+    """The time to read it, as far as it is not in the worker's pool."""
     peer: PeerHit | None = None
     """Where the worker fetches it, if it does."""
 

@@ -1,4 +1,4 @@
-"""Decide whether KV on a disk is read, or computed again because that is expected to be faster.
+"""Decide whether KV on a disk or in host memory is read, or computed because that is expected to be faster.
 
     compute = time that computing the tokens adds to steps that are full (`preemption.recompute_s`)
     read if read < compute, and stop reading after `compute` seconds

@@ -1,4 +1,4 @@
-"""Choose how a worker gets the blocks behind those in memory: from disk, from another worker, or computed.
+"""Choose how a worker gets the blocks behind those in its pool: read, fetched from others, or computed.
 
     saved = time to compute the tokens (`disk_reads.py`) - time to read them
 
@@ -18,8 +18,17 @@ from scheduling.value import value
 
 
 @value
+class TierHit:
+    """Blocks of a prompt that a worker has in host memory or on its disk, behind those in its pool."""
+
+    num_blocks: int
+    read_s: float
+    """How long the worker expects a read of all of them to take."""
+
+
+@value
 class PrefixRead:
-    """Tokens behind those in a worker's memory that it could read."""
+    """Tokens behind those in a worker's pool that it could read."""
 
     num_tokens: int
     """At least 1."""

@@ -61,6 +61,13 @@ CASES = {
     "pools.decode.flags.kv-memory-mb is 2048, but pools.decode.resources.limits.memory is 2Gi": [
         "pools.decode.flags.kv-memory-mb=2048"
     ],
+    "pools.decode.flags.kv-host-memory-mb is 2048 beside a kv-memory-mb of 0, but": [
+        "pools.decode.flags.kv-host-memory-mb=2048"
+    ],
+    "pools.decode.flags.kv-host-memory-mb is 100, but its workers are on GPUs or timed": [
+        "pools.decode.flags.kv-host-memory-mb=100",
+        "fleet.flags.timed=h200-llama-3.1-8b",
+    ],
     "gateway.redis.builtIn.maxmemory is 1gb, but gateway.redis.builtIn.resources.limits.memory is 768Mi": [
         "gateway.redis.builtIn.maxmemory=1gb"
     ],

@@ -13,7 +13,7 @@ from engine.core.memory.prefix_reads import KVLinks
 from engine.core.report import StepReport
 from engine.execution.draft_model import DraftEngine
 from engine.execution.step_loop import StepLoop
-from kvtransfer.disk.tier import DiskTier
+from kvtransfer.tiers.tiers import Tiers
 from output_text.detokenizer import Detokenizer
 from output_text.grammar import Grammars
 from scheduling.cost.cost_model import CostModel
@@ -99,7 +99,7 @@ class Driver:
         overlaps: bool | None = None,
         stages: FakeStages | None = None,
         runner: FakeRunner | None = None,
-        disk: DiskTier | None = None,
+        tiers: Tiers | None = None,
         links: KVLinks | None = None,
     ) -> None:
         self._grammars = grammars
@@ -108,7 +108,7 @@ class Driver:
         if stages is not None:
             stages.compute_with(self.runner)
         self.draft = draft
-        self.blocks = BlockManager(num_blocks, block_size, disk)
+        self.blocks = BlockManager(num_blocks, block_size, tiers)
         limits = EngineLimits(
             vocab_size=VOCAB,
             max_context=max_context,
@@ -133,7 +133,7 @@ class Driver:
             overlaps=self.overlaps,
             stages=stages,
             new_mark=self.runner.new_mark if self.overlaps else None,
-            disk=disk,
+            tiers=tiers,
             links=links,
         )
         self.now_s = 1000.0

@@ -6,13 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
-from kvtransfer.disk.tier import FORGET_S
+from kvtransfer.tiers.read_queue import FORGET_S
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (
     DEMO_MODEL,
@@ -36,6 +37,9 @@ OTHERS = [[3 + (i * step) % 89 for i in range(NUM_TOKENS)] for step in (3, 5, 11
 NUM_BLOCKS = 360
 """Fewer than the blocks of three prompts."""
 BLOCK_TOKENS = 16
+BLOCKS_PER_MB = 8
+HOST_MB = 20
+"""For a part of the blocks that leave the pool."""
 
 
 def spec_of(
@@ -98,16 +102,25 @@ async def test_a_prefix_outlives_the_fleet(make_fleet: MakeFleet, tmp_path: Path
 
 
 async def test_a_prefix_that_was_pushed_out_of_memory_is_found(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    """In host memory, which has no room for all, or on the disk. Two processes compute, on one pool."""
     prompts = [PROMPT, *OTHERS]
-    async with make_fleet(spec_of(tmp_path / "run", tmp_path / "disk")) as fleet:
+    spec = spec_of(tmp_path / "run", tmp_path / "disk")
+    async with make_fleet(replace(spec, kv_host_memory_mb=HOST_MB, tensor_parallel=2)) as fleet:
         firsts = await ask(fleet, prompts)
 
         async def is_written() -> bool:
             return await num_blocks(fleet, "decode-0", "written") >= len(PROMPT) // BLOCK_TOKENS
 
         await until(is_written, "the prompt's blocks are on the disk")
-        place, again = await ask_until_read(fleet, prompts[:2])  # the last ones are still in memory
-        assert again.cached_prompt_tokens <= await num_blocks(fleet, "decode-0", "read") * BLOCK_TOKENS
+        place, again = await ask_until_read(fleet, prompts[2:])  # the pool has no more than their beginning
+        in_host = await labelled(fleet, "decode-0", "baton_kv_host_blocks_total", "outcome")
+        async with AsyncClient(fleet.router_addresses) as client:
+            (worker,) = (await snapshot(client)).workers
+        assert in_host["read"] > 0
+        assert in_host["kept"] > in_host["evicted"] > 0
+        assert 0 < (worker.host_blocks or 0) <= HOST_MB * BLOCKS_PER_MB
+        assert again.token_ids == firsts[2 + place].token_ids
+        place, again = await ask_until_read(fleet, prompts[:2])
         assert again.token_ids == firsts[place].token_ids
 
 

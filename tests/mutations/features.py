@@ -11,22 +11,29 @@ FEATURES = (
         "KV that a crash or a disk had damaged was read again, and all that followed was garbage",
         (
             Guard(
-                "kvtransfer/disk/block_files.py",
+                "kvtransfer/tiers/block_files.py",
                 "        if header != self._header(block_hash, checksum(data)):\n",
                 "        if False:\n",
-                "tests/kvtransfer/disk/test_tier.py::test_nothing_is_read_into_the_pool_that_was_not_verified",
+                "tests/kvtransfer/tiers/test_disk.py::test_nothing_is_read_into_the_pool_that_was_not_verified",
             ),
             Guard(
-                "kvtransfer/disk/block_files.py",
+                "kvtransfer/tiers/host_memory.py",
+                "        return checksum(self.data(slot)) == self._sums[slot]\n",
+                "        return True\n",
+                "tests/kvtransfer/tiers/test_host_memory.py"
+                "::test_a_damaged_block_is_refused_and_what_follows_it_does_not_come",
+            ),
+            Guard(
+                "kvtransfer/tiers/block_files.py",
                 "_HEADER.pack(_MAGIC, self._identity, block_hash, ",
                 "_HEADER.pack(_MAGIC, self._identity, bytes(16), ",
-                "tests/kvtransfer/disk/test_tier.py::test_a_block_under_the_name_of_another_is_refused",
+                "tests/kvtransfer/tiers/test_disk.py::test_a_block_under_the_name_of_another_is_refused",
             ),
             Guard(
-                "kvtransfer/disk/reads.py",
+                "kvtransfer/tiers/reads.py",
                 "            if self._is_stopped:\n                return False\n",
                 "",
-                "tests/kvtransfer/disk/test_tier.py::test_a_read_that_is_stopped_writes_nothing_more",
+                "tests/kvtransfer/tiers/test_disk.py::test_a_read_that_is_stopped_writes_nothing_more",
             ),
         ),
     ),

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from state.announcements import starting_of, text_of, worker_of
-from state.records import DiskRecord, StartingRecord, WorkerRecord
+from state.records import StartingRecord, TierRecord, WorkerRecord
 from tests.state.common import worker
 
-DISK = DiskRecord(num_blocks=10, wait_s=0.5, block_s=1e-3)
+DISK = TierRecord(num_blocks=10, wait_s=0.5, block_s=1e-3)
 STARTING = StartingRecord("w1", "a", "decode", "loading", 3, 10)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from state.records import DiskRecord, Leading, WorkerRecord
+from scheduling.memory.tiers import Tier
+from state.records import Leading, TierRecord, WorkerRecord
 from state.store import Store
 from tests.patience import PATIENCE_S
 from tests.state.common import worker
@@ -29,11 +30,13 @@ async def test_a_replaced_worker_cannot_take_its_successor_away(store: Store) ->
 
 
 async def test_a_worker_is_announced_with_its_disk(store: Store) -> None:
-    record = WorkerRecord("d", "1", "decode", "h:1", "fp", "m", 16, 10, disk=DiskRecord(5, 0.25, 0.5))
+    record = WorkerRecord("d", "1", "decode", "h:1", "fp", "m", 16, 10, disk=TierRecord(5, 0.25, 0.5))
     await store.register_worker(record, 30)
-    await store.publish_prefix(record.key, [b"x"], [], on_disk=True)
+    await store.publish_prefix(record.key, [b"x"], [], Tier.DISK)
     assert await store.list_workers() == [record]
     assert record.disk is not None
     assert record.disk.read_s(3) == 1.75
     await store.unregister_worker("d", "1")
-    assert await store.lookup_prefix([record.key], [b"x"], {record.key}) == {record.key: Leading(0)}
+    assert await store.lookup_prefix([record.key], [b"x"], {Tier.DISK: {record.key}}) == {
+        record.key: Leading(0)
+    }

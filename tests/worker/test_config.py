@@ -49,6 +49,11 @@ from worker.threads import resolve_threads
             "--kv-disk=/kv --timed=demo-cpu",
             "--kv-disk is '/kv' with --timed; accepted: no folder, since nothing is computed",
         ),
+        (
+            "--kv-host-memory-mb=5 --timed=demo-cpu",
+            "--kv-host-memory-mb is 5 with --timed; accepted: 0, since nothing is computed",
+        ),
+        ("--kv-host-memory-mb=-1", "--kv-host-memory-mb is -1; accepted: 0 or more"),
         ("--kv-disk-mb=5", "--kv-disk-mb is 5 without --kv-disk; accepted: both, or neither"),
         ("--kv-disk=/kv --kv-disk-mb=0", "--kv-disk-mb is 0; accepted: 1 or more"),
         (

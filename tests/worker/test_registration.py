@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import redis.asyncio
 
-from state.records import DiskRecord, Leading, LinkRecord, LoraRecord, WorkerRecord
+from scheduling.memory.tiers import Tier
+from state.records import Leading, LinkRecord, LoraRecord, TierRecord, WorkerRecord
 from state.store import Store
 from tests.patience import PATIENCE_S
 from worker import registration
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
 from worker.prefix_changes import PrefixChanges
-from worker.registration import AnnouncedDisk, Registration
+from worker.registration import AnnouncedTier, Registration
 
 OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
 
@@ -30,10 +31,10 @@ async def test_an_emptied_redis_is_told_of_a_large_pool_in_pieces(
     publish = store.publish_prefix
 
     async def publish_counted(
-        worker_key: str, added: Sequence[bytes], removed: Sequence[bytes], *, on_disk: bool
+        worker_key: str, added: Sequence[bytes], removed: Sequence[bytes], tier: Tier
     ) -> None:
         told.append(len(added) + len(removed))
-        await publish(worker_key, added, removed, on_disk=on_disk)
+        await publish(worker_key, added, removed, tier)
 
     registered = Registration(store, OWN, WorkerMetrics())
     await registered.start()
@@ -87,42 +88,46 @@ async def test_adapters_that_change_are_announced_at_once(
 
 
 async def test_what_a_disk_has_is_announced_before_the_worker_is_ready(store: Store) -> None:
-    disk = AnnouncedDisk(PrefixChanges(), lambda: DiskRecord(2, 0.002, 0.001))
+    disk = AnnouncedTier(PrefixChanges(), lambda: TierRecord(2, 0.002, 0.001))
     disk.changes.note([b"a" * 16, b"b" * 16], [])
-    registered = Registration(store, OWN, WorkerMetrics(), disk)
+    registered = Registration(store, OWN, WorkerMetrics(), {Tier.DISK: disk})
     await registered.start()
-    found = await store.lookup_prefix([OWN.key], [b"a" * 16, b"b" * 16], {OWN.key})
+    found = await store.lookup_prefix([OWN.key], [b"a" * 16, b"b" * 16], {Tier.DISK: {OWN.key}})
     assert found == {OWN.key: Leading(0, 2)}
-    assert [record.disk for record in await store.list_workers()] == [DiskRecord(2, 0.002, 0.001)]
+    assert [record.disk for record in await store.list_workers()] == [TierRecord(2, 0.002, 0.001)]
     disk.changes.note([], [b"a" * 16])
-    while (await store.lookup_prefix([OWN.key], [b"a" * 16], {OWN.key}))[OWN.key].on_disk:
+    while (await store.lookup_prefix([OWN.key], [b"a" * 16], {Tier.DISK: {OWN.key}}))[OWN.key].on_disk:
         await asyncio.sleep(0.01)
     await registered.stop()
 
 
-async def test_a_full_disk_is_announced_in_pieces_behind_what_is_in_memory(
+async def test_large_tiers_are_announced_in_pieces_the_fastest_first(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[int, bool]] = []
+    told: list[tuple[int, Tier]] = []
     publish = store.publish_prefix
 
     async def publish_counted(
-        worker_key: str, added: Sequence[bytes], removed: Sequence[bytes], *, on_disk: bool
+        worker_key: str, added: Sequence[bytes], removed: Sequence[bytes], tier: Tier
     ) -> None:
-        told.append((len(added), on_disk))
-        await publish(worker_key, added, removed, on_disk=on_disk)
+        told.append((len(added), tier))
+        await publish(worker_key, added, removed, tier)
 
     monkeypatch.setattr(store, "publish_prefix", publish_counted)
-    disk = AnnouncedDisk(PrefixChanges(), lambda: DiskRecord(30_000, 0.002, 0.001))
+    disk = AnnouncedTier(PrefixChanges(), lambda: TierRecord(30_000, 0.002, 0.001))
     disk.changes.note(_hashes(0, 30_000), [])
-    registered = Registration(store, OWN, WorkerMetrics(), disk)
+    host = AnnouncedTier(PrefixChanges(), lambda: TierRecord(7_000, 0.001, 0.0001))
+    host.changes.note(_hashes(0, 7_000), [])
+    registered = Registration(store, OWN, WorkerMetrics(), {Tier.HOST: host, Tier.DISK: disk})
     registered.prefixes.note(_hashes(0, 5_000), [])
     await registered.start()
-    assert told == [(registration.PIECE, False)] * 5 + [(registration.PIECE, True)] * 15
-    held = _hashes(0, 30_000)
-    while (await store.lookup_prefix([OWN.key], held, {OWN.key}))[OWN.key] != Leading(5_000, 25_000):
+    assert [tier for _, tier in told] == [Tier.POOL] * 5 + [Tier.HOST] * 7 + [Tier.DISK] * 8
+    assert {num for num, _ in told} == {registration.PIECE}
+    assert [record.host for record in await store.list_workers()] == [TierRecord(7_000, 0.001, 0.0001)]
+    held, tiers = _hashes(0, 30_000), {Tier.HOST: {OWN.key}, Tier.DISK: {OWN.key}}
+    while (await store.lookup_prefix([OWN.key], held, tiers))[OWN.key] != Leading(5_000, 23_000, 2_000):
         await asyncio.sleep(0.01)
-    assert sum(num for num, on_disk in told if on_disk) == 30_000
+    assert sum(num for num, tier in told if tier is Tier.DISK) == 30_000
     await registered.stop()
 
 

@@ -3,7 +3,7 @@
 sides          the sides of the handoff that a kind of worker has
 sender_side    turns the engine's reports into offers and commits, and lends
 receiver_side  fetches and verifies the blocks that the engine has reserved
-disk_side      reads blocks from a disk that the engine waits for
+read_side      reads blocks from host memory and the disk that the engine waits for
 fetch_side     fetches blocks that other workers lend and the engine waits for
 staging        the engine's pool as a source and a target, in place or through page-locked memory
 cuda_ipc       whether KV goes from GPU to GPU

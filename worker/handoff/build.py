@@ -23,8 +23,8 @@ from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.errors import StartupError
 from worker.handoff.cuda_ipc import cuda_transport_of, offer_of
-from worker.handoff.disk_side import DiskSide
 from worker.handoff.fetch_side import FetchSide
+from worker.handoff.read_side import ReadSide
 from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
@@ -60,12 +60,12 @@ class HandoffContext:
 
 async def build_sides(context: HandoffContext) -> HandoffSides:
     """Return the sides; start the service for receivers, and the socket that shares this worker's memory."""
-    disk, links = context.engine.disk, context.engine.links
+    kept, links = context.engine.tiers, context.engine.links
     receives = context.role is not WorkerRole.PREFILL
     receiver = _build_receiver(context) if receives or links is not None else None
     submit, metrics = context.submit, context.metrics
     receiving = None if receiver is None or not receives else ReceiverSide(receiver, submit, metrics)
-    reading = None if disk is None else DiskSide(disk.tier, submit)
+    reading = None if kept is None else ReadSide(kept.tiers, submit)
     fetching = None
     if receiver is not None and links is not None:
         fetching = FetchSide(receiver, links, context.incarnation, submit, metrics)

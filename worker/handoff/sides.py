@@ -1,6 +1,6 @@
 """The sides of the handoff that a worker has: each kind sends, a decode worker also receives.
 
-Either may also read from a disk, and fetch prefixes from other workers.
+Either may also read from other tiers, and fetch prefixes from other workers.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from engine.core.commands import Decode, Prefill
 from engine.core.report import StepReport
 from kvtransfer.receiver import Receiver
 from scheduling.request import Fence
-from worker.handoff.disk_side import DiskSide
 from worker.handoff.fetch_side import FetchSide
+from worker.handoff.read_side import ReadSide
 from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.streams.commands import ReceiveFrom, StartCommand
@@ -23,7 +23,7 @@ class HandoffSides:
         self,
         sending: SenderSide,
         receiving: ReceiverSide | None = None,
-        reading: DiskSide | None = None,
+        reading: ReadSide | None = None,
         fetching: FetchSide | None = None,
         receiver: Receiver | None = None,
     ) -> None:

@@ -5,7 +5,7 @@ flags        the parser of flags, and the settings that they give
 followers    the processes that compute steps together with this one
 starting     reports the progress of the start
 build        builds the engine that the flags ask for
-disk         opens the disk for blocks that leave the pool
+tiers        opens host memory and the disk for blocks that leave the pool
 links        opens the links to workers that lend blocks
 kept_files   files that are kept for the next start
 sweep_cache  keeps what steps cost

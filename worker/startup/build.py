@@ -35,12 +35,12 @@ from worker.adapters.catalog import AdapterCatalog
 from worker.adapters.load_times import LoadTimes
 from worker.adapters.loader import AdapterLoader
 from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, WorkerConfig
-from worker.engine import Computing, Engine, EngineDisk
-from worker.startup.disk import DiskOpener
+from worker.engine import Computing, Engine, EngineTiers
 from worker.startup.kept_files import device_name
 from worker.startup.links import LinkOpener
 from worker.startup.proof_cache import ProofFile, ProofKey
 from worker.startup.sweep_cache import SweepKey, cached_sweep
+from worker.startup.tiers import TiersOpener
 
 log = structlog.get_logger()
 
@@ -58,8 +58,9 @@ def build_engine(
     model_config = read_config(config.service.model, unlisted=config.prove_model)
     choice = resolve_dtype(DTYPES.get(config.dtype), device, model_config)
     opener = None
-    if config.kv_disk is not None:
-        opener = DiskOpener(config.kv_disk, config.kv_disk_mb or KV_DISK_MB, device)
+    if config.kv_disk is not None or config.kv_host_memory_mb:
+        disk_mb = config.kv_disk_mb or KV_DISK_MB
+        opener = TiersOpener(device, config.kv_host_memory_mb, config.kv_disk, disk_mb, available_bytes)
     lenders = LinkOpener() if config.share_prefixes else None
     times = LoadTimes()
     catalog = None if config.lora_dir is None else AdapterCatalog(config.lora_dir, times)
@@ -87,7 +88,7 @@ def build_engine(
         adapters=config.lora,
         adapter_room=None if catalog is None else _adapter_room(config),
         loadable=() if catalog is None else catalog,
-        open_disk=None if opener is None else opener.open,
+        open_tiers=None if opener is None else opener.open,
         open_links=None if lenders is None else lenders.open,
         available_bytes=available_bytes,
         part=_part(config, 0),
@@ -123,7 +124,7 @@ def build_engine(
         Computing(choice.name, built.uses_native_ops),
         built.determinism_digest,
         built.adapters,
-        disk=None if opener is None or opener.tier is None else EngineDisk(opener.tier, built.blocks),
+        tiers=None if opener is None or opener.tiers is None else EngineTiers(opener.tiers, built.blocks),
         links=None if lenders is None else lenders.links,
         adapter_loader=loader,
     )

@@ -79,6 +79,14 @@ def _add_size_flags(parser: argparse.ArgumentParser) -> None:
         "--kv-memory-mb", type=int, metavar="MB", help="KV memory (256; on a GPU nine tenths of what is free)"
     )
     add(
+        "--kv-host-memory-mb",
+        type=int,
+        default=0,
+        metavar="MB",
+        help="host memory for KV blocks that leave the KV memory: prompts that begin alike find them again "
+        "(0)",
+    )
+    add(
         "--kv-disk",
         type=Path,
         metavar="PATH",

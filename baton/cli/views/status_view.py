@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -35,7 +35,7 @@ def render(facts: FleetFacts, snapshot: FleetSnapshot, gateways: Sequence[str] =
         *(_starting(worker) for worker in snapshot.starting),
         Text(),
         *_computing(snapshot.workers),
-        *_disks(snapshot.workers),
+        *_tiers(snapshot.workers),
         *_adapters(snapshot.workers),
         _queue(snapshot.queue),
         _counters(snapshot.counters),
@@ -125,14 +125,16 @@ def _computing(workers: tuple[WorkerState, ...]) -> list[Text]:
     ]
 
 
-def _disks(workers: tuple[WorkerState, ...]) -> list[Text]:
-    """Return a line with the KV blocks on the workers' disks, if some have one."""
-    held = [
-        f"{worker.worker_id} {worker.disk_blocks}"
-        for worker in _in_order(workers)
-        if worker.disk_blocks is not None
-    ]
-    return [Text.assemble(("on disk   ", "dim"), "KV blocks: ", ", ".join(held))] if held else []
+def _tiers(workers: tuple[WorkerState, ...]) -> list[Text]:
+    """Return a line with the KV blocks in host memory, and one with those on disks, if workers have some."""
+    in_host = [(worker.worker_id, worker.host_blocks) for worker in _in_order(workers)]
+    on_disk = [(worker.worker_id, worker.disk_blocks) for worker in _in_order(workers)]
+    return [*_blocks_held("in host   ", in_host), *_blocks_held("on disk   ", on_disk)]
+
+
+def _blocks_held(label: str, held: Iterable[tuple[str, int | None]]) -> list[Text]:
+    told = ", ".join(f"{name} {num_blocks}" for name, num_blocks in held if num_blocks is not None)
+    return [Text.assemble((label, "dim"), "KV blocks: ", told)] if told else []
 
 
 def _adapters(workers: tuple[WorkerState, ...]) -> list[Text]:

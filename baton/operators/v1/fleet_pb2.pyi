@@ -43,7 +43,7 @@ class QueueStatus(_message.Message):
     def __init__(self, waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., capacity: _Optional[int] = ..., running_sessions: _Optional[int] = ..., redis_reachable: bool = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "address", "role", "connected", "load", "num_blocks", "leased_blocks", "step_seconds", "cost_model", "dtype", "native_ops", "disk_blocks", "loadable_adapters", "loaded_adapters")
+    __slots__ = ("worker_id", "incarnation", "address", "role", "connected", "load", "num_blocks", "leased_blocks", "step_seconds", "cost_model", "dtype", "native_ops", "disk_blocks", "loadable_adapters", "loaded_adapters", "host_blocks")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class WorkerStatus(_message.Message):
     DISK_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     LOADABLE_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     LOADED_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: str
     address: str
@@ -74,7 +75,8 @@ class WorkerStatus(_message.Message):
     disk_blocks: int
     loadable_adapters: int
     loaded_adapters: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., connected: bool = ..., load: _Optional[_Union[_worker_pb2.WorkerLoad, _Mapping]] = ..., num_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., step_seconds: _Optional[float] = ..., cost_model: _Optional[_Union[_worker_pb2.CostModel, _Mapping]] = ..., dtype: _Optional[str] = ..., native_ops: bool = ..., disk_blocks: _Optional[int] = ..., loadable_adapters: _Optional[int] = ..., loaded_adapters: _Optional[_Iterable[str]] = ...) -> None: ...
+    host_blocks: int
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., connected: bool = ..., load: _Optional[_Union[_worker_pb2.WorkerLoad, _Mapping]] = ..., num_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., step_seconds: _Optional[float] = ..., cost_model: _Optional[_Union[_worker_pb2.CostModel, _Mapping]] = ..., dtype: _Optional[str] = ..., native_ops: bool = ..., disk_blocks: _Optional[int] = ..., loadable_adapters: _Optional[int] = ..., loaded_adapters: _Optional[_Iterable[str]] = ..., host_blocks: _Optional[int] = ...) -> None: ...
 
 class StartingWorker(_message.Message):
     __slots__ = ("worker_id", "role", "phase", "done", "total", "silent_s")

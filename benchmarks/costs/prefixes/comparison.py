@@ -63,22 +63,25 @@ def section_of(
     args: argparse.Namespace,
     title: str,
     found: Mapping[int, Sequence[Figures]],
-    ways: tuple[str, str],
+    ways: Sequence[str],
     columns: Sequence[str],
     *,
     block_bytes: int,
     note: str,
 ) -> Section:
-    """Return the table of two ways, whose last `columns` say what a worker would do.
+    """Return the table of some ways, the slowest last; its last `columns` say what a worker would do.
 
-    The goal is that the second way takes no longer than computing the longest prompt.
+    The goal is that the last way takes no longer than computing the longest prompt.
     """
     head = ("prompt tokens", "computed, ms", *(f"{way}, ms" for way in ways))
     head += tuple(f"computed / {way}" for way in ways)
-    specs = (".1f", ".1f", ".1f", ".2f", ".2f", *(".0f" for _ in columns))
+    specs = (".1f", *(".1f" for _ in ways), *(".2f" for _ in ways), *(".0f" for _ in columns))
     rows = [(str(length), *cells(figures, specs)) for length, figures in found.items()]
     longest = found[LENGTHS[-1]]
-    goal = Goal(f"{LENGTHS[-1]} tokens: computed / {ways[1]}", tuple(figures[4] for figures in longest), 1.0)
+    last = 2 * len(ways)
+    goal = Goal(
+        f"{LENGTHS[-1]} tokens: computed / {ways[-1]}", tuple(figures[last] for figures in longest), 1.0
+    )
     method = (
         f"{(args.model or random_model()).name}, {args.dtype}, {args.threads} threads; blocks of "
         f"{BLOCK_SIZE} tokens, {block_bytes / 1e6:.2f} MB each; one request at a time. {note}"

@@ -68,7 +68,7 @@ class Arrivals:
             self._registry.fail(group, FailureReason.HANDOFF, message)
 
     def _waits_for_read(self, group: SequenceGroup, cost: CostModel, *, fetches: bool = True) -> bool:
-        """Return True if the group waits for blocks on a disk or at another worker from now on."""
+        """Return True if the group waits for blocks in other tiers or at another worker from now on."""
         # Reads are named by handles, so the pieces of a handle do not read.
         if len(self._registry.pieces(group.handle)) > 1:
             return False

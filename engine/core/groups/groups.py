@@ -36,7 +36,7 @@ from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.forecast import MemoryForecast
 from engine.core.memory.loans import Loans
 from engine.core.memory.preempter import Preempter
-from engine.core.memory.prefix_reads import KVDisk, KVLinks, PrefixReads
+from engine.core.memory.prefix_reads import KVLinks, KVTiers, PrefixReads
 from engine.core.memory.room import Room
 from engine.core.memory.swap_memory import SwapMemory
 from engine.core.report import Failure, StepReport
@@ -62,7 +62,7 @@ class Groups:
         limits: EngineLimits,
         refuse: Refuse,
         new_choice: NewChoice,
-        disk: KVDisk | None,
+        tiers: KVTiers | None,
         links: KVLinks | None,
         adapters: AdapterSlots,
     ) -> None:
@@ -80,9 +80,9 @@ class Groups:
         self._registry = GroupRegistry(
             tables, batch, self.queues, self._forecast, self._preempter, self._room, self._adapter_waits
         )
-        prefix_reads = PrefixReads(disk, links, tables)
+        prefix_reads = PrefixReads(tiers, links, tables)
         self._arrivals = Arrivals(self._registry, self.queues, tables, prefix_reads)
-        self._lending = Lending(Loans(blocks, disk), self._registry, self._room)
+        self._lending = Lending(Loans(blocks, tiers), self._registry, self._room)
         self._moves = Moves(self._registry, tables, self._keys)
 
     def __getitem__(self, key: int) -> SequenceGroup:

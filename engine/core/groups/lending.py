@@ -37,7 +37,7 @@ class Lending:
         return True
 
     def _begin(self, lend: Lend) -> None:
-        """Lend blocks, once those that are on the disk are read."""
+        """Lend blocks, once those in other tiers are read."""
         begun = self._loans.begin(lend)
         if isinstance(begun, Reading):
             self._registry.report.reads.append(begun)

@@ -38,7 +38,7 @@ class CacheEvents:
 
 
 class Keeper(Protocol):
-    """Keeps blocks that leave the prefix cache; `KVDisk` says what each call does."""
+    """Keeps blocks that leave the prefix cache; `KVTiers` says what each call does."""
 
     def keep(self, block: int, block_hash: bytes) -> None: ...
     def forget(self, block_hash: bytes) -> None: ...

@@ -1,8 +1,8 @@
 """Blocks of the prefix cache that other workers copy: each loan holds its blocks until it is released.
 
-A loan holds what is cached from its first block on, and goes on with what the disk has, which is read into
-new blocks first. All loans together hold no more than `MOST_SHARE` of the pool, since blocks that are held
-have no room for sequences.
+A loan holds what is cached from its first block on, and goes on with what other tiers have, which is read
+into new blocks first. All loans together hold no more than `MOST_SHARE` of the pool, since blocks that are
+held have no room for sequences.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from engine.core.commands import Lend
 from engine.core.memory.block_manager import BlockShortage
 from engine.core.memory.block_pool import BlockPool
-from engine.core.memory.prefix_reads import KVDisk
+from engine.core.memory.prefix_reads import KVTiers
 from engine.core.report import Filled, Reading
 
 MOST_SHARE = 0.25
@@ -32,9 +32,9 @@ class _Loan:
 class Loans:
     """The loans of one worker, by their handles, which no sequence has."""
 
-    def __init__(self, pool: BlockPool, disk: KVDisk | None) -> None:
+    def __init__(self, pool: BlockPool, tiers: KVTiers | None) -> None:
         self._pool = pool
-        self._disk = disk
+        self._tiers = tiers
         self._most = int(MOST_SHARE * pool.num_blocks)
         self._num_lent = 0
         self._loans: dict[int, _Loan] = {}
@@ -106,11 +106,11 @@ class Loans:
         return loan
 
     def _num_to_read(self, hashes: Sequence[bytes], limit_s: float) -> int:
-        """Return how many of the blocks behind the cached ones to read from the disk."""
-        if self._disk is None:
+        """Return how many of the blocks behind the cached ones to read from other tiers."""
+        if self._tiers is None:
             return 0
-        num_blocks = self._disk.num_leading(hashes)
-        return num_blocks if num_blocks and self._disk.read_s(num_blocks) < limit_s else 0
+        hits = self._tiers.readable(hashes)
+        return max((hit.num_blocks for hit in hits if hit.read_s < limit_s), default=0)
 
     def _filled(self, handle: int, loan: _Loan) -> Filled:
         hashes = tuple(loan.hashes[: len(loan.blocks)])

@@ -1,4 +1,4 @@
-"""Blocks on a disk or at another worker, as the worker core sees them, and which of them sequences wait for.
+"""Blocks in other tiers or at another worker, as the worker core sees them, and the sequences that wait.
 
 Sequences that begin alike wait for one read: the first of them reads, and the others look again when its read
 is over. None of them would have the blocks sooner by a read of its own.
@@ -14,12 +14,12 @@ from engine.core.memory.block_tables import BlockTables
 from engine.core.report import Reading
 from engine.core.sequence import SequenceGroup
 from scheduling.cost.cost_model import CostModel
-from scheduling.memory.prefix_reads import PrefixRead, choose_read
+from scheduling.memory.prefix_reads import PrefixRead, TierHit, choose_read
 from scheduling.request import PrefixSource
 
 
-class KVDisk(Protocol):
-    """Keeps blocks that leave the pool, by their hashes. No call waits for the disk."""
+class KVTiers(Protocol):
+    """Keeps blocks that leave the pool, by their hashes. No call waits for a disk."""
 
     def keep(self, block: int, block_hash: bytes) -> None:
         """Copy a block of the pool, which is about to get other content, unless there is no room for it."""
@@ -29,12 +29,11 @@ class KVDisk(Protocol):
         """Drop a block whose content turned out wrong."""
         ...
 
-    def num_leading(self, hashes: Sequence[bytes]) -> int:
-        """Return how many of `hashes`, from the first on, can be read."""
-        ...
+    def readable(self, hashes: Sequence[bytes]) -> Sequence[TierHit]:
+        """Return how many of `hashes`, from the first on, can be read, and how long that is expected to take.
 
-    def read_s(self, num_blocks: int) -> float:
-        """Return how long a read of so many blocks is expected to take from now on."""
+        There is an entry for those that only fast tiers are needed for, and one for all.
+        """
         ...
 
 
@@ -53,7 +52,7 @@ class Wanted:
     hashes: tuple[bytes, ...]
     limit_s: float
     source: PrefixSource | None
-    """None: the worker's own disk."""
+    """None: the worker's own tiers."""
 
 
 @dataclass(slots=True)
@@ -67,8 +66,8 @@ class _Read:
 class PrefixReads:
     """The reads under way, and the groups that wait for those of others."""
 
-    def __init__(self, disk: KVDisk | None, links: KVLinks | None, tables: BlockTables) -> None:
-        self._disk = disk
+    def __init__(self, tiers: KVTiers | None, links: KVLinks | None, tables: BlockTables) -> None:
+        self._tiers = tiers
         self._links = links
         self._tables = tables
         self._reader_of: dict[bytes, int] = {}
@@ -82,7 +81,7 @@ class PrefixReads:
         Only a group that `fetches` looks at other workers.
         """
         source = group.spec.prefix_source if fetches and self._links is not None else None
-        if self._disk is None and source is None:
+        if self._tiers is None and source is None:
             return None
         hashes = self._tables.computable_prefix(group)[len(group.block_table) :]
         ways = self._ways(group, source, hashes)
@@ -122,8 +121,8 @@ class PrefixReads:
     ) -> list[tuple[int, float, PrefixSource | None]]:
         """Return how many blocks can be read, how long that takes, and from where, for each way to read."""
         ways: list[tuple[int, float, PrefixSource | None]] = []
-        if self._disk is not None and (num_blocks := self._disk.num_leading(hashes)):
-            ways.append((num_blocks, self._disk.read_s(num_blocks), None))
+        if self._tiers is not None:
+            ways += [(hit.num_blocks, hit.read_s, None) for hit in self._tiers.readable(hashes)]
         if self._links is not None and source is not None:
             num_blocks = min(len(hashes), source.num_blocks - len(group.block_table))
             if num_blocks > 0:

@@ -272,7 +272,7 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
     blocks = blocks_needed(prompt, event.max_tokens, n, state.fleet.block_size)
     cost = RequestCost(prompt, 0, blocks, n, event.waited_s)
     ahead = QueueAhead(event.waiting_tokens, event.waiting)
-    hits = PrefixHits(event.prefix_hits, event.disk_hits, event.peer_hits)
+    hits = PrefixHits(event.prefix_hits, event.tier_hits, event.peer_hits)
     request, judgement = judge_quote(state, cost, slo, ahead, hits, event.adapter)
     decision = rather_late(slo, judgement.decision)
     refused = None

@@ -163,7 +163,7 @@ def _session(event: Arrived, sid: int) -> Session:
         stop=event.stop,
         slo=event.slo,
         aim=event.slo,
-        prefix_hits=PrefixHits(event.prefix_hits, event.disk_hits, event.peer_hits),
+        prefix_hits=PrefixHits(event.prefix_hits, event.tier_hits, event.peer_hits),
         timeline=Timeline(event.received_at),
         choices=choices,
         received_tokens=tuple(len(choice.token_ids) for choice in choices),

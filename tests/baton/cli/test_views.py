@@ -133,17 +133,19 @@ def test_status_shows_how_workers_compute_by_name_where_some_differ() -> None:
     assert computing_lines(fleet_pb2.WorkerStatus(worker_id="timed-0")) == []
 
 
-def test_status_shows_what_disks_hold() -> None:
+def test_status_shows_what_host_memory_and_disks_hold() -> None:
     facts = from_pb(FleetFacts, fleet_pb2.DescribeResponse(model_name="demo", block_size=16))
     workers = [
         fleet_pb2.WorkerStatus(worker_id="decode-0", disk_blocks=0),
-        fleet_pb2.WorkerStatus(worker_id="decode-1", disk_blocks=1234),
+        fleet_pb2.WorkerStatus(worker_id="decode-1", disk_blocks=1234, host_blocks=56),
         fleet_pb2.WorkerStatus(worker_id="decode-2"),
     ]
     text = shown(render(facts, snapshot_from_pb(fleet_pb2.WatchResponse(workers=workers))))
     assert "on disk   KV blocks: decode-0 0, decode-1 1234 " in text
+    assert "in host   KV blocks: decode-1 56 " in text
     without = shown(render(facts, snapshot_from_pb(fleet_pb2.WatchResponse(workers=workers[2:]))))
     assert "on disk" not in without
+    assert "in host" not in without
 
 
 def test_status_shows_which_adapters_are_in_memory() -> None:

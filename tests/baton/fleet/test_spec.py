@@ -65,6 +65,8 @@ def value(arguments: list[str], flag: str) -> str:
         ({"draft_model": Path("small"), "timed": "p"}, "draft_model is 'small' with timed"),
         ({"speculate": "lookup", "timed": "p"}, "speculate is 'lookup' with timed"),
         ({"kv_disk": Path("d"), "timed": "p"}, "kv_disk is 'd' with timed"),
+        ({"kv_host_memory_mb": 5, "timed": "p"}, "kv_host_memory_mb is '5' with timed"),
+        ({"kv_host_memory_mb": -1}, "kv_host_memory_mb is -1: it must be 0 (none) or more"),
         ({"tensor_parallel": 0}, "tensor_parallel is 0: it must be 1 or more"),
         ({"pipeline_parallel": 0}, "pipeline_parallel is 0: it must be 1 or more"),
         ({"pipeline_parallel": 2, "timed": "p"}, "pipeline_parallel is '2' with timed"),
@@ -169,6 +171,14 @@ def test_each_worker_has_a_folder_for_kv_of_its_own() -> None:
         assert value(command(spec, name), "--kv-disk-mb") == "7"
     assert "--kv-disk" not in command(spec, "router-0")
     assert "--kv-disk" not in command(FleetSpec(model=MODEL), "decode-0")
+
+
+def test_workers_have_host_memory_for_kv_and_routers_have_none() -> None:
+    spec = FleetSpec(model=MODEL, kv_host_memory_mb=7)
+    for name in ("prefill-0", "decode-0"):
+        assert value(command(spec, name), "--kv-host-memory-mb") == "7"
+    assert "--kv-host-memory-mb" not in command(spec, "router-0")
+    assert "--kv-host-memory-mb" not in command(FleetSpec(model=MODEL), "decode-0")
 
 
 def test_what_is_quantised_goes_to_workers_only() -> None:

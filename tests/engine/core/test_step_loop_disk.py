@@ -10,9 +10,9 @@ import pytest
 from engine.core.commands import BlocksRead, Cancel, Decode, HandBack, Prefill, Release
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.block_hash import chain_root, hash_blocks
-from tests.engine.disk_driver import DiskDriver
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import VOCAB, spec
+from tests.engine.tier_driver import TierDriver
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -20,13 +20,13 @@ PROMPT = list(range(22))
 FREE_TOKENS = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 
 
-def cached_tokens(driver: DiskDriver) -> list[int]:
+def cached_tokens(driver: TierDriver) -> list[int]:
     return [told.cached_tokens for report in driver.reports for told in report.prefilled]
 
 
-def evicting(folder: Path, num_blocks: int = 12, **more: Any) -> DiskDriver:
+def evicting(folder: Path, num_blocks: int = 12, **more: Any) -> TierDriver:
     """Return a driver whose pool has lost the blocks of `PROMPT` to its disk."""
-    driver = DiskDriver(folder, num_blocks=num_blocks, **more)
+    driver = TierDriver(folder, num_blocks=num_blocks, **more)
     driver.finish(Decode(spec(1, PROMPT, 2)))
     driver.finish(Decode(spec(2, [50 + n % 7 for n in range(4 * num_blocks - 8)], 6)))
     driver.settle()
@@ -45,10 +45,10 @@ def test_a_prefix_that_left_the_pool_is_read_and_not_computed(tmp_path: Path) ->
 
 
 def test_a_prefix_outlives_the_worker(tmp_path: Path) -> None:
-    before = DiskDriver(tmp_path)
+    before = TierDriver(tmp_path)
     before.finish(Decode(spec(1, PROMPT, 2)))
     before.close()
-    driver = DiskDriver(tmp_path)
+    driver = TierDriver(tmp_path)
     driver.finish_reads(Decode(spec(1, [*PROMPT, 3, 4], 6)))
     assert driver.tokens(1) == greedy([*PROMPT, 3, 4], 6, VOCAB)
     assert cached_tokens(driver) == [20]
@@ -129,7 +129,7 @@ def test_a_released_read_keeps_its_blocks_until_it_ends(tmp_path: Path) -> None:
     driver.assert_at_rest()
 
 
-def beginning_alike(driver: DiskDriver) -> list[list[int]]:
+def beginning_alike(driver: TierDriver) -> list[list[int]]:
     """Let sequences begin alike at one moment; return their prompts."""
     prompts = [PROMPT, [*PROMPT[:17], 90, 91], PROMPT]
     driver.finish(*(Decode(spec(3 + place, prompt, 2)) for place, prompt in enumerate(prompts)))
@@ -174,11 +174,11 @@ def test_a_cancelled_follower_of_a_read_ends_at_once(tmp_path: Path) -> None:
 
 def test_after_a_read_of_others_each_reads_what_only_it_needs(tmp_path: Path) -> None:
     first, second = [[*range(8), *[word] * 9] for word in (80, 81)]
-    before = DiskDriver(tmp_path)
+    before = TierDriver(tmp_path)
     before.finish(Decode(spec(1, first, 2)))
     before.finish(Decode(spec(2, second, 2)))
     before.close()
-    driver = DiskDriver(tmp_path)
+    driver = TierDriver(tmp_path)
     driver.finish(Decode(spec(3, first, 2)), Decode(spec(4, second, 2)))
     assert [len(reading.hashes) for reading in driver.readings()] == [4]
     driver.finish(driver.end_read())
@@ -192,17 +192,17 @@ def test_after_a_read_of_others_each_reads_what_only_it_needs(tmp_path: Path) ->
 def test_a_sequence_that_goes_on_here_reads_its_output_too(tmp_path: Path) -> None:
     """Delivered tokens are part of its context, as after the death of another worker, or of this one."""
     outputs = greedy(PROMPT, 10, VOCAB)
-    before = DiskDriver(tmp_path)
+    before = TierDriver(tmp_path)
     before.finish(Decode(spec(1, PROMPT, 10)))
     before.close()
-    driver = DiskDriver(tmp_path)
+    driver = TierDriver(tmp_path)
     driver.finish_reads(Decode(spec(2, PROMPT, 14, outputs=outputs[:8])))
     assert cached_tokens(driver) == [28]
     assert driver.tokens(2) == greedy(PROMPT, 14, VOCAB)[8:]
 
 
 def test_a_sequence_that_was_preempted_reads_what_has_left_the_pool(tmp_path: Path) -> None:
-    driver = DiskDriver(tmp_path, num_blocks=13, num_swap_blocks=0, max_num_seqs=4)
+    driver = TierDriver(tmp_path, num_blocks=13, num_swap_blocks=0, max_num_seqs=4)
     driver.finish(*(Decode(spec(100 + n, [60 + n], 1)) for n in range(9)))  # outputs have been short so far
     prompts = {1: PROMPT, 2: [50 + n % 7 for n in range(18)]}
     driver.turn(*(Decode(spec(handle, prompt, 14)) for handle, prompt in prompts.items()))
@@ -254,7 +254,7 @@ def test_wrong_kv_is_not_found_on_the_disk_again(tmp_path: Path) -> None:
 
 
 def test_without_a_cached_prefix_nothing_is_asked_for(tmp_path: Path) -> None:
-    driver = DiskDriver(tmp_path)
+    driver = TierDriver(tmp_path)
     driver.finish(Decode(spec(1, PROMPT, 6)))
     assert not driver.readings()
     driver.finish(BlocksRead(99, 0))

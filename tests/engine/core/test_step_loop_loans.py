@@ -13,9 +13,9 @@ from engine.core.report import Filled, Reading
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from scheduling.request import PrefixSource
-from tests.engine.disk_driver import DiskDriver
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import DEAR_TOKENS, VOCAB, Driver, spec
+from tests.engine.tier_driver import TierDriver
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -275,9 +275,9 @@ def test_a_sequence_that_needs_the_whole_pool_goes_on_when_loans_end() -> None:
 # With a disk
 
 
-def evicted(folder: Path, **more: Any) -> DiskDriver:
+def evicted(folder: Path, **more: Any) -> TierDriver:
     """Return a driver whose pool has lost the blocks of `PROMPT` to its disk."""
-    driver = DiskDriver(folder, num_blocks=32, **more)
+    driver = TierDriver(folder, num_blocks=32, **more)
     driver.finish(Decode(spec(1, PROMPT, 2)))
     for number in range(4):
         driver.finish(Decode(spec(2 + number, [60 + number, *OTHERS], 2)))
@@ -337,7 +337,7 @@ def test_a_loan_that_is_given_up_keeps_its_blocks_until_its_read_ends(tmp_path: 
 
 def test_a_disk_that_is_too_slow_for_the_borrower_is_not_read(tmp_path: Path) -> None:
     driver = evicted(tmp_path)
-    driver.finish(Lend(100, HASHES, driver.tier.read_s(len(HASHES))))
+    driver.finish(Lend(100, HASHES, driver.tiers.readable(HASHES)[-1].read_s))
     assert not driver.readings()
     assert 100 in driver.failures()
 

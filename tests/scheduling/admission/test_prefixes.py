@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.admission.prediction import RequestCost, own_prefill_s
-from scheduling.admission.prefixes import DiskHit, HeldPrefix, PeerHit, PrefixHits, least_held
+from scheduling.admission.prefixes import HeldPrefix, PeerHit, PrefixHits, least_held
 from scheduling.admission.speeds import PrefillView, prefill_speed
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.disk_reads import read_limit_s
 from scheduling.memory.preemption import recompute_s
+from scheduling.memory.prefix_reads import TierHit
 
 BLOCK = 16
 COST = CostModel((0.01, 0.0, 1e-4, 0.0, 1e-8, 0.0), 32.0)
@@ -28,7 +29,7 @@ read_times = st.floats(0, 2)
 
 
 def held(cached: int, on_disk: int, read_s: float, cost: CostModel = COST) -> HeldPrefix:
-    hits = PrefixHits({"w": cached}, {"w": DiskHit(on_disk, read_s)} if on_disk else {})
+    hits = PrefixHits({"w": cached}, {"w": (TierHit(on_disk, read_s),)} if on_disk else {})
     return hits.held_by("w", BLOCK, cost)
 
 
@@ -74,12 +75,22 @@ def test_memory_is_best_then_the_disk_then_computing(
     assert with_disk <= own_s(HeldPrefix(cached * BLOCK)) * (1 + 1e-9) + free_s + 1e-5
 
 
+def test_host_memory_counts_alone_where_the_disk_behind_it_is_slow() -> None:
+    def held_of(host_s: float, both_s: float) -> HeldPrefix:
+        hits = PrefixHits({"w": 1}, {"w": (TierHit(4, host_s), TierHit(9, both_s))})
+        return hits.held_by("w", BLOCK, COST)
+
+    assert held_of(0.001, 0.002) == HeldPrefix(10 * BLOCK, 0.002)
+    assert held_of(0.001, 1.0) == HeldPrefix(5 * BLOCK, 0.001)
+    assert held_of(1.0, 2.0) == HeldPrefix(BLOCK)
+
+
 # At another worker
 
 
-def fetched(cached: int, *peers: PeerHit, disk: DiskHit | None = None, cost: CostModel = COST) -> HeldPrefix:
-    on_disk = {} if disk is None else {"w": disk}
-    return PrefixHits({"w": cached}, on_disk, {"w": peers}).held_by("w", BLOCK, cost)
+def fetched(cached: int, *peers: PeerHit, disk: TierHit | None = None, cost: CostModel = COST) -> HeldPrefix:
+    in_tiers = {} if disk is None else {"w": (disk,)}
+    return PrefixHits({"w": cached}, in_tiers, {"w": peers}).held_by("w", BLOCK, cost)
 
 
 def test_only_the_blocks_behind_those_in_memory_are_fetched() -> None:
@@ -94,9 +105,9 @@ def test_a_link_that_is_slower_than_computing_does_not_count() -> None:
 
 
 def test_the_faster_way_to_the_same_blocks_is_taken() -> None:
-    peer, disk = PeerHit("other", 10, 0.002, 0.0), DiskHit(10, 0.001)
+    peer, disk = PeerHit("other", 10, 0.002, 0.0), TierHit(10, 0.001)
     assert fetched(0, peer, disk=disk) == HeldPrefix(10 * BLOCK, 0.001)
-    assert fetched(0, peer, disk=DiskHit(10, 0.003)) == HeldPrefix(10 * BLOCK, 0.002, peer)
+    assert fetched(0, peer, disk=TierHit(10, 0.003)) == HeldPrefix(10 * BLOCK, 0.002, peer)
 
 
 def test_more_blocks_are_worth_more_time() -> None:
@@ -112,7 +123,7 @@ peer_hits = st.builds(PeerHit, st.sampled_from("abc"), blocks, read_times, st.fl
 def test_peers_never_make_a_worker_a_worse_choice(
     cached: int, on_disk: int, read_s: float, peers: list[PeerHit], cost: CostModel
 ) -> None:
-    disk = DiskHit(on_disk, read_s) if on_disk else None
+    disk = TierHit(on_disk, read_s) if on_disk else None
 
     def saved_s(prefix: HeldPrefix) -> float:
         behind = prefix.num_tokens - cached * BLOCK

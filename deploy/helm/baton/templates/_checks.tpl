@@ -72,6 +72,10 @@
 {{- if and $pool.kvDisk (or $flags.timed $.Values.fleet.flags.timed) -}}
 {{- fail (printf "pools.%s.kvDisk is set, but its workers are timed; accepted: workers that compute" $name) -}}
 {{- end -}}
+{{- $host := int64 (index $flags "kv-host-memory-mb" | default 0) -}}
+{{- if and (gt $host 0) (or $onGpu $flags.timed $.Values.fleet.flags.timed) -}}
+{{- fail (printf "pools.%s.flags.kv-host-memory-mb is %d, but its workers are on GPUs or timed; accepted: 0, or workers that compute on CPUs" $name $host) -}}
+{{- end -}}
 {{- if and (eq ($flags.transport | default "auto") "shm") (not ($pool.sharedMemory | default $.Values.sharedMemory).hostPath) -}}
 {{- fail (printf "pools.%s.flags.transport is shm, but pods meet in no folder; accepted: sharedMemory.hostPath, or another transport" $name) -}}
 {{- end -}}
@@ -81,6 +85,9 @@
 {{- $limit := (($pool.resources).limits).memory -}}
 {{- $most := include "baton.megabytes" $limit | int64 -}}
 {{- $kv := int64 (index $flags "kv-memory-mb" | default 0) -}}
+{{- if and $limit (gt $most 0) (gt $host 0) (ge (add $kv $host) $most) -}}
+{{- fail (printf "pools.%s.flags.kv-host-memory-mb is %d beside a kv-memory-mb of %d, but pools.%s.resources.limits.memory is %v; accepted: less than that together, since weights need memory too" $name $host $kv $name $limit) -}}
+{{- end -}}
 {{- if and $limit (gt $most 0) (not $onGpu) (ge $kv $most) -}}
 {{- fail (printf "pools.%s.flags.kv-memory-mb is %d, but pools.%s.resources.limits.memory is %v; accepted: less than that, since weights need memory too" $name $kv $name $limit) -}}
 {{- end -}}

@@ -24,9 +24,10 @@ from router.core.events import (
     WorkerLost,
 )
 from scheduling.admission.prediction import QueueAhead, RequestCost
-from scheduling.admission.prefixes import NO_HITS, DiskHit, HeldPrefix, PeerHit, PrefixHits
+from scheduling.admission.prefixes import NO_HITS, HeldPrefix, PeerHit, PrefixHits
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
+from scheduling.memory.prefix_reads import TierHit
 from scheduling.placement import Placement
 from scheduling.request import PrefixSource, Slo
 from state.records import Settled
@@ -49,7 +50,7 @@ def predicted_ms(
     core: RouterCore,
     hits: dict[str, int],
     ahead: QueueAhead = ALONE,
-    on_disk: Mapping[str, DiskHit] = NO_HITS.on_disk,
+    on_disk: Mapping[str, tuple[TierHit, ...]] = NO_HITS.in_tiers,
 ) -> float:
     found = PrefixHits(hits, on_disk)
     return judged(core, RequestCost(PROMPT, 0, 12, 1), Slo(), ahead, 1.0, found).predicted.ttft_s * 1000
@@ -119,8 +120,8 @@ def test_a_known_prefix_promises_no_sooner_than_its_holders(
 # On a disk
 
 READ_MS = 4
-ON_DISK = {ONE.key: DiskHit(8, READ_MS / 1000)}
-SLOW = {ONE.key: DiskHit(8, 8 * BLOCK / 1000)}
+ON_DISK = {ONE.key: (TierHit(8, READ_MS / 1000),)}
+SLOW = {ONE.key: (TierHit(8, 8 * BLOCK / 1000),)}
 """A read that takes as long as computing the same."""
 
 
@@ -133,15 +134,15 @@ def test_a_promise_counts_the_read_in_place_of_the_computing() -> None:
 
 def test_what_the_disk_has_behind_the_memory_adds_to_it() -> None:
     core = core_with()
-    behind = {ONE.key: DiskHit(3, READ_MS / 1000)}
+    behind = {ONE.key: (TierHit(3, READ_MS / 1000),)}
     expected = predicted_ms(core, {}) - 8 * BLOCK + READ_MS
     assert predicted_ms(core, {ONE.key: 5}, on_disk=behind) == pytest.approx(expected)
 
 
 def test_a_prompt_is_offered_to_a_worker_that_would_read_it() -> None:
     for facts in (ONE, TWO):
-        hit = {facts.key: DiskHit(8, READ_MS / 1000)}
-        told = arrive(core_with(), 1, replace(ARRIVAL, prompt_token_ids=range(PROMPT), disk_hits=hit))
+        hit = {facts.key: (TierHit(8, READ_MS / 1000),)}
+        told = arrive(core_with(), 1, replace(ARRIVAL, prompt_token_ids=range(PROMPT), tier_hits=hit))
         assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [facts.key]
 
 
@@ -150,7 +151,7 @@ def test_memory_is_a_better_choice_than_a_disk() -> None:
         ARRIVAL,
         prompt_token_ids=range(PROMPT),
         prefix_hits={ONE.key: 0, TWO.key: 8},
-        disk_hits={ONE.key: DiskHit(8, READ_MS / 1000)},
+        tier_hits={ONE.key: (TierHit(8, READ_MS / 1000),)},
     )
     told = arrive(core_with(), 1, hits)
     assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [TWO.key]
@@ -158,7 +159,7 @@ def test_memory_is_a_better_choice_than_a_disk() -> None:
 
 def test_a_prefix_on_all_disks_counts_wherever_the_prompt_goes() -> None:
     core = core_with(Placement.CONDITIONAL)
-    hits = {ONE.key: DiskHit(8, 0.001), TWO.key: DiskHit(5, 0.002)}
+    hits = {ONE.key: (TierHit(8, 0.001),), TWO.key: (TierHit(5, 0.002),)}
     expected = predicted_ms(core, {}) - 5 * BLOCK + 2
     assert predicted_ms(core, {}, on_disk=hits) == pytest.approx(expected)
     assert predicted_ms(core, {}, on_disk=ON_DISK) == pytest.approx(predicted_ms(core, {}))
@@ -168,28 +169,32 @@ def test_an_slo_that_only_a_disk_can_keep_is_not_impossible() -> None:
     slo = Slo(ttft_ms=PROMPT - 8 * BLOCK + READ_MS + 1)
     tight = replace(ARRIVAL, prompt_token_ids=range(PROMPT), slo=slo)
     assert any(isinstance(action, Reject) for action in arrive(core_with(), 1, tight))
-    told = arrive(core_with(), 1, replace(tight, disk_hits=ON_DISK))
+    told = arrive(core_with(), 1, replace(tight, tier_hits=ON_DISK))
     assert any(isinstance(action, TellAccepted) for action in told)
 
 
 blocks = st.integers(0, 6)
-reads = st.builds(DiskHit, st.integers(1, 6), st.floats(0, 0.05))
-disks = st.fixed_dictionaries({}, optional={ONE.key: reads, TWO.key: reads})
+reads = st.builds(TierHit, st.integers(1, 6), st.floats(0, 0.05))
+ways = st.lists(reads, min_size=1, max_size=2, unique_by=lambda hit: hit.num_blocks).map(
+    lambda hits: tuple(sorted(hits, key=lambda hit: hit.num_blocks))
+)
+tiers = st.fixed_dictionaries({}, optional={ONE.key: ways, TWO.key: ways})
 
 
-@given(blocks, blocks, disks, st.integers(0, 60), st.integers(0, 60), st.integers(0, 2))
-def test_a_disk_promises_no_later_than_none_and_no_sooner_than_memory(
-    one: int, two: int, on_disk: dict[str, DiskHit], bound_one: int, bound_two: int, ahead: int
+@given(blocks, blocks, tiers, st.integers(0, 60), st.integers(0, 60), st.integers(0, 2))
+def test_tiers_promise_no_later_than_none_and_no_sooner_than_the_pool(
+    one: int, two: int, in_tiers: dict[str, tuple[TierHit, ...]], bound_one: int, bound_two: int, ahead: int
 ) -> None:
     core, hits = core_with(), {ONE.key: one, TWO.key: two}
     for facts, bound in ((ONE, bound_one), (TWO, bound_two)):
         load = WorkerLoad(pending_prefill_tokens=bound, free_blocks=64)
         tell(core, StepReported(facts.key, TokenColumns(), load))
     before = QueueAhead(20 * ahead, ahead)
-    found = predicted_ms(core, hits, before, on_disk)
+    found = predicted_ms(core, hits, before, in_tiers)
     assert found <= predicted_ms(core, hits, before) + 1e-6
-    in_memory = {key: num + (on_disk[key].num_blocks if key in on_disk else 0) for key, num in hits.items()}
-    assert found >= predicted_ms(core, in_memory, before) - 1e-6
+    behind = {key: read[-1].num_blocks for key, read in in_tiers.items()}
+    in_pool = {key: num + behind.get(key, 0) for key, num in hits.items()}
+    assert found >= predicted_ms(core, in_pool, before) - 1e-6
 
 
 # At another worker

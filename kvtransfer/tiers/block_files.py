@@ -83,13 +83,13 @@ class BlockFiles:
                 Path(entry.path).unlink()
         return found, num_refused
 
-    def write(self, block_hash: bytes, data: memoryview, used_ns: int | None = None) -> None:
-        """Write a block; `used_ns` says when it was last used, by default now."""
+    def write(self, block_hash: bytes, data: memoryview, block_sum: int, used_ns: int | None = None) -> None:
+        """Write a block and its checksum; `used_ns` says when it was last used, by default now."""
         path = self.path(block_hash)
         unfinished = path.with_suffix(_UNFINISHED)
         try:
             with self._create(unfinished) as file:
-                file.write(self._header(block_hash, checksum(data)))
+                file.write(self._header(block_hash, block_sum))
                 file.write(data)
             if used_ns is not None:
                 os.utime(unfinished, ns=(used_ns, used_ns))

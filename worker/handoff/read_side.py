@@ -1,4 +1,4 @@
-"""The disk's side of the handoff: reads blocks that sequences wait for, for as long as that pays."""
+"""Reads blocks that sequences wait for from host memory and the disk, for as long as that pays."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import partial
 
 from engine.core.commands import BlocksRead, Command
 from engine.core.report import Reading, StepReport
-from kvtransfer.disk.reads import DiskRead
-from kvtransfer.disk.tier import DiskTier
+from kvtransfer.tiers.reads import TierRead
+from kvtransfer.tiers.tiers import Tiers
 
 
-class DiskSide:
+class ReadSide:
     """Called on the event loop. Handles are the engine's."""
 
-    def __init__(self, tier: DiskTier, submit: Callable[[Command], None]) -> None:
-        self._tier = tier
+    def __init__(self, tiers: Tiers, submit: Callable[[Command], None]) -> None:
+        self._tiers = tiers
         self._submit = submit
-        self._reads: dict[int, tuple[DiskRead, asyncio.TimerHandle]] = {}
+        self._reads: dict[int, tuple[TierRead, asyncio.TimerHandle]] = {}
 
     def on_report(self, report: StepReport) -> None:
         for reading in report.reads:
@@ -44,5 +44,5 @@ class DiskSide:
         def end_soon() -> None:
             loop.call_soon_threadsafe(end)
 
-        read = self._tier.read(reading.blocks, reading.hashes, end_soon)
+        read = self._tiers.read(reading.blocks, reading.hashes, end_soon)
         self._reads[reading.handle] = read, loop.call_later(reading.limit_s, end)

@@ -11,16 +11,16 @@ import pytest
 
 from engine.core.commands import BlocksRead, Command
 from engine.core.report import Reading, StepReport
-from kvtransfer.disk.block_files import BlockFiles
-from tests.kvtransfer.disk.disks import Tier, content_of, name_of, opened
+from kvtransfer.tiers.block_files import BlockFiles
+from tests.kvtransfer.tiers.driving import Driven, content_of, name_of, opened
 from tests.patience import PATIENCE_S
-from worker.handoff.disk_side import DiskSide
+from worker.handoff.read_side import ReadSide
 
 LIMIT_S = 0.01
 
 
 @pytest.fixture
-def tier(tmp_path: Path) -> Iterator[Tier]:
+def tier(tmp_path: Path) -> Iterator[Driven]:
     with opened(tmp_path) as made:
         for number in (1, 2, 3):
             made.put(number)
@@ -31,9 +31,9 @@ def report(limit_s: float = PATIENCE_S) -> StepReport:
     return StepReport(reads=[Reading(7, (4, 5, 6), tuple(map(name_of, (1, 2, 3))), limit_s)])
 
 
-async def test_blocks_are_read_into_their_places(tier: Tier) -> None:
+async def test_blocks_are_read_into_their_places(tier: Driven) -> None:
     ended: asyncio.Queue[Command] = asyncio.Queue()
-    DiskSide(tier, ended.put_nowait).on_report(report())
+    ReadSide(tier, ended.put_nowait).on_report(report())
     async with asyncio.timeout(PATIENCE_S):
         assert await ended.get() == BlocksRead(7, 3)
     assert [bytes(tier.pool.block_bytes_view(block)) for block in (4, 5, 6)] == [*map(content_of, (1, 2, 3))]
@@ -56,19 +56,19 @@ def second_block_hangs(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Ev
 
 
 async def test_a_read_that_takes_too_long_ends_with_what_has_come(
-    tier: Tier, second_block_hangs: threading.Event
+    tier: Driven, second_block_hangs: threading.Event
 ) -> None:
     ended: asyncio.Queue[Command] = asyncio.Queue()
-    DiskSide(tier, ended.put_nowait).on_report(report(LIMIT_S))
+    ReadSide(tier, ended.put_nowait).on_report(report(LIMIT_S))
     async with asyncio.timeout(PATIENCE_S):
         told = await ended.get()
     assert told in (BlocksRead(7, 0), BlocksRead(7, 1))
     assert ended.empty()
 
 
-async def test_a_cancelled_read_ends_at_once(tier: Tier, second_block_hangs: threading.Event) -> None:
+async def test_a_cancelled_read_ends_at_once(tier: Driven, second_block_hangs: threading.Event) -> None:
     ended: asyncio.Queue[Command] = asyncio.Queue()
-    side = DiskSide(tier, ended.put_nowait)
+    side = ReadSide(tier, ended.put_nowait)
     side.on_report(report())
     assert await asyncio.to_thread(second_block_hangs.wait, PATIENCE_S)
     side.cancel(7)
@@ -78,9 +78,9 @@ async def test_a_cancelled_read_ends_at_once(tier: Tier, second_block_hangs: thr
     assert ended.empty()
 
 
-async def test_reads_end_with_the_worker(tier: Tier, second_block_hangs: threading.Event) -> None:
+async def test_reads_end_with_the_worker(tier: Driven, second_block_hangs: threading.Event) -> None:
     ended: asyncio.Queue[Command] = asyncio.Queue()
-    side = DiskSide(tier, ended.put_nowait)
+    side = ReadSide(tier, ended.put_nowait)
     side.on_report(report())
     assert await asyncio.to_thread(second_block_hangs.wait, PATIENCE_S)
     side.close()

@@ -1,4 +1,7 @@
-"""Blocks leave a small pool for a disk and come back, or are lent, in any order: right tokens, none lost."""
+"""Blocks leave a small pool for other tiers, come back or are lent, in any order: right tokens, none lost.
+
+Blocks in host memory are damaged now and then, and budgets are too small for most of what comes.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from scheduling.memory.block_hash import chain_root, hash_blocks
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import SequenceSpec
-from tests.engine.disk_driver import DiskDriver
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import DEAR_TOKENS, RESERVING, UNKNOWN_COST, VOCAB, spec
+from tests.engine.tier_driver import TierDriver
 
 # Few tokens and few lengths, so that prefixes are shared all the time.
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=22)
@@ -25,12 +28,12 @@ LENGTHS = st.integers(1, 12)
 FIRST_LOAN = 10_000
 
 
-class DiskMachine(RuleBasedStateMachine):
+class TierMachine(RuleBasedStateMachine):
     """One step loop in a pool that blocks leave all the time; reads end at any time, whole or not."""
 
     @initialize(
         num_blocks=st.sampled_from([9, 12, 16]),
-        most=st.sampled_from([3, 40]),
+        budgets=st.sampled_from([(3, 0), (40, 0), (None, 1), (None, 5), (None, 40), (3, 2), (40, 5)]),
         cost=st.sampled_from([UNKNOWN_COST, DEAR_TOKENS]),
         policy=st.sampled_from([CHUNKED, RESERVING]),
         budget=st.sampled_from([3, 16]),
@@ -40,7 +43,7 @@ class DiskMachine(RuleBasedStateMachine):
     def make(
         self,
         num_blocks: int,
-        most: int,
+        budgets: tuple[int | None, int],
         cost: CostModel,
         policy: Policy,
         budget: int,
@@ -48,10 +51,12 @@ class DiskMachine(RuleBasedStateMachine):
         overlaps: bool,
     ) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.driver = DiskDriver(
-            Path(self.folder.name),
+        most, most_in_host = budgets
+        self.driver = TierDriver(
+            None if most is None else Path(self.folder.name),
             num_blocks=num_blocks,
-            most=most,
+            most=most or 1,
+            most_in_host=most_in_host,
             cost=cost,
             policy=policy,
             token_budget=budget,
@@ -122,10 +127,20 @@ class DiskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.loans)
     @rule(data=st.data())
     def end_loan(self, data: st.DataObject) -> None:
-        """At any time: the borrower may leave while the disk is read."""
+        """At any time: the borrower may leave while blocks are read."""
         handle = data.draw(st.sampled_from(sorted(self.loans)))
         del self.loans[handle]
         self._turn(Release(handle))
+
+    @precondition(lambda self: self.driver.tiers._memory.num_kept)
+    @rule(data=st.data())
+    def damage(self, data: st.DataObject) -> None:
+        """Flip a bit of a block in host memory."""
+        memory = self.driver.tiers._memory
+        slot = memory.find(data.draw(st.sampled_from(sorted(memory.newest_first()))))
+        assert slot is not None
+        content = memory.data(slot)
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 0x04
 
     @rule(turns=st.integers(1, 8))
     def go_on(self, turns: int) -> None:
@@ -153,5 +168,5 @@ class DiskMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-DiskMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestDisk = DiskMachine.TestCase
+TierMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTiers = TierMachine.TestCase

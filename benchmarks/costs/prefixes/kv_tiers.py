@@ -1,10 +1,11 @@
-"""Measure from which prompt length on reading KV from a disk is faster than computing it.
+"""Measure from which prompt length on reading KV from host memory or a disk is faster than computing it.
 
-Each prompt is computed, pushed out of the pool by others, and asked for again twice, so that it comes from
-the disk: once as the system's page cache has it, and once after its files were taken out of that cache. The
-three outputs are compared. Times are of the clock, from the request to its only token, on an engine that does
-nothing else. Reads run whatever they are expected to take, so that both are measured at each length; what a
-worker would decide is shown beside them.
+Each prompt is computed, pushed out of the pool by others, and asked for again three times: it comes from host
+memory, then from the disk as the system's page cache has it, and then from the disk after its files were
+taken out of that cache. The four outputs are compared. Times are of the clock, from the request to its only
+token, on an engine that does nothing else. Reads run whatever they are expected to take, so that all are
+measured at each length; what a worker would decide is shown beside them. The time in which steps copy blocks
+to host memory is measured as well.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,16 +37,21 @@ from benchmarks.report import report
 from benchmarks.settings import BLOCK_SIZE
 from engine.build import BuiltEngine, build
 from engine.core.commands import BlocksRead
-from engine.core.memory.prefix_reads import KVDisk
+from engine.core.memory.prefix_reads import KVTiers
 from engine.core.report import Reading, StepReport
 from engine.kv.kv_pool import KVPool
-from kvtransfer.disk.tier import DiskTier, Folder
+from kvtransfer.tiers.disk import DiskSettings
+from kvtransfer.tiers.folder import Folder
+from kvtransfer.tiers.tiers import Tiers
 from reporting.progress import tracked
 from scheduling.memory.disk_reads import read_limit_s
+from scheduling.memory.prefix_reads import TierHit
+from scheduling.memory.tiers import Tier
 from worker.engine_thread import Inbox
 
 POOL_TOKENS = LENGTHS[-1] + 4 * BLOCK_SIZE
-BUDGET_BYTES = 8 * 1024**3
+DISK_BYTES = 8 * 1024**3
+HOST_BYTES = 1024**3
 WAIT_S = 600.0
 
 
@@ -55,27 +62,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class EagerTier(DiskTier):
-    """Expects reads to take no time, so that all are begun."""
+class EagerTiers(Tiers):
+    """Expects reads to take no time, so that all are begun; takes the time that steps copy blocks."""
 
-    def read_s(self, num_blocks: int) -> float:
-        return 0.0
+    num_copied = 0
+    copied_s = 0.0
 
-    def expected_s(self, num_blocks: int) -> float:
-        """Return what a worker would expect."""
-        return super().read_s(num_blocks)
+    def keep(self, block: int, block_hash: bytes) -> None:
+        began_s = time.perf_counter()
+        super().keep(block, block_hash)
+        self.copied_s += time.perf_counter() - began_s
+        self.num_copied += 1
+
+    def readable(self, hashes: Sequence[bytes]) -> list[TierHit]:
+        return [replace(hit, read_s=0.0) for hit in super().readable(hashes)[-1:]]
+
+    def expected_s(self, num_blocks: int, tier: Tier) -> float:
+        """Return how long a worker would expect a read from one tier to take."""
+        state = self.state(tier)
+        return state.wait_s + num_blocks * state.block_s
+
+    def leave_host_memory(self) -> None:
+        """Let all blocks in host memory leave for the disk."""
+        with self._lock:
+            max_kept, self._max_kept = self._max_kept, 0
+            self._shed()
+            self._max_kept = max_kept
 
 
 class Bench:
-    """An engine with a disk, and one prompt at a time."""
+    """An engine with host memory and a disk, and one prompt at a time."""
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
-        self._tiers: list[EagerTier] = []
+        self._opened: list[EagerTiers] = []
         self._folder = folder
         self.engine = self._build(args)
-        (self.tier,) = self._tiers
-        self.tier.start()
-        if not self.tier.wait_until_open(WAIT_S):
+        (self.tiers,) = self._opened
+        self.tiers.start()
+        if not self.tiers.wait_until_open(WAIT_S):
             raise OSError(f"--folder is {folder}; accepted: one that can be read")
 
     def ask(self, prompt: tuple[int, ...]) -> Asked:
@@ -84,7 +108,7 @@ class Bench:
 
         def read(reading: Reading) -> None:
             ended = threading.Event()
-            running = self.tier.read(reading.blocks, reading.hashes, ended.set)
+            running = self.tiers.read(reading.blocks, reading.hashes, ended.set)
             ended.wait()  # nothing else runs
             inbox.put(BlocksRead(reading.handle, running.stop()))
 
@@ -103,9 +127,13 @@ class Bench:
         return Asked(time.perf_counter() - began_s, token_ids[0], cached)
 
     def push_out(self, rng: random.Random) -> None:
-        """Let other content take the whole pool, and wait until what was there is on the disk."""
+        """Let other content take the whole pool."""
         self.ask(prompt_of(rng, POOL_TOKENS - BLOCK_SIZE))
-        if not self.tier.wait_until_written(WAIT_S):
+
+    def leave_host_memory(self) -> None:
+        """Wait until all that was in host memory is on the disk."""
+        self.tiers.leave_host_memory()
+        if not self.tiers.wait_until_written(WAIT_S):
             raise OSError("the disk has not written in ten minutes")
 
     def leave_page_cache(self) -> None:
@@ -116,17 +144,18 @@ class Bench:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
 
-    def would_read(self, num_tokens: int) -> bool:
-        """Return the decision of a worker for a prompt of which the disk has so many tokens."""
-        expected_s = self.tier.expected_s(num_tokens // BLOCK_SIZE)
+    def would_read(self, num_tokens: int, tier: Tier) -> bool:
+        """Return the decision of a worker for a prompt of which a tier has so many tokens."""
+        expected_s = self.tiers.expected_s(num_tokens // BLOCK_SIZE, tier)
         return read_limit_s(num_tokens, 0, expected_s, self.engine.cost) is not None
 
     def _build(self, args: argparse.Namespace) -> BuiltEngine:
-        def open_disk(pool: KVPool, identity: str) -> KVDisk:
-            self._tiers.append(EagerTier(Folder(self._folder), BUDGET_BYTES, pool, identity))
-            return self._tiers[0]
+        def open_tiers(pool: KVPool, identity: str) -> KVTiers:
+            disk = DiskSettings(Folder(self._folder), DISK_BYTES, identity)
+            self._opened.append(EagerTiers(pool, HOST_BYTES, disk))
+            return self._opened[0]
 
-        return build(replace(settings_of(args, POOL_TOKENS), open_disk=open_disk))
+        return build(replace(settings_of(args, POOL_TOKENS), open_tiers=open_tiers))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -138,27 +167,33 @@ def run(args: argparse.Namespace) -> int:
         for seed, length in tracked([(s, n) for s in args.seeds for n in LENGTHS], "prompts"):
             found[length].append(_measure(bench, random.Random(f"{seed} {length}"), length))
         block_bytes = bench.engine.runner.pool.block_bytes
-        bench.tier.close([], WAIT_S)
+        bench.tiers.close([], WAIT_S)
+        copy_ms = 1000 * bench.tiers.copied_s / bench.tiers.num_copied
     section = section_of(
         args,
-        "Prefixes on a disk",
+        "Prefixes in host memory and on a disk",
         found,
-        ("page cache", "device"),
-        ("worker reads",),
+        ("host memory", "page cache", "device"),
+        ("worker reads host memory", "worker reads disk"),
         block_bytes=block_bytes,
-        note="'worker reads': 1 if a worker would read.",
+        note=f"'worker reads': 1 if a worker would read. A step copies a block to host memory in "
+        f"{copy_ms:.3f} ms.",
     )
     return report(args, [section])
 
 
 def _measure(bench: Bench, rng: random.Random, length: int) -> Figures:
-    """Time a prompt that is computed, and read from the page cache and from the device."""
+    """Time a prompt that is computed, and read from host memory, the page cache and the device."""
     prompt = prompt_of(rng, length + 1)  # the last token is always computed
     computed = bench.ask(prompt)
     bench.push_out(rng)
-    would_read = bench.would_read(length)
+    would_read = [bench.would_read(length, tier) for tier in (Tier.HOST, Tier.DISK)]
+    from_host = bench.ask(prompt)
+    bench.push_out(rng)
+    bench.leave_host_memory()
     warm = bench.ask(prompt)
     bench.push_out(rng)
+    bench.leave_host_memory()
     bench.leave_page_cache()
     cold = bench.ask(prompt)
-    return figures_of(computed, (warm, cold), [would_read], length)
+    return figures_of(computed, (from_host, warm, cold), would_read, length)

@@ -1,0 +1,93 @@
+"""The thread that does the reads of one tier, one after the other, and how long these take now."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from kvtransfer.tiers.reads import TierRead
+
+LATENCY_S = 0.002
+"""From the step that asks for a read to the one that goes on, besides the read."""
+ASSUMED_BYTES = 16e6
+"""Until something was read, a speed is assumed, which counts as if so much had been read at it."""
+FORGET_S = 30.0
+"""The speed of the last read is forgotten after this time: what was slow may be fast again, and to find out
+costs at most the time of computing.
+"""
+
+TakeNext = Callable[[TierRead, bytes], bool]
+"""Copies the next block of a read, given its hash; returns False if the read ends here."""
+
+
+class ReadQueue:
+    """Reads that wait for one thread. `on_end` takes reads that have gone as far as they can here."""
+
+    def __init__(
+        self,
+        name: str,
+        block_bytes: int,
+        assumed_bytes_per_s: float,
+        take_next: TakeNext,
+        on_end: Callable[[TierRead], None],
+    ) -> None:
+        self._block_bytes = block_bytes
+        self._assumed_s = ASSUMED_BYTES / assumed_bytes_per_s
+        self._take_next = take_next
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._num_waiting = 0
+        self._read_bytes, self._read_s, self._read_at = ASSUMED_BYTES, self._assumed_s, 0.0
+        self._block_since: float | None = None
+        """When the read of the block that is being read began."""
+        self._queue: queue.SimpleQueue[tuple[TierRead, int] | None] = queue.SimpleQueue()
+        # A daemon: a disk that hangs must not keep the process alive.
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def put(self, read: TierRead, num_blocks: int) -> None:
+        """Let a read wait for its turn; so many of its blocks are expected to come from here."""
+        with self._lock:
+            self._num_waiting += num_blocks
+        self._queue.put((read, num_blocks))
+
+    def close(self) -> None:
+        """Let the thread end behind the reads that wait."""
+        self._queue.put(None)
+
+    def speed(self) -> tuple[float, float]:
+        """Return how long a read that is asked for would wait, and how long it would take for each block."""
+        with self._lock:
+            if time.monotonic() - self._read_at > FORGET_S:
+                self._read_bytes, self._read_s = ASSUMED_BYTES, self._assumed_s
+            block_s = self._block_bytes * self._read_s / self._read_bytes
+            since = self._block_since
+            # A disk that hangs goes on to do so.
+            hung_s = 0.0 if since is None else time.monotonic() - since
+            return LATENCY_S + max(hung_s, self._num_waiting * block_s), block_s
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            read, num_expected = item
+            began_s, num_before = time.monotonic(), read.num_done
+            while (block_hash := read.next_hash) is not None and self._take(read, block_hash):
+                pass
+            self._observe(num_expected, read.num_done - num_before, read, time.monotonic() - began_s)
+            self._on_end(read)
+
+    def _take(self, read: TierRead, block_hash: bytes) -> bool:
+        self._block_since = time.monotonic()
+        try:
+            return self._take_next(read, block_hash)
+        finally:
+            self._block_since = None
+
+    def _observe(self, num_expected: int, num_read: int, read: TierRead, seconds: float) -> None:
+        with self._lock:
+            self._num_waiting -= num_expected
+            if num_read or read.is_stopped:
+                # Half of what was known before counts no more.
+                self._read_bytes = self._read_bytes / 2 + max(num_read, 1) * self._block_bytes
+                self._read_s = self._read_s / 2 + seconds
+                self._read_at = time.monotonic()
