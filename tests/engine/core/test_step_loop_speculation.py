@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 
 @st.composite
 def requests(draw: st.DrawFn) -> list[SequenceSpec]:
-    """As the contract allows them: bad words and `min_tokens` are refused beside a grammar."""
+    """Bad words and `min_tokens` are refused beside a grammar, so that none of them is drawn there."""
     patterns = draw(st.lists(st.sampled_from([FORCED, FREE, "", "", ""]), min_size=1, max_size=4))
     bad_words = st.sampled_from([(), (), ((3, 4), (5, 6, 7))])
     return [
