@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 LAYERS = 32
 """A step of the model takes about eight times as long as one of the draft model, so that drafts pay."""
-LENGTH = 100
+LENGTH = 64
 PROMPT = [3 + i % 90 for i in range(70)]
 
 
