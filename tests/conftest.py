@@ -7,7 +7,7 @@ import tempfile
 import hypothesis
 import torch
 
-# Two test processes on a small machine: torch's own default of one thread per core makes both slower.
+# Several test processes on a small machine: torch's own default of one thread per core makes both slower.
 torch.set_num_threads(1)
 
 # Started in the background by a script we would ignore it, and so would whatever we start to interrupt it.

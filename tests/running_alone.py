@@ -24,6 +24,11 @@ def _locked(name: str, kind: int) -> Iterator[None]:
         yield
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put them at the end: before, each would wait until the other processes have finished a long test."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """One who runs alone keeps the door shut from the moment it waits, or the others never let it in."""

@@ -16,6 +16,7 @@ import os
 import runpy
 import selectors
 import signal
+import site
 import socket
 import sys
 import threading
@@ -32,6 +33,8 @@ WARM = (
     "router.api.fleet_service",
     "grpc_reflection.v1alpha.reflection",
     "transformers.models.llama.modeling_llama",
+    "gateway.app",
+    "uvicorn",
 )
 """Modules that take time to import; importing them starts no thread, so forking is safe."""
 MOST_BYTES = 65536
@@ -110,6 +113,7 @@ def _become(order: Order) -> Never:
     """
     os.chdir(order.cwd)
     os.environ.update(order.environment)
+    _customise(order.environment.get("PYTHONPATH", ""))
     sys.argv = [order.module, *order.arguments]
     code = 0
     try:
@@ -121,6 +125,14 @@ def _become(order: Order) -> Never:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _customise(path: str) -> None:
+    """Do what an interpreter does with PYTHONPATH: its folders come first, and may have a `sitecustomize`."""
+    if path:
+        sys.path[1:1] = path.split(os.pathsep)
+        sys.modules.pop("sitecustomize", None)
+        site.execsitecustomize()
 
 
 def _exit_code(end: SystemExit) -> int:
@@ -139,6 +151,8 @@ def main() -> None:
     command.shorten_waits(os.environ)  # torch, which is about to load, keeps what it finds here
     for name in WARM:
         importlib.import_module(name)
+    # The first model that is loaded makes transformers compile hundreds of patterns, whichever model it is.
+    importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("llama")
     gc.freeze()  # or the first collection of each child would copy all that it shares with this one
     order = serve(control)
     if order is not None:

@@ -17,7 +17,8 @@ from benchmarks.flags import count
 from benchmarks.report import report
 from engine.build import can_fuse
 from engine.calibration.determinism_check import check_determinism
-from engine.calibration.sweep import Step, make_batch
+from engine.calibration.grid import Step
+from engine.calibration.sweep import make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model

@@ -21,7 +21,8 @@ from benchmarks.cpu.random_model import random_model
 from benchmarks.flags import count
 from benchmarks.report import report
 from engine.build import can_fuse
-from engine.calibration.sweep import Step, make_batch
+from engine.calibration.grid import Step
+from engine.calibration.sweep import make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.adapters.attaching import linear_sizes

@@ -19,7 +19,7 @@ from baton.cli.views.demo_view import COMPLETIONS
 from benchmarks.costs.deterministic import compare
 from benchmarks.flags import count
 from benchmarks.report import report
-from engine.calibration.sweep import Step
+from engine.calibration.grid import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.costs.deterministic import BLOCK_SIZE, NUM_BLOCKS, compare
 from benchmarks.cpu.floors import need_of
-from engine.calibration.sweep import Step
+from engine.calibration.grid import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, Model, load_model

@@ -28,7 +28,8 @@ from benchmarks.cpu.random_model import random_model
 from benchmarks.report import report
 from benchmarks.settings import BLOCK_SIZE, cpu_settings
 from engine.build import can_fuse, follow_leader
-from engine.calibration.sweep import Step, make_batch
+from engine.calibration.grid import Step
+from engine.calibration.sweep import make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.group.leader import Leader
 from engine.group.links import Link

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from engine.calibration.sweep import Step, make_batch
+from engine.calibration.grid import Step
+from engine.calibration.sweep import make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.model import Model

@@ -7,7 +7,8 @@
     draft_model     a smaller model that drafts them
     flight          a launched step whose tokens are not known yet
     stages          the stages of a pipeline, through which several steps pass at once
-    model_runner    one forward pass over the KV pool
+    runner          what computes a step
+    model_runner    one forward pass of a model over the KV pool
     decode_graphs   steps of decodes alone, recorded and replayed
     postprocessing  what happens to sequences once a step's tokens are known
     token_rows      the tokens of one report

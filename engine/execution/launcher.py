@@ -17,7 +17,7 @@ from engine.device.host_copies import upload
 from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.drafting import Drafting
 from engine.execution.flight import Flight
-from engine.execution.model_runner import Runner
+from engine.execution.runner import Runner
 from engine.execution.stages import Stages
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE, TakenRows
 from engine.sampling.sampler import Draw

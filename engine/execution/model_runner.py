@@ -28,14 +28,6 @@ from engine.model.step_batch import StepBatch
 from kernels.span_sums.kernel import SPAN
 
 
-class Runner(Protocol):
-    """A model over its KV pool."""
-
-    def forward(self, batch: StepBatch) -> Tensor:
-        """Write the step's KV; return logits [R, vocab] of `batch.logit_rows`, which may be empty."""
-        ...
-
-
 class Group(Protocol):
     """Other processes that compute parts of the same steps."""
 

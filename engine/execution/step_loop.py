@@ -60,8 +60,8 @@ from engine.execution.draft_model import DraftEngine, DraftModel
 from engine.execution.drafting import MAX_DRAFT_ROWS, Drafting
 from engine.execution.flight import Flight, StepMark
 from engine.execution.launcher import Launcher
-from engine.execution.model_runner import Runner
 from engine.execution.postprocessing import Postprocessor
+from engine.execution.runner import Runner
 from engine.execution.stages import Stages
 from engine.execution.token_rows import TokenRows
 from engine.kv.swap_space import SwapSpace, default_slots

@@ -17,6 +17,7 @@ from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from tests.clients.node import BIN, SDK
 from tests.fleet.driving import DEMO_MODEL
+from tests.forked import Zygote
 from tests.patience import PATIENCE_S
 from tools.house.source_tree import ROOT
 
@@ -67,11 +68,14 @@ async def run_quick_start(folder: Path, address: str) -> None:
     await run([str(SDK / "node_modules" / ".bin" / "tsc"), *STRICT, *types, name], folder)
 
 
-async def test_the_typescript_sdk_is_served_through_deaths(tmp_path: Path) -> None:
+async def test_the_typescript_sdk_is_served_through_deaths(tmp_path: Path, zygote: Zygote) -> None:
     spec = FleetSpec(
         model=DEMO_MODEL, run_dir=tmp_path / "run", decode=2, routers=2, placement="disaggregated"
     )
-    async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with (
+        Fleet(spec, make_process=zygote.process) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
         pids = {process.name: process.pid for process in fleet.processes}
         environment = {"BATON_ADDRESSES": ",".join(fleet.router_addresses), "BATON_PIDS": json.dumps(pids)}
         empty = tmp_path / "project"
@@ -83,9 +87,9 @@ async def test_the_typescript_sdk_is_served_through_deaths(tmp_path: Path) -> No
             await until_idle(client)
 
 
-async def test_a_secured_fleet_serves_a_client_with_its_credentials(tmp_path: Path) -> None:
+async def test_a_secured_fleet_serves_a_client_with_its_credentials(tmp_path: Path, zygote: Zygote) -> None:
     spec = FleetSpec(model=DEMO_MODEL, run_dir=tmp_path / "run", secure=tmp_path / "secure")
-    async with Fleet(spec) as fleet:
+    async with Fleet(spec, make_process=zygote.process) as fleet:
         assert fleet.secured is not None
         files = dataclasses.asdict(fleet.secured.credentials)
         files["apiKeyFile"] = files.pop("api_key_file")

@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
 FEW = ("--max-num-seqs", "16", "--token-budget", "128")
-"""Sizes of steps that all can be measured at a start: if the largest take long, each start measures anew."""
+"""Sizes of steps that are measured quickly at a start: with the default ones it takes seconds in float64."""
 EXACT = ("--dtype", "float64", "--num-blocks", "256", *FEW)
 """Arguments of workers whose tokens are the same in any batch. What they cost is measured once for all."""
 

@@ -15,7 +15,7 @@ from baton import AsyncClient, Sampling, Stop
 from baton.errors import InvalidRequest
 from baton.fleet import Fleet, FleetSpec
 from tests.adapters import merge, write_adapter
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleet.driving import DEMO_MODEL, EXACT
 from tests.forked import Zygote
 from tests.model_zoo import stock_generate
 
@@ -48,7 +48,6 @@ async def adapted(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> A
         name: write_adapter(DEMO_MODEL, folder / name, seed=seed, rank=rank)
         for name, seed, rank in (("red", 1, 4), ("blue", 2, 8), ("green", 3, 2))
     }
-    exact = ("--dtype", "float64")
     spec = FleetSpec(
         model=DEMO_MODEL,
         decode=2,
@@ -56,9 +55,9 @@ async def adapted(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> A
         placement="disaggregated",
         lora=[f"{name}={paths[name]}" for name in EVERYWHERE],
         extra_args={
-            "prefill": (*exact, "--lora", f"green={paths['green']}"),
-            "decode-0": exact,
-            "decode-1": (*exact, "--lora", f"green={paths['green']}"),
+            "prefill": (*EXACT, "--lora", f"green={paths['green']}"),
+            "decode-0": EXACT,
+            "decode-1": (*EXACT, "--lora", f"green={paths['green']}"),
         },
         run_dir=tmp_path_factory.mktemp("fleet"),
     )

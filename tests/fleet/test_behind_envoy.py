@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Sampling, Stop, Timeout, Tokens
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL
 from tests.gateway.picker.running import ENVOY
 from tests.patience import PATIENCE_S
@@ -60,11 +61,11 @@ async def tokens_of(client: AsyncClient, seed: int, begun: asyncio.Event) -> tup
 
 @pytest.mark.parametrize("blow", ["kill", "pause"])
 async def test_streams_of_one_client_are_spread_and_outlive_a_router(
-    run_dir: Path, tmp_path: Path, blow: str
+    run_dir: Path, tmp_path: Path, make_fleet: MakeFleet, blow: str
 ) -> None:
     spec = FleetSpec(model=DEMO_MODEL, timed="demo-cpu", prefill=0, routers=2, run_dir=run_dir)
     async with (
-        Fleet(spec) as fleet,
+        make_fleet(spec) as fleet,
         envoy_before(fleet.router_addresses, tmp_path) as door,
         AsyncClient([door], timeout=Timeout(connect_s=PATIENCE_S)) as client,
     ):

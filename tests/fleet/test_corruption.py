@@ -10,13 +10,13 @@ from baton import AsyncClient
 from baton.fleet import FleetSpec
 from tests.byte_flip_proxy import ByteFlipProxy
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import assert_all_is_freed, greedy, metric
+from tests.fleet.driving import FEW, assert_all_is_freed, greedy, metric
 from tests.model_zoo import stock_generate
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
-ARGS = ("--dtype", "float64", "--num-blocks", "64")
+ARGS = ("--dtype", "float64", "--num-blocks", "64", *FEW)
 
 
 async def test_a_corrupt_block_is_recomputed(tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet) -> None:

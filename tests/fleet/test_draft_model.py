@@ -11,7 +11,7 @@ import pytest_asyncio
 from baton import AsyncClient, Regex, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.deep_model import deepen
-from tests.fleet.driving import DEMO_MODEL, labelled, metric, outputs, snapshot
+from tests.fleet.driving import DEMO_MODEL, EXACT, labelled, metric, outputs, snapshot
 from tests.forked import Zygote
 from tests.model_zoo import stock_generate
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 LAYERS = 32
 """A step of the model takes about eight times as long as one of the draft model, so that drafts pay."""
-LENGTH = 100
+LENGTH = 64
 PROMPT = [3 + i % 90 for i in range(70)]
 
 
@@ -31,13 +31,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def fleet_of(
     zygote: Zygote, run_dir: Path, model: Path, draft_model: Path | None
 ) -> AsyncIterator[Fleet]:
-    args = ("--dtype", "float64")
     spec = FleetSpec(
         model=model,
         decode=2 if draft_model else 1,
         placement="disaggregated",
         draft_model=draft_model,
-        extra_args={"prefill": args, "decode": args},
+        extra_args={"prefill": EXACT, "decode": EXACT},
         run_dir=run_dir,
     )
     async with Fleet(spec, make_process=zygote.process) as fleet:

@@ -12,11 +12,10 @@ from baton import AsyncClient, Completion, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from baton.progress import Collector
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot
 
 pytestmark = pytest.mark.integration
 
-ARGS = ("--dtype", "float64", "--num-blocks", "256")
 PROMPT = "def add(a, b):\n    return"
 SAMPLING = Sampling(
     n=3,
@@ -79,7 +78,7 @@ async def test_deaths_of_a_worker_and_a_router_change_no_answer(run_dir: Path, m
         routers=2,
         decode=2,
         placement="disaggregated",
-        extra_args={"prefill": ARGS, "decode": ARGS},
+        extra_args={"prefill": EXACT, "decode": EXACT},
     )
     async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         expected = (await generate(client)).completion.choices

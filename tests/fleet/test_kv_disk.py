@@ -17,6 +17,7 @@ from kvtransfer.tiers.read_queue import FORGET_S
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (
     DEMO_MODEL,
+    FEW,
     Answer,
     assert_all_is_freed,
     greedy,
@@ -46,7 +47,7 @@ def spec_of(
     run_dir: Path, disk: Path | None, placement: str = "aggregated", num_computing: int = 1
 ) -> FleetSpec:
     """Return a fleet in which so many workers compute prompts."""
-    args = ("--dtype", "float64", "--num-blocks", str(NUM_BLOCKS))
+    args = ("--dtype", "float64", "--num-blocks", str(NUM_BLOCKS), *FEW)
     return FleetSpec(
         model=DEMO_MODEL,
         prefill=num_computing if placement == "disaggregated" else 0,

@@ -16,7 +16,7 @@ from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import WorkerState
 from tests.adapters import copy_adapter, merge, write_adapter
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, labelled, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, labelled, snapshot, until
 from tests.model_zoo import stock_generate
 
 pytestmark = pytest.mark.integration
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.integration
 LENGTH = 24
 GREEDY = Sampling(temperature=0.0)
 PROMPT = [3 + i * 7 % 90 for i in range(40)]
-ARGS = ("--dtype", "float64", "--num-blocks", "256")
 RANK = 7
 """One adapter of this rank takes just less than a megabyte of the demo model in float64."""
 
@@ -57,7 +56,7 @@ def spec_of(run_dir: Path, adapters: Path, **counts: int) -> FleetSpec:
         lora_memory_mb=1,
         lora_rank=RANK,
         placement="disaggregated" if counts.get("prefill") else "aggregated",
-        extra_args={"prefill": ARGS, "decode": ARGS},
+        extra_args={"prefill": EXACT, "decode": EXACT},
         **counts,  # type: ignore[arg-type]
     )
 

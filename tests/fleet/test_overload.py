@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.alone]
 OUTPUT_TOKENS = 24
 CONCURRENCY = 16
 CAPACITY_REQUESTS = 96
-OVERLOAD_S = 8.0
+OVERLOAD_S = 5.0
 
 
 def prompts(seed: int) -> list[list[int]]:

@@ -9,6 +9,7 @@ import pytest
 from baton import AsyncClient, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
 from tests import model_zoo
+from tests.fleet.driving import EXACT
 from tests.forked import Zygote
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
@@ -19,12 +20,11 @@ LENGTH = 40
 
 async def test_outputs_are_those_of_stock_transformers(zygote: Zygote, tmp_path: Path) -> None:
     model = model_zoo.build("cohere2", tmp_path / "cohere2")
-    args = ("--dtype", "float64")
     spec = FleetSpec(
         model=model,
         prove_model=True,
         placement="disaggregated",
-        extra_args={"prefill": args, "decode": args},
+        extra_args={"prefill": EXACT, "decode": EXACT},
         run_dir=tmp_path / "run",
     )
     async with Fleet(spec, make_process=zygote.process) as fleet:

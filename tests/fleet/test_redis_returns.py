@@ -15,7 +15,7 @@ from baton.fleet import FleetSpec
 from state.errors import StoreUnavailable
 from state.store import Store
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, FEW, assert_all_is_freed, snapshot, until
 from tests.redis_server import RedisServer, redis_server
 
 pytestmark = pytest.mark.integration
@@ -33,7 +33,7 @@ def server() -> Iterator[RedisServer]:
 
 
 def spec(run_dir: Path, server: RedisServer, without_redis: str | None = None) -> FleetSpec:
-    args = ("--num-blocks", "128")
+    args = ("--num-blocks", "128", *FEW)
     return FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,

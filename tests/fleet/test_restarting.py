@@ -19,6 +19,7 @@ from baton import AsyncClient, Finished, Sampling, Stop, Timeout, Tokens
 from baton.cli.exits import FLEET_FAILED, OK
 from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
 from baton.fleet.events import ProcessRestarted
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 from tests.patience import PATIENCE_S
 
@@ -30,10 +31,11 @@ STOP = Stop(max_tokens=400, ignore_eos=True)
 
 
 @asynccontextmanager
-async def kept(run_dir: Path) -> AsyncIterator[tuple[Fleet, list[FleetEvent]]]:
+async def kept(run_dir: Path, make_fleet: MakeFleet) -> AsyncIterator[tuple[Fleet, list[FleetEvent]]]:
     """Timed workers: they are back in seconds, on a busy machine too."""
     events: list[FleetEvent] = []
-    async with Fleet(FleetSpec(model=DEMO_MODEL, timed="demo-cpu", run_dir=run_dir), events.append) as fleet:
+    spec = FleetSpec(model=DEMO_MODEL, timed="demo-cpu", run_dir=run_dir)
+    async with make_fleet(spec, events.append) as fleet:
         keeping = asyncio.create_task(Keeper(fleet, events.append).keep())
         try:
             yield fleet, events
@@ -44,9 +46,11 @@ async def kept(run_dir: Path) -> AsyncIterator[tuple[Fleet, list[FleetEvent]]]:
 
 
 @pytest.mark.parametrize("name", ["decode-0", "prefill-0", "router-0", "redis"])
-async def test_a_stream_goes_on_when_an_only_process_dies_and_returns(run_dir: Path, name: str) -> None:
+async def test_a_stream_goes_on_when_an_only_process_dies_and_returns(
+    run_dir: Path, make_fleet: MakeFleet, name: str
+) -> None:
     async with (
-        kept(run_dir) as (fleet, events),
+        kept(run_dir, make_fleet) as (fleet, events),
         AsyncClient(fleet.router_addresses, timeout=Timeout(connect_s=PATIENCE_S)) as client,
     ):
         expected = await client.complete(PROMPT, sampling=SAMPLING, stop=STOP)

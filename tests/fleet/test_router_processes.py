@@ -21,12 +21,11 @@ from baton.wire.convert import request_to_pb, resume_to_pb
 from baton.wire.transport import GENERATE, RESUME, GrpcTransport
 from benchmarks.fleets.observe import child_processes, scrape, total
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot, until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
-ARGS = ("--dtype", "float64", "--num-blocks", "256")
 PROMPT = [3 + i % 90 for i in range(70)]
 SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
 STOP = Stop(max_tokens=300, ignore_eos=True)
@@ -38,7 +37,7 @@ def spec(run_dir: Path) -> FleetSpec:
         model=DEMO_MODEL,
         run_dir=run_dir,
         router_processes=2,
-        extra_args={"prefill": ARGS, "decode": ARGS},
+        extra_args={"prefill": EXACT, "decode": EXACT},
     )
 
 
@@ -46,12 +45,13 @@ def spec(run_dir: Path) -> FleetSpec:
 async def clients_of_each(fleet: Fleet, number: int) -> AsyncIterator[dict[str, list[AsyncClient]]]:
     """Connect until each process has `number` clients, each with a connection of its own."""
     found: dict[str, list[AsyncClient]] = {name: [] for name in NAMES}
-    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
-        while any(len(clients) < number for clients in found.values()):
-            client = await stack.enter_async_context(AsyncClient(fleet.router_addresses))
-            clients = found[(await snapshot(client)).router_id]
-            if len(clients) < number:
-                clients.append(client)
+    async with contextlib.AsyncExitStack() as stack:
+        async with asyncio.timeout(PATIENCE_S):
+            while any(len(clients) < number for clients in found.values()):
+                client = await stack.enter_async_context(AsyncClient(fleet.router_addresses))
+                clients = found[(await snapshot(client)).router_id]
+                if len(clients) < number:
+                    clients.append(client)
         yield found
 
 

@@ -31,20 +31,13 @@ PROMPT_LENGTHS = (1, 3, 4, 7, 11, 16, 23, 41)
 LOGPROB_TOLERANCE = 1e-5
 
 SENDERS = {"shm": "prefill-0", "grpc": "prefill-1"}
+# As many sequences as there are prompts: each worker measures steps up to that size when it starts.
+SIZES = ("--block-size", str(BLOCK_SIZE), "--num-blocks", "256", "--max-num-seqs", str(len(PROMPT_LENGTHS)))
 SPEC_ARGS = {
     "router-0": ("--placement", "disaggregated"),
     "router-1": ("--placement", "aggregated"),
-    "prefill": ("--dtype", "float64", "--block-size", str(BLOCK_SIZE), "--num-blocks", "256"),
-    "decode": (
-        "--dtype",
-        "float64",
-        "--block-size",
-        str(BLOCK_SIZE),
-        "--num-blocks",
-        "256",
-        "--token-budget",
-        "13",
-    ),
+    "prefill": ("--dtype", "float64", *SIZES),
+    "decode": ("--dtype", "float64", *SIZES, "--token-budget", "13"),
     "prefill-0": ("--transport", "shm", "--token-budget", "24"),
     "prefill-1": ("--transport", "grpc", "--token-budget", "7"),
 }

@@ -12,7 +12,7 @@ from baton.fleet import Fleet, FleetSpec
 from kvtransfer.loans.links import FORGET_S
 from tests.byte_flip_proxy import MIN_MESSAGE_BYTES, ByteFlipProxy
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, Answer, assert_all_is_freed, greedy, labelled, metric, until
+from tests.fleet.driving import DEMO_MODEL, FEW, Answer, assert_all_is_freed, greedy, labelled, metric, until
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
@@ -42,7 +42,7 @@ def spec_of(
     `computing` and `lending` are flags of these two. A spare decode worker has less memory, so that it is
     used without the other one alone.
     """
-    args = ("--dtype", "float64")
+    args = ("--dtype", "float64", *FEW)
     return FleetSpec(
         model=DEMO_MODEL,
         prefill=1,

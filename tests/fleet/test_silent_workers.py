@@ -15,6 +15,7 @@ from baton.fleet import Fleet, FleetSpec
 from baton.security.credentials import UNENCRYPTED
 from tests.chaos.proxies import MessageProxy
 from tests.chaos.watch import Watch
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, snapshot, until
 from tests.ports import free_port
 
@@ -40,7 +41,7 @@ STRUCK_AT = 20
 
 @asynccontextmanager
 async def fleet_of_one(
-    folder: Path, *worker_flags: str, secure: Path | None = None
+    make_fleet: MakeFleet, folder: Path, *worker_flags: str, secure: Path | None = None
 ) -> AsyncIterator[tuple[Fleet, AsyncClient]]:
     """One decode worker that does all, in a process whose loop `SIGUSR1` holds up."""
     site = folder / "site"
@@ -56,7 +57,7 @@ async def fleet_of_one(
         extra_args={"decode": worker_flags},
         secure=secure,
     )
-    async with Fleet(spec) as fleet:
+    async with make_fleet(spec) as fleet:
         credentials = UNENCRYPTED if fleet.secured is None else fleet.secured.credentials
         async with AsyncClient(fleet.router_addresses, credentials=credentials) as client:
             yield fleet, client
@@ -92,10 +93,11 @@ async def until_lost(client: AsyncClient) -> None:
 @pytest.mark.parametrize("is_secured", [False, True], ids=["in the clear", "secured"])
 async def test_a_worker_whose_event_loop_is_busy_is_waited_for(
     tmp_path: Path,
+    make_fleet: MakeFleet,
     is_secured: bool,
 ) -> None:
     secure = tmp_path / "secure" if is_secured else None
-    async with fleet_of_one(tmp_path, secure=secure) as (fleet, client):
+    async with fleet_of_one(make_fleet, tmp_path, secure=secure) as (fleet, client):
         pid = fleet.process(WORKER).pid
         finished = await stream(client, lambda: os.kill(pid, signal.SIGUSR1))
         assert finished.usage.attempts == 1
@@ -104,8 +106,8 @@ async def test_a_worker_whose_event_loop_is_busy_is_waited_for(
         assert not said(fleet, "link_broken")
 
 
-async def test_a_stopped_worker_is_given_up(tmp_path: Path) -> None:
-    async with fleet_of_one(tmp_path) as (fleet, client):
+async def test_a_stopped_worker_is_given_up(tmp_path: Path, make_fleet: MakeFleet) -> None:
+    async with fleet_of_one(make_fleet, tmp_path) as (fleet, client):
         fleet.process(WORKER).pause()
         await until_lost(client)
         assert said(fleet, "silent for ")
@@ -118,12 +120,13 @@ async def test_a_stopped_worker_is_given_up(tmp_path: Path) -> None:
 )
 async def test_a_half_open_link_is_given_up_although_the_worker_lives(
     tmp_path: Path,
+    make_fleet: MakeFleet,
     datagrams: bool,
 ) -> None:
     listen, advertise = (f"127.0.0.1:{free_port()}" for _ in range(2))
     async with (
         MessageProxy(WORKER, advertise, listen, Watch()) as link,
-        fleet_of_one(tmp_path, "--listen", listen, "--advertise", advertise) as (fleet, client),
+        fleet_of_one(make_fleet, tmp_path, "--listen", listen, "--advertise", advertise) as (fleet, client),
     ):
         link.freeze(datagrams=datagrams)
         await until_lost(client)
@@ -132,11 +135,13 @@ async def test_a_half_open_link_is_given_up_although_the_worker_lives(
         link.heal()
 
 
-async def test_a_busy_worker_behind_a_proxy_is_waited_for_as_well(tmp_path: Path) -> None:
+async def test_a_busy_worker_behind_a_proxy_is_waited_for_as_well(
+    tmp_path: Path, make_fleet: MakeFleet
+) -> None:
     listen, advertise = (f"127.0.0.1:{free_port()}" for _ in range(2))
     async with (
         MessageProxy(WORKER, advertise, listen, Watch()),
-        fleet_of_one(tmp_path, "--listen", listen, "--advertise", advertise) as (fleet, client),
+        fleet_of_one(make_fleet, tmp_path, "--listen", listen, "--advertise", advertise) as (fleet, client),
     ):
         pid = fleet.process(WORKER).pid
         finished = await stream(client, lambda: os.kill(pid, signal.SIGUSR1))
@@ -144,8 +149,8 @@ async def test_a_busy_worker_behind_a_proxy_is_waited_for_as_well(tmp_path: Path
         assert not said(fleet, "link_broken")
 
 
-async def test_a_router_that_stands_still_itself_blames_nobody(tmp_path: Path) -> None:
-    async with fleet_of_one(tmp_path) as (fleet, client):
+async def test_a_router_that_stands_still_itself_blames_nobody(tmp_path: Path, make_fleet: MakeFleet) -> None:
+    async with fleet_of_one(make_fleet, tmp_path) as (fleet, client):
         pid = fleet.process("router-0").pid
         finished = await stream(client, lambda: os.kill(pid, signal.SIGUSR1))
         assert finished.usage.attempts == 1

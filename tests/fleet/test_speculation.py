@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from baton import AsyncClient, Regex, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, metric, outputs
+from tests.fleet.driving import DEMO_MODEL, EXACT, metric, outputs
 from tests.forked import Zygote
 from tests.model_zoo import stock_generate
 
@@ -22,12 +22,11 @@ LENGTH = 160
 
 
 async def fleet_of(zygote: Zygote, run_dir: Path, speculate: str) -> AsyncIterator[Fleet]:
-    args = ("--dtype", "float64")
     spec = FleetSpec(
         model=DEMO_MODEL,
         placement="disaggregated",
         speculate=speculate,
-        extra_args={"prefill": args, "decode": args},
+        extra_args={"prefill": EXACT, "decode": EXACT},
         run_dir=run_dir,
     )
     async with Fleet(spec, make_process=zygote.process) as fleet:

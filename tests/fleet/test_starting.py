@@ -19,8 +19,8 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
-STANDSTILL_S = 15.0
-PAUSE_S = 6.0
+STANDSTILL_S = 10.0
+PAUSE_S = 4.0
 
 
 def spec(model: Path, run_dir: Path) -> FleetSpec:

@@ -11,7 +11,7 @@ import pytest
 from baton import AsyncClient, Finished, FinishReason, Sampling, Slo, Stop, Tokens
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import assert_all_is_freed, sampled, snapshot, until
+from tests.fleet.driving import FEW, assert_all_is_freed, sampled, snapshot, until
 from tests.model_zoo import VOCAB_SIZE, stock_generate
 
 pytestmark = pytest.mark.integration
@@ -132,7 +132,7 @@ async def test_requests_beyond_the_blocks_wait_and_all_finish(
     tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
 ) -> None:
     # 20 blocks of 16 tokens: two requests of 10 blocks fit at a time.
-    small = ("--dtype", "float64", "--num-blocks", "20")
+    small = ("--dtype", "float64", "--num-blocks", "20", *FEW)
     extra = {"prefill": small, "decode": small}
     tight = FleetSpec(model=tiny_llama, run_dir=run_dir, placement="disaggregated", extra_args=extra)
     async with make_fleet(tight) as fleet, AsyncClient(fleet.router_addresses) as client:

@@ -124,6 +124,13 @@ def test_deciding_code_reaches_no_clock_and_no_io(entry: str) -> None:
     assert not offences, _report(offences)
 
 
+def test_timed_workers_start_without_transformers() -> None:
+    """Importing it takes longer than the rest of the start."""
+    reached = _reached(ROOT / "worker" / "timed" / "timed_engine.py")
+    offences = [found for path in reached for found in imports_of(path) if found.package == "transformers"]
+    assert not offences, _report(offences)
+
+
 def _reached(start: Path) -> set[Path]:
     """The project's files that importing `start` runs, and their packages' __init__.py files."""
     by_name = {module_name(path): path for package in BUILT for path in modules(package)}

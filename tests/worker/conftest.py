@@ -16,7 +16,10 @@ from tests.zygote import Order
 from tools.house.source_tree import ROOT
 
 READY = re.compile(r"READY (\S+) (\S+) address=(\S+) metrics=(\S+)\n")
-SMALL = ("--dtype=float64", "--num-blocks=64", "--threads=1", "--token-budget=32", "--log-format=json")
+SMALL = (
+    *("--dtype=float64", "--num-blocks=64", "--max-num-seqs=16", "--token-budget=32"),
+    *("--threads=1", "--log-format=json"),
+)
 
 
 @pytest.fixture(scope="session")

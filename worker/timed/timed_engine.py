@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from engine.calibration.sweep import grid
+from engine.calibration.grid import grid
 from engine.core.admission import EngineLimits
 from engine.core.commands import Command
 from engine.core.memory.block_manager import BlockManager

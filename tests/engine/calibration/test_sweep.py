@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.calibration.sweep import Step, grid, make_batch, overstatement, sweep, warm_up
+from engine.calibration.grid import Step, grid
+from engine.calibration.sweep import make_batch, overstatement, sweep, warm_up
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import load_model

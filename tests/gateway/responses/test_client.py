@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, until
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, until
 from tests.forked import Zygote
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -58,7 +58,7 @@ async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> As
         placement="aggregated",
         gateways=1,
         run_dir=tmp_path_factory.mktemp("responses"),
-        extra_args={"decode": ("--dtype", "float64")},
+        extra_args={"decode": EXACT},
     )
     async with (
         Fleet(spec, make_process=zygote.process) as fleet,

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,9 +39,17 @@ def test_an_environment_that_says_how_threads_wait_is_left_alone() -> None:
     assert environment == {"GOMP_SPINCOUNT": "100"}
 
 
-def test_another_package_called_kernels_is_refused_by_name() -> None:
+def test_another_package_called_kernels_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = tmp_path / "hf_kernels-1.0.dist-info"
+    for folder in (tmp_path / "kernels", described):
+        folder.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: hf-kernels\nVersion: 1.0\n")
+    (described / "top_level.txt").write_text("kernels\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ForeignKernelsError, match="pip uninstall hf-kernels") as refused:
-        check_kernels({"kernels": ["hf-kernels"]})
+        check_kernels()
     assert refused.value.exit_code == EXIT_CONFIG
 
 

@@ -91,7 +91,8 @@ class Listener(WorkClient):
 @pytest.mark.parametrize("num_seqs", [1, 48])
 async def test_steps_last_what_the_profile_says(workshop: Workshop, num_seqs: int) -> None:
     cost = load_profile(PROFILE).cost
-    worker = workshop.start("decode", f"--timed={PROFILE}", "--num-blocks=1024", "--token-budget=512")
+    sizes = ("--num-blocks=1024", "--token-budget=512", f"--max-num-seqs={num_seqs}")
+    worker = workshop.start("decode", f"--timed={PROFILE}", *sizes)
     async with Listener(worker.address) as client:
         specs = [
             spec_of([3 + row, *PROMPT], target=client.welcome.incarnation, max_tokens=80)
