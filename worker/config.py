@@ -19,6 +19,7 @@ from scheduling.policies import DEFAULT, NAMES
 from services.process.limits import read_cores
 from services.profiles import load_timed, names
 from services.settings import ServiceSettings, add_service_flags, check_least, settings_of
+from worker.startup.hosts import Place, place_in
 from worker.threads import resolve_threads
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
@@ -78,10 +79,12 @@ class WorkerConfig:
     """None: LORA_RANK, if there is such a folder."""
     tensor_parallel: int
     """The number of processes that compute each layer together."""
+    place: Place | None
+    """The place of this one among them, if a cluster starts them; None: it starts the others itself."""
     pipeline_parallel: int
     """The number of stages, each of which computes some of the layers, in `tensor_parallel` processes."""
     threads: int
-    """The threads of all of them."""
+    """The threads of all of them on this host."""
     policy: str
     timed: Profile | None
     """If set, steps compute nothing and last as long as it says; it also gives the sizes."""
@@ -123,6 +126,11 @@ class WorkerConfig:
     def num_processes(self) -> int:
         """The number of processes that compute the steps."""
         return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def threads_each(self) -> int:
+        """The threads of each process."""
+        return self.threads if self.place is not None else self.threads // self.num_processes
 
     @property
     def processes_flags(self) -> str:
@@ -178,7 +186,13 @@ class WorkerConfig:
         if self.pipeline_parallel > 1 and self.speculate is not Speculation.NONE:
             chosen = f"--pipeline-parallel is {self.pipeline_parallel}"
             raise ValueError(f"{chosen} with --speculate {self.speculate.value}; accepted: one of the two")
-        if self.threads % self.num_processes:
+        if self.place is not None:
+            self.place.check(
+                self.processes_flags,
+                has_lora_dir=self.lora_dir is not None,
+                is_clear_allowed=self.service.security.insecure_listen,
+            )
+        elif self.threads % self.num_processes:
             raise ValueError(
                 f"--threads is {self.threads} with {self.processes_flags}; accepted: a multiple of "
                 f"{self.num_processes}"
@@ -217,12 +231,13 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         chosen = f"--draft-model is {str(given['draft_model'])!r}"
         raise ValueError(f"{chosen} for a {role} worker; accepted: for decode workers, which draft")
     given["lora"] = tuple(map(_named_path, given["lora"]))
+    sizes = given["tensor_parallel"], given["pipeline_parallel"]
+    given["place"] = place_in(os.environ) if max(sizes) > 1 else None
     given["threads"] = resolve_threads(
         given["threads"],
         given.pop("workers_per_host"),
         read_cores(),
-        given["tensor_parallel"],
-        given["pipeline_parallel"],
+        *(sizes if given["place"] is None else (1, 1)),
     )
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile
@@ -396,8 +411,8 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="threads that compute, in all processes of --tensor-parallel and --pipeline-parallel; 0: one "
-        "for each processor (the cores of full speed / --workers-per-host)",
+        help="threads that compute, in all processes of --tensor-parallel and --pipeline-parallel that this "
+        "one starts; 0: one for each processor (the cores of full speed / --workers-per-host)",
     )
     add(
         "--workers-per-host",

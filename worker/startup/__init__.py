@@ -2,6 +2,8 @@
 
 command      parses the flags, checks the environment, reports the start, runs
 followers    the processes that compute steps together with this one
+hosts        the place of this process in a group that a cluster has started
+rendezvous   connects the processes of such a group
 starting     reports the progress of the start
 build        builds the engine that the flags ask for
 disk         opens the disk for blocks that leave the pool
