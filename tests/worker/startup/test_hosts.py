@@ -61,7 +61,7 @@ def config(environment: dict[str, str], flags: str, monkeypatch: pytest.MonkeyPa
     return parse_config(["--model=m", *flags.split()], "decode", 1)
 
 
-def test_threads_are_those_of_one_process_if_a_cluster_starts_the_others(
+def test_a_cluster_starts_processes_with_the_threads_of_the_flag_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = config(TORCHRUN, "--tensor-parallel=2 --threads=1", monkeypatch)
