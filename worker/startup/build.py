@@ -118,6 +118,7 @@ def build_engine(
     loader = None
     if catalog is not None:
         assert runner.model.adapters is not None, "there is room for adapters"
+        assert not isinstance(group, RemoteLeader), "adapters come and go on one host"
         own = runner.model.adapters
         loader = AdapterLoader(catalog, times, own if group is None else GroupAdapters(own, group))
     return Engine(
@@ -194,7 +195,7 @@ def _stage(config: WorkerConfig, rank: int) -> Stage | None:
 def _log_threads(config: WorkerConfig, cores: Cores) -> None:
     if cores.pauses(config.threads):
         reason = "steps pause whenever they have used up the quota"
-    elif config.num_processes > cores.most:
+    elif config.place is None and config.num_processes > cores.most:
         reason = f"{config.processes_flags} are {config.num_processes} processes, which share the cores"
     else:
         log.info("threads", compute=config.threads, cores=str(cores))
