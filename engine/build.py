@@ -26,6 +26,8 @@ from engine.group.follower import follow
 from engine.group.leader import Leader
 from engine.group.links import Kind, Link
 from engine.group.pipeline import Pipeline
+from engine.group.remote import RemoteLeader, follow_connected
+from engine.group.remote_sums import Connected
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
 from engine.model.allow_list import Config, is_listed, read_config
@@ -75,7 +77,7 @@ def build(
     settings: EngineSettings,
     measure: Measure | None = None,
     on_progress: OnProgress = ignore_progress,
-    group: Leader | Pipeline | None = None,
+    group: Leader | Pipeline | RemoteLeader | None = None,
 ) -> BuiltEngine:
     """Build an engine, and call `on_progress` on the way. Without `measure` sweeps are run.
 
@@ -132,7 +134,8 @@ def build(
         )
     # KV that was computed without `deterministic` has other bits.
     tiers = None if settings.open_tiers is None else settings.open_tiers(pool, f"{name} {determinism_digest}")
-    blocks = BlockManager(pool.num_blocks, settings.block_size, tiers)
+    on_allocated = group.on_allocated if isinstance(group, RemoteLeader) else None
+    blocks = BlockManager(pool.num_blocks, settings.block_size, tiers, on_allocated)
     loop = StepLoop(
         runner,
         pool.tensor,
@@ -172,11 +175,12 @@ def build(
     )
 
 
-def follow_leader(settings: EngineSettings, link: Link) -> None:
+def follow_leader(settings: EngineSettings, link: Link | Connected) -> bool:
     """Load the part or stage of the settings, and compute steps with it until the leader is gone.
 
-    What this process refuses, the leader raises.
+    What this process refuses, the leader raises. Return True if the leader has said that it ends.
     """
+    messages = link.channels[0] if isinstance(link, Connected) else link
     try:
         config = read_config(settings.model)
         _check_cut(settings, config)
@@ -184,10 +188,13 @@ def follow_leader(settings: EngineSettings, link: Link) -> None:
         model, _ = _load(settings, config, adapters, ignore_progress)
         name = _group_name(_fingerprint(settings, model), model)
     except (EngineError, ValueError) as error:
-        link.send(Kind.REFUSED, [str(error).encode()])
-        link.receive()  # the leader ends this process once it has read that
-        return
+        messages.send(Kind.REFUSED, [str(error).encode()])
+        messages.receive()  # the leader ends this process, or its own, once it has read that
+        return False
+    if isinstance(link, Connected):
+        return follow_connected(model, settings.block_size, name, link)
     follow(model, settings.block_size, name, link)
+    return False
 
 
 def resolve_device(name: str) -> torch.device:

@@ -14,6 +14,7 @@ from kvtransfer.transports import nixl
 from kvtransfer.transports.transport import TransportMode
 from scheduling.cost.profiles import Profile
 from services.settings import ServiceSettings, check_least
+from worker.startup.hosts import Place
 
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_NAME_RULE = "1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or digit"
@@ -70,10 +71,12 @@ class WorkerConfig:
     """None: LORA_RANK, if there is such a folder."""
     tensor_parallel: int
     """The number of processes that compute each layer together."""
+    place: Place | None
+    """The place of this one among them, if a cluster starts them; None: it starts the others itself."""
     pipeline_parallel: int
     """The number of stages, each of which computes some of the layers, in `tensor_parallel` processes."""
     threads: int
-    """The threads of all of them."""
+    """The threads of all of them on this host."""
     policy: str
     timed: Profile | None
     """If set, steps compute nothing and last as long as it says; it also gives the sizes."""
@@ -116,6 +119,11 @@ class WorkerConfig:
     def num_processes(self) -> int:
         """The number of processes that compute the steps."""
         return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def threads_each(self) -> int:
+        """The threads of each process."""
+        return self.threads if self.place is not None else self.threads // self.num_processes
 
     @property
     def processes_flags(self) -> str:
@@ -171,7 +179,13 @@ class WorkerConfig:
         if self.pipeline_parallel > 1 and self.speculate is not Speculation.NONE:
             chosen = f"--pipeline-parallel is {self.pipeline_parallel}"
             raise ValueError(f"{chosen} with --speculate {self.speculate.value}; accepted: one of the two")
-        if self.threads % self.num_processes:
+        if self.place is not None:
+            self.place.check(
+                self.processes_flags,
+                has_lora_dir=self.lora_dir is not None,
+                is_clear_allowed=self.service.security.insecure_listen,
+            )
+        elif self.threads % self.num_processes:
             raise ValueError(
                 f"--threads is {self.threads} with {self.processes_flags}; accepted: a multiple of "
                 f"{self.num_processes}"

@@ -29,6 +29,8 @@ from engine.errors import (
     ModelRefused,
     NotDeterministic,
 )
+from engine.group.links import Link
+from engine.group.remote_sums import Connected
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
@@ -67,7 +69,6 @@ from worker.metrics import WorkerMetrics
 from worker.prefix_changes import PrefixChanges
 from worker.registration import AnnouncedTier, Registration, announced_start
 from worker.role import WorkerRole
-from worker.startup.followers import Followers
 from worker.startup.starting import Start
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbeResponder
@@ -76,6 +77,8 @@ from worker.streams.service import WorkerService
 
 log = structlog.get_logger()
 
+Links = Sequence[Link] | Connected
+"""Lead to the other processes of a worker; empty if it has only this one."""
 STOP_GRACE_S = 1.0
 """Time for the last writes to routers when everything else has ended."""
 
@@ -110,10 +113,10 @@ class StepThreadEndedError(Exception):
     """The step thread ended by itself, which it must never do."""
 
 
-def main(role: WorkerRole, config: WorkerConfig, start: Start, followers: Followers | None = None) -> int:
-    """Run until drained; return the process's exit code. `followers` compute together with this process."""
+def main(role: WorkerRole, config: WorkerConfig, start: Start, links: Links = ()) -> int:
+    """Run until drained; return the process's exit code. `links` lead to processes that compute with it."""
     try:
-        uvloop.run(_serve(role, config, start, followers))
+        uvloop.run(_serve(role, config, start, links))
     except (AdapterRefused, DraftRefused, GroupRefused, ModelRefused, NotDeterministic) as error:
         return _exit_code(EXIT_MODEL, error)
     except StoreUnavailable as error:
@@ -133,7 +136,7 @@ def _exit_code(code: int, error: Exception) -> int:
     return code
 
 
-async def _serve(role: WorkerRole, config: WorkerConfig, start: Start, followers: Followers | None) -> None:
+async def _serve(role: WorkerRole, config: WorkerConfig, start: Start, links: Links) -> None:
     start_threads()
     signals = StopSignals()
     service = config.service
@@ -144,7 +147,7 @@ async def _serve(role: WorkerRole, config: WorkerConfig, start: Start, followers
             announced = announced_start(store, config.worker_id, role, lambda: start.progress)
             await starting.enter_async_context(announced)
             starting.callback(start.end)
-            engine = await asyncio.to_thread(_build, config, start.report, followers)
+            engine = await asyncio.to_thread(_build, config, start.report, links)
             start.report(Phase.JOINING)
             worker = _Worker(role, config, engine, cleanup, tls)
             await worker.join(store)
@@ -154,7 +157,7 @@ async def _serve(role: WorkerRole, config: WorkerConfig, start: Start, followers
         await store.close()
 
 
-def _build(config: WorkerConfig, on_progress: OnProgress, followers: Followers | None) -> Engine:
+def _build(config: WorkerConfig, on_progress: OnProgress, links: Links) -> Engine:
     """Build the engine. A worker that computes nothing starts without importing transformers."""
     if config.timed is not None:
         from worker.timed.timed_engine import build_timed_engine  # noqa: PLC0415 - see above
@@ -163,10 +166,8 @@ def _build(config: WorkerConfig, on_progress: OnProgress, followers: Followers |
     with uncollected_imports():
         from worker.startup.build import build_engine  # noqa: PLC0415 - see above
 
-    if followers is None:
-        return build_engine(config, on_progress)
     try:
-        return build_engine(config, on_progress, followers.links)
+        return build_engine(config, on_progress, links)
     except GroupBrokenError as error:
         raise GroupLostError(config.processes_flags, error) from error
 

@@ -39,13 +39,17 @@ class Group(Protocol):
 class ModelRunner:
     """Runs `model` over `pool`; one step at a time, from one thread.
 
-    A model that is a part of one reads and writes its own heads and layers of the pool, and computes each
-    step with the `group` of the others.
+    A model that is a part of one reads and writes its own heads and layers of the pool, which may have no
+    other heads, and computes each step with the `group` of the others.
     """
 
     def __init__(self, model: Model, pool: KVPool, group: Group | None = None) -> None:
         expected = model.block_layout(pool.layout.block_size)
-        if pool.layout != expected or pool.device != model.device:
+        own = None if model.part is None else model.part.share(model.facts.num_kv_heads)
+        has_own_heads = own is not None and pool.layout == replace(
+            expected, num_kv_heads=own.stop - own.start
+        )
+        if not (pool.layout == expected or has_own_heads) or pool.device != model.device:
             raise ValueError(
                 f"pool is {pool.layout} on {pool.device}; accepted: {expected} on {model.device}, the model's"
             )
@@ -53,10 +57,8 @@ class ModelRunner:
         self.pool = pool
         self._group = group
         self._heads: KVHeads = pool
-        if model.part is not None or model.stage is not None:
-            heads = None if model.part is None else model.part.share(model.facts.num_kv_heads)
-            layers = None if model.stage is None else model.stage.layers
-            self._heads = PoolPart(pool, heads, layers)
+        if not has_own_heads and (own is not None or model.stage is not None):
+            self._heads = PoolPart(pool, own, None if model.stage is None else model.stage.layers)
         self._rows: KVRows | None = None
         if model.device.type == "cpu":
             is_8bit = pool.layout.stored is not None

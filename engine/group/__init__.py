@@ -1,4 +1,4 @@
-"""Several processes of one host that compute each step together, each its part of the model.
+"""Several processes that compute each step together, each its part of the model.
 
     links          the sockets between the processes, and messages on them
     opening        the memory and sockets that a leader gives to each follower
@@ -9,10 +9,13 @@
     pipeline       sends steps through stages, of which each computes some layers, in one or several parts
     follower       computes them
     adapter_loads  LoRA adapters that all load, each its part
+    remote         leader and follower that share no memory, on whichever hosts they are
+    remote_sums    their parts' results, which meet over torch.distributed
+    kv_mirror      the KV that they exchange
 
-The leader serves, plans and draws; followers only compute. All map the leader's KV pool and write their own
-heads or layers, so blocks have the same bytes as those of one process. The leader sends each step's batch
-once; what follows from it, each follower computes by itself.
+The leader serves, plans and draws; followers only compute. On one host all map the leader's KV pool and write
+their own heads or layers, so blocks have the same bytes as those of one process. The leader sends each step's
+batch once; what follows from it, each follower computes by itself.
 
-Of the engine it imports `engine.execution`, `engine.model` and `engine.kv`.
+Of the engine it imports `engine.execution`, `engine.model`, `engine.kv` and the versions of `engine.proof`.
 """

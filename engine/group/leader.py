@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -22,6 +23,9 @@ from engine.model.parallel.part import Part
 from engine.model.step_batch import StepBatch
 from engine.starting import OnProgress, Phase
 
+Difference = Callable[[str], tuple[str, str] | None]
+"""Returns what a follower announces that is not the leader's, and what would be accepted; None: nothing."""
+
 
 class Leader:
     """Links to the followers of this process by rank; each computes a part of every layer."""
@@ -37,7 +41,8 @@ class Leader:
 
         Raises GroupRefused if one cannot serve, or has other weights.
         """
-        wait_ready(f"--tensor-parallel {self.part.size}", self._links, fingerprint, on_progress)
+        difference = partial(differs, fingerprint)
+        wait_ready(f"--tensor-parallel {self.part.size}", self._links, difference, on_progress)
 
     def open(self, runner: ModelRunner, tokens: int) -> None:
         """Share the runner's pool, and join its model with the other parts, for steps of up to `tokens`."""
@@ -84,28 +89,34 @@ class Leader:
                 link.send(kind, content)
 
 
-def wait_ready(flags: str, links: Sequence[Link], fingerprint: str | None, on_progress: OnProgress) -> None:
-    """Wait until all followers have loaded the weights of this fingerprint; None: whichever.
+def wait_ready(flags: str, links: Sequence[Link], difference: Difference, on_progress: OnProgress) -> None:
+    """Wait until all followers have loaded what they compute with; `difference` looks at what they announce.
 
-    Raises GroupRefused, naming the flags that ask for the group, if one cannot serve, or has other weights.
+    Raises GroupRefused, naming the flags that ask for the group, if one cannot serve, or differs from the
+    leader.
     """
     for rank, link in enumerate(links, 1):
         on_progress(Phase.GATHERING, rank - 1, len(links))
-        fault = _fault(link.receive(), fingerprint)
+        fault = _fault(link.receive(), difference)
         if fault is not None:
             raise GroupRefused(flags, rank, *fault)
 
 
-def _fault(message: Message | None, fingerprint: str | None) -> tuple[str, str] | None:
+def differs(fingerprint: str | None, theirs: str) -> tuple[str, str] | None:
+    """Return in what way a follower's weights are not those of this fingerprint; None: whichever."""
+    if fingerprint is None or theirs == fingerprint:
+        return None
+    return f"holds weights of the fingerprint {theirs}", f"{fingerprint}, the leader's"
+
+
+def _fault(message: Message | None, difference: Difference) -> tuple[str, str] | None:
     """Return what a follower's first message shows, and what would be accepted; None if it can serve."""
     if message is None:
         return "ended while it started", "a process that starts"
     text = message.content.decode()
     if message.kind is not Kind.READY:
         return f"cannot serve ({text})", "the leader's settings"
-    if fingerprint is not None and text != fingerprint:
-        return f"holds weights of the fingerprint {text}", f"{fingerprint}, the leader's"
-    return None
+    return difference(text)
 
 
 def sum_sizes(model: Model, tokens: int) -> SumSizes:

@@ -39,6 +39,14 @@ class Kind(enum.IntEnum):
     """From the leader, at any time: an adapter to load into a slot."""
     LOADED = 7
     """From a follower, after LOAD: that adapter is there, or why it cannot be."""
+    BLOCKS = 8
+    """From a leader that shares no memory with its followers, before STEP: blocks, and their KV."""
+    LOGITS = 9
+    """From its followers, in a step: the logits of their token ids."""
+    WRITTEN = 10
+    """From its followers, at the end of a step: the KV that they have written."""
+    END = 11
+    """From that leader, at last: it ends in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +87,22 @@ class Link:
 
     def receive(self) -> Message | None:
         """Wait for a message; return None at the end of the stream."""
-        try:
-            header, fds, _, _ = socket.recv_fds(self.socket, _HEADER.size, _MOST_FDS)
-        except OSError:
-            return None
-        header += _read(self.socket, _HEADER.size - len(header)) if header else b""
+        header, fds = self._receive_header()
         if len(header) < _HEADER.size:
             return None
         kind, length = _HEADER.unpack(header)
         content = _read(self.socket, length)
         return None if len(content) < length else Message(Kind(kind), content, tuple(fds))
+
+    def _receive_header(self) -> tuple[Bytes, Sequence[int]]:
+        if self.socket.family != socket.AF_UNIX:
+            return _read(self.socket, _HEADER.size), ()
+        try:
+            header, fds, _, _ = socket.recv_fds(self.socket, _HEADER.size, _MOST_FDS)
+        except OSError:
+            return b"", ()
+        header += _read(self.socket, _HEADER.size - len(header)) if header else b""
+        return header, fds
 
     def has_message(self) -> bool:
         """Return True if `receive` would find a message, or the end of the stream."""

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from engine.errors import GroupBrokenError
 from engine.execution.model_runner import ModelRunner
 from engine.execution.stages import Passed
 from engine.group.adapter_loads import begin_load, end_load
-from engine.group.leader import sum_sizes, wait_ready
+from engine.group.leader import differs, sum_sizes, wait_ready
 from engine.group.links import Kind, Link, Meeting, meetings
 from engine.group.opening import Opening
 from engine.group.slots import StageSlots
@@ -110,7 +111,7 @@ class Pipeline:
         flags = f"--pipeline-parallel {self._num_stages}"
         if self._num_parts > 1:
             flags = f"--tensor-parallel {self._num_parts} {flags}"
-        wait_ready(flags, self._links, fingerprint, on_progress)
+        wait_ready(flags, self._links, partial(differs, fingerprint), on_progress)
 
     def open(self, runner: ModelRunner, tokens: int) -> None:
         """Share the pool of the leader's runner, and join all processes, for steps of up to `tokens`."""

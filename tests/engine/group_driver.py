@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from torch import Tensor
 from engine.execution.model_runner import ModelRunner
 from engine.group.follower import follow
 from engine.group.leader import Leader
-from engine.group.links import Link
+from engine.group.links import Kind, Link
 from engine.group.pipeline import Pipeline
+from engine.group.remote import RemoteLeader, follow_connected
+from engine.group.remote_sums import Connected, gloo
 from engine.kv.kv_pool import KVPool
 from engine.model.model import Model, load_model
 from engine.model.parallel.part import Part
@@ -73,7 +76,39 @@ def staged(
             pipeline.close()
 
 
-def opened(model: Model, group: Leader | Pipeline) -> ModelRunner:
+@contextmanager
+def apart(directory: Path, dtype: torch.dtype, size: int, **options: Any) -> Iterator[ModelRunner]:
+    """The leader's runner of a group whose processes share no memory."""
+    models = [load_model(directory, dtype, CPU, part=Part(rank, size), **options) for rank in range(size)]
+    pairs = [Link.pair() for _ in models[1:]]
+    own = [[leader for leader, _ in pairs], *([theirs] for _, theirs in pairs)]
+    with ThreadPoolExecutor(size) as threads:
+        store, parts = new_store(), [Part(rank, size) for rank in range(size)]
+        sums = list(threads.map(lambda part: gloo(store, part, "127.0.0.1"), parts))
+        connected = list(map(Connected, parts, own, sums))
+        following = [
+            threads.submit(follow_connected, model, BLOCK_SIZE, WEIGHTS, each)
+            for model, each in zip(models[1:], connected[1:], strict=True)
+        ]
+        try:
+            yield opened(models[0], RemoteLeader(connected[0]))
+            for leader, _ in pairs:
+                leader.send(Kind.END, [])
+            assert all(follower.result() for follower in following)
+        finally:
+            for leader, _ in pairs:
+                leader.close()
+    for _, theirs in pairs:
+        theirs.close()
+
+
+def new_store() -> Any:
+    """A store of torch.distributed for the threads of this process."""
+    library: Any = torch.distributed
+    return library.HashStore()
+
+
+def opened(model: Model, group: Leader | Pipeline | RemoteLeader) -> ModelRunner:
     """The runner of the first process of a group whose others follow."""
     group.wait_ready(WEIGHTS, ignore_progress)
     runner = CopyingRunner(model, pool_of(model), group)

@@ -18,6 +18,8 @@ from engine.group.adapter_loads import GroupAdapters
 from engine.group.leader import Leader
 from engine.group.links import Link
 from engine.group.pipeline import Pipeline
+from engine.group.remote import RemoteLeader
+from engine.group.remote_sums import Connected
 from engine.model.adapters.attaching import AdapterRoom
 from engine.model.allow_list import is_listed, read_config
 from engine.model.fingerprint import weights_digest
@@ -46,13 +48,15 @@ log = structlog.get_logger()
 
 
 def build_engine(
-    config: WorkerConfig, on_progress: OnProgress = ignore_progress, links: Sequence[Link] = ()
+    config: WorkerConfig,
+    on_progress: OnProgress = ignore_progress,
+    links: Sequence[Link] | Connected = (),
 ) -> Engine:
     """Build the engine that `config` asks for. Raises the errors of `engine.build.build`.
 
-    `links` are those to the worker's other processes, if it has several.
+    `links` lead to the worker's other processes, if it has several.
     """
-    torch.set_num_threads(config.threads // config.num_processes)
+    torch.set_num_threads(config.threads_each)
     _log_threads(config, read_cores())
     device = resolve_device(config.device)
     model_config = read_config(config.service.model, unlisted=config.prove_model)
@@ -80,7 +84,7 @@ def build_engine(
         random_weights=config.random_weights,
         quantisation=config.quantisation,
         cuda_graphs=config.cuda_graphs,
-        fusion=config.fusion,
+        fusion=_fuses(config),
         speculation=config.speculate,
         draft_model=config.draft_model,
         prove_model=config.prove_model,
@@ -94,9 +98,7 @@ def build_engine(
         part=_part(config, 0),
         stage=_stage(config, 0),
     )
-    group = None
-    if links:
-        group = Pipeline(links, config.tensor_parallel) if config.pipeline_parallel > 1 else Leader(links)
+    group = _group(config, links)
     built = build(settings, partial(_measure, config, on_progress), on_progress, group)
     if proof_file is not None:
         _keep_proof(proof_file, built.proof, is_new=settings.proof is None)
@@ -111,6 +113,7 @@ def build_engine(
     loader = None
     if catalog is not None:
         assert runner.model.adapters is not None, "there is room for adapters"
+        assert not isinstance(group, RemoteLeader), "adapters come and go on one host"
         own = runner.model.adapters
         loader = AdapterLoader(catalog, times, own if group is None else GroupAdapters(own, group))
     return Engine(
@@ -130,9 +133,9 @@ def build_engine(
     )
 
 
-def build_follower(config: WorkerConfig, rank: int, link: Link) -> int:
-    """Run this process as a follower of a worker; return its exit code."""
-    torch.set_num_threads(config.threads // config.num_processes)
+def build_follower(config: WorkerConfig, rank: int, link: Link | Connected) -> bool:
+    """Run this process as a follower of a worker; return True if its leader has said that it ends."""
+    torch.set_num_threads(config.threads_each)
     device = resolve_device(config.device)
     choice = resolve_dtype(DTYPES.get(config.dtype), device, read_config(config.service.model))
     settings = EngineSettings(
@@ -147,14 +150,29 @@ def build_follower(config: WorkerConfig, rank: int, link: Link) -> int:
         policy=config.policy,
         random_weights=config.random_weights,
         quantisation=config.quantisation,
-        fusion=config.fusion,
+        fusion=_fuses(config),
         adapters=config.lora,
         adapter_room=None if config.lora_dir is None else _adapter_room(config),
         part=_part(config, rank),
         stage=_stage(config, rank),
     )
-    follow_leader(settings, link)
-    return 0
+    return follow_leader(settings, link)
+
+
+def _group(
+    config: WorkerConfig, links: Sequence[Link] | Connected
+) -> Leader | Pipeline | RemoteLeader | None:
+    """Return the other processes of the worker, as the engine sees them; None if there are none."""
+    if isinstance(links, Connected):
+        return RemoteLeader(links)
+    if not links:
+        return None
+    return Pipeline(links, config.tensor_parallel) if config.pipeline_parallel > 1 else Leader(links)
+
+
+def _fuses(config: WorkerConfig) -> bool:
+    """Return whether layers are fused. Native ones meet in shared memory, which a group of hosts lacks."""
+    return config.fusion and config.place is None
 
 
 def _part(config: WorkerConfig, rank: int) -> Part | None:
@@ -172,7 +190,7 @@ def _stage(config: WorkerConfig, rank: int) -> Stage | None:
 def _log_threads(config: WorkerConfig, cores: Cores) -> None:
     if cores.pauses(config.threads):
         reason = "steps pause whenever they have used up the quota"
-    elif config.num_processes > cores.most:
+    elif config.place is None and config.num_processes > cores.most:
         reason = f"{config.processes_flags} are {config.num_processes} processes, which share the cores"
     else:
         log.info("threads", compute=config.threads, cores=str(cores))
@@ -259,6 +277,7 @@ def _measure(config: WorkerConfig, on_progress: OnProgress, runner: ModelRunner,
         fusion=runner.model.is_fused,
         native_ops=native_library(runner.model.device),
         tensor_parallel=config.tensor_parallel,
+        hosts=1 if config.place is None else config.place.size,
         pipeline_parallel=config.pipeline_parallel,
     )
     return cached_sweep(

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import MutableMapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Never
+from typing import TYPE_CHECKING, Never
+
+import structlog
 
 from engine.group.links import Link
+from engine.starting import Phase
 from services.process.event_loop import uncollected_imports
 from services.process.log import configure_logging
+from services.security.tls import CertificateRole
 from worker.config import WorkerConfig
-from worker.errors import EXIT_CONFIG, ForeignKernelsError
+from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_GROUP, ForeignKernelsError
 from worker.role import WorkerRole
 from worker.startup.flags import parse_config
 from worker.startup.followers import start_followers
+from worker.startup.hosts import Place
 from worker.startup.starting import Start
+
+if TYPE_CHECKING:  # it loads torch
+    from worker.startup.rendezvous import Members
+
+log = structlog.get_logger()
 
 WAIT_SETTINGS = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"})
 """Environment variables of OpenMP runtimes that say how their threads wait."""
@@ -32,25 +43,33 @@ def run(role: WorkerRole) -> Never:
         config = parse_config(sys.argv[1:], role.value, os.getpid())
         check_kernels()
     except (ValueError, ForeignKernelsError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
-        sys.exit(EXIT_CONFIG)
+        _leave(EXIT_CONFIG, error)
     configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
-    followers = None
-    if config.num_processes > 1:
+    followers, members = None, None
+    if config.num_processes > 1 and config.place is None:
         # Forked while this process has one thread and has not loaded torch.
         followers = start_followers(config.num_processes, partial(_follow, config), config.processes_flags)
+    shorten_waits(os.environ)
+    if config.place is not None and config.place.rank:
+        _follow_from_afar(config, config.place)
     others_cpu_s = (lambda: 0.0) if followers is None else followers.cpu_s
     start = Start(f"{role.value}_worker", config.worker_id, others_cpu_s)
-    shorten_waits(os.environ)
+    if config.place is not None:
+        start.report(Phase.GATHERING, 0, config.place.size - 1)
+        members = _gather(config, config.place)
     # Imported late: torch takes seconds to load, and a wrong flag should be reported at once.
     with uncollected_imports():
         from worker.main import main  # noqa: PLC0415
 
+    others = followers or members
+    code = EXIT_CRASHED
     try:
-        code = main(role, config, start, followers)
+        code = main(role, config, start, () if others is None else others.links)
     finally:
         if followers is not None:
             followers.end()
+        if members is not None:
+            members.end(in_order=code == 0)
     sys.exit(code)
 
 
@@ -61,7 +80,47 @@ def _follow(config: WorkerConfig, part: tuple[int, int], link: Link) -> int:
         from worker.startup.build import build_follower  # noqa: PLC0415 - see above
 
     rank, _ = part
-    return build_follower(config, rank, link)
+    build_follower(config, rank, link)
+    return 0
+
+
+def _gather(config: WorkerConfig, place: Place) -> Members:
+    """Connect this process with the others that a cluster has started; end it if that is impossible."""
+    with uncollected_imports():
+        from worker.startup.rendezvous import Members, connect  # noqa: PLC0415 - see above
+
+    flag, security = config.processes_flags, config.service.security
+    try:
+        security.load(CertificateRole.WORKER)  # it names the file that is unusable
+    except ValueError as error:
+        _leave(EXIT_CONFIG, error)
+    try:
+        return Members(flag, connect(place, security.tls))
+    except (OSError, RuntimeError) as error:  # those of torch.distributed are RuntimeErrors
+        _leave(EXIT_GROUP, f"{flag}: its {place.size} processes do not come together ({error})")
+
+
+def _leave(code: int, why: object) -> Never:
+    print(why, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
+    sys.exit(code)
+
+
+def _follow_from_afar(config: WorkerConfig, place: Place) -> Never:
+    """Run this process as a follower of a leader on another host."""
+    members = _gather(config, place)
+    with uncollected_imports():
+        from worker.startup.build import build_follower  # noqa: PLC0415 - see above
+
+    # The leader decides what a signal to all of them means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    log.info("following", rank=place.rank, leader=place.address)
+    is_over = build_follower(config, place.rank, members.links)
+    code = 0 if is_over else EXIT_GROUP
+    members.end(in_order=is_over)
+    if not is_over:
+        _leave(code, f"{config.processes_flags}: the leader is gone; its log says why")
+    sys.exit(code)
 
 
 def shorten_waits(environment: MutableMapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from services.process.limits import read_cores
 from services.profiles import load_timed, names
 from services.settings import add_service_flags, settings_of
 from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, SIZES, WorkerConfig, cache_folder
+from worker.startup.hosts import place_in
 from worker.threads import resolve_threads
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
@@ -33,12 +35,13 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         chosen = f"--draft-model is {str(given['draft_model'])!r}"
         raise ValueError(f"{chosen} for a {role} worker; accepted: for decode workers, which draft")
     given["lora"] = tuple(map(_named_path, given["lora"]))
+    sizes = given["tensor_parallel"], given["pipeline_parallel"]
+    given["place"] = place_in(os.environ) if max(sizes) > 1 else None
     given["threads"] = resolve_threads(
         given["threads"],
         given.pop("workers_per_host"),
         read_cores(),
-        given["tensor_parallel"],
-        given["pipeline_parallel"],
+        *(sizes if given["place"] is None else (1, 1)),
     )
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile
@@ -220,8 +223,8 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="threads that compute, in all processes of --tensor-parallel and --pipeline-parallel; 0: one "
-        "for each processor (the cores of full speed / --workers-per-host)",
+        help="threads that compute, in all processes of --tensor-parallel and --pipeline-parallel that this "
+        "one starts; 0: one for each processor (the cores of full speed / --workers-per-host)",
     )
     add(
         "--workers-per-host",

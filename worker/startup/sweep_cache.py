@@ -44,6 +44,7 @@ class SweepKey:
     fusion: bool
     native_ops: str
     tensor_parallel: int = 1
+    hosts: int = 1
     pipeline_parallel: int = 1
     torch: str = torch.__version__
 

@@ -9,7 +9,7 @@ fails: `reserve` says where there are too few. All operations cost O(1) per bloc
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,14 +45,24 @@ class Keeper(Protocol):
 
 
 class BlockManager:
-    """Reference-counted blocks with a prefix cache and reservations; `keeper` gets what leaves the cache."""
+    """Reference-counted blocks with a prefix cache and reservations.
 
-    def __init__(self, num_blocks: int, block_size: int, keeper: Keeper | None = None) -> None:
+    `keeper` gets what leaves the cache, and `on_allocated` is called with each block that is allocated.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        keeper: Keeper | None = None,
+        on_allocated: Callable[[int], None] | None = None,
+    ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"num_blocks, block_size must be at least 1, not {num_blocks}, {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._keeper = keeper
+        self._on_allocated = on_allocated
         self._num_references = [0] * num_blocks
         self._num_used = 0
         self._num_held = 0
@@ -144,6 +154,8 @@ class BlockManager:
         self._num_references[block] = 1
         self._num_held += 1
         self._num_used += 1
+        if self._on_allocated is not None:
+            self._on_allocated(block)
         return block
 
     def restore(self, hashes: Sequence[bytes | None], spare: int) -> tuple[list[int], list[int]]:

@@ -1,0 +1,166 @@
+"""A group whose processes share no memory: its leader, and what a follower does.
+
+A step begins with the leader's message and ends with one from each follower. In between, sums meet over
+torch.distributed. `engine.group.kv_mirror` says which KV travels.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.errors import GroupBrokenError
+from engine.execution.model_runner import ModelRunner
+from engine.group import kv_mirror
+from engine.group.kv_mirror import ForeignBlocks, Places
+from engine.group.leader import wait_ready
+from engine.group.links import Bytes, Kind, Link
+from engine.group.remote_sums import Connected, RemoteSums, expect
+from engine.group.steps import decoded, encoded
+from engine.kv.kv_pool import KVPool, PoolPart
+from engine.model.model import Model
+from engine.model.parallel.joining import join
+from engine.model.parallel.part import Part
+from engine.model.step_batch import StepBatch
+from engine.proof.versions import TORCH, TRANSFORMERS, own_code
+from engine.starting import OnProgress
+
+_NUM_BLOCKS = struct.Struct("<q")
+
+
+class RemoteLeader:
+    """The group of this process, which leads it; implements `Group` of the model runner."""
+
+    def __init__(self, connected: Connected) -> None:
+        self._connected = connected
+        self._heads: list[PoolPart] = []
+        """Each follower's heads in the leader's pool."""
+        self._foreign: ForeignBlocks | None = None
+
+    def wait_ready(self, fingerprint: str, on_progress: OnProgress) -> None:
+        """Wait until all followers have loaded their parts of the weights of this fingerprint.
+
+        Raises GroupRefused if one cannot serve, or has other weights or versions.
+        """
+        channels = self._connected.channels
+        difference = partial(_difference, facts_of(fingerprint))
+        wait_ready(f"--tensor-parallel {self._connected.part.size}", channels, difference, on_progress)
+
+    def open(self, runner: ModelRunner, _tokens: int) -> None:
+        """Join the runner's model with the other parts."""
+        model, pool = runner.model, runner.pool
+        for channel in self._connected.channels:
+            channel.send(Kind.OPEN, [_NUM_BLOCKS.pack(pool.num_blocks)])
+        heads = model.facts.num_kv_heads
+        self._heads = [
+            PoolPart(pool, heads=Part(rank, self._connected.part.size).share(heads))
+            for rank, _ in enumerate(self._connected.channels, 1)
+        ]
+        self._foreign = ForeignBlocks(pool.num_blocks, pool.layout.block_size)
+        _join(model, self._connected)
+
+    def on_allocated(self, block: int) -> None:
+        """Take in that a block of the pool was allocated."""
+        assert self._foreign is not None, "it is opened first"
+        self._foreign.add(block)
+
+    def forward(self, batch: StepBatch, run: Callable[[StepBatch], Tensor]) -> Tensor:
+        """Let followers compute a step too; the leader's pool then has the KV of all.
+
+        If the step fails here, the followers wait for a result that does not come: nothing can follow.
+        """
+        assert self._foreign is not None, "it is opened first"
+        if blocks := self._foreign.take(batch):
+            self._send_blocks(np.array(blocks, dtype=np.int64))
+        content = encoded(batch)
+        for channel in self._connected.channels:
+            channel.send(Kind.STEP, content)
+        try:
+            logits = run(batch)
+        except Exception as error:
+            raise GroupBrokenError(f"a step failed: {error}") from error
+        block_size = self._heads[0].layout.block_size
+        places = Places.of_slots(batch.slot_mapping, block_size)
+        for rank, (channel, heads) in enumerate(zip(self._connected.channels, self._heads, strict=True), 1):
+            kv_mirror.write(heads, places, expect(channel, rank, Kind.WRITTEN))
+        return logits
+
+    def _send_blocks(self, blocks: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        """Send followers their heads of blocks whose content came from elsewhere."""
+        places = Places.of_blocks(torch.from_numpy(blocks))
+        header: list[Bytes] = [_NUM_BLOCKS.pack(len(blocks)), blocks.view(np.uint8).data]
+        for channel, heads in zip(self._connected.channels, self._heads, strict=True):
+            channel.send(Kind.BLOCKS, [*header, kv_mirror.read(heads, places)])
+
+
+def follow_connected(model: Model, block_size: int, fingerprint: str, connected: Connected) -> bool:
+    """Compute steps with a loaded part of a model until the leader ends; return False if it is just gone."""
+    (leader,) = connected.channels
+    leader.send(Kind.READY, [json.dumps(facts_of(fingerprint)).encode()])
+    opening = leader.receive()
+    if opening is None:
+        return False
+    assert opening.kind is Kind.OPEN
+    (num_blocks,) = _NUM_BLOCKS.unpack(opening.content)
+    heads = connected.part.share(model.facts.num_kv_heads)
+    layout = replace(model.block_layout(block_size), num_kv_heads=heads.stop - heads.start)
+    runner = ModelRunner(model, KVPool(layout, num_blocks))
+    _join(model, connected)
+    try:
+        return _follow_steps(runner, leader)
+    except GroupBrokenError:  # another process is gone in the middle of a step
+        return False
+    finally:
+        runner.pool.close()
+
+
+def _follow_steps(runner: ModelRunner, leader: Link) -> bool:
+    while (message := leader.receive()) is not None:
+        if message.kind is Kind.END:
+            return True
+        if message.kind is Kind.BLOCKS:
+            _take_blocks(runner.pool, message.content)
+            continue
+        batch = decoded(message.content)
+        runner.forward(batch)
+        places = Places.of_slots(batch.slot_mapping, runner.pool.layout.block_size)
+        leader.send(Kind.WRITTEN, [kv_mirror.read(runner.pool, places)])
+    return False
+
+
+def _take_blocks(pool: KVPool, content: bytearray) -> None:
+    (num_blocks,) = _NUM_BLOCKS.unpack_from(content)
+    begin = _NUM_BLOCKS.size + num_blocks * np.dtype(np.int64).itemsize
+    blocks = np.frombuffer(content, np.int64, num_blocks, _NUM_BLOCKS.size)
+    kv_mirror.write(pool, Places.of_blocks(torch.from_numpy(blocks.copy())), content[begin:])
+
+
+def _join(model: Model, connected: Connected) -> None:
+    assert model.cuts is not None, "it was loaded as a part"
+    join(model.module, model.cuts, RemoteSums(connected, model.facts.vocab_size))
+
+
+def facts_of(fingerprint: str) -> dict[str, str]:
+    """Return what all processes of a group must have in common, by its name."""
+    return {
+        "weights of the fingerprint": fingerprint,
+        "Baton's code of the digest": own_code(),
+        "torch": TORCH,
+        "transformers": TRANSFORMERS,
+    }
+
+
+def _difference(own: dict[str, str], announced: str) -> tuple[str, str] | None:
+    """Return the first fact of a follower that is not the leader's, and what would be accepted."""
+    theirs = json.loads(announced)
+    for name, value in own.items():
+        if theirs.get(name) != value:
+            return f"has {name} {theirs.get(name)}", f"{value}, the leader's"
+    return None

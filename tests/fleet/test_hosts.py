@@ -1,0 +1,156 @@
+"""A worker whose processes a cluster starts: streams, handoffs and deaths as elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient, Completion, Sampling, Stop
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.conftest import MakeFleet
+from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, children_of, greedy, snapshot, until
+from tests.fleet.test_leaving import handoffs
+from tests.forked import ForkedProcess, Zygote
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+from tests.zygote import Order
+from worker.errors import EXIT_GROUP
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "decode-hosts"
+# So many at once that both decode workers have some.
+PROMPTS = [[3 + (i * step) % 89 for i in range(40 + 7 * step)] for step in range(1, 9)]
+FRESH = [[2 + token for token in prompt] for prompt in PROMPTS]
+"""Not in any prefix cache."""
+SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
+STOP = Stop(max_tokens=120, ignore_eos=True)
+TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"
+
+
+def flags(fleet: Fleet) -> tuple[str, ...]:
+    """The flags of both processes of a decode worker."""
+    own = "--redis", fleet.redis_url, "--model", str(DEMO_MODEL), "--worker-id", NAME
+    return (*own, *EXACT, "--tensor-parallel", "2", "--threads", "1")
+
+
+@contextmanager
+def torchrun(fleet: Fleet, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run torchrun with a worker of two processes, which have nothing in common but connections."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *TORCHRUN, "-m", "decode_worker", *flags(fleet)],
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        for pid in children_of(process.pid) if process.poll() is None else ():
+            os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+
+
+def pid_of(process: subprocess.Popen[bytes], rank: int) -> int:
+    """The process of a rank that torchrun has started."""
+    [found] = [
+        pid
+        for pid in children_of(process.pid)
+        if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    ]
+    return found
+
+
+@asynccontextmanager
+async def pods(fleet: Fleet, zygote: Zygote, log: Path) -> AsyncIterator[list[ForkedProcess]]:
+    """The same, as a LeaderWorkerSet starts them: the leader and its follower."""
+    variables = {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": "2", "MASTER_PORT": str(free_port())}
+    orders = [
+        Order("decode_worker", flags(fleet), str(ROOT), variables | {"LWS_WORKER_INDEX": rank})
+        for rank in "01"
+    ]
+    with log.open("wb") as stderr:
+        processes = [zygote.fork(order, stderr) for order in orders]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.close()
+
+
+async def until_connected(client: AsyncClient, *, connected: bool = True) -> None:
+    async def is_so() -> bool:
+        workers = (await snapshot(client)).workers
+        return connected == any(worker.worker_id == NAME and worker.connected for worker in workers)
+
+    await until(is_so, f"the worker is {'there' if connected else 'gone'}", 2 * PATIENCE_S)
+
+
+async def streams(
+    client: AsyncClient, prompts: Sequence[list[int]], struck: int | None = None, number: int = 0
+) -> list[Completion]:
+    """All prompts at once; a process of the group gets a signal while it has some of them."""
+    asked = [asyncio.create_task(client.complete(p, sampling=SAMPLING, stop=STOP)) for p in prompts]
+
+    async def is_busy() -> bool:
+        workers = (await snapshot(client)).workers
+        return any(worker.worker_id == NAME and worker.running > 1 for worker in workers)
+
+    if struck is not None:
+        await until(is_busy, "streams run on the group")
+        os.kill(struck, number)
+    return await asyncio.gather(*asked)
+
+
+def assert_like(found: Sequence[Completion], expected: Sequence[Completion]) -> None:
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.choices[0].token_ids == wanted.choices[0].token_ids
+    assert any(completion.finished.usage.attempts == 2 for completion in found)
+
+
+@pytest.mark.timeout(600)  # torchrun starts programs that import everything anew, twice
+async def test_a_worker_on_several_hosts_is_like_any_other(
+    run_dir: Path, make_fleet: MakeFleet, zygote: Zygote, tmp_path: Path
+) -> None:
+    spec = FleetSpec(
+        model=DEMO_MODEL,
+        placement="disaggregated",
+        extra_args={"prefill": EXACT, "decode": EXACT},
+        run_dir=run_dir,
+    )
+    async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+        answers, expected = await greedy(client, PROMPTS, 24), await streams(client, PROMPTS)
+        with torchrun(fleet, tmp_path / "torchrun.log") as process:
+            await until_connected(client)
+            # The group decodes from KV of a worker of one process, with the same numbers.
+            for got, wanted in zip(await greedy(client, PROMPTS, 24), answers, strict=True):
+                assert got.token_ids == wanted.token_ids
+                assert got.logprobs == pytest.approx(wanted.logprobs, rel=0, abs=1e-9)
+            assert_like(await streams(client, PROMPTS, pid_of(process, 1), signal.SIGKILL), expected)
+            await until_connected(client, connected=False)
+            await until_connected(client)  # torchrun has started both again
+            before = [await handoffs(fleet, name) for name in ("prefill-0", "decode-0")]
+            found = await streams(client, FRESH, pid_of(process, 0), signal.SIGTERM)
+            sent, received = [await handoffs(fleet, name) for name in ("prefill-0", "decode-0")]
+            # The prefill worker has sent some to the group, so the group has sent at least as many itself.
+            assert received - before[1] >= sent - before[0] >= len(FRESH)
+            assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
+            assert_like(found, await streams(client, FRESH))
+        assert "its process of rank 1 is gone" in (tmp_path / "torchrun.log").read_text()
+        async with pods(fleet, zygote, tmp_path / "pods.log") as (leader, follower):
+            await until_connected(client)
+            assert_like(await streams(client, PROMPTS, leader.pid, signal.SIGKILL), expected)
+            assert await asyncio.to_thread(follower.wait) == EXIT_GROUP
+        await assert_all_is_freed(fleet, client)
