@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from worker.config import WorkerConfig, parse_config
+from worker.config import WorkerConfig
+from worker.startup.flags import parse_config
 from worker.startup.hosts import Place, place_in
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4242"}
