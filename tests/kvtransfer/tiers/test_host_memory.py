@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -329,7 +330,7 @@ def test_a_budget_below_one_block_is_refused(host_bytes: int) -> None:
 
 
 def num_lines(call: Callable[[], object]) -> int:
-    """Return how many lines of Python a call runs."""
+    """Return how many lines of Python a call runs, without finalizers of what others left."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -338,11 +339,13 @@ def num_lines(call: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()
     sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
