@@ -239,6 +239,10 @@ class Driver:
             for failure in report.failures
         }
 
+    def cached_tokens(self) -> list[int]:
+        """Return how many tokens of each prompt that was computed were cached, in order."""
+        return [told.cached_tokens for report in self.reports for told in report.prefilled]
+
     def freed(self) -> list[int]:
         return [handle for report in self.reports for handle in report.freed]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.core.commands import BlocksRead, Command
+from engine.core.commands import BlocksRead, Command, Decode
 from engine.core.report import Reading
 from kvtransfer.tiers.disk import DiskSettings
 from kvtransfer.tiers.folder import Folder
 from kvtransfer.tiers.tiers import Tiers
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.loop_driver import VOCAB, Driver
+from tests.engine.loop_driver import VOCAB, Driver, spec
 from tests.kvtransfer.tiers.driving import FILE_BYTES, MemoryPool, read_to_end
 from tests.patience import PATIENCE_S
+
+PROMPT = list(range(22))
 
 
 class TierDriver(Driver):
@@ -67,3 +69,13 @@ class TierDriver(Driver):
     def close(self) -> None:
         """End as a worker does."""
         self.tiers.close(self.blocks.cached(), PATIENCE_S)
+
+
+def evicting(folder: Path | None, *, num_blocks: int = 12, **more: Any) -> TierDriver:
+    """Return a driver whose pool has lost the blocks of `PROMPT` to other tiers."""
+    driver = TierDriver(folder, num_blocks=num_blocks, **more)
+    driver.finish(Decode(spec(1, PROMPT, 2)))
+    driver.finish(Decode(spec(2, [50 + n % 7 for n in range(4 * num_blocks - 8)], 6)))
+    driver.settle()
+    driver.reports.clear()
+    return driver

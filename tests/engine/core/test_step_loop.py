@@ -95,7 +95,7 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
     driver.runner.batches.clear()
     driver.finish(Decode(spec(2, [*prompt, 50, 51], 6)))
     assert driver.runner.batches[0] == (1, 4)  # five of the six blocks' tokens were there
-    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 20]
+    assert driver.cached_tokens() == [0, 20]
     assert driver.tokens(2) == greedy([*prompt, 50, 51], 6, VOCAB)
 
 
@@ -109,7 +109,7 @@ def test_outputs_are_cached_as_far_as_their_kv_was_written(prompt_tokens: int, n
     told = {block_hash for report in driver.reports for block_hash in report.cached_hashes}
     assert told == set(hash_blocks(chain_root("model", b""), conversation[:-1], 4))
     driver.finish(Decode(spec(2, [*conversation, 3, 3], 4)))
-    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, num_cached]
+    assert driver.cached_tokens() == [0, num_cached]
     assert driver.tokens(2) == greedy([*conversation, 3, 3], 4, VOCAB)
 
 
@@ -134,7 +134,7 @@ def test_a_fully_cached_prompt_still_computes_its_last_block() -> None:
     prompt = list(range(12))
     driver.finish(Decode(spec(1, prompt, 5)))
     driver.finish(Decode(spec(2, prompt, 5)))
-    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 8]
+    assert driver.cached_tokens() == [0, 8]
     assert driver.tokens(2) == driver.tokens(1)
 
 
@@ -142,14 +142,14 @@ def test_prompts_with_another_salt_share_nothing() -> None:
     driver = Driver()
     driver.finish(Decode(spec(1, list(range(12)), 5)))
     driver.finish(Decode(spec(2, list(range(12)), 5, salt=b"tenant")))
-    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 0]
+    assert driver.cached_tokens() == [0, 0]
 
 
 def test_a_waiting_prompt_takes_what_a_neighbour_computed_meanwhile() -> None:
     driver = Driver(token_budget=20, overlaps=False)
     prompt = list(range(40))
     driver.finish(Decode(spec(1, prompt, 3)), Decode(spec(2, prompt, 3)))
-    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 36]
+    assert driver.cached_tokens() == [0, 36]
     assert driver.tokens(2) == greedy(prompt, 3, VOCAB)
     driver.assert_at_rest()
 
@@ -160,7 +160,7 @@ def test_a_begun_block_is_finished_before_the_next_cache_lookup() -> None:
     # The first prompt is cached while the second has computed half of its first block.
     driver.finish(Decode(spec(1, prompt, 3)), Decode(spec(2, prompt, 3)))
     assert driver.tokens(2) == driver.tokens(1) == greedy(prompt, 3, VOCAB)
-    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 0]
+    assert driver.cached_tokens() == [0, 0]
 
 
 def test_cached_and_evicted_blocks_are_reported() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,26 +11,11 @@ from scheduling.cost.cost_model import CostModel
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import VOCAB, spec
-from tests.engine.tier_driver import TierDriver
+from tests.engine.tier_driver import PROMPT, TierDriver, evicting
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
-PROMPT = list(range(22))
 FREE_TOKENS = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
-
-
-def cached_tokens(driver: TierDriver) -> list[int]:
-    return [told.cached_tokens for report in driver.reports for told in report.prefilled]
-
-
-def evicting(folder: Path, num_blocks: int = 12, **more: Any) -> TierDriver:
-    """Return a driver whose pool has lost the blocks of `PROMPT` to its disk."""
-    driver = TierDriver(folder, num_blocks=num_blocks, **more)
-    driver.finish(Decode(spec(1, PROMPT, 2)))
-    driver.finish(Decode(spec(2, [50 + n % 7 for n in range(4 * num_blocks - 8)], 6)))
-    driver.settle()
-    driver.reports.clear()
-    return driver
 
 
 def test_a_prefix_that_left_the_pool_is_read_and_not_computed(tmp_path: Path) -> None:
@@ -39,7 +23,7 @@ def test_a_prefix_that_left_the_pool_is_read_and_not_computed(tmp_path: Path) ->
     driver.runner.batches.clear()
     driver.finish_reads(Decode(spec(3, PROMPT, 6)))
     assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
-    assert cached_tokens(driver) == [20]
+    assert driver.cached_tokens() == [20]
     assert driver.runner.batches[0] == (1, 2)
     driver.assert_at_rest()
 
@@ -51,7 +35,7 @@ def test_a_prefix_outlives_the_worker(tmp_path: Path) -> None:
     driver = TierDriver(tmp_path)
     driver.finish_reads(Decode(spec(1, [*PROMPT, 3, 4], 6)))
     assert driver.tokens(1) == greedy([*PROMPT, 3, 4], 6, VOCAB)
-    assert cached_tokens(driver) == [20]
+    assert driver.cached_tokens() == [20]
 
 
 def test_a_prompt_for_another_worker_offers_blocks_that_were_read(tmp_path: Path) -> None:
@@ -63,7 +47,7 @@ def test_a_prompt_for_another_worker_offers_blocks_that_were_read(tmp_path: Path
         (5, 1, True),
     ]
     assert driver.tokens(3) == greedy(PROMPT, 1, VOCAB)
-    assert cached_tokens(driver) == [20]
+    assert driver.cached_tokens() == [20]
     driver.finish(Release(3))
     driver.assert_at_rest()
 
@@ -87,7 +71,7 @@ def test_what_was_not_read_is_computed(tmp_path: Path, num_read: int) -> None:
     driver.runner.pool[list(driver.readings()[0].blocks)] = 77
     driver.finish(driver.end_read(num_read))
     assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
-    assert cached_tokens(driver) == [4 * num_read]
+    assert driver.cached_tokens() == [4 * num_read]
     driver.assert_at_rest()
 
 
@@ -144,7 +128,7 @@ def test_sequences_that_begin_alike_read_once(tmp_path: Path) -> None:
     assert not driver.readings()
     for place, prompt in enumerate(prompts):
         assert driver.tokens(3 + place) == greedy(prompt, 2, VOCAB)
-    assert cached_tokens(driver) == [20, 16, 20]
+    assert driver.cached_tokens() == [20, 16, 20]
     driver.assert_at_rest()
 
 
@@ -184,7 +168,7 @@ def test_after_a_read_of_others_each_reads_what_only_it_needs(tmp_path: Path) ->
     driver.finish(driver.end_read())
     assert [(reading.handle, len(reading.hashes)) for reading in driver.readings()] == [(4, 2)]
     driver.finish_reads()
-    assert cached_tokens(driver) == [16, 16]
+    assert driver.cached_tokens() == [16, 16]
     assert driver.tokens(4) == greedy(second, 2, VOCAB)
     driver.assert_at_rest()
 
@@ -197,7 +181,7 @@ def test_a_sequence_that_goes_on_here_reads_its_output_too(tmp_path: Path) -> No
     before.close()
     driver = TierDriver(tmp_path)
     driver.finish_reads(Decode(spec(2, PROMPT, 14, outputs=outputs[:8])))
-    assert cached_tokens(driver) == [28]
+    assert driver.cached_tokens() == [28]
     assert driver.tokens(2) == greedy(PROMPT, 14, VOCAB)[8:]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,66 +10,51 @@ from engine.core.commands import Cancel, Decode, Lend, Release
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import VOCAB, spec
-from tests.engine.tier_driver import TierDriver
+from tests.engine.tier_driver import PROMPT, TierDriver, evicting
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
-PROMPT = list(range(22))
 HASHES = tuple(hash_blocks(chain_root("model", b""), PROMPT, 4))
 
 
-def evicting(folder: Path | None = None, most_in_host: int = 40, **more: Any) -> TierDriver:
-    """Return a driver whose pool has lost the blocks of `PROMPT` to other tiers."""
-    driver = TierDriver(folder, num_blocks=12, most_in_host=most_in_host, **more)
-    driver.finish(Decode(spec(1, PROMPT, 2)))
-    driver.finish(Decode(spec(2, [50 + n % 7 for n in range(40)], 6)))
-    driver.settle()
-    driver.reports.clear()
-    return driver
-
-
-def cached_tokens(driver: TierDriver) -> list[int]:
-    return [told.cached_tokens for report in driver.reports for told in report.prefilled]
-
-
 def test_a_prefix_that_left_the_pool_is_read_and_not_computed() -> None:
-    driver = evicting()
+    driver = evicting(None, most_in_host=40)
     driver.runner.batches.clear()
     driver.finish_reads(Decode(spec(3, PROMPT, 6)))
     assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
-    assert cached_tokens(driver) == [20]
+    assert driver.cached_tokens() == [20]
     assert driver.runner.batches[0] == (1, 2)
     driver.assert_at_rest()
 
 
 @pytest.mark.parametrize("place", range(5))
 def test_behind_a_damaged_block_the_prompt_is_computed(place: int) -> None:
-    driver = evicting()
+    driver = evicting(None, most_in_host=40)
     driver.finish(Decode(spec(3, PROMPT, 6)))
     slot = driver.tiers._memory.find(HASHES[place])
     assert slot is not None
     driver.tiers._memory.data(slot)[3] ^= 1
     driver.finish(driver.end_read())
     assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
-    assert cached_tokens(driver) == [4 * place]
+    assert driver.cached_tokens() == [4 * place]
     driver.assert_at_rest()
 
 
 def test_what_was_evicted_after_the_read_was_asked_for_is_computed() -> None:
-    driver = evicting(most_in_host=10)
+    driver = evicting(None, most_in_host=10)
     driver.finish(Decode(spec(3, PROMPT, 6)))
     (reading,) = driver.readings()
     for number in range(10 - 2):
         driver.tiers.keep(reading.blocks[0], number.to_bytes(16, "little"))
     driver.finish(driver.end_read())
     assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
-    assert cached_tokens(driver)[0] < 20
+    assert driver.cached_tokens()[0] < 20
     driver.assert_at_rest()
 
 
 @pytest.mark.parametrize("num_read", [0, 2, 5])
 def test_a_cancelled_read_keeps_its_blocks_until_it_ends(num_read: int) -> None:
-    driver = evicting()
+    driver = evicting(None, most_in_host=40)
     driver.finish(Decode(spec(3, PROMPT, 6)))
     driver.finish(Cancel(3))
     assert driver.freed() == []
@@ -85,7 +69,7 @@ def test_a_prefix_in_two_tiers_is_read_from_both(tmp_path: Path) -> None:
     assert 0 < sum(block_hash in driver.tiers._memory for block_hash in HASHES) < len(HASHES)
     driver.finish_reads(Decode(spec(3, PROMPT, 6)))
     assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
-    assert cached_tokens(driver) == [20]
+    assert driver.cached_tokens() == [20]
     driver.assert_at_rest()
 
 
@@ -106,7 +90,7 @@ def test_a_loan_is_served_from_host_memory() -> None:
 
 
 def test_wrong_kv_is_not_found_again() -> None:
-    driver = evicting()
+    driver = evicting(None, most_in_host=40)
     driver.runner.poison = PROMPT[-1]
     driver.finish_reads(Decode(spec(3, PROMPT, 6)))
     assert "INTERNAL" in driver.failures()[3]

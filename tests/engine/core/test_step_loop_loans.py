@@ -78,9 +78,6 @@ class Borrower(Driver):
         has_failed = len(pairs) < len(reading.blocks) if failed is None else failed
         return BlocksRead(reading.handle, len(pairs), failed=has_failed)
 
-    def cached_tokens(self) -> list[int]:
-        return [told.cached_tokens for report in self.reports for told in report.prefilled]
-
 
 def asking(handle: int, prompt: list[int] = PROMPT, num_tokens: int = 6) -> Decode:
     return Decode(spec(handle, prompt, num_tokens, source=SOURCE))

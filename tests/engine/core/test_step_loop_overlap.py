@@ -155,7 +155,7 @@ def test_a_prompt_cancelled_in_a_step_leaves_nothing_in_the_cache() -> None:
     driver.turn(Decode(spec(1, range(20), 5)))
     driver.turn(Cancel(1))
     driver.finish(Decode(spec(2, range(20), 3)))
-    assert [row.cached_tokens for report in driver.reports for row in report.prefilled] == [0]
+    assert driver.cached_tokens() == [0]
     assert driver.tokens(2) == greedy(range(20), 3, VOCAB)
 
 
@@ -214,7 +214,7 @@ def test_broken_logits_are_noticed_one_step_late_and_do_no_harm() -> None:
     # Nothing of it is found in the cache.
     driver.runner.poison = None
     driver.finish(Decode(spec(3, [*PROMPT, *bad], 4)))
-    assert [row.cached_tokens for report in driver.reports for row in report.prefilled][-1] == 0
+    assert driver.cached_tokens()[-1] == 0
     driver.assert_at_rest()
 
 

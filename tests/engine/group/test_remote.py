@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,9 @@ from engine.model.model import load_model
 from engine.model.parallel.part import Part
 from engine.model.quantised.quantisation import Quantisation
 from engine.starting import ignore_progress
-from tests import model_zoo
 from tests.engine.group.test_equality import PROMPTS, assert_equal
 from tests.engine.group_driver import BLOCK_SIZE, CPU, MOST_TOKENS, WEIGHTS, apart, new_store, pool_of, whole
 from tests.engine.ragged import Piece, make_batch
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    @lru_cache
-    def directory(name: str) -> Path:
-        return model_zoo.build(name, tmp_path_factory.mktemp(name))
-
-    return directory
 
 
 # OLMo 2 sums in the middle of a layer too; the parts of GPT-2 have other token counts.
