@@ -13,7 +13,7 @@ from engine.calibration.determinism_check import check_determinism
 from engine.calibration.dtype import checkpoint_dtype, name_of
 from engine.calibration.host_memory import check_blocks_fit, check_model_fits, loaded_bytes
 from engine.calibration.pool_size import CPU_MEBIBYTES, MEBIBYTE, CudaMemory, blocks_in, blocks_that_fit
-from engine.calibration.sweep import Sweep, sweep, warm_up
+from engine.calibration.sweep import Sweep, chunk_floor_s, sweep, warm_up
 from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
@@ -117,8 +117,7 @@ def build(
     warm_draws(settings.device, settings.dtype, model.facts.vocab_size)
     measured = measure or (lambda runner, _: sweep(runner, **sizes, on_progress=on_progress))
     swept = measured(runner, name)
-    # Replayed steps cost the host nothing; a step with a chunk is launched kernel by kernel.
-    cost = fit(swept.samples, has_floor=runner.replays_decodes) or UNKNOWN_COST
+    cost = fit(swept.samples, floor_s=chunk_floor_s(runner, swept.samples)) or UNKNOWN_COST
     if not swept.is_whole:  # large steps were not measured: do not plan them by the cost of small ones
         cost = replace(cost, is_trusted=False)
     draft_engine = None

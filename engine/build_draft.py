@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from engine.calibration.sweep import Sweep, warm_up
+from engine.calibration.sweep import Sweep, chunk_floor_s, warm_up
 from engine.errors import DraftRefused, ModelRefused
 from engine.execution.decode_graphs import OnRecorded, Record
 from engine.execution.draft_model import DraftEngine
@@ -84,7 +84,8 @@ def measure_draft(
     if record is not None:
         runner.record_decodes(min(max_num_seqs, MAX_DRAFT_ROWS), *record)
     warm_up(runner, max_num_seqs=max_num_seqs, token_budget=token_budget)
-    cost = fit(measure(runner).samples, has_floor=runner.replays_decodes) or UNKNOWN_COST
+    samples = measure(runner).samples
+    cost = fit(samples, floor_s=chunk_floor_s(runner, samples)) or UNKNOWN_COST
     return DraftEngine(runner, cost, model.facts.max_context)
 
 

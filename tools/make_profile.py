@@ -92,10 +92,10 @@ def _count(steps: list[Sample], engine: Engine) -> str:
 
 def _cost(engine: Engine, steps: list[Sample]) -> CostModel:
     """Fit the costs to all steps; the band is that of the engine's own steps."""
-    fitted = fit([*engine.samples, *steps], has_floor=engine.cost.chunk_floor_s > 0)
+    fitted = fit([*engine.samples, *steps], floor_s=engine.cost.chunk_floor_s)
     if fitted is None:
         raise ValueError("too few steps were measured to fit costs to; accepted: a machine that runs some")
-    return fitted.with_ratios(seconds / fitted.predict(shape) for shape, seconds in steps)
+    return fitted.judged_by(steps)
 
 
 def _copy_rate(engine: Engine) -> float:

@@ -56,7 +56,7 @@ class Costs:
     async def _fit(self) -> None:
         samples = self._estimator.take_samples()
         try:
-            fitted = await asyncio.to_thread(fit, samples, has_floor=self.model.chunk_floor_s > 0)
+            fitted = await asyncio.to_thread(fit, samples, floor_s=self.model.chunk_floor_s)
         except Exception:  # a task's top: if the least squares fail, the last good fit stays
             log.exception("cost_fit_failed", samples=len(samples))
             self._metrics.loop_errors.labels("cost_fit").inc()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from engine.calibration.grid import Step, grid
 from engine.execution.model_runner import ModelRunner
 from engine.model.step_batch import StepBatch
 from engine.starting import OnProgress, Phase, ignore_progress
+from scheduling.cost.cost_fit import least_chunk_s
 from scheduling.cost.cost_model import Sample, StepShape
 
 SECONDS = 1.5
@@ -100,6 +101,14 @@ def overstatement(
         batch = make_batch(runner, step)
         ratios.append(earlier.get(step.shape, math.inf) / min(_run(runner, batch) for _ in range(CHECK_RUNS)))
     return statistics.median(ratios)
+
+
+def chunk_floor_s(runner: ModelRunner, samples: Sequence[Sample]) -> float:
+    """Return the least time of a step with a chunk, where it has one.
+
+    Replayed steps cost the host nothing; a step with a chunk is launched kernel by kernel.
+    """
+    return least_chunk_s(samples) if runner.replays_decodes else 0.0
 
 
 def _size(step: Step) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from router.links.discovery import Discovery
 from router.links.shell import Shell
 from router.preprocess.model_facts import ModelFacts
 from scheduling.memory.tiers import Tier
-from services.rpc.convert import to_pb
+from services.rpc.convert import cost_to_pb, to_pb
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
 from state.records import LoraRecord, Starting
@@ -115,7 +115,7 @@ def _worker_to_pb(worker: Worker, discovery: Discovery) -> fleet_pb2.WorkerStatu
         load=load,
         leased_blocks=worker.leased_blocks,
         step_seconds=worker.step_s,
-        cost_model=to_pb(worker_pb2.CostModel, worker.cost),
+        cost_model=cost_to_pb(worker.cost),
         dtype=computing.dtype,
         native_ops=computing.native_ops,
         disk_blocks=_num_blocks(worker, discovery, Tier.DISK),

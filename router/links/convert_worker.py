@@ -17,7 +17,7 @@ from router.core.actions import (
 from router.core.capacity.worker_facts import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from router.core.events import SequenceFailed, StepReported, WorkerJoined, WorkerLoaded
 from scheduling.columns import PromptLogprobs
-from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, StepShape
+from scheduling.cost.cost_model import NUM_COEFFICIENTS, Band, CostModel, StepShape
 from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec
 from services.rpc.convert import columns_from_pb, fence_to_pb, from_pb, to_pb
 
@@ -149,7 +149,8 @@ def cost_from_pb(cost: worker_pb2.CostModel) -> CostModel:
     if not cost.coefficients:
         return CostModel((0.0,) * NUM_COEFFICIENTS, 0.0)
     ratios = {name: getattr(cost, name) or 1.0 for name in ("ratio_q10", "ratio_q50", "ratio_q95")}
-    return from_pb(CostModel, cost, **ratios)
+    band = from_pb(Band, cost.chunk_band) if cost.HasField("chunk_band") else None
+    return from_pb(CostModel, cost, **ratios, chunk_band=band)
 
 
 def load_to_pb(load: WorkerLoad) -> worker_pb2.WorkerLoad:

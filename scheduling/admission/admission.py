@@ -224,7 +224,7 @@ def slo_floor(
     ttft_s = step_s = 0.0
     if computing and all(known for known, _ in computing):
         ttft_s = min(
-            model.ratio_q10 * own_prefill_s(cost, prefill_speed(PrefillView(model, budget)))
+            model.of_chunks.q10 * own_prefill_s(cost, prefill_speed(PrefillView(model, budget)))
             for known, budget in computing
             for model in known
         )

@@ -108,6 +108,8 @@ class Prediction:
     batch_size: int
     """Sequences in the decode steps it would join."""
     itl_s: float = 0.0
+    least_pace_s: float = 0.0
+    """The time per token if each step were the longest that its worker must run."""
     waits_for_slot: bool = False
     """Decode workers are full, or will be by its turn, so it waits for sequences to end."""
     fixed_s: float = 0.0
@@ -151,18 +153,23 @@ def predict(
     view = capacity.roomiest
     share = math.ceil(ahead.requests / capacity.num_decoding)
     batch_size = max(request.num_seqs, min(view.seq_capacity, view.num_seqs + share + request.num_seqs))
-    tpot_s = itl_s = decode_step_s(view, batch_size)
+    tpot_s = longest_s = decode_step_s(view, batch_size)
+    late = usual = view.cost.ratio_q95
     if view.prefill is not None:
         full_s = round_s(mixed_step_s(view.prefill, chunk_tokens(view.prefill)), view.num_stages)
         tpot_s += prefill_load * max(0.0, full_s - tpot_s)
-        itl_s = _least_mixed_s(view, batch_size, itl_s, full_s)
+        longest_s = _least_mixed_s(view, batch_size, longest_s, full_s)
+        if (band := view.cost.chunk_band) is not None:
+            # These steps vary with the host, from one to the next; their mean over an output does not.
+            late, usual = band.q95, band.q50
     own_s = own_prefill_s(request, capacity.quickest)
     return Prediction(
         ttft_s=wait_s + own_s,
         tpot_s=tpot_s,
         wait_s=wait_s,
         batch_size=batch_size,
-        itl_s=itl_s * view.cost.ratio_q95,
+        itl_s=longest_s * late,
+        least_pace_s=longest_s * usual,
         waits_for_slot=slot_s > 0,
         waited_s=request.waited_s,
     )

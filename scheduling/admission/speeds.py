@@ -98,7 +98,7 @@ def chunk_tokens(view: PrefillView) -> int:
         return room
     a0, c1, c3, c4, c5, _ = view.cost.coefficients
     # A step with a chunk takes its least time in any case, and what fits into that is free.
-    left_s = max(view.limit_s / view.cost.ratio_q95, view.cost.chunk_floor_s)
+    left_s = max(view.limit_s / view.cost.of_chunks.q95, view.cost.chunk_floor_s)
     left_s -= a0 + c1 * (view.num_decodes + 1) + c4 * view.decode_context
     free = view.cost.knee_tokens - view.num_decodes
     most = _largest(c5 / 2, c3, left_s + c3 * free)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
@@ -18,34 +18,32 @@ MIN_SAMPLES = 2 * NUM_COEFFICIENTS
 # A step this many times longer or shorter than the fit is an outlier.
 TRIM = 4.0
 PASSES = 3
-AT_FLOOR = 1.1
-"""A step with a chunk that lasts at most this many times as long as the floor is taken to be at the floor."""
+AT_FLOOR = 1.5
+"""A step with a chunk that lasts at most this many times as long as the floor is taken to be at the floor,
+until a first fit says what its contents cost."""
 KNEES = (0, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 def fit(
-    samples: Iterable[Sample], previous: CostModel | None = None, *, has_floor: bool = False
+    samples: Iterable[Sample], previous: CostModel | None = None, *, floor_s: float = 0.0
 ) -> CostModel | None:
     """Return the model of least squared relative error over a grid of knees; `previous` with too few samples.
 
     Samples that are not finite and above 0 are dropped at once, outliers in a second pass. Errors are
     relative, so that a step of 1 ms counts as much as one of 100 ms. A fit takes some 10 ms.
 
-    A model that `has_floor` has the median of the smallest steps with a chunk as its `chunk_floor_s`. Steps
-    that last no longer than that say nothing of what their contents cost, and are left out of the rest.
+    `floor_s` is the least time of a step with a chunk. Steps that last no longer because of what they
+    contain say nothing of what it costs, and are left out.
     """
     every = [(shape, measured) for shape, measured in samples if is_usable(shape, measured)]
-    floor_s = _chunk_floor_s(every) if has_floor else 0.0
-    usable = [
-        (shape, measured) for shape, measured in every if not shape.has_chunk or measured > AT_FLOOR * floor_s
-    ]
-    if len(usable) < MIN_SAMPLES:
+    if len(every) < MIN_SAMPLES:
         return previous
-    sizes = np.array([shape.sizes for shape, _ in usable], dtype=np.float64)
-    seconds = np.array([measured for _, measured in usable])
+    sizes = np.array([shape.sizes for shape, _ in every], dtype=np.float64)
+    seconds = np.array([measured for _, measured in every])
+    has_chunk = np.array([shape.has_chunk for shape, _ in every])
     # A glitch near zero would outweigh everything else; the first fit then shows what is near zero.
     scale = np.maximum(seconds, np.quantile(seconds, 0.1) / 2)
-    kept = np.ones(len(usable), dtype=bool)
+    kept = ~(has_chunk & (seconds <= AT_FLOOR * floor_s))
     model: CostModel | None = None
     for _ in range(PASSES):
         if kept.sum() < MIN_SAMPLES:
@@ -53,15 +51,14 @@ def fit(
         model = _fit_knees(sizes[kept], seconds[kept], scale[kept])
         predicted = _columns(sizes, model.knee_tokens) @ np.array(model.coefficients)
         kept = (seconds < predicted * TRIM) & (seconds > predicted / TRIM)
+        kept &= ~(has_chunk & (predicted <= floor_s))
         scale = np.maximum(seconds, predicted / TRIM)
     if model is None or not any(model.coefficients):
         return previous
-    model = replace(model, chunk_floor_s=floor_s)
-    predictions = ((measured, model.predict(shape)) for shape, measured in every)
-    return model.with_ratios(measured / predicted for measured, predicted in predictions if predicted > 0)
+    return replace(model, chunk_floor_s=floor_s).judged_by(every)
 
 
-def _chunk_floor_s(samples: Sequence[Sample]) -> float:
+def least_chunk_s(samples: Iterable[Sample]) -> float:
     """Return the median time of the steps with a chunk that have the fewest tokens; 0 without any."""
     chunks = [(shape.num_tokens, seconds) for shape, seconds in samples if shape.has_chunk]
     if not chunks:

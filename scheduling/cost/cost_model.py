@@ -13,6 +13,8 @@ On a GPU, steps of decodes alone are recorded once and replayed. A step with a c
 kernel, which takes the host longer than the device needs for a short chunk. So there is a floor to it:
 
     t = max(t, floor) for a step with a chunk
+
+The host also varies more than the device. Such steps have a band of their own, `chunk_band`.
 """
 
 from __future__ import annotations
@@ -102,6 +104,29 @@ Sample = tuple[StepShape, float]
 """A step and the seconds it took."""
 
 
+@value
+class Band:
+    """Quantiles of actual / predicted; finite, above 0, in ascending order."""
+
+    q10: float
+    q50: float
+    q95: float
+
+    def __post_init__(self) -> None:
+        quantiles = (self.q10, self.q50, self.q95)
+        if not (
+            all(math.isfinite(ratio) and ratio > 0 for ratio in quantiles)
+            and list(quantiles) == sorted(quantiles)
+        ):
+            raise ValueError(f"ratios q10, q50, q95 are {quantiles}; accepted: finite, above 0, not falling")
+
+    @classmethod
+    def of(cls, ratios: Iterable[float]) -> Band | None:
+        """Return the band of some ratios; None without any. Wild ones are left out."""
+        ordered = sorted(ratio for ratio in ratios if 1 / WILD <= ratio <= WILD)
+        return cls(*(quantile(ordered, q) for q in (0.10, 0.50, 0.95))) if ordered else None
+
+
 def is_usable(shape: StepShape, seconds: float) -> bool:
     """Return True if this can have been a step: finite, and longer than 0 seconds."""
     return 0 < seconds < math.inf and all(0 <= size < math.inf for size in shape.sizes)
@@ -120,6 +145,8 @@ class CostModel:
     """Close enough to recent steps to size steps by it; otherwise steps keep to a fixed budget."""
     chunk_floor_s: float = 0.0
     """The least time of a step with a chunk, in seconds; 0 where such a step has no costs of its own."""
+    chunk_band: Band | None = None
+    """The quantiles for steps with a chunk; None where they are those of all steps."""
 
     def __post_init__(self) -> None:
         if len(self.coefficients) != NUM_COEFFICIENTS:
@@ -130,11 +157,7 @@ class CostModel:
             raise ValueError(f"coefficients is {self.coefficients}; accepted: finite numbers from 0")
         if not (math.isfinite(self.knee_tokens) and self.knee_tokens >= 0):
             raise ValueError(f"knee_tokens is {self.knee_tokens}; accepted: a finite number from 0")
-        ratios = (self.ratio_q10, self.ratio_q50, self.ratio_q95)
-        if not (
-            all(math.isfinite(ratio) and ratio > 0 for ratio in ratios) and list(ratios) == sorted(ratios)
-        ):
-            raise ValueError(f"ratios q10, q50, q95 are {ratios}; accepted: finite, above 0, not falling")
+        Band(self.ratio_q10, self.ratio_q50, self.ratio_q95)
         if not (math.isfinite(self.chunk_floor_s) and self.chunk_floor_s >= 0):
             raise ValueError(f"chunk_floor_s is {self.chunk_floor_s}; accepted: a finite number from 0")
 
@@ -157,7 +180,18 @@ class CostModel:
 
     def predict_q95(self, shape: StepShape) -> float:
         """Return the seconds that 19 of 20 such steps stay within."""
+        if self.chunk_band is not None and shape.has_chunk:
+            return self.predict(shape) * self.chunk_band.q95
         return self.predict(shape) * self.ratio_q95
+
+    @property
+    def of_chunks(self) -> Band:
+        """The quantiles for steps with a chunk."""
+        return self.chunk_band or Band(self.ratio_q10, self.ratio_q50, self.ratio_q95)
+
+    def is_at_floor(self, shape: StepShape) -> bool:
+        """True for a step with a chunk whose contents cost no more than the least time of such a step."""
+        return self.chunk_floor_s > 0 and shape.has_chunk and self.above_floor(shape) <= self.chunk_floor_s
 
     def scaled(self, factor: float) -> CostModel:
         """Return the cost of steps that take this many times as long."""
@@ -166,11 +200,19 @@ class CostModel:
 
     def with_ratios(self, ratios: Iterable[float]) -> CostModel:
         """Return the same costs with the quantiles of some actual / predicted; wild ones are left out."""
-        ordered = sorted(ratio for ratio in ratios if 1 / WILD <= ratio <= WILD)
-        if not ordered:
-            return self
-        q10, q50, q95 = (quantile(ordered, q) for q in (0.10, 0.50, 0.95))
-        return replace(self, ratio_q10=q10, ratio_q50=q50, ratio_q95=q95)
+        return self if (band := Band.of(ratios)) is None else self.with_band(band)
+
+    def with_band(self, band: Band) -> CostModel:
+        """Return the same costs with the quantiles of all steps, or of those without a chunk."""
+        return replace(self, ratio_q10=band.q10, ratio_q50=band.q50, ratio_q95=band.q95)
+
+    def judged_by(self, samples: Iterable[Sample]) -> CostModel:
+        """Return the same costs with the quantiles of some steps, by kind where chunks have a floor."""
+        ratios: dict[bool, list[float]] = {False: [], True: []}
+        for shape, seconds in samples:
+            if (predicted := self.predict(shape)) > 0:
+                ratios[self.chunk_floor_s > 0 and shape.has_chunk].append(seconds / predicted)
+        return replace(self.with_ratios(ratios[False]), chunk_band=Band.of(ratios[True]))
 
 
 UNKNOWN_COST = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)
@@ -200,4 +242,7 @@ def quickest(known: Sequence[CostModel], reported: CostModel, token_budget: int)
 
 def _quickest_for(shape: StepShape, costs: Sequence[CostModel]) -> CostModel:
     # By what one in ten such steps does not exceed.
-    return min(costs, key=lambda cost: cost.ratio_q10 * cost.predict(shape))
+    def least_s(cost: CostModel) -> float:
+        return (cost.of_chunks.q10 if shape.has_chunk else cost.ratio_q10) * cost.predict(shape)
+
+    return min(costs, key=least_s)

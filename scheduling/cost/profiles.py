@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost.cost_model import Band, CostModel
 
 FORMAT = 1
 COEFFICIENTS = (
@@ -32,6 +32,8 @@ _NOTES = ("measured", "derived")
 _COST = (*COEFFICIENTS, "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95")
 _FLOOR = "chunk_floor_s"
 """Another field of the cost; 0 if it is missing."""
+_CHUNK_BAND = ("chunk_ratio_q10", "chunk_ratio_q50", "chunk_ratio_q95")
+"""More fields of the cost, which are there together or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +110,18 @@ def parse_cost(value: object) -> CostModel:
     """Read the fields that `cost_fields` wrote; raise ValueError naming the field."""
     fields = _object("cost", value)
     fields = {**fields, _FLOOR: fields.get(_FLOOR, 0.0)}
-    _check_keys("cost", fields, (*_COST, _FLOOR))
-    numbers = {field: _number(f"cost.{field}", fields[field]) for field in (*_COST, _FLOOR)}
+    names = (*_COST, _FLOOR, *(_CHUNK_BAND if any(field in fields for field in _CHUNK_BAND) else ()))
+    _check_keys("cost", fields, names)
+    numbers = {field: _number(f"cost.{field}", fields[field]) for field in names}
     for field, number in numbers.items():
-        accepts_zero = not field.startswith("ratio_")
+        accepts_zero = "ratio_" not in field
         if not math.isfinite(number) or number < 0 or (number == 0 and not accepts_zero):
             accepted = "a finite number from 0" if accepts_zero else "a finite number above 0"
             raise ValueError(f"cost.{field} is {number}; accepted: {accepted}")
+    band = [numbers.pop(field) for field in _CHUNK_BAND if field in numbers]
     *coefficients, knee, q10, q50, q95, floor_s = numbers.values()
-    return CostModel(tuple(coefficients), knee, q10, q50, q95, chunk_floor_s=floor_s)
+    chunk_band = Band(*band) if band else None
+    return CostModel(tuple(coefficients), knee, q10, q50, q95, chunk_floor_s=floor_s, chunk_band=chunk_band)
 
 
 def cost_fields(cost: CostModel) -> dict[str, float]:
@@ -127,7 +132,10 @@ def cost_fields(cost: CostModel) -> dict[str, float]:
         "ratio_q50": cost.ratio_q50,
         "ratio_q95": cost.ratio_q95,
     }
-    return fields | ({_FLOOR: cost.chunk_floor_s} if cost.chunk_floor_s else {})
+    fields |= {_FLOOR: cost.chunk_floor_s} if cost.chunk_floor_s else {}
+    if (band := cost.chunk_band) is not None:
+        fields |= dict(zip(_CHUNK_BAND, (band.q10, band.q50, band.q95), strict=True))
+    return fields
 
 
 def _object(field: str, value: object) -> Mapping[str, Any]:

@@ -81,7 +81,7 @@ def first_tokens(mean: Slot, speed: PrefillSpeed) -> Callable[[int], float]:
     The share is 1 if none was promised, and 0 if the workers cannot compute all prompts, those without a
     promise included.
     """
-    late, promised = speed.view.cost.ratio_q95, mean.promised
+    late, promised = speed.view.cost.of_chunks.q95, mean.promised
     work = work_s(mean.promised_tokens, mean.promised_squares, speed)
     everything = work_s(mean.prompt_tokens, mean.prompt_squares, speed) / SLOT_S
     slacks = [(edge_s(place) / late, num) for place, num in enumerate(mean.slacks) if num]

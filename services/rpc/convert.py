@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from baton.worker.v1 import attempt_pb2
+from baton.worker.v1 import attempt_pb2, worker_pb2
 from scheduling.columns import TokenColumns
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import Fence
 
 M = TypeVar("M", bound=Message)
@@ -46,6 +47,11 @@ def fence_to_pb(fence: Fence) -> attempt_pb2.Fence:
 
 def fence_from_pb(message: attempt_pb2.Fence) -> Fence:
     return from_pb(Fence, message)
+
+
+def cost_to_pb(cost: CostModel) -> worker_pb2.CostModel:
+    band = None if cost.chunk_band is None else to_pb(worker_pb2.Band, cost.chunk_band)
+    return to_pb(worker_pb2.CostModel, cost, chunk_band=band)
 
 
 def columns_to_pb(columns: TokenColumns) -> attempt_pb2.TokenColumns:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost.cost_model import Band, CostModel, StepShape
 
 Times = NDArray[np.float64]
 
@@ -39,18 +39,19 @@ class DrawnRatios:
 
     def __init__(self, cost: CostModel, noise: float, seed: Sequence[int]) -> None:
         self._noise = noise
-        self._quantiles = (cost.ratio_q10, cost.ratio_q50, cost.ratio_q95)
+        self._bands = Band(cost.ratio_q10, cost.ratio_q50, cost.ratio_q95), cost.of_chunks
         self._random = np.random.default_rng(list(seed))
         self._drawn = np.ones(0)
-        self._as_list: list[float] = []
+        self._as_lists: tuple[list[float], list[float]] = [], []
+        """Of steps of decodes alone, and of those with a chunk."""
 
     def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
         """The same for the same step, whenever it is asked for."""
         if self._noise == 0.0:
             return 1.0
-        if step >= len(self._as_list):
+        if step >= len(self._drawn):
             self._draw(step + 1)
-        return self._as_list[step]
+        return self._as_lists[is_mixed][step]
 
     def ratios(self, first: int, count: int) -> NDArray[np.float64]:
         """Return `ratio` of each step."""
@@ -63,9 +64,15 @@ class DrawnRatios:
         if self._noise == 0.0:
             self._drawn = np.concatenate((self._drawn, np.ones(more)))
             return
-        drawn = np.interp(self._random.random(more), (0.1, 0.5, 0.95), self._quantiles)
-        self._drawn = np.concatenate((self._drawn, 1.0 + self._noise * (drawn - 1.0)))
-        self._as_list = self._drawn.tolist()
+        shares = self._random.random(more)
+        drawn, of_chunks = (self._within(band, shares) for band in self._bands)
+        self._drawn = np.concatenate((self._drawn, drawn))
+        for ratios, more_ratios in zip(self._as_lists, (drawn, of_chunks), strict=True):
+            ratios.extend(more_ratios.tolist())
+
+    def _within(self, band: Band, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+        drawn = np.interp(shares, (0.1, 0.5, 0.95), (band.q10, band.q50, band.q95))
+        return np.asarray(1.0 + self._noise * (drawn - 1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Part, PrefixSource, ReceiveKind, SamplingParams, SequenceSpec, StopRules
-from services.rpc.convert import columns_to_pb, fence_from_pb, from_pb, to_pb
+from services.rpc.convert import columns_to_pb, cost_to_pb, fence_from_pb, from_pb, to_pb
 from state.records import WorkerRecord
 from worker.config import WorkerConfig
 from worker.engine import Computing
@@ -159,7 +159,7 @@ def welcome_to_pb(
         role=ROLES[record.role],
         max_num_seqs=config.max_num_seqs,
         token_budget=config.token_budget,
-        cost_model=to_pb(worker_pb2.CostModel, cost),
+        cost_model=cost_to_pb(cost),
         load=load_to_pb(load, draining=draining),
         stream=stream.number,
         probe_key=stream.key,
@@ -192,7 +192,7 @@ def report_to_pb(
         resumed_handles=report.resumed,
         parked_handles=report.parked,
         shape=None if report.shape is None else to_pb(worker_pb2.StepShape, report.shape),
-        cost_model=None if cost is None else to_pb(worker_pb2.CostModel, cost),
+        cost_model=None if cost is None else cost_to_pb(cost),
     )
     return worker_pb2.WorkResponse(step=step)
 

@@ -241,7 +241,7 @@ class Welcome(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., stream: _Optional[int] = ..., probe_key: _Optional[bytes] = ..., dtype: _Optional[str] = ..., native_ops: bool = ..., adapters: _Optional[_Mapping[str, str]] = ..., num_stages: _Optional[int] = ...) -> None: ...
 
 class CostModel(_message.Message):
-    __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95", "is_trusted", "chunk_floor_s")
+    __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95", "is_trusted", "chunk_floor_s", "chunk_band")
     COEFFICIENTS_FIELD_NUMBER: _ClassVar[int]
     KNEE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RATIO_Q10_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +249,7 @@ class CostModel(_message.Message):
     RATIO_Q95_FIELD_NUMBER: _ClassVar[int]
     IS_TRUSTED_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FLOOR_S_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BAND_FIELD_NUMBER: _ClassVar[int]
     coefficients: _containers.RepeatedScalarFieldContainer[float]
     knee_tokens: float
     ratio_q10: float
@@ -256,7 +257,18 @@ class CostModel(_message.Message):
     ratio_q95: float
     is_trusted: bool
     chunk_floor_s: float
-    def __init__(self, coefficients: _Optional[_Iterable[float]] = ..., knee_tokens: _Optional[float] = ..., ratio_q10: _Optional[float] = ..., ratio_q50: _Optional[float] = ..., ratio_q95: _Optional[float] = ..., is_trusted: bool = ..., chunk_floor_s: _Optional[float] = ...) -> None: ...
+    chunk_band: Band
+    def __init__(self, coefficients: _Optional[_Iterable[float]] = ..., knee_tokens: _Optional[float] = ..., ratio_q10: _Optional[float] = ..., ratio_q50: _Optional[float] = ..., ratio_q95: _Optional[float] = ..., is_trusted: bool = ..., chunk_floor_s: _Optional[float] = ..., chunk_band: _Optional[_Union[Band, _Mapping]] = ...) -> None: ...
+
+class Band(_message.Message):
+    __slots__ = ("q10", "q50", "q95")
+    Q10_FIELD_NUMBER: _ClassVar[int]
+    Q50_FIELD_NUMBER: _ClassVar[int]
+    Q95_FIELD_NUMBER: _ClassVar[int]
+    q10: float
+    q50: float
+    q95: float
+    def __init__(self, q10: _Optional[float] = ..., q50: _Optional[float] = ..., q95: _Optional[float] = ...) -> None: ...
 
 class StepShape(_message.Message):
     __slots__ = ("num_tokens", "num_seqs", "decode_context", "chunk_attention", "chunk_context", "num_decodes")

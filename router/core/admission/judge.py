@@ -131,7 +131,7 @@ def forecast(state: RouterState, request: Judged) -> Forecast:
     tpot = Spread(*state.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, now))
     if slo.tpot_ms is not None and cuts_steps(state.config.policy, capacity.roomiest.cost):
         # A ratio times its divisor may exceed the TPOT by a rounding, and would refuse what is kept.
-        kept_s = max(predicted.itl_s, slo.tpot_ms / 1000 * (1 - 1e-9))
+        kept_s = max(predicted.least_pace_s, slo.tpot_ms / 1000 * (1 - 1e-9))
         tpot = at_most(tpot, kept_s / predicted.tpot_s)
     at_rest = ahead.requests == 0 and fleet.idle
     if at_rest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ from router.links.convert_worker import (
     sampling_to_pb,
     spec_to_pb,
 )
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost.cost_model import Band, CostModel
 from scheduling.request import Fence, FinishReason, Path, SamplingParams, SequenceSpec, SloClass, StopRules
-from services.rpc.convert import columns_from_pb, to_pb
+from services.rpc.convert import columns_from_pb, cost_to_pb, to_pb
 
 counts = st.integers(0, 2**32 - 1)
 
@@ -35,7 +36,9 @@ def test_load_survives_the_round_trip(load: WorkerLoad) -> None:
 
 def test_cost_survives_the_round_trip() -> None:
     cost = CostModel((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 7.0, 0.5, 1.0, 2.0)
-    assert cost_from_pb(to_pb(worker_pb2.CostModel, cost)) == cost
+    assert cost_from_pb(cost_to_pb(cost)) == cost
+    launched = replace(cost, chunk_floor_s=0.016, chunk_band=Band(0.7, 1.0, 1.4))
+    assert cost_from_pb(cost_to_pb(launched)) == launched
 
 
 def test_worker_that_measured_nothing_is_taken_to_cost_nothing() -> None:

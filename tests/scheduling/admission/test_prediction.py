@@ -29,7 +29,7 @@ from scheduling.admission.speeds import (
     prefill_speed,
     seq_capacity,
 )
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost.cost_model import Band, CostModel, StepShape
 from scheduling.packing import GRAIN_TOKENS
 
 COST = CostModel((0.002, 0.0001, 0.0001, 1e-7, 1e-8, 1e-8), 8)
@@ -173,6 +173,16 @@ def test_the_longest_gap_is_one_grain_or_a_full_step() -> None:
     assert alone_s < gap_s(0.01)
     late = replace(DECODE, cost=replace(COST, ratio_q95=2.0))
     assert foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(late,))).itl_s == pytest.approx(2 * alone_s)
+
+
+def test_a_pace_is_kept_by_steps_that_the_host_makes_late_one_by_one() -> None:
+    """The longest gap is judged by their late quantile, the mean of many gaps by their median."""
+    launched = replace(COST, chunk_floor_s=0.025, chunk_band=Band(0.7, 1.0, 1.4))
+    own = PrefillView(launched, 256, num_decodes=4, decode_context=400, limit_s=0.03)
+    fleet = Fleet((own,), (replace(DECODE, cost=launched, prefill=own),))
+    found = foresee(ASK, QueueAhead(0, 0), fleet)
+    assert found.itl_s == pytest.approx(0.035)
+    assert found.least_pace_s == pytest.approx(0.025)
 
 
 @given(st.lists(st.integers(-10, 10), min_size=1, max_size=8))

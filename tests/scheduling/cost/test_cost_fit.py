@@ -49,6 +49,21 @@ def test_a_cost_that_is_not_there_is_zero_and_not_negative() -> None:
     assert found.coefficients[1] == 0
 
 
+def test_steps_as_long_as_the_host_needs_say_nothing_of_their_contents() -> None:
+    rng = random.Random(1)
+    floor_s = 0.008
+    samples = [
+        (shape, max(seconds, floor_s * rng.uniform(0.8, 1.4)) if shape.has_chunk else seconds)
+        for shape, seconds in measure(DEMO) * 3
+    ]
+    found = fit(samples, floor_s=floor_s)
+    assert found is not None
+    assert found.chunk_floor_s == floor_s
+    for shape in grid():
+        least_s = floor_s if shape.has_chunk else 0.0
+        assert found.predict(shape) == pytest.approx(max(least_s, DEMO.predict(shape)), rel=0.15)
+
+
 WILD = [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e-9, 1e4, 1e-6]
 
 

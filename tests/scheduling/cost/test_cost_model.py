@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import CostModel, StepShape, quantile
+from scheduling.cost.cost_model import Band, CostModel, StepShape, quantile
 
 coefficients = st.tuples(*[st.floats(0, 1e-3) for _ in range(6)])
 models = st.builds(CostModel, coefficients, st.floats(0, 256), chunk_floor_s=st.floats(0, 0.1))
@@ -95,3 +95,20 @@ def test_nonsense_leaves_the_band_alone(ratio: float) -> None:
 def test_any_seen_ratios_make_a_valid_band(model: CostModel, seen: list[float]) -> None:
     band = model.with_ratios(seen)
     assert min(seen) <= band.ratio_q10 <= band.ratio_q50 <= band.ratio_q95 <= max(seen)
+
+
+def test_steps_with_a_chunk_have_a_band_of_their_own() -> None:
+    model = CostModel((0.005, 0, 0, 0, 0, 0), 0.0, chunk_floor_s=0.02)
+    decode, chunk = StepShape.of(4, 100, ()), StepShape.of(4, 100, [(0, 64)])
+    judged = model.judged_by([(decode, 0.005), (chunk, 0.03), (chunk, 0.03)])
+    assert (judged.ratio_q95, judged.of_chunks.q95) == (1.0, 1.5)
+    assert judged.predict_q95(decode) == 0.005
+    assert judged.predict_q95(chunk) == pytest.approx(0.03)
+    shared = dataclasses.replace(model, chunk_floor_s=0.0).judged_by([(decode, 0.005), (chunk, 0.01)])
+    assert shared.chunk_band is None
+    assert shared.predict_q95(chunk) == 0.01
+
+
+def test_a_band_that_falls_is_refused() -> None:
+    with pytest.raises(ValueError, match="ratios q10, q50, q95 are"):
+        Band(1.0, 0.9, 1.1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost.cost_model import Band, CostModel
 from scheduling.cost.profiles import Profile, cost_fields, dump, parse, parse_cost
 
 PROFILE = Profile(
@@ -31,13 +31,18 @@ PROFILE = Profile(
 whole = st.integers(1, 1 << 40)
 rates = st.floats(1e-3, 1e15)
 costs = st.builds(
-    lambda coefficients, knee, ratios, floor_s: dataclasses.replace(
-        CostModel(tuple(coefficients), knee, *sorted(ratios)), chunk_floor_s=floor_s
+    lambda coefficients, knee, ratios, floor_s, of_chunks: CostModel(
+        tuple(coefficients),
+        knee,
+        *sorted(ratios),
+        chunk_floor_s=floor_s,
+        chunk_band=Band(*sorted(of_chunks)) if of_chunks else None,
     ),
     st.lists(st.floats(0, 10), min_size=6, max_size=6),
     st.floats(0, 1e4),
     st.lists(st.floats(0.1, 10), min_size=3, max_size=3),
     st.floats(0, 1),
+    st.none() | st.lists(st.floats(0.1, 10), min_size=3, max_size=3),
 )
 profiles = st.builds(
     Profile,
@@ -118,6 +123,11 @@ def test_a_cost_that_cannot_be_is_named(field: str, value: object, accepted: str
 def test_quantiles_that_fall_are_refused() -> None:
     with pytest.raises(ValueError, match="ratios q10, q50, q95 are"):
         parse(written(cost=cost_fields(PROFILE.cost) | {"ratio_q10": 1.5}))
+
+
+def test_a_band_of_chunks_is_whole_or_missing() -> None:
+    with pytest.raises(ValueError, match="cost lacks chunk_ratio_q10, lacks chunk_ratio_q95"):
+        parse(written(cost=cost_fields(PROFILE.cost) | {"chunk_ratio_q50": 1.0}))
 
 
 def test_a_field_that_is_missing_is_named() -> None:
