@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,11 +31,18 @@ class Library(NamedTuple):
 @cache
 def library() -> Library | None:
     """Return the best library for the instructions that torch uses here; None if none was built."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    if capability not in {target.capability for target in targets()}:
+    usable = of_capability(targets(), torch.backends.cpu.get_cpu_capability())
+    return next((loaded for target in usable if (loaded := load(target))), None)
+
+
+def of_capability(known: Sequence[Target], capability: str) -> tuple[Target, ...]:
+    """Return the targets that have the vectors torch uses; those without any if torch names unknown ones.
+
+    ARM's targets are all without: each processor has vectors of 128 bits, and no library is made for SVE.
+    """
+    if capability not in {target.capability for target in known}:
         capability = "DEFAULT"
-    fitting = (target for target in targets() if target.capability == capability)
-    return next((loaded for target in fitting if (loaded := load(target))), None)
+    return tuple(target for target in known if target.capability == capability)
 
 
 def load(target: Target, built: Path = BUILT) -> Library | None:
