@@ -16,6 +16,7 @@ from kernels.native.build import BUILT, Target, library_path, source_digest, tar
 DTYPES = (torch.float32, torch.bfloat16)
 LEAST_WORK = 16384
 """Numbers below which to wake other threads costs more than they save."""
+TORCH_LIBRARY = str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
 _RUNTIME = "GOMP_parallel"
 _PREPARE = "baton_prepare"
 _SOURCE_DIGEST = "baton_source_digest"
@@ -77,9 +78,19 @@ def processor_features() -> frozenset[str]:
 @cache
 def _parallel() -> Any:
     """Return the entry point of torch's OpenMP runtime; None, for one thread, if there is no such runtime."""
+    found = (parallel_of(library) for library in (None, TORCH_LIBRARY))
+    return next(filter(None, found), None)
+
+
+def parallel_of(library: str | None) -> Any:
+    """Return the entry point of the OpenMP runtime that a library was linked with, if any.
+
+    Without a `library`, that of the whole process is looked for. Some builds of torch keep their runtime to
+    themselves, such as those with CUDA for ARM.
+    """
     try:
-        return ctypes.cast(getattr(ctypes.CDLL(None), _RUNTIME), ctypes.c_void_p)
-    except AttributeError:
+        return ctypes.cast(getattr(ctypes.CDLL(library), _RUNTIME), ctypes.c_void_p)
+    except (AttributeError, OSError):
         return None
 
 

@@ -9,7 +9,7 @@ _OF_ARM = ("CPU implementer", "CPU part", "CPU variant", "CPU revision")
 
 
 def processor_name(root: Path = Path("/")) -> str:
-    """Return the model's name; the numbers that ARM gives the cores, where the kernel knows no name.
+    """Return the model's name; of an ARM the numbers of its cores, of which kernels give no name.
 
     A hybrid processor of ARM has several kinds of cores, which the name lists in the order of their first
     cores. `root` contains `proc`. Where the kernel says nothing, the name is that of the architecture.
@@ -19,9 +19,9 @@ def processor_name(root: Path = Path("/")) -> str:
     except OSError:
         text = ""
     entries = [_fields(entry) for entry in text.split("\n\n")]
-    named = [entry["model name"] for entry in entries if "model name" in entry]
     arm = dict.fromkeys(_arm(entry) for entry in entries if _OF_ARM[0] in entry)
-    return next(iter(named), "; ".join(arm)) or platform.processor() or platform.machine()
+    models = (entry["model name"] for entry in entries if "model name" in entry)
+    return "; ".join(arm) or next(models, "") or platform.processor() or platform.machine()
 
 
 def _fields(entry: str) -> dict[str, str]:
@@ -31,5 +31,6 @@ def _fields(entry: str) -> dict[str, str]:
 
 
 def _arm(entry: dict[str, str]) -> str:
+    """Return what tells a core of ARM from others. A `model name` there is that of the architecture."""
     numbers = (f"{name.removeprefix('CPU ')} {entry[name]}" for name in _OF_ARM if name in entry)
     return f"ARM {', '.join(numbers)}"

@@ -39,6 +39,12 @@ def test_setup_built_a_library_for_this_processor() -> None:
     assert loader.library() is not None, "make setup builds it; so does python -m kernels.native.build"
 
 
+@pytest.mark.skipif(not torch.backends.openmp.is_available(), reason="this torch has no threads of OpenMP")
+def test_the_threads_of_torch_are_found_where_only_torch_sees_them() -> None:
+    """Without them native ops would compute on one thread, and nobody would notice."""
+    assert loader.parallel_of(loader.TORCH_LIBRARY)
+
+
 @on_each_target
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("unit_offset", [False, True], ids=["llama", "gemma"])

@@ -23,6 +23,8 @@ def arm_core(number: int, part: str, variant: str, revision: int) -> str:
 
 GRAVITON_2 = [arm_core(number, "0xd0c", "0x3", 1) for number in range(2)]
 GRAVITON_3 = [arm_core(number, "0xd40", "0x1", 1) for number in range(2)]
+COMPATIBLE = [f"{core}model name\t: ARMv8 Processor rev 1 (v8l)\n" for core in GRAVITON_2]
+"""As a 32-bit program sees it, and programs under qemu do."""
 KINDS = (
     "ARM implementer 0x41, part 0xd05, variant 0x2, revision 0",
     "ARM implementer 0x41, part 0xd41, variant 0x1, revision 2",
@@ -35,11 +37,12 @@ HYBRID = [arm_core(0, "0xd05", "0x2", 0), arm_core(1, "0xd05", "0x2", 0), arm_co
     [
         ([EPYC, EPYC], "AMD EPYC 9B14"),
         (GRAVITON_2, "ARM implementer 0x41, part 0xd0c, variant 0x3, revision 1"),
+        (COMPATIBLE, "ARM implementer 0x41, part 0xd0c, variant 0x3, revision 1"),
         (GRAVITON_3, "ARM implementer 0x41, part 0xd40, variant 0x1, revision 1"),
         (HYBRID, "; ".join(KINDS)),
         (["processor\t: 0\nBogoMIPS\t: 48.00\n"], platform.processor() or platform.machine()),
     ],
-    ids=["x86", "graviton 2", "graviton 3", "hybrid", "nameless"],
+    ids=["x86", "graviton 2", "compatible", "graviton 3", "hybrid", "nameless"],
 )
 def test_a_processor_has_the_name_that_the_kernel_gives(
     entries: list[str], name: str, tmp_path: Path
