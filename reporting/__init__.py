@@ -5,5 +5,5 @@
 - `plots`, `timeline`, `page`: a page with plots; only these import matplotlib
 - `machine`: facts about the machine; `progress`: progress bars
 
-The package imports no other package of the project.
+Of the other packages of the project, only `machine` imports one: `services`, for the processor's name.
 """

@@ -7,12 +7,14 @@ import platform
 import subprocess
 from pathlib import Path
 
+from services.process.processor import processor_name
+
 
 def machine() -> dict[str, str]:
     """Return the facts by name; the load average is that of the last minute."""
     return {
         "commit": _commit(),
-        "cpu": _cpu(),
+        "cpu": processor_name(),
         "cores": str(len(os.sched_getaffinity(0))),
         "load average": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
@@ -32,13 +34,3 @@ def _commit() -> str:
     except OSError:
         return "unknown"
     return answer.stdout.strip() or "unknown"
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
-    )

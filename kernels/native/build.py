@@ -57,7 +57,10 @@ TARGETS = {
         Target("avx2", "AVX2", _AVX2, ("-march=x86-64-v3",)),
         Target("x86-64", "DEFAULT", frozenset(), ("-march=x86-64",)),
     ),
-    "aarch64": (Target("armv8", "DEFAULT", frozenset(), ("-march=armv8-a",)),),
+    "aarch64": (
+        Target("armv8-bf16", "DEFAULT", frozenset({"bf16"}), ("-march=armv8.2-a+bf16",), has_bf16=True),
+        Target("armv8", "DEFAULT", frozenset(), ("-march=armv8-a",)),
+    ),
 }
 """The targets of each architecture, the best first."""
 # NaN and infinity keep their meaning, and sums their order. How vectors are passed between functions (psabi)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from kernels.native.build import BUILT, Target, library_path, source_digest, tar
 DTYPES = (torch.float32, torch.bfloat16)
 LEAST_WORK = 16384
 """Numbers below which to wake other threads costs more than they save."""
+TORCH_LIBRARY = str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
 _RUNTIME = "GOMP_parallel"
 _PREPARE = "baton_prepare"
 _SOURCE_DIGEST = "baton_source_digest"
@@ -30,11 +32,18 @@ class Library(NamedTuple):
 @cache
 def library() -> Library | None:
     """Return the best library for the instructions that torch uses here; None if none was built."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    if capability not in {target.capability for target in targets()}:
+    usable = of_capability(targets(), torch.backends.cpu.get_cpu_capability())
+    return next((loaded for target in usable if (loaded := load(target))), None)
+
+
+def of_capability(known: Sequence[Target], capability: str) -> tuple[Target, ...]:
+    """Return the targets that have the vectors torch uses; those without any if torch names unknown ones.
+
+    ARM's targets are all without: each processor has vectors of 128 bits, and no library is made for SVE.
+    """
+    if capability not in {target.capability for target in known}:
         capability = "DEFAULT"
-    fitting = (target for target in targets() if target.capability == capability)
-    return next((loaded for target in fitting if (loaded := load(target))), None)
+    return tuple(target for target in known if target.capability == capability)
 
 
 def load(target: Target, built: Path = BUILT) -> Library | None:
@@ -69,9 +78,19 @@ def processor_features() -> frozenset[str]:
 @cache
 def _parallel() -> Any:
     """Return the entry point of torch's OpenMP runtime; None, for one thread, if there is no such runtime."""
+    found = (parallel_of(library) for library in (None, TORCH_LIBRARY))
+    return next(filter(None, found), None)
+
+
+def parallel_of(library: str | None) -> Any:
+    """Return the entry point of the OpenMP runtime that a library was linked with, if any.
+
+    Without a `library`, that of the whole process is looked for. Some builds of torch keep their runtime to
+    themselves, such as those with CUDA for ARM.
+    """
     try:
-        return ctypes.cast(getattr(ctypes.CDLL(None), _RUNTIME), ctypes.c_void_p)
-    except AttributeError:
+        return ctypes.cast(getattr(ctypes.CDLL(library), _RUNTIME), ctypes.c_void_p)
+    except (AttributeError, OSError):
         return None
 
 

@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workloads": {"scheduling"},
     "gateway": {"baton", "chat_formats", "services", "state"},
     "deploy": {"baton", "services"},
-    "reporting": set(),
+    "reporting": {"services"},
     "sim": {"engine", "reporting", "router", "scheduling", "services", "state", "workloads"},
     # Measurements look at every part.
     "benchmarks": {

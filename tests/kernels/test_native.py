@@ -39,6 +39,12 @@ def test_setup_built_a_library_for_this_processor() -> None:
     assert loader.library() is not None, "make setup builds it; so does python -m kernels.native.build"
 
 
+@pytest.mark.skipif(not torch.backends.openmp.is_available(), reason="this torch has no threads of OpenMP")
+def test_the_threads_of_torch_are_found_where_only_torch_sees_them() -> None:
+    """Without them native ops would compute on one thread, and nobody would notice."""
+    assert loader.parallel_of(loader.TORCH_LIBRARY)
+
+
 @on_each_target
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("unit_offset", [False, True], ids=["llama", "gemma"])
@@ -283,3 +289,19 @@ def test_a_processor_without_wide_vectors_gets_a_library_of_its_own(limit: str, 
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
     )
     assert loaded.stdout.strip() == target
+
+
+@pytest.mark.parametrize(
+    ("features", "names"),
+    [
+        ({"neon", "fp16_arith", "dot"}, ["armv8"]),
+        ({"neon", "fp16_arith", "dot", "i8mm", "bf16", "sve", "sve_bf16"}, ["armv8-bf16", "armv8"]),
+    ],
+    ids=["neoverse n1", "neoverse v1"],
+)
+@pytest.mark.parametrize("capability", ["DEFAULT", "SVE256"])
+def test_an_arm_gets_the_library_with_its_products(
+    capability: str, features: set[str], names: list[str]
+) -> None:
+    usable = loader.of_capability(build.TARGETS["aarch64"], capability)
+    assert [target.name for target in usable if target.features <= features] == names

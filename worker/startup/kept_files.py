@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any, TypeVar
 import structlog
 import torch
 
+from services.process.processor import processor_name
+
 log = structlog.get_logger()
 
-CPU_INFO = Path("/proc/cpuinfo")
 Kept = TypeVar("Kept")
 
 
@@ -61,13 +61,4 @@ def device_name(device: torch.device) -> str:
     """Return the name of the processor and their number: a sweep is valid for no other."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_processor()} x {os.cpu_count()}"
-
-
-def _processor() -> str:
-    try:
-        lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    return f"{processor_name()} x {os.cpu_count()}"

@@ -12,13 +12,6 @@
 
 enum { TILE = 64, MAX_ROWS = 128, MANY_SLOTS = 16 };
 
-/* In bfloat16 products are in bfloat16 where the processor has such, and in float32 elsewhere. */
-#if defined(__AVX512BF16__)
-enum { MULTIPLIES_BF16 = 1 };
-#else
-enum { MULTIPLIES_BF16 = 0 };
-#endif
-
 enum { GRAIN = 32 }; /* to which the inner size of a product in bfloat16 is padded */
 
 /* Turns rows of words into columns. */

@@ -1,8 +1,8 @@
 /* Sums of products of rows with panels: the inner loop of linear layers and of attention.
  *
  * A panel has PANEL columns of a matrix of `inner` rows. In float32 it is [inner][PANEL]. In bfloat16 it is
- * [inner / 2][PANEL][2], pairs of rows side by side, as AMX and AVX512-BF16 multiply them. Every sum is made in
- * the order of the inner rows, whichever rows are computed together, so a row's bits depend on that row alone.
+ * [inner / 2][PANEL][2], pairs of rows side by side, as AMX, AVX512-BF16 and ARM's BF16 multiply them. Every sum is
+ * made in the order of the inner rows, whichever rows are computed together, so a row's bits depend on that row alone.
  */
 
 #pragma once
@@ -34,6 +34,27 @@ typedef struct {
 typedef struct {
     i64 first_rows, second_rows;
 } Tiles;
+
+/* In bfloat16 products are in bfloat16 where the processor has such, and in float32 elsewhere. */
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+enum { MULTIPLIES_BF16 = 1 };
+#else
+enum { MULTIPLIES_BF16 = 0 };
+#endif
+
+/* Adds the products of a pair of bfloat16 with a pair in each column. */
+INLINE Vector add_pairs(Vector sums, uint32_t pair, VectorBits column) {
+#if defined(__AVX512BF16__)
+    __m512bh numbers = (__m512bh)_mm512_set1_epi32((int)pair);
+    return (Vector)_mm512_dpbf16_ps((__m512)sums, numbers, (__m512bh)column);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    bfloat16x8_t numbers = vreinterpretq_bf16_u32(vdupq_n_u32(pair));
+    return (Vector)vbfdotq_f32((float32x4_t)sums, numbers, (bfloat16x8_t)column);
+#else
+    sums += from_bits(pair << 16) * (Vector)(column << 16);
+    return sums + from_bits(pair & 0xffff0000u) * (Vector)(column & 0xffff0000u);
+#endif
+}
 
 INLINE void multiply_tile(const Product *a, i64 row, i64 panel, int rows, int panels, int is_bf16) {
     Vector sums[TILE_ROWS][TILE_PANELS * PARTS];
@@ -67,13 +88,7 @@ INLINE void multiply_tile(const Product *a, i64 row, i64 panel, int rows, int pa
                     sums[r][v] += from_bits(pair) * (Vector)column[v];
                     continue;
                 }
-#if defined(__AVX512BF16__)
-                __m512bh numbers = (__m512bh)_mm512_set1_epi32((int)pair);
-                sums[r][v] = (Vector)_mm512_dpbf16_ps((__m512)sums[r][v], numbers, (__m512bh)column[v]);
-#else
-                sums[r][v] += from_bits(pair << 16) * (Vector)(column[v] << 16);
-                sums[r][v] += from_bits(pair & 0xffff0000u) * (Vector)(column[v] & 0xffff0000u);
-#endif
+                sums[r][v] = add_pairs(sums[r][v], pair, column[v]);
             }
         }
     }

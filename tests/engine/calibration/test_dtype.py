@@ -20,6 +20,7 @@ from tests.engine.ragged import Piece, make_batch, poisoned_pool, shuffled_table
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 NATIVE, PLAIN = ("avx2", "avx512_bf16"), ("avx2", "avx512_f")
+ARM_NATIVE, ARM_PLAIN = ("neon", "dot", "bf16"), ("neon", "dot")
 PROMPTS = 12
 
 
@@ -39,6 +40,8 @@ def features(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         (NATIVE, {"dtype": "float16"}, torch.float32),
         (NATIVE, {}, torch.float32),
         (PLAIN, {"dtype": "bfloat16"}, torch.float32),
+        (ARM_NATIVE, {"dtype": "bfloat16"}, torch.bfloat16),
+        (ARM_PLAIN, {"dtype": "bfloat16"}, torch.float32),
         ((), {"dtype": "bfloat16"}, torch.float32),
     ],
     indirect=["features"],
