@@ -1,9 +1,10 @@
 """The blocks that are in host memory, each with the checksum that it had in the pool.
 
-    free ──put──▶ kept ──leave──▶ leaving ──discard──▶ free
-                   └──────────discard──────────────────▲
+    free ──begin──▶ arriving ──land──▶ kept ──leave──▶ leaving ──discard──▶ free
+                       └────discard─────┴──────discard──────────────────────▲
 
-A block that is leaving is being written to the disk. It can be read until it is there.
+The copy of a block that is arriving is under way; where the pool is in host memory, it lands at once. A block
+that is leaving is being written to the disk. It can be read until it is there.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from kvtransfer.pools.pool import BlockPool
 from kvtransfer.verify import checksum
 
 
 class HostMemory:
-    """Places for `num_slots` blocks, whose memory is taken when they are first used.
+    """The blocks in the first `num_slots` of `slots`.
 
     Each call costs O(1) for a block. It has no lock: that of the tiers guards it. A slot that is pinned keeps
-    its content, even if its block is discarded, until it is unpinned.
+    its content, even if its block is discarded, until it is unpinned. That of an arriving block is pinned.
     """
 
-    def __init__(self, num_slots: int, block_bytes: int) -> None:
-        self._block_bytes = block_bytes
-        self._memory = memoryview(bytearray(num_slots * block_bytes))
+    def __init__(self, slots: BlockPool, num_slots: int) -> None:
+        self._slots = slots
         self._free = list(range(num_slots - 1, -1, -1))
+        self._arriving: dict[bytes, int] = {}
         self._kept: OrderedDict[bytes, int] = OrderedDict()
         """The slot of each block, the least recently used first."""
         self._leaving: dict[bytes, int] = {}
@@ -38,20 +40,32 @@ class HostMemory:
 
     @property
     def num_kept(self) -> int:
-        return len(self._kept)
+        """Return how many blocks are here to stay: those that are kept or arriving."""
+        return len(self._kept) + len(self._arriving)
+
+    @property
+    def num_arriving(self) -> int:
+        return len(self._arriving)
 
     @property
     def num_leaving(self) -> int:
         return len(self._leaving)
 
     @property
-    def has_room(self) -> bool:
-        return bool(self._free)
+    def num_free(self) -> int:
+        """Return how many more blocks there is room for."""
+        return len(self._free)
 
     def find(self, block_hash: bytes) -> int | None:
         """Return the slot of a block that is here."""
-        slot = self._kept.get(block_hash)
-        return self._leaving.get(block_hash) if slot is None else slot
+        for place in (self._kept, self._arriving, self._leaving):
+            if (slot := place.get(block_hash)) is not None:
+                return slot
+        return None
+
+    def has_landed(self, block_hash: bytes) -> bool:
+        """Return True if the block can be read, or is not here."""
+        return block_hash not in self._arriving
 
     def num_leading(self, hashes: Sequence[bytes]) -> int:
         """Return how many of `hashes`, from the first on, are here."""
@@ -70,13 +84,19 @@ class HostMemory:
             if block_hash in self._kept:
                 self._kept.move_to_end(block_hash)
 
-    def put(self, block_hash: bytes, data: memoryview) -> None:
-        """Copy a block that is not here, with its checksum; there is room."""
+    def begin(self, block_hash: bytes) -> int:
+        """Return the slot for a block that is not here, to be copied to; there is room."""
         assert block_hash not in self
-        slot = self._free.pop()
-        self._sums[slot] = checksum(data)
-        self.data(slot)[:] = data
-        self._kept[block_hash] = slot
+        slot = self._arriving[block_hash] = self._free.pop()
+        self.pin(slot)
+        return slot
+
+    def land(self, block_hash: bytes, slot: int, block_sum: int) -> None:
+        """The copy of a block is over: keep it, unless it was discarded, with its checksum in the pool."""
+        self._sums[slot] = block_sum
+        if self._arriving.get(block_hash) == slot:
+            self._kept[block_hash] = self._arriving.pop(block_hash)
+        self.unpin(slot)
 
     def oldest(self) -> bytes | None:
         """Return the least recently used block that is kept and not pinned, if there is one.
@@ -96,11 +116,11 @@ class HostMemory:
 
     def discard(self, block_hash: bytes) -> bool:
         """Take a block out; return False if it is not here."""
-        slot = self._kept.pop(block_hash, None)
-        if slot is None:
-            slot = self._leaving.pop(block_hash, None)
+        slot = self.find(block_hash)
         if slot is None:
             return False
+        for place in (self._kept, self._arriving, self._leaving):
+            place.pop(block_hash, None)
         if self._num_pins[slot]:
             self._discarded.add(slot)
         else:
@@ -120,7 +140,7 @@ class HostMemory:
     # Of a pinned slot, without the lock
 
     def data(self, slot: int) -> memoryview:
-        return self._memory[slot * self._block_bytes : (slot + 1) * self._block_bytes]
+        return self._slots.block_bytes_view(slot)
 
     def sum_of(self, slot: int) -> int:
         """Return the checksum that the block had in the pool."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import structlog
 
 from kvtransfer.tiers.reads import TierRead
+
+log = structlog.get_logger()
 
 LATENCY_S = 0.002
 """From the step that asks for a read to the one that goes on, besides the read."""
@@ -18,8 +22,8 @@ FORGET_S = 30.0
 costs at most the time of computing.
 """
 
-TakeNext = Callable[[TierRead, bytes], bool]
-"""Copies the next block of a read, given its hash; returns False if the read ends here."""
+TakeNext = Callable[[TierRead, Sequence[bytes]], bool]
+"""Copies some of the next blocks of a read, given their hashes; returns False if the read ends here."""
 
 
 class ReadQueue:
@@ -41,7 +45,7 @@ class ReadQueue:
         self._num_waiting = 0
         self._read_bytes, self._read_s, self._read_at = ASSUMED_BYTES, self._assumed_s, 0.0
         self._block_since: float | None = None
-        """When the read of the block that is being read began."""
+        """When the read of the blocks that are being read began."""
         self._queue: queue.SimpleQueue[tuple[TierRead, int] | None] = queue.SimpleQueue()
         # A daemon: a disk that hangs must not keep the process alive.
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -71,15 +75,20 @@ class ReadQueue:
         while (item := self._queue.get()) is not None:
             read, num_expected = item
             began_s, num_before = time.monotonic(), read.num_done
-            while (block_hash := read.next_hash) is not None and self._take(read, block_hash):
-                pass
+            try:
+                read.wait()
+                began_s = time.monotonic()  # the wait for a step says nothing about the tier
+                while (hashes := read.next_hashes) and self._take(read, hashes):
+                    pass
+            except RuntimeError as error:  # CUDA's: the step under way fails, too, and is reported
+                log.warning("kv_read_failed", queue=self.thread.name, reason=str(error))
             self._observe(num_expected, read.num_done - num_before, read, time.monotonic() - began_s)
             self._on_end(read)
 
-    def _take(self, read: TierRead, block_hash: bytes) -> bool:
+    def _take(self, read: TierRead, hashes: Sequence[bytes]) -> bool:
         self._block_since = time.monotonic()
         try:
-            return self._take_next(read, block_hash)
+            return self._take_next(read, hashes)
         finally:
             self._block_since = None
 

@@ -5,23 +5,30 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from kvtransfer.pools.pool import BlockPool
+from kvtransfer.tiers.copies import Mark, TierCopies
 
 
 class TierRead:
     """Blocks to be read, and how far the read has come.
 
-    A disk may hang, so blocks are read into other memory and then copied: who stops the read waits for the
-    copy of one block at most, and nothing is written to the pool afterwards.
+    A disk may hang, so blocks are read into other memory and then copied: who stops the read waits for one
+    copy at most, and nothing is written to the pool afterwards. Once `behind` is reached, nothing else uses
+    the blocks.
     """
 
     def __init__(
-        self, pool: BlockPool, blocks: Sequence[int], hashes: Sequence[bytes], on_end: Callable[[], None]
+        self,
+        copies: TierCopies,
+        blocks: Sequence[int],
+        hashes: Sequence[bytes],
+        on_end: Callable[[], None],
+        behind: Mark | None = None,
     ) -> None:
         assert len(blocks) == len(hashes)
         self.on_end = on_end
         """Called on the reading thread when the read has gone as far as it can, unless it was stopped."""
-        self._pool = pool
+        self._copies = copies
+        self._behind = behind
         self._blocks = blocks
         self._hashes = hashes
         self._lock = threading.Lock()
@@ -38,22 +45,29 @@ class TierRead:
         return self._num_done
 
     @property
-    def next_hash(self) -> bytes | None:
-        """Return the hash of the next block; None if all have come, or the read was stopped."""
-        return None if self._is_stopped or not self.num_left else self._hashes[self._num_done]
+    def next_hashes(self) -> Sequence[bytes]:
+        """Return the hashes of the blocks to copy next; none if all have come, or the read was stopped."""
+        most = 0 if self._is_stopped else self._copies.num_loaded_at_once
+        return self._hashes[self._num_done : self._num_done + most]
 
     @property
     def num_left(self) -> int:
         """Return how many blocks have not come."""
         return len(self._hashes) - self._num_done
 
-    def put(self, data: memoryview) -> bool:
-        """Copy the next block, which is verified, to its place. Return False if the read was stopped."""
+    def wait(self) -> None:
+        """Wait until nothing else uses the blocks. Nobody who stops the read waits for that."""
+        if self._behind is not None:
+            self._behind.synchronize()
+
+    def put(self, slots: Sequence[int]) -> bool:
+        """Copy the next blocks, which are verified, to their places. Return False if the read was stopped."""
         with self._lock:
             if self._is_stopped:
                 return False
-            self._pool.block_bytes_view(self._blocks[self._num_done])[:] = data
-            self._num_done += 1
+            end = self._num_done + len(slots)
+            self._copies.load(slots, self._blocks[self._num_done : end])
+            self._num_done = end
             return True
 
     def stop(self) -> int:

@@ -5,9 +5,11 @@
      └────── reader ─────┴───── reader ──────┘
             (thread)           (thread)
 
-The step thread copies a block to host memory and looks hashes up; it waits for neither disk nor threads. The
-blocks that host memory has no room for leave it, the least recently used first: to the disk, if there is one.
-Without a budget for host memory, each block leaves at once. Where the disk is too slow, blocks are dropped.
+The step thread copies a block to host memory and looks hashes up; it waits for neither disk nor threads. From
+a pool on a device it only queues the copies, and another thread waits for them: until a block has landed, it
+counts as there, readers wait for it, and it does not leave. The blocks that host memory has no room for leave
+it, the least recently used first: to the disk, if there is one. Without a budget for host memory, each block
+leaves at once. Where the disk is too slow, blocks are dropped.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import structlog
 
 from kvtransfer.pools.pool import BlockPool
+from kvtransfer.tiers.arrivals import Arrivals
+from kvtransfer.tiers.copies import InPlaceCopies, Mark, TierCopies
 from kvtransfer.tiers.disk import Disk, DiskSettings
 from kvtransfer.tiers.host_memory import HostMemory
-from kvtransfer.tiers.read_queue import ReadQueue
+from kvtransfer.tiers.readers import Readers
 from kvtransfer.tiers.reads import TierRead
 from kvtransfer.tiers.told import Count, OnChange, Told, count_nothing, tell_nobody
 from scheduling.memory.prefix_reads import TierHit
@@ -33,9 +38,6 @@ log = structlog.get_logger()
 
 STAGING_BYTES = 64 * 1024 * 1024
 """Host memory for blocks on their way to the disk, beside the budget."""
-# Assumed until something was read, and again when nothing was read for some time.
-_HOST_BYTES_PER_S = 4e9
-_DISK_BYTES_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +54,33 @@ class TierState:
 class Tiers:
     """Implements `engine.core.memory.prefix_reads.KVTiers`. `host_bytes` are for blocks in host memory.
 
-    Raises ValueError if neither these nor a disk are given, or if a budget is not enough for a block.
+    `new_copies` returns so many slots of host memory, with their copies; by default, the pool is there, too.
+    Raises ValueError if neither `host_bytes` nor a disk are given, or if a budget is not enough for a block.
     """
 
-    def __init__(self, pool: BlockPool, host_bytes: int = 0, disk: DiskSettings | None = None) -> None:
-        block_bytes = pool.block_bytes
-        self._pool = pool
+    def __init__(
+        self,
+        pool: BlockPool,
+        host_bytes: int = 0,
+        disk: DiskSettings | None = None,
+        new_copies: Callable[[int], TierCopies] | None = None,
+    ) -> None:
+        self._block_bytes = block_bytes = pool.block_bytes
         self._max_kept = host_bytes // block_bytes
         if not self._max_kept and (host_bytes or disk is None):
             raise ValueError(f"a block takes {block_bytes} bytes, {host_bytes} are allowed")
         num_staged = 0 if disk is None else min(pool.num_blocks, max(1, STAGING_BYTES // block_bytes))
-        self._memory = HostMemory(self._max_kept + num_staged, block_bytes)
+        num_slots = self._max_kept + num_staged
+        self._copies = (new_copies or partial(InPlaceCopies, pool))(num_slots + int(disk is not None))
+        self._memory = HostMemory(self._copies.slots, num_slots)
         self._lock = threading.Condition()
         """Guards the memory and the disk's index, and is never held while the disk is waited for."""
         self._told = Told(Tier.HOST if self._max_kept else Tier.DISK)
         self._is_closed = False
         self._disk = None if disk is None else Disk(disk, block_bytes, self._memory, self._lock, self._told)
-        self._host_reads = ReadQueue(
-            "kv-host-read", block_bytes, _HOST_BYTES_PER_S, self._take_from_host, self._end_host_read
-        )
-        self._buffer = memoryview(bytearray(block_bytes))
-        """The block that the disk's reader has read last."""
-        self._disk_reads = ReadQueue(
-            "kv-disk-read", block_bytes, _DISK_BYTES_PER_S, self._take_from_any, _end_read
+        self._arrivals = Arrivals(self._land)
+        self._readers = Readers(
+            self._memory, self._disk, self._lock, self._told, block_bytes=block_bytes, buffer=num_slots
         )
 
     @property
@@ -86,9 +92,10 @@ class Tiers:
     def start(self, count: Count = count_nothing, on_change: OnChange = tell_nobody) -> None:
         """Start the threads; until the files of a disk were found, nothing is written to it."""
         self._told.count, self._told.on_change = count, on_change
-        self._host_reads.thread.start()
+        if not self._copies.is_immediate:
+            self._arrivals.thread.start()
+        self._readers.start()
         if self._disk is not None:
-            self._disk_reads.thread.start()
             self._disk.start()
 
     def wait_until_open(self, timeout_s: float) -> bool:
@@ -97,17 +104,18 @@ class Tiers:
             return self._lock.wait_for(lambda: self._disk is None or self._disk.is_open, timeout_s)
 
     def wait_until_written(self, timeout_s: float) -> bool:
-        """Return whether all that left host memory is on the disk; wait for it."""
+        """Return whether all that left the pool and host memory is where it belongs; wait for it."""
         with self._lock:
-            return self._lock.wait_for(lambda: not self._memory.num_leaving, timeout_s)
+            return self._lock.wait_for(self._is_settled, timeout_s)
 
     # On the step thread
 
-    def keep(self, block: int, block_hash: bytes) -> None:
-        with self._lock:
-            if not self._is_closed and self._accepts(block_hash) and self._make_room():
-                self._put(block, block_hash)
-                self._shed()
+    def keep(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+        # Readers need the lock, too, and wait for the copy of one block at most.
+        size = 1 if self._copies.is_immediate else max(1, len(blocks))
+        for begin in range(0, len(blocks), size):
+            with self._lock:
+                self._keep(blocks[begin : begin + size], hashes[begin : begin + size])
 
     def forget(self, block_hash: bytes) -> None:
         with self._lock:
@@ -121,11 +129,11 @@ class Tiers:
             num_behind = self._num_leading(hashes[num_in_host:])
         hits, host_s = [], 0.0
         if num_in_host:
-            wait_s, block_s = self._host_reads.speed()
+            wait_s, block_s = self._readers.speed(Tier.HOST)
             host_s = wait_s + num_in_host * block_s
             hits.append(TierHit(num_in_host, host_s))
         if num_behind:
-            wait_s, block_s = self._disk_reads.speed()
+            wait_s, block_s = self._readers.speed(Tier.DISK)
             hits.append(TierHit(num_in_host + num_behind, host_s + wait_s + num_behind * block_s))
         return hits
 
@@ -133,23 +141,29 @@ class Tiers:
 
     def state(self, tier: Tier) -> TierState:
         """Return what is in one of the tiers that are present, and how long reads take now."""
-        wait_s, block_s = (self._host_reads if tier is Tier.HOST else self._disk_reads).speed()
+        wait_s, block_s = self._readers.speed(tier)
         if tier is Tier.HOST or self._disk is None:
             return TierState(self._memory.num_kept, wait_s, block_s)
         return TierState(len(self._disk.index), wait_s, block_s)
 
     # On other threads
 
-    def read(self, blocks: Sequence[int], hashes: Sequence[bytes], on_end: Callable[[], None]) -> TierRead:
-        """Begin to read; `on_end` is called on another thread unless the disk hangs."""
-        read = TierRead(self._pool, blocks, hashes, on_end)
+    def read(
+        self,
+        blocks: Sequence[int],
+        hashes: Sequence[bytes],
+        on_end: Callable[[], None],
+        behind: Mark | None = None,
+    ) -> TierRead:
+        """Begin to read; `on_end` is called on another thread unless the disk hangs.
+
+        Nothing else uses the blocks once `behind` is reached.
+        """
+        read = TierRead(self._copies, blocks, hashes, on_end, behind)
         with self._lock:
             num_in_host = self._memory.num_leading(hashes)
             self._touch(list(reversed(hashes)))
-        if num_in_host or self._disk is None:
-            self._host_reads.put(read, num_in_host)
-        else:
-            self._disk_reads.put(read, len(hashes))
+        self._readers.put(read, num_in_host)
         return read
 
     def close(self, cached: Sequence[tuple[int, bytes]], timeout_s: float) -> None:
@@ -164,14 +178,14 @@ class Tiers:
             self.wait_until_written(deadline_s - time.monotonic())
         with self._lock:
             num_left, self._is_closed = self._memory.num_leaving, True
-        self._host_reads.close()
+        self._arrivals.close()
+        self._readers.close()
         if self._disk is None:
             return
-        self._disk_reads.close()
         has_ended = self._disk.close(deadline_s)
-        for queue in (self._host_reads, self._disk_reads) if self._disk.is_open else ():
-            queue.thread.join(max(0.0, deadline_s - time.monotonic()))
-        if has_ended and not self._host_reads.thread.is_alive() and not self._disk_reads.thread.is_alive():
+        if self._disk.is_open:
+            self._readers.join(deadline_s)
+        if has_ended and self._readers.have_ended:
             self._disk.release()
         log.info("kv_disk_closed", blocks=len(self._disk.index), unwritten=num_left)
 
@@ -186,21 +200,39 @@ class Tiers:
             return True
         return self._disk is not None and self._disk.is_open and block_hash not in self._disk.index
 
-    def _make_room(self) -> bool:
-        """Return whether there is room for one more block; drop the least recently used one, if need be."""
-        if not self._memory.has_room and (oldest := self._memory.oldest()) is not None:
+    def _keep(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+        """Copy blocks that are not there: the last ones, used last, if there is no room for all."""
+        if self._is_closed:
+            return
+        wanted = [place for place, block_hash in enumerate(hashes) if self._accepts(block_hash)]
+        num_dropped = len(wanted) - self._make_room(len(wanted))
+        if num_dropped:
+            self._told.count(self._told.in_memory, "dropped", num_dropped, 0)
+        if len(wanted) > num_dropped:
+            places = wanted[num_dropped:]
+            self._store([blocks[place] for place in places], [hashes[place] for place in places])
+        self._shed()
+
+    def _make_room(self, most: int) -> int:
+        """Return for how many of `most` blocks there is room; drop the least recently used, if need be."""
+        while self._memory.num_free < most and (oldest := self._memory.oldest()) is not None:
             self._evict(oldest)
             if self._disk is not None and oldest not in self._disk.index:
                 self._told.count(Tier.DISK, "dropped", 1, 0)
-        if not self._memory.has_room:
-            self._told.count(self._told.in_memory, "dropped", 1, 0)
-        return self._memory.has_room
+        return min(most, self._memory.num_free)
 
-    def _put(self, block: int, block_hash: bytes) -> None:
-        self._memory.put(block_hash, self._pool.block_bytes_view(block))
-        self._told.on_change(self._told.in_memory, (block_hash,), ())
+    def _store(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+        """Copy blocks of the pool, for which there is room."""
+        slots = [self._memory.begin(block_hash) for block_hash in hashes]
+        self._told.on_change(self._told.in_memory, hashes, ())
         if self._max_kept:
-            self._told.count(Tier.HOST, "kept", 1, self._pool.block_bytes)
+            self._told.count(Tier.HOST, "kept", len(blocks), len(blocks) * self._block_bytes)
+        sums = self._copies.store(blocks, slots)
+        if not self._copies.is_immediate:
+            self._arrivals.put(hashes, slots, sums)
+            return
+        for block_hash, slot, block_sum in zip(hashes, slots, sums, strict=True):
+            self._memory.land(block_hash, slot, block_sum)
 
     def _shed(self) -> None:
         """Let blocks leave that are beyond the budget, to the disk if it takes them."""
@@ -236,65 +268,52 @@ class Tiers:
                 return place
         return len(hashes)
 
+    def _is_settled(self) -> bool:
+        return not self._memory.num_arriving and not self._memory.num_leaving
+
+    def _wait_for(self, is_reached: Callable[[], bool], deadline_s: float) -> bool:
+        """Wait, with the lock given up meanwhile; return False if the deadline has passed before."""
+        return self._lock.wait_for(is_reached, deadline_s - time.monotonic())
+
     def _write_rest(self, disk: Disk, cached: Sequence[tuple[int, bytes]], deadline_s: float) -> None:
         """Let the blocks of the pool and of host memory leave for the disk, as many as it takes."""
         now_ns, most = disk.now_ns(), disk.index.max_blocks
         blocks: dict[bytes, int | None] = {block_hash: block for block, block_hash in cached[:most]}
         with self._lock:
+            if not self._wait_for(lambda: not self._memory.num_arriving, deadline_s):
+                return
             for block_hash in self._memory.newest_first():
                 blocks.setdefault(block_hash, None)
         for place, (block_hash, block) in enumerate(islice(blocks.items(), most)):
             with self._lock:
-                if block_hash not in self._memory and block is not None and block_hash not in disk.index:
-                    if not self._lock.wait_for(lambda: self._memory.has_room, deadline_s - time.monotonic()):
-                        return
-                    self._put(block, block_hash)
+                if block is not None and not self._bring(block, block_hash, disk, deadline_s):
+                    return
                 slot = self._memory.find(block_hash)
                 if slot is None or block_hash in disk.index:
                     disk.index.touch((block_hash,))
                 elif not self._memory.is_leaving(block_hash, slot):
                     disk.write(block_hash, self._memory.leave(block_hash), now_ns - place * 1000)
 
-    # The readers
-
-    def _take_from_host(self, read: TierRead, block_hash: bytes) -> bool:
-        """Copy the next block of a read, if it is in host memory and verifies."""
-        with self._lock:
-            slot = self._memory.find(block_hash)
-            if slot is None:
-                return False
-            self._memory.pin(slot)
-        is_intact = self._memory.is_intact(slot)
-        is_put = is_intact and read.put(self._memory.data(slot))
-        with self._lock:
-            self._memory.unpin(slot)
-            if not is_intact and self._memory.find(block_hash) == slot:
-                self._discard(block_hash)
-        if is_put:
-            self._told.count(self._told.in_memory, "read", 1, self._pool.block_bytes)
-        elif not is_intact:
-            self._told.count(self._told.in_memory, "refused", 1, 0)
-            log.warning("kv_host_block_refused", hash=block_hash.hex())
-        return is_put
-
-    def _take_from_any(self, read: TierRead, block_hash: bytes) -> bool:
-        if self._take_from_host(read, block_hash):
+    def _bring(self, block: int, block_hash: bytes, disk: Disk, deadline_s: float) -> bool:
+        """Let a block of the pool be in host memory or on the disk; return False if there is no time left."""
+        if block_hash in self._memory or block_hash in disk.index:
             return True
-        if self._disk is None or read.is_stopped or not self._disk.read(block_hash, self._buffer):
+        if not self._wait_for(lambda: self._memory.num_free > 0, deadline_s):
             return False
-        is_put = read.put(self._buffer)
-        if is_put:
-            self._told.count(Tier.DISK, "read", 1, self._pool.block_bytes)
-        return is_put
+        self._store([block], [block_hash])
+        return self._wait_for(partial(self._memory.has_landed, block_hash), deadline_s)
 
-    def _end_host_read(self, read: TierRead) -> None:
-        """Let the disk's reader go on with what is not in host memory."""
-        if self._disk is not None and read.next_hash is not None:
-            self._disk_reads.put(read, read.num_left)
-        else:
-            _end_read(read)
+    # The thread that waits for a device
 
-
-def _end_read(read: TierRead) -> None:
-    if not read.is_stopped:
-        read.on_end()
+    def _land(self, block_hash: bytes, slot: int, block_sum: int | None) -> None:
+        """Take in that the copy of a block to its slot is over, or has failed."""
+        with self._lock:
+            if block_sum is not None:
+                self._memory.land(block_hash, slot, block_sum)
+            else:
+                if self._memory.find(block_hash) == slot:
+                    self._discard(block_hash)
+                self._memory.unpin(slot)
+                self._told.count(self._told.in_memory, "dropped", 1, 0)
+            self._shed()
+            self._lock.notify_all()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from engine.core.commands import BlocksRead, Command
-from engine.core.report import Reading, StepReport
+from engine.core.report import Mark, Reading, StepReport
 from kvtransfer.tiers.reads import TierRead
 from kvtransfer.tiers.tiers import Tiers
 
@@ -23,7 +23,7 @@ class ReadSide:
     def on_report(self, report: StepReport) -> None:
         for reading in report.reads:
             if reading.source is None:
-                self._begin(reading)
+                self._begin(reading, report.received_behind)
 
     def cancel(self, handle: int) -> None:
         """End a read, if one runs: nothing is written to the sequence's blocks any more."""
@@ -37,12 +37,12 @@ class ReadSide:
         for handle in list(self._reads):
             self.cancel(handle)
 
-    def _begin(self, reading: Reading) -> None:
+    def _begin(self, reading: Reading, behind: Mark | None) -> None:
         loop = asyncio.get_running_loop()
         end = partial(self.cancel, reading.handle)
 
         def end_soon() -> None:
             loop.call_soon_threadsafe(end)
 
-        read = self._tiers.read(reading.blocks, reading.hashes, end_soon)
+        read = self._tiers.read(reading.blocks, reading.hashes, end_soon, behind)
         self._reads[reading.handle] = read, loop.call_later(reading.limit_s, end)

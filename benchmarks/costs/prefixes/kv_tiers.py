@@ -38,7 +38,7 @@ from benchmarks.settings import BLOCK_SIZE
 from engine.build import BuiltEngine, build
 from engine.core.commands import BlocksRead
 from engine.core.memory.prefix_reads import KVTiers
-from engine.core.report import Reading, StepReport
+from engine.core.report import Mark, Reading, StepReport
 from engine.kv.kv_pool import KVPool
 from kvtransfer.tiers.disk import DiskSettings
 from kvtransfer.tiers.folder import Folder
@@ -68,11 +68,11 @@ class EagerTiers(Tiers):
     num_copied = 0
     copied_s = 0.0
 
-    def keep(self, block: int, block_hash: bytes) -> None:
+    def keep(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
         began_s = time.perf_counter()
-        super().keep(block, block_hash)
+        super().keep(blocks, hashes)
         self.copied_s += time.perf_counter() - began_s
-        self.num_copied += 1
+        self.num_copied += len(blocks)
 
     def readable(self, hashes: Sequence[bytes]) -> list[TierHit]:
         return [replace(hit, read_s=0.0) for hit in super().readable(hashes)[-1:]]
@@ -106,9 +106,9 @@ class Bench:
         """Return how long one prompt takes, its first token, and how much of it came from elsewhere."""
         inbox, token_ids, cached = Inbox(), list[int](), 0
 
-        def read(reading: Reading) -> None:
+        def read(reading: Reading, behind: Mark | None) -> None:
             ended = threading.Event()
-            running = self.tiers.read(reading.blocks, reading.hashes, ended.set)
+            running = self.tiers.read(reading.blocks, reading.hashes, ended.set, behind)
             ended.wait()  # nothing else runs
             inbox.put(BlocksRead(reading.handle, running.stop()))
 
@@ -117,7 +117,7 @@ class Bench:
             token_ids.extend(told.tokens.token_ids)
             cached += sum(prefilled.cached_tokens for prefilled in told.prefilled)
             for reading in told.reads:
-                read(reading)
+                read(reading, told.received_behind)
             if told.freed:
                 inbox.close()
 

@@ -40,14 +40,15 @@ class CacheEvents:
 class Keeper(Protocol):
     """Keeps blocks that leave the prefix cache; `KVTiers` says what each call does."""
 
-    def keep(self, block: int, block_hash: bytes) -> None: ...
+    def keep(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None: ...
     def forget(self, block_hash: bytes) -> None: ...
 
 
 class BlockManager:
     """Reference-counted blocks with a prefix cache and reservations.
 
-    `keeper` gets what leaves the cache, and `on_allocated` is called with each block that is allocated.
+    `keeper` gets what leaves the cache, all blocks of one allocation together, and `on_allocated` is called
+    with each block that is allocated.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class BlockManager:
         # Popped from the end: the lowest block first in a fresh pool, the last freed one afterwards.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self._evicted: dict[int, bytes] = {}
+        """The hashes of blocks that the allocation under way has taken out of the cache, in that order."""
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
         # A net change per hash: what came and went between two reports is not news.
@@ -147,7 +150,9 @@ class BlockManager:
     def allocate(self, num_blocks: int) -> list[int]:
         """Return blocks out of the caller's reservation, each with one reference and undefined content."""
         self.unreserve(num_blocks)
-        return [self._allocate() for _ in range(num_blocks)]
+        blocks = [self._allocate() for _ in range(num_blocks)]
+        self._keep_evicted()
+        return blocks
 
     def _allocate(self) -> int:
         block = self._free.pop() if self._free else self._evict()
@@ -173,6 +178,7 @@ class BlockManager:
             if block is not None:
                 self._pin(block)
         blocks = [self._allocate() if block is None else block for block in held]
+        self._keep_evicted()
         new = [index for index, block in enumerate(held) if block is None]
         for index in new:
             block_hash = hashes[index]
@@ -304,9 +310,15 @@ class BlockManager:
         block, _ = self._cached.popitem(last=False)
         block_hash = self._hash_of[block]
         if block_hash is not None and self._keeper is not None:
-            self._keeper.keep(block, block_hash)
+            self._evicted[block] = block_hash
         self._unhash(block)
         return block
+
+    def _keep_evicted(self) -> None:
+        """Give the keeper what an allocation took out of the cache, before anything writes to it."""
+        if self._evicted and self._keeper is not None:
+            evicted, self._evicted = self._evicted, {}
+            self._keeper.keep(tuple(evicted), tuple(evicted.values()))
 
     def _unhash(self, block: int) -> None:
         block_hash = self._hash_of[block]

@@ -21,8 +21,11 @@ from scheduling.request import PrefixSource
 class KVTiers(Protocol):
     """Keeps blocks that leave the pool, by their hashes. No call waits for a disk."""
 
-    def keep(self, block: int, block_hash: bytes) -> None:
-        """Copy a block of the pool, which is about to get other content, unless there is no room for it."""
+    def keep(self, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+        """Copy blocks of the pool, which are about to get other content, as far as there is room for them.
+
+        Whatever the calling thread puts on the device afterwards runs behind the copies.
+        """
         ...
 
     def forget(self, block_hash: bytes) -> None:

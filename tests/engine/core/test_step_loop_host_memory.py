@@ -45,7 +45,7 @@ def test_what_was_evicted_after_the_read_was_asked_for_is_computed() -> None:
     driver.finish(Decode(spec(3, PROMPT, 6)))
     (reading,) = driver.readings()
     for number in range(10 - 2):
-        driver.tiers.keep(reading.blocks[0], number.to_bytes(16, "little"))
+        driver.tiers.keep([reading.blocks[0]], [number.to_bytes(16, "little")])
     driver.finish(driver.end_read())
     assert driver.tokens(3) == greedy(PROMPT, 6, VOCAB)
     assert driver.cached_tokens()[0] < 20

@@ -6,8 +6,10 @@ import contextlib
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+from kvtransfer.tiers.copies import InPlaceCopies, Mark
 from kvtransfer.tiers.disk import AT_ONCE, DiskSettings
 from kvtransfer.tiers.folder import Folder
 from kvtransfer.tiers.reads import TierRead
@@ -36,6 +38,53 @@ def memory_pool(num_blocks: int = 8) -> MemoryPool:
     return MemoryPool(memoryview(bytearray(num_blocks * BLOCK_BYTES)), BLOCK_BYTES)
 
 
+class Gate:
+    """A mark that is reached when a test says so."""
+
+    def __init__(self) -> None:
+        self.is_awaited, self._is_reached = threading.Event(), threading.Event()
+
+    def reach(self) -> None:
+        self._is_reached.set()
+
+    def synchronize(self) -> None:
+        self.is_awaited.set()
+        assert self._is_reached.wait(PATIENCE_S)
+
+
+class LateCopies:
+    """Implements `TierCopies` as a device does: copies are made in order, and over once `gate` is open."""
+
+    is_immediate = False
+    num_loaded_at_once = 2
+
+    def __init__(self, pool: MemoryPool, num_slots: int) -> None:
+        self._copies = InPlaceCopies(pool, num_slots)
+        self.slots = self._copies.slots
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches: list[int] = []
+        """How many blocks each call of `store` had."""
+        self.error: RuntimeError | None = None
+        """Raised by who waits for copies."""
+
+    def store(self, blocks: Sequence[int], slots: Sequence[int]) -> Iterator[int]:
+        self.batches.append(len(blocks))
+        return self._wait(self._copies.store(blocks, slots))
+
+    def load(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
+        if self.error is not None:
+            raise self.error
+        self._copies.load(slots, blocks)
+
+    def _wait(self, sums: list[int]) -> Iterator[int]:
+        for block_sum in sums:
+            assert self.gate.wait(PATIENCE_S)
+            if self.error is not None:
+                raise self.error
+            yield block_sum
+
+
 def name_of(number: int) -> bytes:
     return number.to_bytes(16, "little")
 
@@ -45,7 +94,10 @@ def content_of(number: int) -> bytes:
 
 
 class Driven(Tiers):
-    """Tiers that count, and whose blocks are numbers: `most` on the disk, and `most_in_host` in memory."""
+    """Tiers that count, and whose blocks are numbers: `most` on the disk, and `most_in_host` in memory.
+
+    With `is_late`, copies are made as on a device.
+    """
 
     def __init__(
         self,
@@ -55,6 +107,7 @@ class Driven(Tiers):
         most_in_host: int = 0,
         pool: MemoryPool | None = None,
         identity: str = "model",
+        is_late: bool = False,
     ) -> None:
         self.pool = pool or memory_pool()
         self.counts: Counter[str] = Counter()
@@ -64,11 +117,17 @@ class Driven(Tiers):
         """The blocks that are in each tier by the changes that were told."""
         self._guard = threading.Lock()
         disk = None if path is None else DiskSettings(Folder(path), most * FILE_BYTES, identity)
-        super().__init__(self.pool, most_in_host * self.pool.block_bytes, disk)
+        late = partial(LateCopies, self.pool) if is_late else None
+        super().__init__(self.pool, most_in_host * self.pool.block_bytes, disk, late)
 
     @property
     def told(self) -> set[bytes]:
         return self.told_of[Tier.DISK]
+
+    @property
+    def late(self) -> LateCopies:
+        assert isinstance(self._copies, LateCopies)
+        return self._copies
 
     def open(self) -> Driven:
         self.start(self._add, self._change)
@@ -77,9 +136,17 @@ class Driven(Tiers):
 
     def put(self, number: int, block: int = 0) -> None:
         """Let a block leave the pool, and wait until all is written that leaves host memory."""
-        self.pool.block_bytes_view(block)[:] = content_of(number)
-        self.keep(block, name_of(number))
+        self.begin([number], block)
         assert self.wait_until_written(PATIENCE_S)
+
+    def begin(self, numbers: Sequence[int], first: int = 0) -> None:
+        """Let blocks leave the pool together, wait for nothing, and overwrite them."""
+        blocks = range(first, first + len(numbers))
+        for block, number in zip(blocks, numbers, strict=True):
+            self.pool.block_bytes_view(block)[:] = content_of(number)
+        self.keep(blocks, [name_of(number) for number in numbers])
+        for block in blocks:
+            self.pool.block_bytes_view(block)[:] = bytes(BLOCK_BYTES)
 
     def get(self, numbers: Sequence[int]) -> int:
         """Read blocks into the first ones of the pool; return how many came, which are right."""
@@ -122,10 +189,12 @@ class Driven(Tiers):
                 counts[f"{outcome} bytes"] += num_bytes
 
 
-def read_to_end(tiers: Tiers, blocks: Sequence[int], hashes: Sequence[bytes]) -> int:
+def read_to_end(
+    tiers: Tiers, blocks: Sequence[int], hashes: Sequence[bytes], behind: Mark | None = None
+) -> int:
     """Read until nothing more comes; return how many blocks came."""
     ended = threading.Event()
-    read: TierRead = tiers.read(blocks, hashes, ended.set)
+    read: TierRead = tiers.read(blocks, hashes, ended.set, behind)
     assert ended.wait(PATIENCE_S)
     return read.stop()
 
@@ -138,9 +207,12 @@ def opened(
     most_in_host: int = 0,
     pool: MemoryPool | None = None,
     identity: str = "model",
+    is_late: bool = False,
 ) -> Iterator[Driven]:
     """Open tiers, and close them in order, with nothing cached."""
-    tiers = Driven(path, most=most, most_in_host=most_in_host, pool=pool, identity=identity).open()
+    tiers = Driven(
+        path, most=most, most_in_host=most_in_host, pool=pool, identity=identity, is_late=is_late
+    ).open()
     try:
         yield tiers
     finally:

@@ -207,7 +207,7 @@ def test_a_disk_that_hangs_makes_nobody_wait(tmp_path: Path, monkeypatch: pytest
             patch.setattr(os, "write", hang)
             for number in range(12):
                 tier.pool.block_bytes_view(0)[:] = content_of(number)
-                tier.keep(0, name_of(number))
+                tier.keep([0], [name_of(number)])
             assert tier.counts["dropped"] == 12 - tier.pool.num_blocks
             assert tier.has(0), "a block that waits to be written is in memory"
             assert tier.get([0]) == 1
@@ -224,7 +224,7 @@ def test_a_read_that_is_stopped_writes_nothing_more(tmp_path: Path) -> None:
         before = bytes(tier.pool.block_bytes_view(3))
         assert read_to_end(tier, [4], [name_of(1)]) == 1, "the one before is over"
         assert bytes(tier.pool.block_bytes_view(3)) == before == (content_of(1) if num_read else bytes(96))
-        assert not read.put(memoryview(bytes(BLOCK_BYTES)))
+        assert not read.put([0])
 
 
 def test_a_read_ends_at_the_first_block_that_is_missing(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_forgotten_blocks_are_not_found_again(tmp_path: Path) -> None:
         tier.put(1)
         tier.forget(name_of(1))
         assert not tier.has(1)
-        tier.keep(0, name_of(2))
+        tier.keep([0], [name_of(2)])
         tier.forget(name_of(2))
         assert not tier.has(2)
     with opened(tmp_path) as again:
@@ -313,7 +313,7 @@ def test_a_second_user_of_the_folder_waits_for_the_first(tmp_path: Path) -> None
     second = Driven(tmp_path)
     second.start()
     first.put(1)
-    second.keep(0, name_of(2))
+    second.keep([0], [name_of(2)])
     assert not second.wait_until_open(0)
     first.close([], PATIENCE_S)
     assert second.wait_until_open(PATIENCE_S)

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,12 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtransfer.tiers.copies import InPlaceCopies, TierCopies
 from kvtransfer.tiers.host_memory import HostMemory
 from kvtransfer.tiers.tiers import Tiers
 from scheduling.memory.tiers import Tier
 from tests.kvtransfer.tiers.driving import (
     BLOCK_BYTES,
     Driven,
+    LateCopies,
+    MemoryPool,
     content_of,
     memory_pool,
     name_of,
@@ -52,12 +56,15 @@ def test_a_block_that_left_the_pool_comes_back() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
+    is_late=st.booleans(),
     most=st.integers(1, 4),
     actions=st.lists(st.tuples(st.sampled_from(["put", "get", "forget"]), st.integers(0, 6))),
 )
-def test_the_budget_holds_and_the_least_recently_used_go(most: int, actions: list[tuple[str, int]]) -> None:
+def test_the_budget_holds_and_the_least_recently_used_go(
+    is_late: bool, most: int, actions: list[tuple[str, int]]
+) -> None:
     expected: OrderedDict[int, None] = OrderedDict()
-    with opened(None, most_in_host=most) as tiers:
+    with opened(None, most_in_host=most, is_late=is_late) as tiers:
         for action, number in actions:
             match action:
                 case "put":
@@ -80,16 +87,17 @@ def test_the_budget_holds_and_the_least_recently_used_go(most: int, actions: lis
 
 @settings(max_examples=40, deadline=None)
 @given(
+    is_late=st.booleans(),
     most=st.integers(1, 3),
     most_in_host=st.integers(0, 3),
     actions=st.lists(st.tuples(st.sampled_from(["put", "get", "forget", "reopen"]), st.integers(0, 6))),
 )
 def test_what_is_found_is_what_was_told_and_comes_back_right(
-    most: int, most_in_host: int, actions: list[tuple[str, int]]
+    is_late: bool, most: int, most_in_host: int, actions: list[tuple[str, int]]
 ) -> None:
     """In both tiers, each within its budget."""
     folder, known = Path(tempfile.mkdtemp()), set[int]()
-    tiers = Driven(folder, most=most, most_in_host=most_in_host).open()
+    tiers = Driven(folder, most=most, most_in_host=most_in_host, is_late=is_late).open()
     try:
         for action, number in actions:
             match action:
@@ -105,7 +113,7 @@ def test_what_is_found_is_what_was_told_and_comes_back_right(
                     assert not tiers.has(number)
                 case "reopen":
                     tiers.close([], PATIENCE_S)
-                    tiers = Driven(folder, most=most, most_in_host=most_in_host).open()
+                    tiers = Driven(folder, most=most, most_in_host=most_in_host, is_late=is_late).open()
             found = {number for number in range(7) if tiers.has(number)}
             assert found <= known
             assert {name_of(number) for number in found} == tiers.told_of[Tier.HOST] | tiers.told
@@ -253,7 +261,7 @@ def test_a_disk_that_hangs_stops_neither_steps_nor_reads_from_memory(
             patch.setattr(os, "write", hang)
             for number in range(12):
                 tiers.pool.block_bytes_view(0)[:] = content_of(number)
-                tiers.keep(0, name_of(number))
+                tiers.keep([0], [name_of(number)])
             found = [number for number in range(12) if tiers.has(number)]
             assert found == [0, 1, 2, 3, 10, 11]
             assert tiers.counts["dropped"] == 6
@@ -319,7 +327,7 @@ def test_memory_alone_ends_with_the_worker() -> None:
 def test_after_the_end_nothing_is_kept() -> None:
     tiers = Driven(None, most_in_host=3).open()
     tiers.close([], PATIENCE_S)
-    tiers.keep(0, name_of(1))
+    tiers.keep([0], [name_of(1)])
     assert not tiers.has(1)
 
 
@@ -349,17 +357,20 @@ def num_lines(call: Callable[[], object]) -> int:
     return count
 
 
-def test_the_cost_of_a_block_does_not_grow_with_the_number_of_blocks() -> None:
+@pytest.mark.parametrize("new_copies", [InPlaceCopies, LateCopies])
+def test_the_cost_of_a_block_does_not_grow_with_the_number_of_blocks(
+    new_copies: Callable[[MemoryPool, int], TierCopies],
+) -> None:
     costs = []
     for most in (10, 30_000):
         pool = memory_pool(1)
-        tiers = Tiers(pool, most * BLOCK_BYTES)
+        tiers = Tiers(pool, most * BLOCK_BYTES, new_copies=partial(new_copies, pool))
         for number in range(most):
-            tiers.keep(0, name_of(number))
+            tiers.keep([0], [name_of(number)])
         names = [name_of(number) for number in range(most - 3, most)]
         calls: list[Callable[[], object]] = [
-            lambda: tiers.keep(0, name_of(10**9)),  # noqa: B023  # called at once
-            lambda: tiers.keep(0, name_of(10**9)),  # noqa: B023
+            lambda: tiers.keep([0], [name_of(10**9)]),  # noqa: B023  # called at once
+            lambda: tiers.keep([0], [name_of(10**9)]),  # noqa: B023
             lambda: tiers.readable(names),  # noqa: B023
             lambda: tiers.forget(names[0]),  # noqa: B023
         ]

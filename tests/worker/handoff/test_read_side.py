@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.core.commands import BlocksRead, Command
 from engine.core.report import Reading, StepReport
 from kvtransfer.tiers.block_files import BlockFiles
-from tests.kvtransfer.tiers.driving import Driven, content_of, name_of, opened
+from tests.kvtransfer.tiers.driving import Driven, Gate, content_of, name_of, opened
 from tests.patience import PATIENCE_S
 from worker.handoff.read_side import ReadSide
 
@@ -85,3 +87,15 @@ async def test_reads_end_with_the_worker(tier: Driven, second_block_hangs: threa
     assert await asyncio.to_thread(second_block_hangs.wait, PATIENCE_S)
     side.close()
     assert ended.get_nowait() == BlocksRead(7, 1)
+
+
+async def test_blocks_that_steps_still_use_are_not_written_to(tier: Driven) -> None:
+    behind: Any = Gate()
+    ended = asyncio.Queue[Command]()
+    ReadSide(tier, ended.put_nowait).on_report(replace(report(), received_behind=behind))
+    assert await asyncio.to_thread(behind.is_awaited.wait, PATIENCE_S)
+    assert ended.empty()
+    assert bytes(tier.pool.block_bytes_view(4)) != content_of(1)
+    behind.reach()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await ended.get() == BlocksRead(7, 3)
