@@ -38,15 +38,15 @@ class BlockCopies:
     """`pool` [num_blocks, ...] on any device; `slots` [num_slots, ...], blocks of the same bytes on the host.
 
     Calls must come from one thread at a time. They return once the copies are queued; on a CPU the copies are
-    done then. Copies run in the order of the calls.
+    done then. Copies run in the order of the calls. With `is_locked`, other copies have page-locked `slots`.
     """
 
-    def __init__(self, pool: Tensor, slots: Tensor) -> None:
+    def __init__(self, pool: Tensor, slots: Tensor, *, is_locked: bool = False) -> None:
         self._pool, self._slots = _words(pool), _words(slots)
         self._memory = slots
         """Stays page-locked as long as this object lives."""
         self._stream = CopyStream(pool.device)
-        if pool.device.type == "cuda":
+        if pool.device.type == "cuda" and not is_locked:
             page_lock(slots)
         row_bytes = self._pool.shape[1] * self._pool.element_size()
         num_rows = min(len(slots), max(1, BUFFER_BYTES // row_bytes))

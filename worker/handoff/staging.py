@@ -32,6 +32,14 @@ class HostSlots:
         self._copies.load(slots, blocks, behind).ended.synchronize()
 
 
+def staging_bytes(pool: KVPool) -> int:
+    """Return the host memory that handoffs of a pool take, unless a sequence needs more; 0 in place."""
+    if pool.fd is not None:
+        return 0
+    num_received = max_blocks_in_flight(pool.block_bytes, ReceiverLimits())
+    return min(pool.num_blocks * pool.block_bytes, SEND_BYTES) + num_received * pool.block_bytes
+
+
 def source_of(engine: Engine, block_size: int) -> HostSource:
     """Return the source for receivers that do not reach the pool's device; page-locking it takes seconds."""
     pool = engine.pool

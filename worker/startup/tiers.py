@@ -9,9 +9,12 @@ import torch
 
 from engine.calibration.pool_size import MEBIBYTE
 from engine.kv.kv_pool import KVPool
+from engine.kv.swap_space import default_slots
 from kvtransfer.tiers.disk import DiskSettings
 from kvtransfer.tiers.folder import Folder
 from kvtransfer.tiers.tiers import Tiers
+from worker.handoff.staging import staging_bytes
+from worker.handoff.tier_slots import copies_for
 
 
 class TiersOpener:
@@ -46,10 +49,17 @@ class TiersOpener:
         if self._folder is not None:
             disk = DiskSettings(self._folder, self._disk_mb * MEBIBYTE, identity)
         try:
-            self.tiers = Tiers(pool, self._host_mb * MEBIBYTE, disk)
+            self.tiers = Tiers(pool, self._host_mb * MEBIBYTE, disk, copies_for(pool))
         except ValueError as error:
             raise ValueError(
                 f"--kv-disk-mb is {self._disk_mb}; accepted: enough for a block ({error})"
+            ) from error
+        except RuntimeError as error:
+            if not self._host_mb:
+                raise
+            raise ValueError(
+                f"--kv-host-memory-mb is {self._host_mb}, which CUDA does not page-lock ({error}); accepted: "
+                "less"
             ) from error
         return self.tiers
 
@@ -60,12 +70,19 @@ class TiersOpener:
             raise ValueError(
                 f"{chosen}; accepted: 0, or from {least}, since a block takes {pool.block_bytes} bytes"
             )
-        # The pool's pages are taken when they are first written to, which most of them were not.
-        left_mb = max(0, self._available_bytes() - pool.num_blocks * pool.block_bytes) // MEBIBYTE
+        left_mb = max(0, self._available_bytes() - _untaken_bytes(pool)) // MEBIBYTE
         if self._host_mb > left_mb:
             raise ValueError(
                 f"{chosen}, but weights and KV leave {left_mb} MiB of memory; accepted: 0 to {left_mb}"
             )
+
+
+def _untaken_bytes(pool: KVPool) -> int:
+    """Return the host memory that the engine and handoffs are still going to take."""
+    if pool.fd is None:
+        return default_slots(pool.tensor) * pool.block_bytes + staging_bytes(pool)
+    # The pool's pages are taken when they are first written to, which most of them were not.
+    return pool.num_blocks * pool.block_bytes
 
 
 def _folder(path: Path) -> Folder:

@@ -48,6 +48,7 @@ from scheduling.memory.disk_reads import read_limit_s
 from scheduling.memory.prefix_reads import TierHit
 from scheduling.memory.tiers import Tier
 from worker.engine_thread import Inbox
+from worker.handoff.tier_slots import copies_for
 
 POOL_TOKENS = LENGTHS[-1] + 4 * BLOCK_SIZE
 DISK_BYTES = 8 * 1024**3
@@ -152,7 +153,7 @@ class Bench:
     def _build(self, args: argparse.Namespace) -> BuiltEngine:
         def open_tiers(pool: KVPool, identity: str) -> KVTiers:
             disk = DiskSettings(Folder(self._folder), DISK_BYTES, identity)
-            self._opened.append(EagerTiers(pool, HOST_BYTES, disk))
+            self._opened.append(EagerTiers(pool, HOST_BYTES, disk, copies_for(pool)))
             return self._opened[0]
 
         return build(replace(settings_of(args, POOL_TOKENS), open_tiers=open_tiers))

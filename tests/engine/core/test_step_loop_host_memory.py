@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.core.commands import Cancel, Decode, Lend, Release
 from scheduling.memory.block_hash import chain_root, hash_blocks
+from tests.engine import tier_driver
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import VOCAB, spec
 from tests.engine.tier_driver import PROMPT, TierDriver, evicting
 
 pytestmark = pytest.mark.usefixtures("both_ways")
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["in place", "late"])
+def both_places(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test with a pool in host memory, and with copies that end later, as those of a device do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tier_driver, "IS_LATE", request.param)
+        yield
+
 
 HASHES = tuple(hash_blocks(chain_root("model", b""), PROMPT, 4))
 

@@ -39,6 +39,7 @@ class TierMachine(RuleBasedStateMachine):
         budget=st.sampled_from([3, 16]),
         num_swap_blocks=st.sampled_from([0, 5]),
         overlaps=st.booleans(),
+        is_late=st.booleans(),
     )
     def make(
         self,
@@ -49,6 +50,7 @@ class TierMachine(RuleBasedStateMachine):
         budget: int,
         num_swap_blocks: int,
         overlaps: bool,
+        is_late: bool,
     ) -> None:
         self.folder = tempfile.TemporaryDirectory()
         most, most_in_host = budgets
@@ -63,6 +65,7 @@ class TierMachine(RuleBasedStateMachine):
             num_swap_blocks=num_swap_blocks,
             max_num_seqs=4,
             overlaps=overlaps,
+            is_late=is_late,
         )
         self.specs: dict[int, SequenceSpec] = {}
         self.prefills: set[int] = set()

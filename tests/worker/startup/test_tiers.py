@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.kv.swap_space import default_slots
+from kvtransfer.tiers.copies import TierCopies
 from scheduling.memory.tiers import Tier
+from worker.handoff.staging import staging_bytes
+from worker.startup import tiers as tiers_module
 from worker.startup.tiers import TiersOpener
 
 CPU = torch.device("cpu")
@@ -71,6 +77,33 @@ def test_more_host_memory_than_is_left_is_refused() -> None:
         match="--kv-host-memory-mb is 85, but weights and KV leave 84 MiB of memory; accepted: 0 to 84",
     ):
         tiers.open(LARGE, "model")
+
+
+def test_swapping_and_handoffs_leave_less_host_memory() -> None:
+    """The pool itself takes none."""
+    pool = KVPool(SMALL.layout, 512, torch.device("meta"))
+    taken_mb = (default_slots(pool.tensor) * pool.block_bytes + staging_bytes(pool)) / MIB
+    left_mb = math.floor(100 - taken_mb)
+    assert 0 < left_mb < 100 - 512 * pool.block_bytes / MIB / 2
+    with pytest.raises(ValueError, match=f"leave {left_mb} MiB of memory; accepted: 0 to {left_mb}"):
+        opener(left_mb + 1).open(pool, "model")
+    assert opener(left_mb).open(pool, "model").present == (Tier.HOST,)
+
+
+def test_memory_that_cannot_be_page_locked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pool: KVPool) -> Callable[[int], TierCopies]:
+        def lock(num_slots: int) -> TierCopies:
+            raise RuntimeError("CUDA error: out of memory")
+
+        return lock
+
+    monkeypatch.setattr(tiers_module, "copies_for", refuse)
+    with pytest.raises(
+        ValueError,
+        match=r"--kv-host-memory-mb is 5, which CUDA does not page-lock \(CUDA error: out of memory\); "
+        "accepted: less",
+    ):
+        opener(5).open(SMALL, "model")
 
 
 def test_the_tiers_are_those_that_were_asked_for(tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""Page-locked host memory for the tiers of a pool on a GPU, and its copies beside the steps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from engine.core.report import Mark
+from engine.device.copy_stream import delay_steps, mark_steps
+from engine.kv.block_copies import BlockCopies
+from engine.kv.kv_pool import KVPool
+from kvtransfer.tiers.copies import InPlaceCopies, TierCopies
+from kvtransfer.verify import HostBlocks, checksum_blocks
+
+
+def copies_for(pool: KVPool) -> Callable[[int], TierCopies]:
+    """Return what makes so many slots of host memory for the tiers of a pool, with their copies."""
+    return partial(InPlaceCopies if pool.fd is not None else TierSlots, pool)
+
+
+class TierSlots:
+    """Implements `kvtransfer.tiers.copies.TierCopies` for `pool`; page-locking takes seconds.
+
+    A stream for each direction: blocks that leave do not wait for those that come back, which would hold up
+    the step that takes their place.
+    """
+
+    is_immediate = False
+
+    def __init__(self, pool: KVPool, num_slots: int) -> None:
+        self._device = pool.device
+        self.slots = KVPool(pool.layout, num_slots)
+        self.num_loaded_at_once = max(1, HostBlocks.batch_bytes // pool.block_bytes)
+        self._out = BlockCopies(pool.tensor, self.slots.tensor)
+        self._back = BlockCopies(pool.tensor, self.slots.tensor, is_locked=True)
+        self._lock = threading.Lock()
+        """Guards `_back`: host memory and the disk have a reader each."""
+
+    def store(self, blocks: Sequence[int], slots: Sequence[int]) -> Iterator[int]:
+        copying = self._out.store(blocks, slots, mark_steps(self._device))
+        delay_steps(self._device, copying.read)
+        return self._sums(slots, copying.ended)
+
+    def load(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
+        with self._lock:
+            copying = self._back.load(slots, blocks)
+        copying.ended.synchronize()
+
+    def _sums(self, slots: Sequence[int], ended: Mark) -> Iterator[int]:
+        """Yield the checksums of slots, each when it is asked for, once the copies to them are over."""
+        ended.synchronize()
+        for slot in slots:
+            yield from checksum_blocks(self.slots, (slot,))
