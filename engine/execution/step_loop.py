@@ -240,6 +240,7 @@ class StepLoop:
             self._land()
         mark = self._new_mark()
         self._make_room()
+        self._mark_targets()
         now_s = self._clock()
         plan = self._core.plan(now_s, self._free_at(now_s), takes_rows=self._takes_rows)
         if plan.num_decodes or plan.chunks:
@@ -270,6 +271,12 @@ class StepLoop:
             self._adopt(group)
         if self._core.batch.num_rows > num_rows:
             self._grow_rows()
+
+    def _mark_targets(self) -> None:
+        """Let copies to blocks that were just allocated wait for the steps so far, not for the next one."""
+        report = self._core.groups.report
+        if report.received_behind is None and (report.received or report.reads):
+            report.received_behind = mark_steps(self._device)
 
     def _grow_rows(self) -> None:
         if self._flights and self._core.groups.is_short_of_blocks:
@@ -366,10 +373,9 @@ class StepLoop:
         """Report what has happened, if anything has."""
         if not self._core.groups.report.has_events:
             return
+        self._mark_targets()
         report, events = self._core.take_report(), self._blocks.take_cache_events()
         report.load = self._core.load(sum(len(flight.step.last) for flight in self._flights))
         report.tokens, self._tokens = self._tokens.finish(), TokenRows()
-        has_targets = report.received or report.reads
-        report.received_behind = mark_steps(self._device) if has_targets else None
         report.cached_hashes, report.evicted_hashes = events.added, events.removed
         emit(report)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.core.commands import Cancel, Decode, Lend, Release
+from engine.execution import step_loop
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from tests.engine import tier_driver
 from tests.engine.fake_runner import greedy
@@ -111,3 +113,23 @@ def test_wrong_kv_is_not_found_again() -> None:
     driver.finish(Decode(spec(4, PROMPT, 6)))
     assert driver.tokens(4) == greedy(PROMPT, 6, VOCAB)
     driver.assert_at_rest()
+
+
+def test_a_read_does_not_wait_for_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = evicting(None, most_in_host=40, num_blocks=16, overlaps=True)
+    driver.turn(Decode(spec(4, [60] * 3, 8)))
+    marks = {}
+
+    def mark_steps(device: torch.device) -> object:
+        mark = object()
+        marks[mark] = driver.runner.num_steps
+        return mark
+
+    monkeypatch.setattr(step_loop, "mark_steps", mark_steps)
+    num_steps = driver.runner.num_steps
+    (report,) = driver.turn(Decode(spec(3, PROMPT, 6)))
+    assert report.reads
+    assert marks[report.received_behind] == num_steps
+    assert driver.runner.num_steps == num_steps + 1, "other sequences ran on"
