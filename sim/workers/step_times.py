@@ -43,7 +43,7 @@ class DrawnRatios:
         self._random = np.random.default_rng(list(seed))
         self._drawn = np.ones(0)
         self._as_lists: tuple[list[float], list[float]] = [], []
-        """Of steps of decodes alone, and of those with a chunk."""
+        """The ratios of steps of decodes alone, and those of steps with a chunk."""
 
     def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
         """The same for the same step, whenever it is asked for."""

@@ -36,7 +36,7 @@ def measure(model: CostModel, noise: float = 0.0, seed: int = 1) -> list[Sample]
 H200_SWEPT = CostModel(
     (4.821e-3, 8.4e-6, 2.648e-5, 3.02e-8, 0.0, 6.52e-6), 384.0, 0.95, 0.99, 1.13, chunk_floor_s=0.0165
 )
-"""What the start-up sweep found on the worker whose steps `h200_steps` returns."""
+"""The costs that the start-up sweep found on the worker whose steps `h200_steps` returns."""
 
 
 def h200_steps() -> list[Sample]:

@@ -49,7 +49,7 @@ def test_a_cost_that_is_not_there_is_zero_and_not_negative() -> None:
     assert found.coefficients[1] == 0
 
 
-def test_steps_as_long_as_the_host_needs_say_nothing_of_their_contents() -> None:
+def test_steps_at_the_floor_say_nothing_of_their_contents() -> None:
     rng = random.Random(1)
     floor_s = 0.008
     samples = [

@@ -30,19 +30,16 @@ PROFILE = Profile(
 
 whole = st.integers(1, 1 << 40)
 rates = st.floats(1e-3, 1e15)
+bands = st.lists(st.floats(0.1, 10), min_size=3, max_size=3).map(lambda ratios: Band(*sorted(ratios)))
 costs = st.builds(
-    lambda coefficients, knee, ratios, floor_s, of_chunks: CostModel(
-        tuple(coefficients),
-        knee,
-        *sorted(ratios),
-        chunk_floor_s=floor_s,
-        chunk_band=Band(*sorted(of_chunks)) if of_chunks else None,
+    lambda coefficients, knee, ratios, floor_s, band: dataclasses.replace(
+        CostModel(tuple(coefficients), knee, *sorted(ratios)), chunk_floor_s=floor_s, chunk_band=band
     ),
     st.lists(st.floats(0, 10), min_size=6, max_size=6),
     st.floats(0, 1e4),
     st.lists(st.floats(0.1, 10), min_size=3, max_size=3),
     st.floats(0, 1),
-    st.none() | st.lists(st.floats(0.1, 10), min_size=3, max_size=3),
+    st.none() | bands,
 )
 profiles = st.builds(
     Profile,
