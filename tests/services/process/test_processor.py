@@ -24,7 +24,7 @@ def arm_core(number: int, part: str, variant: str, revision: int) -> str:
 GRAVITON_2 = [arm_core(number, "0xd0c", "0x3", 1) for number in range(2)]
 GRAVITON_3 = [arm_core(number, "0xd40", "0x1", 1) for number in range(2)]
 COMPATIBLE = [f"{core}model name\t: ARMv8 Processor rev 1 (v8l)\n" for core in GRAVITON_2]
-"""What a 32-bit program sees, and a program under qemu."""
+"""The description that the kernel gives to a 32-bit program, and qemu to any program."""
 KINDS = (
     "ARM implementer 0x41, part 0xd05, variant 0x2, revision 0",
     "ARM implementer 0x41, part 0xd41, variant 0x1, revision 2",
