@@ -173,12 +173,9 @@ class WorkerConfig:
         chosen = self._chosen_processes
         if self.device == "cuda":
             raise ValueError(f"{chosen} with --device cuda; accepted: a worker on a CPU")
-        for field in ("deterministic", "prove_model", "draft_model"):
+        for field in ("deterministic", "prove_model"):
             if getattr(self, field):
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
-        if self.pipeline_parallel > 1 and self.speculate is not Speculation.NONE:
-            chosen = f"--pipeline-parallel is {self.pipeline_parallel}"
-            raise ValueError(f"{chosen} with --speculate {self.speculate.value}; accepted: one of the two")
         if self.place is not None:
             self.place.check(
                 self.processes_flags,
