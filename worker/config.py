@@ -177,11 +177,7 @@ class WorkerConfig:
             if getattr(self, field):
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
         if self.place is not None:
-            self.place.check(
-                self.processes_flags,
-                has_lora_dir=self.lora_dir is not None,
-                is_clear_allowed=self.service.security.insecure_listen,
-            )
+            self.place.check(self.processes_flags, is_clear_allowed=self.service.security.insecure_listen)
         elif self.threads % self.num_processes:
             raise ValueError(
                 f"--threads is {self.threads} with {self.processes_flags}; accepted: a multiple of "
