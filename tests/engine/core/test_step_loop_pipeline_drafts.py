@@ -188,6 +188,30 @@ def test_no_draft_makes_a_token_of_another_micro_batch_late() -> None:
     assert told[1] < told[0] / 4
 
 
+def test_no_draft_makes_another_micro_batch_later_than_it_is() -> None:
+    """The gaps that are promised have room for a draft, but the tokens have not come as fast as that."""
+    cost = CostModel((0.01, 0.0, 0.01, 0.0, 0.0, 0.0), 0.0)
+    told = []
+    for tpot_ms in (None, 60):
+        driver = Driver(
+            num_seen=1,
+            num_blocks=64,
+            block_size=16,
+            cost=cost,
+            speculates=True,
+            stages=FakeStages(2, seed=None),
+            overlaps=False,
+        )
+        other = spec(2, [9, 8], 150, sampling=replace(GREEDY, logprobs=0))
+        driver.turn(Decode(spec(1, range(5), 150)), Decode(replace(other, tpot_ms=tpot_ms)))
+        for _ in range(300):
+            driver.now_s += 0.03
+            driver.turn()
+        told.append(sum(report.drafted_tokens for report in driver.reports))
+    assert told[0] > 20
+    assert told[1] < told[0] / 4
+
+
 @pytest.mark.parametrize(("draft_s", "is_used"), [(0.2, True), (0.6, False)])
 def test_a_draft_model_is_used_where_it_repays_the_wait_of_all_stages(draft_s: float, is_used: bool) -> None:
     """A step takes a second, and two micro-batches wait for each round of drafts."""
