@@ -273,9 +273,13 @@ def _fingerprint(settings: EngineSettings, model: Model) -> str:
 
 
 def _group_name(fingerprint: str, model: Model) -> str:
-    """Return what all processes of a group must have in common: weights, and adapters by name."""
-    if model.adapters is None or not model.adapters.digests:
+    """Return what all processes of a group must have in common: weights, and adapters or room for them."""
+    if model.adapters is None:
         return fingerprint
+    if not model.adapters.digests:
+        return (
+            f"{fingerprint} with {model.adapters.num_slots} slots for adapters of rank {model.adapters.rank}"
+        )
     return f"{fingerprint} with adapters {model.adapters.digests}"
 
 

@@ -173,18 +173,11 @@ class WorkerConfig:
         chosen = self._chosen_processes
         if self.device == "cuda":
             raise ValueError(f"{chosen} with --device cuda; accepted: a worker on a CPU")
-        for field in ("deterministic", "prove_model", "draft_model"):
+        for field in ("deterministic", "prove_model"):
             if getattr(self, field):
                 raise ValueError(f"{chosen} with --{field.replace('_', '-')}; accepted: one of the two")
-        if self.pipeline_parallel > 1 and self.speculate is not Speculation.NONE:
-            chosen = f"--pipeline-parallel is {self.pipeline_parallel}"
-            raise ValueError(f"{chosen} with --speculate {self.speculate.value}; accepted: one of the two")
         if self.place is not None:
-            self.place.check(
-                self.processes_flags,
-                has_lora_dir=self.lora_dir is not None,
-                is_clear_allowed=self.service.security.insecure_listen,
-            )
+            self.place.check(self.processes_flags, is_clear_allowed=self.service.security.insecure_listen)
         elif self.threads % self.num_processes:
             raise ValueError(
                 f"--threads is {self.threads} with {self.processes_flags}; accepted: a multiple of "

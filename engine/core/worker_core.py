@@ -174,7 +174,7 @@ class WorkerCore:
 
         They are counted in its shape, and have blocks: none that others are about to need.
         """
-        decodes = self.batch.decode_load(now_s, step.rows)
+        decodes = self._drafted_load(step, now_s)
         chosen = self._cover_drafts(draft_lengths(offers, step.shape, decodes, self.cost, most))
         self.count_drafts(step, chosen)
         return chosen
@@ -193,11 +193,13 @@ class WorkerCore:
 
         The drafts have blocks, as those of `choose_drafts`. They are not counted in the step's shape yet.
         """
+        # The first stage computes nothing while the draft model does, and all micro-batches wait for it.
+        num_waiting = min(self._num_stages, self.batch.num_rows)
         plan = plan_drafts(
             offers,
             step.shape,
-            self.batch.decode_load(now_s, step.rows),
-            (self.cost, draft_cost),
+            self._drafted_load(step, now_s),
+            (self.cost, draft_cost if num_waiting == 1 else draft_cost.scaled(num_waiting)),
             most=most,
             token_budget=self.limits.token_budget,
             num_drafted_rows=num_drafted_rows,
@@ -210,10 +212,10 @@ class WorkerCore:
             step.shape = step.shape.with_more(int(self.batch.positions[row]) + 1, num_tokens)
 
     def accept_drafts(self, step: Step, num_accepted: Mapping[int, int]) -> None:
-        """Count drafted tokens that the step has drawn too, by row; one more is drawn behind them."""
-        for row, num_tokens in num_accepted.items():
-            step.positions[row - step.row_of(0)] += num_tokens
-            self.batch.skip(row, num_tokens)
+        """Count drafted tokens that the step has drawn too, by place; one more is drawn behind them."""
+        for place, num_tokens in num_accepted.items():
+            step.positions[place] += num_tokens
+            self.batch.skip(step.row_of(place), num_tokens)
 
     def join(self, step: Step) -> None:
         """Count the chunks of a launched step; prompts that are complete with it take their rows."""
@@ -374,6 +376,12 @@ class WorkerCore:
         end = begin + num_tokens
         wants_logits = end == group.num_context_tokens and group.first_tokens is None
         return ChunkWork(group, begin, end, wants_logits, group.prompt_rows(begin, end))
+
+    def _drafted_load(self, step: Step, now_s: float) -> DecodeLoad:
+        """Return a step's decodes. Its drafts must not make the tokens of other micro-batches late."""
+        load = self._decode_load(now_s, step.rows)
+        is_all = step.num_decodes == self.batch.num_rows
+        return load if is_all else replace(load, gap_limit_s=min(load.slack_s, load.gap_limit_s))
 
     def _cover_drafts(self, lengths: Mapping[int, int]) -> dict[int, int]:
         """Return how many drafted tokens of each row have blocks, without rows that have none."""

@@ -103,7 +103,7 @@ class DeviceRows:
 
 
 def _lengths(tokens: Mapping[int, Sequence[int]], num_rows: int) -> NDArray[np.int64]:
-    """Return the number of tokens of each row."""
+    """Return the number of tokens of each row, by its place."""
     lengths = np.zeros(num_rows, dtype=np.int64)
     lengths[list(tokens)] = [len(own) for own in tokens.values()]
     return lengths
@@ -135,9 +135,8 @@ class StepAssembler:
         Rows whose own log-probabilities or counts every token takes part in have none.
         """
         batch, sampling, size, forced = self._batch, self._table.sampling, self._block_size, {}
-        for row in np.flatnonzero(sampling.masks.has_grammar[:num_decodes]).tolist():
+        for row in self.follow(slice(0, num_decodes)):
             choice, follower = batch.choices[row], sampling.masks.follower(row)
-            follower.follow(choice.output_token_ids)
             if sampling.wants_logprobs[row] or sampling.has_penalties[row]:
                 continue
             in_block = size - 1 - int(batch.positions[row]) % size
@@ -146,6 +145,14 @@ class StepAssembler:
                 forced[row] = tokens
                 most -= len(tokens)
         return forced
+
+    def follow(self, rows: Rows) -> list[int]:
+        """Let the grammars of `rows` take in the newest tokens; return the rows that have one."""
+        masks, numbers = self._table.sampling.masks, self._rows[rows]
+        found: list[int] = numbers[masks.has_grammar[rows]].tolist()
+        for row in found:
+            masks.follower(row).follow(self._batch.choices[row].output_token_ids)
+        return found
 
     def begin_restricting(self, num_decodes: int, draft_rows: Sequence[int]) -> None:
         """Begin to find the tokens that grammars allow in the first rows; they have taken in the outputs.
@@ -159,8 +166,8 @@ class StepAssembler:
         """Wait for what was begun: rows may change again."""
         self._table.sampling.masks.wait()
 
-    def restrict_draws(self, rows: Rows, num_begun: int) -> dict[int, str]:
-        """Find the tokens that bad words and grammars forbid in `rows`.
+    def restrict_draws(self, rows: Rows, num_begun: int, draft_rows: Sequence[int] = ()) -> dict[int, str]:
+        """Find the tokens that bad words and grammars forbid in `rows`, and grammars in `draft_rows`.
 
         Those of the first `num_begun` rows' grammars are found already. Return why no token may follow, by
         place among the rows, for those that cannot go on.
@@ -175,7 +182,7 @@ class StepAssembler:
         joined = numbers[places[places >= num_begun]].tolist()
         for row in joined:
             masks.follower(row).follow(batch.choices[row].output_token_ids)
-        masks.begin(joined)
+        masks.begin([*joined, *draft_rows])
         masks.wait()
         by_row = dict(zip(numbers[places].tolist(), places.tolist(), strict=True))
         return {by_row[row]: why for row, why in masks.stuck(list(by_row)).items()}
@@ -197,8 +204,8 @@ class StepAssembler:
         """Return the step of some rows, then the chunks.
 
         Each row has the newest token that was drawn for it, those that are `forced` after that one, and then
-        `drafts`, each with logits of its own; with either, the rows are the first ones or none. Each chunk's
-        block table covers its last token.
+        `drafts`, each with logits of its own; both are by place among the rows. Each chunk's block table
+        covers its last token.
         """
         if chunks or forced or drafts:
             return self._assemble_mixed(rows, chunks, forced, drafts)
@@ -248,10 +255,10 @@ class StepAssembler:
         token_ids = np.empty(starts[-1], dtype=np.int64)
         in_flight = np.zeros(starts[-1], dtype=np.bool_)
         token_ids[starts[:n]], in_flight[starts[:n]] = table.token_ids[rows], table.in_flight[rows]
-        for row, tokens in forced.items():
-            token_ids[starts[row] + 1 : starts[row] + 1 + len(tokens)] = tokens
-        for row, tokens in drafts.items():
-            token_ids[starts[row + 1] - len(tokens) : starts[row + 1]] = tokens
+        for place, tokens in forced.items():
+            token_ids[starts[place] + 1 : starts[place] + 1 + len(tokens)] = tokens
+        for place, tokens in drafts.items():
+            token_ids[starts[place + 1] - len(tokens) : starts[place + 1]] = tokens
         wanted: list[int] = []
         for place, (chunk, start) in enumerate(zip(chunks, starts[n:-1].tolist(), strict=True), n):
             blocks = chunk.group.block_table[: tables.shape[1]]

@@ -57,7 +57,7 @@ class _Work:
 
 
 class DraftModel:
-    """Drafts for the rows of a batch. Nothing is in flight, and the rows' newest tokens are known."""
+    """Drafts for rows of a batch that are in no step in flight: their newest tokens are known."""
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.core.report import DraftCounts
+from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
 from engine.device.host_copies import upload
 from engine.execution.device_rows import DeviceRows
@@ -32,7 +33,7 @@ MAX_DRAFT_ROWS = 64
 
 
 class Drafting:
-    """Drafts for the rows of a batch. Nothing is in flight when a step with drafts is launched.
+    """Drafts for the rows of a batch, whose newest tokens are known when a step with drafts is launched.
 
     One that `looks_up` has drafts by prompt lookup; a `model` drafts for the rows for which these do not pay.
     """
@@ -63,69 +64,79 @@ class Drafting:
 
         Rows whose log-probabilities are wanted have none: each of their tokens is told with its own.
         """
-        rows = np.flatnonzero(~self._sampling.wants_logprobs[: flight.step.num_decodes]).tolist()
+        step = flight.step
+        numbers = np.arange(step.rows.start, step.rows.stop) if isinstance(step.rows, slice) else step.rows
+        rows = numbers[~self._sampling.wants_logprobs[step.rows]].tolist()
+        forced = {step.row_of(place): tokens for place, tokens in flight.forced.items()}
+        drafts: dict[int, list[int]] = {}
+        drafters: dict[int, Drafter] = {}
         if self._looks_up:
-            self._take(flight, self._look_up(flight, rows), Drafter.LOOKUP)
+            drafts = self._look_up(step, rows, forced)
+            drafters = dict.fromkeys(drafts, Drafter.LOOKUP)
         if self._model is not None:
-            others = [row for row in rows if row not in flight.drafts]
-            self._take(flight, self._draft(flight, others, self._model), Drafter.MODEL)
-        flight.drafts = dict(sorted(flight.drafts.items()))
+            others = [row for row in rows if row not in drafts]
+            found = self._draft(flight, others, forced, drafts, self._model)
+            drafts |= found
+            drafters |= dict.fromkeys(found, Drafter.MODEL)
+        if drafts:
+            places = {row: place for place, row in enumerate(numbers.tolist()) if row in drafts}
+            flight.drafts = {place: drafts[row] for row, place in places.items()}
+            flight.drafters = {place: drafters[row] for row, place in places.items()}
 
-    def describe(self, drafts: Mapping[int, Sequence[int]], forced: Mapping[int, Sequence[int]]) -> list[int]:
+    def describe(self, flight: Flight) -> list[int]:
         """Set the sampling parameters of each drafted token; return the rows of those that have a grammar."""
         begin = self._first
-        for row, draft in drafts.items():
+        for place, draft in flight.drafts.items():
+            row = flight.step.row_of(place)
             output = self._batch.choices[row].output_token_ids
             targets = range(begin, begin + len(draft))
-            self._sampling.spread(row, targets, draft, [*output, *forced.get(row, ())])
+            self._sampling.spread(row, targets, draft, [*output, *flight.forced.get(place, ())])
             begin = targets.stop
         has_grammar = self._sampling.masks.has_grammar[self._first : begin]
         return (self._first + np.flatnonzero(has_grammar)).tolist()
 
     def verify(self, flight: Flight, logits: Tensor) -> None:
-        """Accept what is drawn of each draft, and let its row draw the token behind that.
+        """Accept what is drawn of each draft, and let its choice draw the token behind that.
 
         `logits` [drafted tokens, vocab] are those behind each of them.
         """
         step, drafts, sampling = flight.step, flight.drafts, self._sampling
         assert flight.drawn is not None
-        places = [place for draft in drafts.values() for place in range(1, len(draft) + 1)]
-        owners = np.repeat(list(drafts), [len(draft) for draft in drafts.values()])
-        indexes = self._batch.num_outputs[owners] + np.array(places)
-        rows = range(self._first, self._first + len(places))
+        ahead = [num for draft in drafts.values() for num in range(1, len(draft) + 1)]
+        lengths = [len(draft) for draft in drafts.values()]
+        owners = np.repeat([step.row_of(place) for place in drafts], lengths)
+        indexes = self._batch.num_outputs[owners] + np.array(ahead)
+        rows = range(self._first, self._first + len(ahead))
         # A row whose grammar cannot go on has no finite logit then. The step that reaches it says why.
         sampling.masks.stuck([row for row in rows if sampling.masks.has_grammar[row]])
         behind = self._draw(logits, sampling, indexes, slice(rows.start, rows.stop)).wait()
         sampled = flight.drawn.wait()
         accepted: dict[int, int] = {}
         begin = 0
-        for row, draft in drafts.items():
-            place = row - step.row_of(0)
+        for place, draft in drafts.items():
             own = slice(begin, begin + len(draft))
             drawn = [int(sampled.token_ids[place]), *behind.token_ids[own].tolist()]
             is_broken = [bool(sampled.is_broken[place]), *behind.is_broken[own].tolist()]
             num = num_accepted(draft, drawn, is_broken)
-            self._observe(flight, row, len(draft), num)
+            row = step.row_of(place)
+            self._observe(row, flight.drafters[place], len(draft), num)
             if num:
-                accepted[row] = num
+                accepted[place] = num
                 sampled.token_ids[place] = drawn[num]
-                flight.forced[row] = [*flight.forced.get(row, ()), *draft[:num]]
+                flight.forced[place] = [*flight.forced.get(place, ()), *draft[:num]]
                 if sampling.has_penalties[row]:
                     sampling.counts.add_to(row, drawn[1 : num + 1])
             begin = own.stop
         flight.drawn = _again(sampled, logits.device)
         self._core.accept_drafts(step, accepted)
 
-    def _take(self, flight: Flight, drafts: Mapping[int, list[int]], drafter: Drafter) -> None:
-        flight.drafts.update(drafts)
-        flight.drafters.update(dict.fromkeys(drafts, drafter))
-
-    def _look_up(self, flight: Flight, rows: Sequence[int]) -> dict[int, list[int]]:
-        """Return the drafts by prompt lookup that pay."""
-        step, table, positions, offered = flight.step, self._rows.drafts, self._batch.positions, {}
+    def _look_up(
+        self, step: Step, rows: Sequence[int], forced: Mapping[int, Sequence[int]]
+    ) -> dict[int, list[int]]:
+        """Return the drafts by prompt lookup that pay, by row."""
+        table, positions, offered = self._rows.drafts, self._batch.positions, {}
         for row in rows:
-            forced = flight.forced.get(row, ())
-            draft = table[row].look_up(self._batch.choices[row], forced, self._most(row))
+            draft = table[row].look_up(self._batch.choices[row], forced.get(row, ()), self._most(row))
             if draft := self._allowed(row, draft):
                 offered[row] = draft
         if not offered:
@@ -134,17 +145,27 @@ class Drafting:
             Offer(row, int(positions[row]) + 1, len(draft), table[row].acceptances[Drafter.LOOKUP].rate)
             for row, draft in offered.items()
         ]
-        lengths = self._core.choose_drafts(step, offers, self._clock(), self._most_of_step(flight))
+        lengths = self._core.choose_drafts(step, offers, self._clock(), self._most_of_step(step, {}))
         for row in offered.keys() - lengths.keys():
             table[row].acceptances[Drafter.LOOKUP].recover()
         return {row: offered[row][:num] for row, num in lengths.items()}
 
-    def _draft(self, flight: Flight, rows: Sequence[int], model: DraftModel) -> dict[int, list[int]]:
-        """Let the draft model draft for the rows that gain by it, and catch up with one that will."""
+    def _draft(
+        self,
+        flight: Flight,
+        rows: Sequence[int],
+        forced: Mapping[int, Sequence[int]],
+        looked_up: Mapping[int, Sequence[int]],
+        model: DraftModel,
+    ) -> dict[int, list[int]]:
+        """Let the draft model draft for the rows that gain by it, and catch up with one that will.
+
+        Return its drafts by row; other rows have those that are `looked_up`.
+        """
         offers = [offer for row in rows if (offer := self._offer(row, model)).num_tokens > 0]
         if not offers:
             return {}
-        most, num_drafted = self._most_of_step(flight), len(flight.drafts)
+        most, num_drafted = self._most_of_step(flight.step, looked_up), len(looked_up)
         began_s, cost = self._clock(), model.cost.model
         plan = self._core.plan_drafts(
             flight.step, offers, cost, began_s, most=most, num_drafted_rows=num_drafted
@@ -153,13 +174,13 @@ class Drafting:
         if plan.catch_up is not None:
             row, num_tokens = plan.catch_up
             used.add(row)
-            model.catch_up(row, num_tokens, flight.forced.get(row, ()))
+            model.catch_up(row, num_tokens, forced.get(row, ()))
         if not used:
             self._rows.drafts.of_model.recover()
             model.cost.doubt()
         for row in {offer.row for offer in offers} - used:
             self._rows.drafts[row].acceptances[Drafter.MODEL].recover()
-        found = model.draft(plan.lengths, flight.forced) if plan.lengths else {}
+        found = model.draft(plan.lengths, forced) if plan.lengths else {}
         if used:
             flight.drafting_s = self._clock() - began_s
         drafts = {row: self._allowed(row, draft) for row, draft in found.items()}
@@ -186,10 +207,10 @@ class Drafting:
         """Return the most drafted tokens that a row has a use for."""
         return min(MOST_DRAFTS, self._batch.choices[row].limit - int(self._batch.num_outputs[row]) - 1)
 
-    def _most_of_step(self, flight: Flight) -> int:
+    def _most_of_step(self, step: Step, drafts: Mapping[int, Sequence[int]]) -> int:
         """Return how many more drafted tokens a step may have."""
-        num_left = MAX_DRAFT_ROWS - sum(map(len, flight.drafts.values()))
-        return max(0, min(num_left, self._core.limits.token_budget - flight.step.shape.num_tokens))
+        num_left = MAX_DRAFT_ROWS - sum(map(len, drafts.values()))
+        return max(0, min(num_left, self._core.limits.token_budget - step.shape.num_tokens))
 
     def _allowed(self, row: int, draft: list[int]) -> list[int]:
         """Return the leading tokens of a draft that the row's grammar allows."""
@@ -197,9 +218,9 @@ class Drafting:
             return draft[: self._sampling.masks.follower(row).num_allowed(draft)]
         return draft
 
-    def _observe(self, flight: Flight, row: int, num_drafted: int, num_accepted: int) -> None:
+    def _observe(self, row: int, drafter: Drafter, num_drafted: int, num_accepted: int) -> None:
         """Take in how many tokens of a row's draft were accepted."""
-        drafts, drafter = self._rows.drafts[row], flight.drafters[row]
+        drafts = self._rows.drafts[row]
         drafts.acceptances[drafter].observe(num_drafted, num_accepted)
         counts = self._core.groups.report.drafts.setdefault(drafter, DraftCounts())
         counts.drafted += num_drafted

@@ -7,9 +7,12 @@ at its launch; what does (text, ends, due times, the prefix cache, the report) o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.core.step import Step
 from engine.device.copy_stream import mark_steps
@@ -59,9 +62,9 @@ class Flight:
     """Tokens that come before the drawn one, by the place of a choice among the step's: forced by its
     grammar, then drafted and accepted."""
     drafts: dict[int, list[int]] = field(default_factory=dict)
-    """Tokens that the step verifies behind those that are forced, by row."""
+    """Tokens that the step verifies behind those that are forced, by the place of a choice, ascending."""
     drafters: dict[int, Drafter] = field(default_factory=dict)
-    """The drafter of the tokens of each row in `drafts`."""
+    """The drafter of the tokens of each choice in `drafts`."""
     drafting_s: float = 0.0
     """How long a draft model computed before the step."""
     idle_s: float = 0.0
@@ -70,3 +73,15 @@ class Flight:
     """How many of its first rows' grammars were asked for their next tokens while it was computed."""
     stuck: dict[int, str] = field(default_factory=dict)
     """Why no token may follow by its grammar, by the place of a choice among the step's."""
+
+    def keep_drafts(self, running: Sequence[int]) -> NDArray[np.int64]:
+        """Forget the drafts of choices that have ended since the step was sent.
+
+        `running` are the places that the others had, in the order of their new ones. Return which of the
+        drafted tokens are left.
+        """
+        owners = np.repeat(list(self.drafts), [len(draft) for draft in self.drafts.values()])
+        kept = {new: old for new, old in enumerate(running) if old in self.drafts}
+        self.drafts = {new: self.drafts[old] for new, old in kept.items()}
+        self.drafters = {new: self.drafters[old] for new, old in kept.items()}
+        return np.flatnonzero(np.isin(owners, list(kept.values())))

@@ -62,7 +62,8 @@ class Launcher:
         self._core.cover(step)
         flight.forced = self._assembler.force(step.num_decodes, self._num_forced(step))
         self._core.skip(step, {row: len(tokens) for row, tokens in flight.forced.items()})
-        draft_rows = self._draft(flight)
+        self._draft(flight)
+        draft_rows = self._describe_drafts(flight)
         batch = self._assembler.assemble(step.rows, step.chunks, flight.forced, flight.drafts)
         if newest is not None:
             batch = batch.with_newest(newest)
@@ -80,24 +81,33 @@ class Launcher:
         if any(chunk.prompt_rows for chunk in step.chunks):
             logits = self._take_prompt_rows(flight, logits, range(step.num_decodes), step.num_decodes)
         self._core.join(step)
-        self._draw_and_advance(flight, logits, draft_logits, step.num_decodes)
+        self._draw_and_advance(flight, logits, draft_logits, step.num_decodes, ())
         flight.mark.end()
 
     def send(self, flight: Flight, stages: Stages) -> None:
         """Send a step through a pipeline. Raises whatever its first stage does; then the step is nowhere."""
         step = flight.step
         self._core.cover(step)
-        stages.send(self._assembler.assemble(step.rows, step.chunks, {}, {}))
+        if self._drafting is not None:
+            self._assembler.follow(step.rows)
+            self._draft(flight)
+        stages.send(self._assembler.assemble(step.rows, step.chunks, {}, flight.drafts))
         self._core.send(step)
 
     def receive(self, flight: Flight, logits: Tensor) -> None:
         """Draw the tokens of a step that was sent, whose logits are these."""
         step, num_sent = flight.step, flight.step.num_decodes
         running = self._core.gather(step)
+        draft_logits = logits
+        if flight.drafts:
+            logits, draft_logits = _parted(logits, flight.drafts)
+            draft_logits = draft_logits[upload(flight.keep_drafts(running), logits.device)]
         is_smaller = len(running) < num_sent or any(chunk.is_void for chunk in step.chunks)
         if is_smaller or any(chunk.prompt_rows for chunk in step.chunks):
             logits = self._take_prompt_rows(flight, logits, running, num_sent)
-        self._draw_and_advance(flight, logits, logits, len(running))
+        # Only now, as the steps in flight share the rows that drafted tokens have in the sampling table.
+        draft_rows = self._describe_drafts(flight)
+        self._draw_and_advance(flight, logits, draft_logits, len(running), draft_rows)
 
     def start(self, group: SequenceGroup) -> None:
         """Let the choices of an adopted group go on."""
@@ -136,27 +146,39 @@ class Launcher:
                 at += 1
         return logits[upload(np.array(drawn, dtype=np.int64), logits.device)]
 
-    def _draft(self, flight: Flight) -> list[int]:
-        """Draft tokens for a step; return the rows of the sampling table of those that have a grammar."""
-        if self._drafting is None or not flight.step.num_decodes:
-            return []
-        self._drafting.propose(flight)
-        return self._drafting.describe(flight.drafts, flight.forced) if flight.drafts else []
+    def _draft(self, flight: Flight) -> None:
+        """Draft tokens for a step."""
+        if self._drafting is not None and flight.step.num_decodes:
+            self._drafting.propose(flight)
+
+    def _describe_drafts(self, flight: Flight) -> list[int]:
+        """Set rows of the sampling table for a step's drafted tokens; return those that have a grammar."""
+        return self._drafting.describe(flight) if self._drafting is not None and flight.drafts else []
 
     def _draw_and_advance(
-        self, flight: Flight, logits: Tensor, draft_logits: Tensor, num_decodes: int
+        self,
+        flight: Flight,
+        logits: Tensor,
+        draft_logits: Tensor,
+        num_decodes: int,
+        draft_rows: Sequence[int],
     ) -> None:
-        """Draw a token for each decode and each choice that joins, and append them."""
+        """Draw a token for each decode and each choice that joins, and append them.
+
+        What the grammars of `draft_rows` allow is not found yet.
+        """
         step = flight.step
         repeats = [1] * num_decodes + [group.num_rows for group in step.joining]
         if step.choices:
-            self._draw_tokens(flight, _repeated(logits, repeats), draft_logits)
+            self._draw_tokens(flight, _repeated(logits, repeats), draft_logits, draft_rows)
         self._copy(self._core.advance(step))
 
-    def _draw_tokens(self, flight: Flight, logits: Tensor, draft_logits: Tensor) -> None:
+    def _draw_tokens(
+        self, flight: Flight, logits: Tensor, draft_logits: Tensor, draft_rows: Sequence[int]
+    ) -> None:
         """Draw a token for each row of the step, before any of them leaves, and accept drafts."""
         table, rows = self._rows, flight.step.rows
-        flight.stuck = self._assembler.restrict_draws(rows, flight.num_restricted)
+        flight.stuck = self._assembler.restrict_draws(rows, flight.num_restricted, draft_rows)
         flight.drawn = self._draw(logits, table.sampling, self._batch.num_outputs[rows], rows)
         if flight.drafts and self._drafting is not None:
             self._drafting.verify(flight, draft_logits)
@@ -167,8 +189,8 @@ def _parted(logits: Tensor, drafts: Mapping[int, Sequence[int]]) -> tuple[Tensor
     """Return the logits that rows draw from without drafts, and those behind each drafted token."""
     is_drafted = np.zeros(logits.shape[0], dtype=np.bool_)
     num_before = 0
-    for row, tokens in sorted(drafts.items()):
-        begin = row + num_before + 1
+    for place, tokens in drafts.items():
+        begin = place + num_before + 1
         is_drafted[begin : begin + len(tokens)] = True
         num_before += len(tokens)
     places = (upload(np.flatnonzero(which), logits.device) for which in (~is_drafted, is_drafted))

@@ -27,7 +27,8 @@ from one step to the next on the device. What might go wrong in between, and why
 A pipeline (`engine.execution.stages`) has more steps in flight, none of which has a row of another one. A
 turn sends a step, whose first stage is computed then, and takes in those that have passed all stages. Their
 tokens are drawn then, and only then do rows join, advance and leave; so a grammar or a bad word waits for
-nothing. What is said above of blocks holds for all steps in flight.
+nothing. Drafts are found when a step is sent, as the newest tokens of its rows are known then, and verified
+when its tokens are drawn. What is said above of blocks holds for all steps in flight.
 
 Elsewhere each step is waited for at once, and the order of things is the same.
 """

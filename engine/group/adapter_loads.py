@@ -97,6 +97,12 @@ def end_load(links: Sequence[Link], files: AdapterFiles) -> None:
             raise AdapterRefused(files.name, files.path, "its files", found, "files that do not change")
 
 
+def follow_loads(adapters: Adapters | None, link: Link) -> None:
+    """Load a follower's parts of adapters while steps come by other links, until the leader is gone."""
+    while (message := link.receive()) is not None:
+        load_own(adapters, message.content, link)
+
+
 def load_own(adapters: Adapters | None, content: bytearray, link: Link) -> None:
     """Load a follower's part of an adapter while steps run, and tell the leader."""
     assert adapters is not None, "the leader's model has adapters"

@@ -8,7 +8,7 @@ from functools import partial
 
 from engine.errors import GroupBrokenError
 from engine.execution.model_runner import ModelRunner
-from engine.group.adapter_loads import load_own
+from engine.group.adapter_loads import follow_loads, load_own
 from engine.group.leader import sum_sizes
 from engine.group.links import Kind, Link
 from engine.group.opening import Opening
@@ -40,7 +40,8 @@ def follow(model: Model, block_size: int, fingerprint: str, link: Link) -> None:
         join_stage(model.module, model.stage, slots)
         steps = partial(follow_stages, runner, slots, *opening.hops)
         # Not waited for when this process ends: the leader has to see that at once.
-        threading.Thread(target=_follow_loads, args=(model, link), name="adapter-loads", daemon=True).start()
+        loads = model.adapters, link
+        threading.Thread(target=follow_loads, args=loads, name="adapter-loads", daemon=True).start()
     opening.close_memory()
     pool.fd = None
     try:
@@ -59,9 +60,3 @@ def _follow_steps(runner: ModelRunner, link: Link) -> None:
                 loads.submit(load_own, runner.model.adapters, message.content, link)
             else:
                 runner.forward(decoded(message.content))
-
-
-def _follow_loads(model: Model, link: Link) -> None:
-    """Load adapters; the steps of a stage come by other links."""
-    while (message := link.receive()) is not None:
-        load_own(model.adapters, message.content, link)

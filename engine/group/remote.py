@@ -1,13 +1,15 @@
 """A group whose processes share no memory: its leader, and what a follower does.
 
 A step begins with the leader's message and ends with one from each follower. In between, sums meet over
-torch.distributed. `engine.group.kv_mirror` says which KV travels.
+torch.distributed. `engine.group.kv_mirror` says which KV travels. Adapters are loaded while steps go on, so
+what is said of them has connections of its own.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,12 +21,14 @@ from torch import Tensor
 from engine.errors import GroupBrokenError
 from engine.execution.model_runner import ModelRunner
 from engine.group import kv_mirror
+from engine.group.adapter_loads import begin_load, end_load, follow_loads
 from engine.group.kv_mirror import ForeignBlocks, Places
 from engine.group.leader import wait_ready
 from engine.group.links import Bytes, Kind, Link
 from engine.group.remote_sums import Connected, RemoteSums, expect
 from engine.group.steps import decoded, encoded
 from engine.kv.kv_pool import KVPool, PoolPart
+from engine.model.adapters.checkpoint import AdapterFiles
 from engine.model.model import Model
 from engine.model.parallel.joining import join
 from engine.model.parallel.part import Part
@@ -92,6 +96,14 @@ class RemoteLeader:
             kv_mirror.write(heads, places, expect(channel, rank, Kind.WRITTEN))
         return logits
 
+    def begin_load(self, slot: int, files: AdapterFiles) -> None:
+        """Implements `Loading`."""
+        begin_load(self._connected.loads, slot, files)
+
+    def end_load(self, files: AdapterFiles) -> None:
+        """Implements `Loading`."""
+        end_load(self._connected.loads, files)
+
     def _send_blocks(self, blocks: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         """Send followers their heads of blocks whose content came from elsewhere."""
         places = Places.of_blocks(torch.from_numpy(blocks))
@@ -113,6 +125,8 @@ def follow_connected(model: Model, block_size: int, fingerprint: str, connected:
     layout = replace(model.block_layout(block_size), num_kv_heads=heads.stop - heads.start)
     runner = ModelRunner(model, KVPool(layout, num_blocks))
     _join(model, connected)
+    loads = model.adapters, connected.loads[0]
+    threading.Thread(target=follow_loads, args=loads, name="adapter-loads", daemon=True).start()
     try:
         return _follow_steps(runner, leader)
     except GroupBrokenError:  # another process is gone in the middle of a step

@@ -36,7 +36,13 @@ class Connected:
     part: Part
     channels: Sequence[Link]
     """Those of the leader to its followers, by rank, or of a follower to its leader alone."""
+    loads: Sequence[Link]
+    """The same again, for adapters that are loaded while steps go on."""
     sums: Sums
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return (*self.channels, *self.loads)
 
 
 def gloo(store: Any, part: Part, address: str) -> Sums:

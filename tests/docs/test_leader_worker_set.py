@@ -13,6 +13,11 @@ from tools.house.source_tree import ROOT
 from tools.lint_chart import VALIDATED
 from worker.startup.flags import parse_config
 
+ACCEPTED = {
+    "restartPolicy": {"RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"},
+    "startupPolicy": {"LeaderCreated", "LeaderReady"},
+}
+"""The values of leaderworkerset.x-k8s.io/v1 that are not deprecated."""
 PAGE = ROOT / "docs" / "kubernetes.md"
 
 
@@ -33,6 +38,12 @@ def test_the_pods_of_the_example_are_valid() -> None:
         }
         for version in VALIDATED:
             kubernetes_validate.validate(pod, version, strict=True)
+
+
+def test_the_policies_of_the_example_are_those_that_exist() -> None:
+    spec = example()["spec"]
+    assert spec["startupPolicy"] in ACCEPTED["startupPolicy"]
+    assert spec["leaderWorkerTemplate"]["restartPolicy"] in ACCEPTED["restartPolicy"]
 
 
 def test_all_pods_of_the_example_run_one_worker_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:

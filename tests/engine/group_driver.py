@@ -80,25 +80,25 @@ def staged(
 def apart(directory: Path, dtype: torch.dtype, size: int, **options: Any) -> Iterator[ModelRunner]:
     """The leader's runner of a group whose processes share no memory."""
     models = [load_model(directory, dtype, CPU, part=Part(rank, size), **options) for rank in range(size)]
-    pairs = [Link.pair() for _ in models[1:]]
-    own = [[leader for leader, _ in pairs], *([theirs] for _, theirs in pairs)]
+    steps, loads = ([Link.pair() for _ in models[1:]] for _ in range(2))
+    own = [[[leader for leader, _ in pairs], *([theirs] for _, theirs in pairs)] for pairs in (steps, loads)]
     with ThreadPoolExecutor(size) as threads:
         store, parts = new_store(), [Part(rank, size) for rank in range(size)]
         sums = list(threads.map(lambda part: gloo(store, part, "127.0.0.1"), parts))
-        connected = list(map(Connected, parts, own, sums))
+        connected = list(map(Connected, parts, *own, sums))
         following = [
             threads.submit(follow_connected, model, BLOCK_SIZE, WEIGHTS, each)
             for model, each in zip(models[1:], connected[1:], strict=True)
         ]
         try:
             yield opened(models[0], RemoteLeader(connected[0]))
-            for leader, _ in pairs:
+            for leader, _ in steps:
                 leader.send(Kind.END, [])
             assert all(follower.result() for follower in following)
         finally:
-            for leader, _ in pairs:
+            for leader, _ in (*steps, *loads):
                 leader.close()
-    for _, theirs in pairs:
+    for _, theirs in (*steps, *loads):
         theirs.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,7 @@ from engine.core.memory.block_manager import BlockManager
 from engine.core.report import StepReport
 from engine.execution.draft_model import DraftEngine
 from engine.execution.model_runner import ModelRunner
+from engine.execution.stages import Stages
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import KVPool
 from engine.model.model import Model
@@ -40,19 +42,25 @@ class Engine:
         speculates: bool = False,
         draft: Model | None = None,
         adapters: AdapterSlots | None = None,
+        runner: ModelRunner | None = None,
+        stages: Stages | None = None,
+        on_allocated: Callable[[int], None] | None = None,
     ) -> None:
         """`adapters` are by default those that the model was loaded with.
 
-        With a `draft` model, whose steps are taken to cost next to nothing.
+        With a `draft` model, whose steps are taken to cost next to nothing. The `runner` of a group computes
+        with its other processes, and comes with its pool.
         """
         model = replace(model, stored=stored)
-        self.pool = KVPool(model.block_layout(SIZE), num_blocks)
-        self.blocks = BlockManager(num_blocks, SIZE)
+        if runner is None:
+            runner = ModelRunner(model, KVPool(model.block_layout(SIZE), num_blocks))
+        self.pool, num_blocks = runner.pool, runner.pool.num_blocks
+        self.blocks = BlockManager(num_blocks, SIZE, None, on_allocated)
         facts = model.facts
         limits = EngineLimits(facts.vocab_size, facts.max_context, 16, token_budget, facts.eos_token_ids)
         detokenizer = Detokenizer(Tokenizer.from_file(str(facts.tokenizer_path)))
         self.loop = StepLoop(
-            ModelRunner(model, self.pool),
+            runner,
             self.pool.tensor,
             self.blocks,
             limits=limits,
@@ -64,6 +72,7 @@ class Engine:
             deterministic=model.is_deterministic,
             speculates=speculates,
             draft_model=None if draft is None else _draft_engine(draft, num_blocks),
+            stages=stages,
             adapters=adapters or _fixed_adapters(model),
         )
         self.reports: list[StepReport] = []

@@ -15,10 +15,12 @@ import pytest
 
 from baton import AsyncClient, Completion, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
+from tests.adapters import merge, write_adapter
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, children_of, greedy, snapshot, until
 from tests.fleet.test_leaving import handoffs
 from tests.forked import ForkedProcess, Zygote
+from tests.model_zoo import stock_generate
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.zygote import Order
@@ -27,19 +29,20 @@ from worker.errors import EXIT_GROUP
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-NAME = "decode-hosts"
+NAME, PREFILL = "decode-hosts", "prefill-hosts"
 # So many at once that both decode workers have some.
 PROMPTS = [[3 + (i * step) % 89 for i in range(40 + 7 * step)] for step in range(1, 9)]
 FRESH = [[2 + token for token in prompt] for prompt in PROMPTS]
 """Not in any prefix cache."""
 SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
+GREEDY = Sampling(temperature=0.0)
 STOP = Stop(max_tokens=120, ignore_eos=True)
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"
 
 
-def flags(fleet: Fleet) -> tuple[str, ...]:
-    """The flags of both processes of a decode worker."""
-    own = "--redis", fleet.redis_url, "--model", str(DEMO_MODEL), "--worker-id", NAME
+def flags(fleet: Fleet, name: str = NAME) -> tuple[str, ...]:
+    """The flags of both processes of a worker."""
+    own = "--redis", fleet.redis_url, "--model", str(DEMO_MODEL), "--worker-id", name
     return (*own, *EXACT, "--tensor-parallel", "2", "--threads", "1")
 
 
@@ -74,12 +77,13 @@ def pid_of(process: subprocess.Popen[bytes], rank: int) -> int:
 
 
 @asynccontextmanager
-async def pods(fleet: Fleet, zygote: Zygote, log: Path) -> AsyncIterator[list[ForkedProcess]]:
+async def pods(
+    fleet: Fleet, zygote: Zygote, log: Path, program: str, own_flags: Sequence[str]
+) -> AsyncIterator[list[ForkedProcess]]:
     """The same, as a LeaderWorkerSet starts them: the leader and its follower."""
     variables = {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": "2", "MASTER_PORT": str(free_port())}
     orders = [
-        Order("decode_worker", flags(fleet), str(ROOT), variables | {"LWS_WORKER_INDEX": rank})
-        for rank in "01"
+        Order(program, tuple(own_flags), str(ROOT), variables | {"LWS_WORKER_INDEX": rank}) for rank in "01"
     ]
     with log.open("wb") as stderr:
         processes = [zygote.fork(order, stderr) for order in orders]
@@ -90,10 +94,10 @@ async def pods(fleet: Fleet, zygote: Zygote, log: Path) -> AsyncIterator[list[Fo
             process.close()
 
 
-async def until_connected(client: AsyncClient, *, connected: bool = True) -> None:
+async def until_connected(client: AsyncClient, name: str = NAME, *, connected: bool = True) -> None:
     async def is_so() -> bool:
         workers = (await snapshot(client)).workers
-        return connected == any(worker.worker_id == NAME and worker.connected for worker in workers)
+        return connected == any(worker.worker_id == name and worker.connected for worker in workers)
 
     await until(is_so, f"the worker is {'there' if connected else 'gone'}", 2 * PATIENCE_S)
 
@@ -124,9 +128,13 @@ def assert_like(found: Sequence[Completion], expected: Sequence[Completion]) -> 
 async def test_a_worker_on_several_hosts_is_like_any_other(
     run_dir: Path, make_fleet: MakeFleet, zygote: Zygote, tmp_path: Path
 ) -> None:
+    red = write_adapter(DEMO_MODEL, tmp_path / "adapters" / "red", seed=1, rank=4)
     spec = FleetSpec(
         model=DEMO_MODEL,
         placement="disaggregated",
+        lora_dir=red.parent,
+        lora_memory_mb=1,
+        lora_rank=4,
         extra_args={"prefill": EXACT, "decode": EXACT},
         run_dir=run_dir,
     )
@@ -149,8 +157,34 @@ async def test_a_worker_on_several_hosts_is_like_any_other(
             assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
             assert_like(found, await streams(client, FRESH))
         assert "its process of rank 1 is gone" in (tmp_path / "torchrun.log").read_text()
-        async with pods(fleet, zygote, tmp_path / "pods.log") as (leader, follower):
+        log = tmp_path / "pods.log"
+        async with pods(fleet, zygote, log, "decode_worker", flags(fleet)) as (leader, follower):
             await until_connected(client)
             assert_like(await streams(client, PROMPTS, leader.pid, signal.SIGKILL), expected)
             assert await asyncio.to_thread(follower.wait) == EXIT_GROUP
+        await assert_prefills(fleet, client, zygote, red, tmp_path)
         await assert_all_is_freed(fleet, client)
+
+
+async def assert_prefills(fleet: Fleet, client: AsyncClient, zygote: Zygote, red: Path, folder: Path) -> None:
+    """A prefill worker on several hosts, the only one left, computes prompts with an adapter and without."""
+    fleet.process("prefill-0").kill()
+    own = (*flags(fleet, PREFILL), "--lora-dir", str(red.parent), "--lora-memory-mb", "1", "--lora-rank", "4")
+    async with pods(fleet, zygote, folder / "prefill.log", "prefill_worker", own) as (leader, follower):
+
+        async def is_known() -> bool:
+            workers = (await snapshot(client)).workers
+            known = {each.worker_id: each.loadable_adapters for each in workers if each.connected}
+            return known == {"decode-0": 1, PREFILL: 1}
+
+        await until(is_known, "both workers have found the adapter", 2 * PATIENCE_S)
+        stop = Stop(max_tokens=24, ignore_eos=True)
+        before, prompts = await handoffs(fleet, "decode-0"), [[4 + token for token in p] for p in PROMPTS[:2]]
+        for adapter, model in (("red", merge(DEMO_MODEL, red, folder / "merged")), ("", DEMO_MODEL)):
+            asked = [client.complete(p, sampling=GREEDY, stop=stop, adapter=adapter) for p in prompts]
+            found = [list(each.choices[0].token_ids) for each in await asyncio.gather(*asked)]
+            assert found == [stock_generate(model, p, 24).tokens for p in prompts]
+        assert await handoffs(fleet, "decode-0") == before + 4
+        os.kill(leader.pid, signal.SIGTERM)
+        codes = [await asyncio.to_thread(process.wait) for process in (leader, follower)]
+        assert codes == [0, 0]

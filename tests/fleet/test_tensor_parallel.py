@@ -129,16 +129,20 @@ async def assert_deaths_are_pauses(
     *,
     flags: str = "--tensor-parallel 2",
     num_tokens: int = 300,
+    sampling: Sampling = SAMPLING,
 ) -> None:
-    """A stream goes on with its tokens when a process of its worker is killed, one rank after the other."""
+    """A stream goes on with its tokens when a process of its worker is killed, one rank after the other.
+
+    If the workers look drafts up, the last of them has verified some.
+    """
     stop = Stop(max_tokens=num_tokens, ignore_eos=True)
     async with running(make_fleet, fleet_spec) as (fleet, client):
-        expected = await client.complete(PROMPTS[0], sampling=SAMPLING, stop=stop)
+        expected = await client.complete(PROMPTS[0], sampling=sampling, stop=stop)
         worker = ""
         for rank in ranks:
             if worker:
                 await fleet.revive(worker)
-            received, worker = await struck_stream(fleet, client, rank, stop)
+            received, worker = await struck_stream(fleet, client, rank, sampling, stop)
             assert tuple(received) == expected.choices[0].token_ids
             process = fleet.process(worker)
             await asyncio.wait_for(process.wait(), 60)
@@ -147,13 +151,18 @@ async def assert_deaths_are_pauses(
                 log = process.log_path.read_text()
                 assert f"{flags}: its process of rank {rank} (pid" in log
                 assert "was killed by SIGKILL; this worker cannot go on without it" in log
+        if fleet_spec.speculate == "lookup":
+            [survivor] = {"decode-0", "decode-1"} - {worker}
+            assert await metric(fleet, survivor, "baton_drafted_tokens_total") > 0
 
 
-async def struck_stream(fleet: Fleet, client: AsyncClient, rank: int, stop: Stop) -> tuple[list[int], str]:
+async def struck_stream(
+    fleet: Fleet, client: AsyncClient, rank: int, sampling: Sampling, stop: Stop
+) -> tuple[list[int], str]:
     """The tokens of a stream whose worker loses a process at its twentieth token, and that worker's name."""
     received: list[int] = []
     name = ""
-    async for event in client.generate(PROMPTS[0], sampling=SAMPLING, stop=stop):
+    async for event in client.generate(PROMPTS[0], sampling=sampling, stop=stop):
         if isinstance(event, Tokens):
             received += event.token_ids
             if len(received) > 20 and not name:

@@ -164,7 +164,6 @@ def test_an_unknown_choice_leaves_with_code_2(capsys: pytest.CaptureFixture[str]
         ("2 --device=cuda", "--tensor-parallel is 2 with --device cuda; accepted: a worker on a CPU"),
         ("2 --deterministic", "--tensor-parallel is 2 with --deterministic; accepted: one of the two"),
         ("2 --prove-model", "--tensor-parallel is 2 with --prove-model; accepted: one of the two"),
-        ("2 --draft-model=p", "--tensor-parallel is 2 with --draft-model; accepted: one of the two"),
         ("2 --timed=demo-cpu", "--tensor-parallel is 2 with --timed; accepted: 1, since nothing is computed"),
         ("2 --threads=3", "--threads is 3 with --tensor-parallel 2; accepted: a multiple of 2"),
     ],
@@ -195,11 +194,6 @@ def test_a_group_that_cannot_be_is_refused(
         ("2 --device=cuda", "--pipeline-parallel is 2 with --device cuda; accepted: a worker on a CPU"),
         ("2 --deterministic", "--pipeline-parallel is 2 with --deterministic; accepted: one of the two"),
         ("2 --prove-model", "--pipeline-parallel is 2 with --prove-model; accepted: one of the two"),
-        ("2 --draft-model=p", "--pipeline-parallel is 2 with --draft-model; accepted: one of the two"),
-        (
-            "2 --speculate=lookup",
-            "--pipeline-parallel is 2 with --speculate lookup; accepted: one of the two",
-        ),
         (
             "2 --timed=demo-cpu",
             "--pipeline-parallel is 2 with --timed; accepted: 1, since nothing is computed",

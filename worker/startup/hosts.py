@@ -47,14 +47,12 @@ class Place:
     def is_torchrun(self) -> bool:
         return self.variables == _TORCHRUN
 
-    def check(self, flag: str, *, has_lora_dir: bool, is_clear_allowed: bool) -> None:
+    def check(self, flag: str, *, is_clear_allowed: bool) -> None:
         """Raise ValueError for flags that do not fit; `flag` is the one that asks for several processes."""
         _, size, address = self.variables[:3]
         accepted = f"--tensor-parallel {self.size}"
         if flag != accepted:
             raise ValueError(f"{flag} with {size} {self.size}; accepted: {accepted}")
-        if has_lora_dir:
-            raise ValueError(f"--lora-dir is set with {size} {self.size}; accepted: --lora, or one host")
         if not is_clear_allowed and not is_loopback(f"{self.address}:0"):
             raise ValueError(
                 f"{address} is {self.address}, and the sums of {flag} travel in the clear, also with "

@@ -1,15 +1,16 @@
 """Connects the processes of a group that a cluster has started, and ends each of them with the others.
 
 They find each other in a store of torch.distributed at rank 0's address: torchrun's own where it has started
-them, otherwise one that rank 0 opens. In it rank 0 says on which port it takes connections: those of its
-followers, on which steps, logits and KV travel. If the fleet has certificates, these connections use mutual
-TLS, and both sides are workers. What torch.distributed adds up travels on connections of its own, which are
-neither encrypted nor authenticated.
+them, otherwise one that rank 0 opens. In it rank 0 says on which port it takes connections. Each follower
+makes two: steps, logits and KV travel on one, and adapters to load are named on the other. If the fleet has
+certificates, these connections use mutual TLS, and both sides are workers. What torch.distributed adds up
+travels on connections of its own, which are neither encrypted nor authenticated.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import os
 import secrets
 import select
@@ -47,10 +48,17 @@ _LEAVE_S = 5.0
 _NAME_BYTES = 16
 """The length of a group's name, hexadecimal digits that no group has had before."""
 _WORD = b"baton-tp"
-_GREETING = struct.Struct("<8sq")
-"""_WORD, rank."""
+_GREETING = struct.Struct("<8sqq")
+"""_WORD, rank, use."""
 _PORT = "baton/leader_port"
 _ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class Use(enum.IntEnum):
+    """The uses of a follower's connections, in the order in which it makes them."""
+
+    STEPS = 0
+    LOADS = 1
 
 
 class Members:
@@ -63,7 +71,9 @@ class Members:
         self._is_leader = connected.part.rank == 0
         others = range(1, connected.part.size) if self._is_leader else [0]
         self._rank_of = {
-            channel.socket.fileno(): rank for rank, channel in zip(others, connected.channels, strict=True)
+            link.socket.fileno(): rank
+            for links in (connected.channels, connected.loads)
+            for rank, link in zip(others, links, strict=True)
         }
         self._ending = threading.Lock()
         """Held by the thread that ends the group, or this process because of another one."""
@@ -72,11 +82,11 @@ class Members:
     def end(self, *, in_order: bool) -> None:
         """End the connections, and with them the other processes: in order too if this is the leader."""
         self._ending.acquire()  # for good: the watching thread has nothing more to do
-        for channel in self.links.channels:
-            if in_order and self._is_leader:
-                with suppress(GroupBrokenError):
-                    channel.send(Kind.END, [])
-            channel.close()
+        for channel in self.links.channels if in_order and self._is_leader else ():
+            with suppress(GroupBrokenError):
+                channel.send(Kind.END, [])
+        for link in self.links.links:
+            link.close()
 
     def _watch(self) -> None:
         poll = select.poll()
@@ -103,14 +113,15 @@ def connect(place: Place, tls: TlsFiles | None) -> Connected:
     store = _store(place)
     if place.rank == 0:
         name = secrets.token_hex(_NAME_BYTES // 2)
-        channels = _followers(place, name, store, tls, until)
+        channels, loads = _followers(place, name, store, tls, until)
     else:
-        name, leader = _leader(place, store, tls, until)
-        channels = [leader]
+        name, channel, of_loads = _leader(place, store, tls, until)
+        channels, loads = [channel], [of_loads]
     part, address = Part(place.rank, place.size), _plain(channels[0].socket.getsockname()[0])
     # The store may have keys of a group that was here before this one.
     library: Any = torch.distributed
-    return Connected(part, channels, gloo(library.PrefixStore(f"baton/{name}", store), part, address))
+    sums = gloo(library.PrefixStore(f"baton/{name}", store), part, address)
+    return Connected(part, channels, loads, sums)
 
 
 def _store(place: Place) -> Any:
@@ -126,28 +137,32 @@ def _plain(address: str) -> str:
     return address.removeprefix("::ffff:")
 
 
-def _followers(place: Place, name: str, store: Any, tls: TlsFiles | None, until: float) -> list[Link]:
-    """Return the connections of all followers, by rank, once they know the name of the group."""
-    channels: dict[int, Link] = {}
+def _followers(
+    place: Place, name: str, store: Any, tls: TlsFiles | None, until: float
+) -> tuple[list[Link], list[Link]]:
+    """Return the connections of all followers, by use and rank, once they know the name of the group."""
+    links: dict[tuple[Use, int], Link] = {}
+    ranks = range(1, place.size)
     context = None if tls is None else _context(tls, ssl.PROTOCOL_TLS_SERVER)
     with closing(_listener()) as listener:
         store.set(_PORT, str(listener.getsockname()[1]))
-        while len(channels) < place.size - 1:
+        while len(links) < len(Use) * len(ranks):
             listener.settimeout(max(0.0, until - time.monotonic()))
             connection, address = listener.accept()
             try:
                 connection = _secured(connection, context)
-                rank = _rank_of(connection, place)
-                if rank in channels:
+                rank, use = _greeted(connection, place)
+                if (use, rank) in links:
                     raise ValueError(f"there is a rank {rank} already")
                 connection.sendall(_WORD + name.encode())
             except (OSError, ValueError) as error:
                 log.warning("not_of_the_group", peer=_plain(address[0]), reason=str(error))
                 connection.close()
                 continue
-            channels[rank] = _channel(connection)
-            log.info("joined", rank=rank, peer=_plain(address[0]))
-    return [channels[rank] for rank in sorted(channels)]
+            links[use, rank] = _channel(connection)
+            if use is Use.STEPS:
+                log.info("joined", rank=rank, peer=_plain(address[0]))
+    return [links[Use.STEPS, rank] for rank in ranks], [links[Use.LOADS, rank] for rank in ranks]
 
 
 def _listener() -> socket.socket:
@@ -163,8 +178,11 @@ def _secured(connection: socket.socket, context: ssl.SSLContext | None) -> socke
     return connection if context is None else context.wrap_socket(connection, server_side=True)
 
 
-def _rank_of(connection: socket.socket, place: Place) -> int:
-    """Return the rank of the follower that has connected. Raises OSError or ValueError if it is none."""
+def _greeted(connection: socket.socket, place: Place) -> tuple[int, Use]:
+    """Return the rank of the follower that has connected, and what for.
+
+    Raises OSError or ValueError if it is none.
+    """
     if isinstance(connection, ssl.SSLSocket):
         certificate: Any = connection.getpeercert()
         names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
@@ -173,17 +191,31 @@ def _rank_of(connection: socket.socket, place: Place) -> int:
     greeting = connection.recv(_GREETING.size)
     if len(greeting) < _GREETING.size or not greeting.startswith(_WORD):
         raise ValueError("it does not greet as a follower")
-    _, rank = _GREETING.unpack(greeting)
+    _, rank, use = _GREETING.unpack(greeting)
     if not 1 <= rank < place.size:
         raise ValueError(f"its rank is {rank}; accepted: 1 to {place.size - 1}")
-    return int(rank)
+    return rank, Use(use)
 
 
-def _leader(place: Place, store: Any, tls: TlsFiles | None, until: float) -> tuple[str, Link]:
-    """Return the name of the group, and this follower's connection to its leader."""
+def _leader(place: Place, store: Any, tls: TlsFiles | None, until: float) -> tuple[str, Link, Link]:
+    """Return the name of the group, and this follower's connections to its leader, by use.
+
+    Raises OSError if no leader takes this follower in time, or one does not take both.
+    """
+    name, port, steps = _awaited(place, store, tls, until)
+    # This leader is there, and takes one connection after the other, those of strangers too.
+    again, loads = _joined(place, port, Use.LOADS, tls, max(GREETING_S, until - time.monotonic()))
+    if again != name:
+        raise ConnectionError(f"port {port} has the leader of another group by now")
+    return name, steps, loads
+
+
+def _awaited(place: Place, store: Any, tls: TlsFiles | None, until: float) -> tuple[str, int, Link]:
+    """Return the name of the group, its leader's port, and this follower's first connection to it."""
     while True:
         try:
-            return _joined(place, int(store.get(_PORT)), tls)
+            port = int(store.get(_PORT))
+            name, link = _joined(place, port, Use.STEPS, tls, GREETING_S)
         except ssl.SSLCertVerificationError:
             raise
         except OSError as error:
@@ -192,16 +224,21 @@ def _leader(place: Place, store: Any, tls: TlsFiles | None, until: float) -> tup
                 raise
             log.info("leader_awaited", leader=place.address, reason=str(error))
             time.sleep(RETRY_S)
+        else:
+            return name, port, link
 
 
-def _joined(place: Place, port: int, tls: TlsFiles | None) -> tuple[str, Link]:
-    """Return what `_leader` does. Raises OSError if no leader takes this follower at this port."""
-    connection: socket.socket = socket.create_connection((place.address, port), timeout=GREETING_S)
+def _joined(place: Place, port: int, use: Use, tls: TlsFiles | None, timeout_s: float) -> tuple[str, Link]:
+    """Return the name of the group, and a connection to its leader for a use.
+
+    Raises OSError if no leader takes this follower at this port in time.
+    """
+    connection: socket.socket = socket.create_connection((place.address, port), timeout=timeout_s)
     try:
         if tls is not None:
             context = _context(tls, ssl.PROTOCOL_TLS_CLIENT)
             connection = context.wrap_socket(connection, server_hostname=CertificateRole.WORKER.dns_name)
-        connection.sendall(_GREETING.pack(_WORD, place.rank))
+        connection.sendall(_GREETING.pack(_WORD, place.rank, use))
         answer = connection.recv(len(_WORD) + _NAME_BYTES)
         if len(answer) < len(_WORD) + _NAME_BYTES or not answer.startswith(_WORD):
             raise ConnectionError(f"port {port} is not of a leader that waits for rank {place.rank}")

@@ -17,6 +17,7 @@ from engine.execution.model_runner import ModelRunner
 from engine.group.adapter_loads import AdapterToLoad, GroupAdapters
 from engine.group.leader import Leader
 from engine.group.pipeline import Pipeline
+from engine.group.remote import RemoteLeader
 from engine.group.steps import decoded, encoded
 from engine.kv.kv_pool import KVPool
 from engine.model.adapters.attaching import AdapterRoom
@@ -28,7 +29,7 @@ from engine.model.parallel.stage import Stage
 from engine.model.step_batch import StepBatch
 from tests import model_zoo
 from tests.adapters import copy_adapter, write_adapter
-from tests.engine.group_driver import grouped, staged, whole
+from tests.engine.group_driver import apart, grouped, staged, whole
 from tests.engine.ragged import Piece, generate_greedily, make_batch
 
 CPU = torch.device("cpu")
@@ -116,7 +117,7 @@ def test_fused_layers_compute_what_those_of_one_process_do(name: str, zoo: Zoo) 
 
 
 def group_adapters(split: ModelRunner) -> GroupAdapters:
-    assert isinstance(split._group, Leader | Pipeline)
+    assert isinstance(split._group, Leader | Pipeline | RemoteLeader)
     assert split.model.adapters is not None
     return GroupAdapters(split.model.adapters, split._group)
 
@@ -130,7 +131,7 @@ def test_fused_layers_of_stages_compute_what_those_of_one_process_do(name: str, 
         assert_equal(split, one, 2e-4)
 
 
-@pytest.mark.parametrize("split_by", [grouped, staged, partial(staged, num_parts=2)])
+@pytest.mark.parametrize("split_by", [grouped, staged, partial(staged, num_parts=2), apart])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_adapters_loaded_later_are_cut_the_same(name: str, split_by: Any, zoo: Zoo) -> None:
     base, files = zoo(name)
@@ -143,12 +144,13 @@ def test_adapters_loaded_later_are_cut_the_same(name: str, split_by: Any, zoo: Z
         assert_equal(split, whole(base, torch.float64, adapters=files), 1e-9)
 
 
-def test_files_that_a_follower_finds_changed_are_refused(zoo: Zoo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("split_by", [grouped, apart])
+def test_files_that_a_follower_finds_changed_are_refused(split_by: Any, zoo: Zoo, tmp_path: Path) -> None:
     base, files = zoo("llama")
     read = read_adapter("red", copy_adapter(files[0].path, tmp_path / "red"))
     copied = copy_adapter(files[0].path, tmp_path / "later", lora_alpha=1)
     (copied / "adapter_config.json").replace(read.path / "adapter_config.json")
-    with grouped(base, torch.float64, 2, adapter_room=ROOM) as split:
+    with split_by(base, torch.float64, 2, adapter_room=ROOM) as split:
         adapters = group_adapters(split)
         with pytest.raises(AdapterRefused, match="by process 1 of the group \\(its files have the digest"):
             adapters.write(0, read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from engine.execution.model_runner import ModelRunner
 from engine.group.leader import Leader
 from engine.group.links import Kind, Link
 from engine.group.opening import Opening
+from engine.model.adapters.attaching import AdapterRoom
 from engine.model.allow_list import read_config
 from engine.model.fingerprint import fingerprint
 from engine.model.model import load_model
@@ -63,6 +65,15 @@ def test_a_follower_with_other_weights_is_refused(llama: Path, tmp_path: Path) -
     expected = f"rank 1 holds weights of the fingerprint [0-9a-f]+; accepted: {own}, the leader's"
     with pytest.raises(GroupRefused, match=expected):
         wait_for(settings(other, Part(1, 2)), own)
+
+
+def test_a_follower_with_other_room_for_adapters_is_refused(llama: Path) -> None:
+    own = replace(settings(llama, Part(1, 2)), adapter_room=AdapterRoom(1024 * 1024, 8))
+    expected = (
+        "rank 1 holds weights of the fingerprint [0-9a-f]+ with [0-9]+ slots for adapters of rank 8; acc"
+    )
+    with pytest.raises(GroupRefused, match=expected):
+        wait_for(own, "name with 2 slots for adapters of rank 16")
 
 
 def test_what_a_follower_refuses_the_leader_says(llama: Path, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_only_blocks_that_no_step_has_begun_are_sent_and_only_once() -> None:
 )
 def test_a_follower_with_other_weights_or_versions_is_refused(fact: str, sentence: str) -> None:
     own, theirs = Link.pair()
-    leader = RemoteLeader(Connected(Part(0, 2), [own], gloo(new_store(), Part(0, 1), "127.0.0.1")))
+    leader = RemoteLeader(Connected(Part(0, 2), [own], [], gloo(new_store(), Part(0, 1), "127.0.0.1")))
     theirs.send(Kind.READY, [json.dumps(facts_of(WEIGHTS) | {fact: "other"}).encode()])
     with pytest.raises(GroupRefused, match=f"--tensor-parallel 2: its process of rank 1 {sentence}"):
         leader.wait_ready(WEIGHTS, ignore_progress)
@@ -120,7 +120,7 @@ def test_a_follower_with_other_weights_or_versions_is_refused(fact: str, sentenc
 def test_a_follower_that_is_gone_ends_the_group(zoo: Callable[[str], Path]) -> None:
     own, theirs = Link.pair()
     model = load_model(zoo("llama"), torch.float32, CPU, part=Part(0, 2))
-    leader = RemoteLeader(Connected(Part(0, 2), [own], gloo(new_store(), Part(0, 1), "127.0.0.1")))
+    leader = RemoteLeader(Connected(Part(0, 2), [own], [], gloo(new_store(), Part(0, 1), "127.0.0.1")))
     runner = ModelRunner(model, pool_of(model), leader)
     leader.open(runner, MOST_TOKENS)
     theirs.close()

@@ -88,11 +88,6 @@ def test_a_worker_of_one_process_does_not_look_at_the_variables(monkeypatch: pyt
             "--pipeline-parallel 2 with WORLD_SIZE 2; accepted: --tensor-parallel 2",
         ),
         (
-            "127.0.0.1",
-            "--tensor-parallel=2 --lora-dir=.",
-            "--lora-dir is set with WORLD_SIZE 2; accepted: --lora, or one host",
-        ),
-        (
             "10.1.2.3",
             "--tensor-parallel=2",
             "MASTER_ADDR is 10.1.2.3, and the sums of --tensor-parallel 2 travel in the clear, also with",

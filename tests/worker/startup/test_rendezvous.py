@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from worker.startup import rendezvous
 from worker.startup.hosts import Place, place_in
-from worker.startup.rendezvous import connect
+from worker.startup.rendezvous import Use, connect
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +74,13 @@ def connected(tls: TlsFiles | None, *strangers: tuple[bytes, TlsFiles | None]) -
         yield ends
     finally:
         for end in ends:
-            for channel in end.channels:
-                channel.close()
+            for link in end.links:
+                link.close()
 
 
 def assert_joined(leader: Connected, follower: Connected) -> None:
+    (names,), (is_named,) = leader.loads, follower.loads
+    names.send(Kind.LOAD, [b"adapter"])  # before a step, and on a connection of its own
     (to_follower,), (to_leader,) = leader.channels, follower.channels
     content = bytes(range(256)) * 100  # more than a TLS record
     to_follower.send(Kind.STEP, [content])
@@ -89,6 +91,9 @@ def assert_joined(leader: Connected, follower: Connected) -> None:
     answer = to_follower.receive()
     assert answer is not None
     assert answer.content == b"kv"
+    load = is_named.receive()
+    assert load is not None
+    assert (load.kind, load.content) == (Kind.LOAD, b"adapter")
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         parts = [torch.tensor([1.5, rank], dtype=dtype) for rank in (2.0, 4.0)]
         with ThreadPoolExecutor(2) as threads:
@@ -101,19 +106,20 @@ def assert_joined(leader: Connected, follower: Connected) -> None:
 def test_processes_find_each_other_and_strangers_are_left_out() -> None:
     strangers = [
         (b"GET / HTTP/1.1\r\n\r\n", None),
-        (rendezvous._GREETING.pack(rendezvous._WORD, 2), None),  # there is no rank 2
+        (rendezvous._GREETING.pack(rendezvous._WORD, 2, Use.STEPS), None),  # there is no rank 2
+        (rendezvous._GREETING.pack(rendezvous._WORD, 1, 2), None),  # there is no third use
     ]
     with connected(None, *strangers) as (leader, follower):
         assert_joined(leader, follower)
 
 
 def test_with_certificates_only_workers_of_the_fleet_are_let_in(made: Certificates, tmp_path: Path) -> None:
-    greeting = rendezvous._GREETING.pack(rendezvous._WORD, 1)
+    greeting = rendezvous._GREETING.pack(rendezvous._WORD, 1, Use.STEPS)
     foreign = make_certificates(tmp_path, (), 30, dt.datetime.now(dt.UTC))
     of_another_ca = TlsFiles(made.ca, foreign.cert("worker"), foreign.key("worker"))
     strangers = [(greeting, None), (greeting, files(made, "router")), (greeting, of_another_ca)]
     with connected(files(made, "worker"), *strangers) as (leader, follower):
-        assert all(isinstance(channel.socket, ssl.SSLSocket) for channel in leader.channels)
+        assert all(isinstance(link.socket, ssl.SSLSocket) for link in leader.links)
         assert_joined(leader, follower)
 
 
@@ -125,10 +131,10 @@ def test_a_follower_looks_again_where_an_earlier_leader_was() -> None:
         following = threads.submit(rendezvous._leader, follower, store, None, until)
         connection, _ = earlier.accept()
         connection.close()
-        [to_follower] = rendezvous._followers(leader, "0123456789abcdef", store, None, until)
-        name, to_leader = following.result()
+        [to_follower], [of_loads] = rendezvous._followers(leader, "0123456789abcdef", store, None, until)
+        name, to_leader, own_loads = following.result()
     assert name == "0123456789abcdef"
     to_follower.send(Kind.END, [])
     assert to_leader.receive() is not None
-    to_follower.close()
-    to_leader.close()
+    for link in (to_follower, to_leader, of_loads, own_loads):
+        link.close()
