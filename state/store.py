@@ -267,7 +267,7 @@ class Store:
         return await self._release(request_key, keys.leases_of(decode_key))
 
     async def _release(self, request_key: str, ledger: str) -> bool:
-        return bool(await self._run("release", [ledger], [request_key, keys.nudge_channel()]))
+        return bool(await self._run("release", [ledger, keys.queue()], [request_key, keys.nudge_channel()]))
 
     async def renew(
         self,
