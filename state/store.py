@@ -348,12 +348,12 @@ class Store:
 
     async def _walk(self, walks: Mapping[str, PrefixWalk], members: list[str]) -> None:
         """Look up the next blocks of some workers."""
-        with self._connection.client() as redis:
-            async with redis.pipeline(transaction=False) as pipeline:
-                for worker_key, walk in walks.items():
-                    for tier in walk.asks:
-                        pipeline.smismember(keys.prefixes_of(worker_key, tier), members)
-                rows = iter(await pipeline.execute())
+        asked = [
+            ("SMISMEMBER", keys.prefixes_of(worker_key, tier), *members)
+            for worker_key, walk in walks.items()
+            for tier in walk.asks
+        ]
+        rows = iter(await self._connection.read(asked))
         for walk in walks.values():
             walk.take({tier: next(rows) for tier in walk.asks}, len(members))
 
