@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import socket
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -39,7 +39,9 @@ SILENCE_S = 2.0
 MAX_CONNECTIONS = 32
 """Calls of a burst share these connections and wait for one: a connection per call could exhaust them."""
 MAX_WAIT_FOR_CONNECTION_S = 2.0
-"""Calls are short: a call that waits longer for a connection has a Redis that does not respond."""
+"""Calls are short: a call that waits longer for a connection, or for its turn on one that is shared, has a
+Redis that does not respond.
+"""
 
 _FAILURES = (RedisError, OSError, MemoryError)
 """An error response (out of memory, read-only) is as good as no response, and so is a lack of memory here."""
@@ -62,6 +64,7 @@ _SCRIPTS: dict[str, tuple[str, ...]] = {
     "take_holds": ("ledger",),
     "take_budget": ("budget",),
     "return_budget": ("budget",),
+    "find_prefix": (),
     "add_demand": (),
     "demand": (),
 }
@@ -157,11 +160,6 @@ class Connection:
                     if not str(error).startswith(FORGOTTEN):
                         raise
                 await self._enter(epoch)
-
-    async def read(self, commands: Iterable[Sequence[str | int]]) -> list[Any]:
-        """Send commands that need no script; return their answers."""
-        with reporting_failures(self._url):
-            return await asyncio.gather(*(self._calls.call(*command) for command in commands))
 
     async def _enter(self, last: str) -> None:
         async with self._entering:
