@@ -95,7 +95,7 @@ class Server:
 
 
 class FakeConnection:
-    """What the multiplexer uses of a connection of redis-py."""
+    """The part of a redis-py connection that the multiplexer uses."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -119,7 +119,7 @@ class SideBySide(RuleBasedStateMachine):
         self.pubsub.close()
 
     def demand_same(self, *operations: Operation) -> None:
-        """Of several, Redis gets all at once, and the store in memory one after the other."""
+        """Give Redis all operations at once, and the store in memory one after the other."""
         memory = AsyncMemoryStore(self.memory)
         expected = [self.run_async(_answer(operation, memory)) for operation in operations]
         assert self.run_async(_answers(operations, self.store)) == expected
