@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import socket
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -21,13 +22,14 @@ from typing import Any
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess, connection_settings
 from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
+from state.multiplexer import Multiplexer
 from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
 
 CALL_TIMEOUT_S = 1.0
@@ -37,7 +39,9 @@ SILENCE_S = 2.0
 MAX_CONNECTIONS = 32
 """Calls of a burst share these connections and wait for one: a connection per call could exhaust them."""
 MAX_WAIT_FOR_CONNECTION_S = 2.0
-"""Calls are short: a call that waits longer for a connection has a Redis that does not respond."""
+"""Calls are short: a call that waits longer for a connection, or for its turn on one that is shared, has a
+Redis that does not respond.
+"""
 
 _FAILURES = (RedisError, OSError, MemoryError)
 """An error response (out of memory, read-only) is as good as no response, and so is a lack of memory here."""
@@ -60,6 +64,7 @@ _SCRIPTS: dict[str, tuple[str, ...]] = {
     "take_holds": ("ledger",),
     "take_budget": ("budget",),
     "return_budget": ("budget",),
+    "find_prefix": (),
     "add_demand": (),
     "demand": (),
 }
@@ -86,11 +91,19 @@ class Connection:
         self._url = url
         pool = open_pool(url, access, decode_responses=True, redis_connect_func=_greet)
         self._redis = redis.asyncio.Redis.from_pool(pool)
-        self._scripts = {name: self._redis.register_script(source(name)) for name in _SCRIPTS}
+        self._calls = Multiplexer(self._make_connection, MAX_WAIT_FOR_CONNECTION_S, CALL_TIMEOUT_S)
+        self._scripts = {name: source(name) for name in _SCRIPTS}
+        self._hashes = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self._scripts.items()}  # noqa: S324 -- how Redis names scripts
         self._epoch = ""
         self._entering = asyncio.Lock()
         self.on_new_epoch: Callable[[], None] = lambda: None
         """Called in each epoch but the first: this process must enter again what it holds."""
+
+    def _make_connection(self) -> redis.asyncio.Connection:
+        make = self._redis.connection_pool.make_connection
+        connection: redis.asyncio.Connection = make()  # type: ignore[no-untyped-call]  # as below
+        connection.socket_timeout = None  # the calls over it have their own
+        return connection
 
     async def wait_until_ready(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` for Redis to respond; raises `StoreUnavailable`.
@@ -124,17 +137,25 @@ class Connection:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._calls.close()
         await self._redis.aclose()
 
     async def run(self, script: str, script_keys: Sequence[str], args: Sequence[str | int]) -> Any:
         """Run one script in the current epoch of Redis; if that is a new one, enter it first."""
-        with self.client():
+        with reporting_failures(self._url):
             if not self._epoch:
                 await self._enter("")
             while True:
                 epoch = self._epoch
                 try:
-                    return await self._scripts[script](keys=[keys.epoch(), *script_keys], args=[epoch, *args])
+                    return await self._calls.call(
+                        *("EVALSHA", self._hashes[script], 1 + len(script_keys)),
+                        *(keys.epoch(), *script_keys),
+                        *(epoch, *args),
+                    )
+                except NoScriptError:
+                    await self._calls.call("SCRIPT", "LOAD", self._scripts[script])
+                    continue
                 except ResponseError as error:
                     if not str(error).startswith(FORGOTTEN):
                         raise
@@ -144,7 +165,7 @@ class Connection:
         async with self._entering:
             if self._epoch != last:
                 return
-            self._epoch = await self._redis.eval(*_enter(last))
+            self._epoch = await self._calls.call("EVAL", *_enter(last))
         if last:
             self.on_new_epoch()
 

@@ -98,7 +98,7 @@ def router_channel(router_id: str) -> str:
 
 
 def nudge_channel() -> str:
-    """pub/sub: capacity has been released."""
+    """pub/sub: capacity has been released for which requests wait."""
     return f"{_PREFIX}:nudge"
 
 

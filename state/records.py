@@ -248,7 +248,7 @@ class Settlement:
 
 @value
 class Nudge:
-    """Capacity has been released somewhere: a good moment to ask for grants."""
+    """Capacity has been released somewhere while requests wait: a good moment to ask for grants."""
 
 
 @value

@@ -6,6 +6,7 @@ copy on which the fleet agrees. The workers decide about their memory, and no op
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections import defaultdict
@@ -49,6 +50,8 @@ CONNECT_TIMEOUT_S = 5.0
 PREFIX_LOOKUPS = 1024
 """Blocks of a prompt looked up in one message, over all workers together."""
 MIN_LOOKUPS_PER_WORKER = 16
+SETS_AT_ONCE = 64
+"""Sets of blocks that one script looks into: between scripts, Redis serves others."""
 NO_TIERS: Mapping[Tier, Container[str]] = {}
 """No worker has blocks outside of its pool."""
 
@@ -267,7 +270,7 @@ class Store:
         return await self._release(request_key, keys.leases_of(decode_key))
 
     async def _release(self, request_key: str, ledger: str) -> bool:
-        return bool(await self._run("release", [ledger], [request_key, keys.nudge_channel()]))
+        return bool(await self._run("release", [ledger, keys.queue()], [request_key, keys.nudge_channel()]))
 
     async def renew(
         self,
@@ -347,13 +350,11 @@ class Store:
         return {key: walk.found for key, walk in walks.items()}
 
     async def _walk(self, walks: Mapping[str, PrefixWalk], members: list[str]) -> None:
-        """Look up the next blocks of some workers."""
-        with self._connection.client() as redis:
-            async with redis.pipeline(transaction=False) as pipeline:
-                for worker_key, walk in walks.items():
-                    for tier in walk.asks:
-                        pipeline.smismember(keys.prefixes_of(worker_key, tier), members)
-                rows = iter(await pipeline.execute())
+        """Look up the next blocks of some workers, all at once."""
+        sets = [keys.prefixes_of(key, tier) for key, walk in walks.items() for tier in walk.asks]
+        parts = (sets[at : at + SETS_AT_ONCE] for at in range(0, len(sets), SETS_AT_ONCE))
+        found = await asyncio.gather(*(self._run("find_prefix", part, members) for part in parts))
+        rows = iter([is_there == "1" for is_there in text] for texts in found for text in texts)
         for walk in walks.values():
             walk.take({tier: next(rows) for tier in walk.asks}, len(members))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -18,8 +19,9 @@ T = TypeVar("T")
 
 def to_pb(kind: type[M], value: object, **given: Any) -> M:
     """Return a message with the fields of `value`; those in `given` come from there. None stays unset."""
-    names = (name for name in kind.DESCRIPTOR.fields_by_name if name not in given)
-    return kind(**{name: getattr(value, name) for name in names}, **given)
+    described: Any = kind
+    names = _message_fields(described)
+    return kind(**{name: getattr(value, name) for name in names if name not in given}, **given)
 
 
 def from_pb(kind: type[T], message: Message, **given: Any) -> T:
@@ -28,17 +30,35 @@ def from_pb(kind: type[T], message: Message, **given: Any) -> T:
     An optional field that is unset becomes None, a repeated one a tuple.
     """
     described: Any = kind
-    names = (field.name for field in fields(described) if field.name not in given)
-    return kind(**{name: field_of(message, name) for name in names}, **given)
+    names = _dataclass_fields(described)
+    return kind(**{name: field_of(message, name) for name in names if name not in given}, **given)
 
 
 def field_of(message: Message, name: str) -> Any:
     """Return one field; None if it is optional and unset, a tuple if it is repeated."""
-    field = message.DESCRIPTOR.fields_by_name[name]
-    if field.has_presence and not message.HasField(name):
+    kind: Any = type(message)
+    has_presence, is_repeated = _message_fields(kind)[name]
+    if has_presence and not message.HasField(name):
         return None
     value = getattr(message, name)
-    return tuple(value) if field.is_repeated else value
+    return tuple(value) if is_repeated else value
+
+
+@cache
+def _message_fields(kind: Any) -> dict[str, tuple[bool, bool]]:
+    """Return for each field of a message whether it knows that it is unset, and whether it is repeated.
+
+    This is kept: to look it up takes protobuf longer than to read the field.
+    """
+    return {
+        name: (field.has_presence, field.is_repeated)
+        for name, field in kind.DESCRIPTOR.fields_by_name.items()
+    }
+
+
+@cache
+def _dataclass_fields(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def fence_to_pb(fence: Fence) -> attempt_pb2.Fence:
@@ -60,6 +80,6 @@ def columns_to_pb(columns: TokenColumns) -> attempt_pb2.TokenColumns:
 
 def columns_from_pb(message: attempt_pb2.TokenColumns) -> TokenColumns:
     """Return the columns as lists: protobuf's containers are slow to read row by row."""
-    names = (field.name for field in fields(TokenColumns) if field.name != "text_utf8")
-    columns = {name: list(getattr(message, name)) for name in names}
+    names = _dataclass_fields(TokenColumns)
+    columns = {name: list(getattr(message, name)) for name in names if name != "text_utf8"}
     return TokenColumns(**columns, text_utf8=message.text_utf8)

@@ -258,7 +258,7 @@ class MemoryStore:
 
     def _release(self, ledger: Ledger, request_key: str) -> bool:
         held = ledger.purge(self._now()).drop(request_key)
-        if held:
+        if held and len(self._line):
             for ears in self._ears.values():
                 for hear in ears:
                     hear(Nudge())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduling.memory.tiers import Tier
 from state.records import Leading
-from state.store import Store
+from state.store import SETS_AT_ONCE, Store
 
 
 async def cached(store: Store, worker_keys: list[str], hashes: list[bytes]) -> dict[str, int]:
@@ -31,6 +31,14 @@ async def test_a_long_prefix_is_looked_up_in_pieces_of_those_that_hold_it(store:
     assert await cached(store, list(held), hashes) == held
     assert await cached(store, list(held), []) == dict.fromkeys(held, 0)
     assert await cached(store, [], hashes) == {}
+
+
+async def test_each_of_many_workers_gets_its_own_count(store: Store) -> None:
+    hashes = [number.to_bytes(16) for number in range(20)]
+    held = {f"w{number}:1": number % 7 for number in range(2 * SETS_AT_ONCE + 3)}
+    for worker_key, count in held.items():
+        await store.publish_prefix(worker_key, hashes[:count], [])
+    assert await cached(store, list(held), hashes) == held
 
 
 async def test_the_directory_counts_blocks_on_disk_behind_memory(store: Store) -> None:

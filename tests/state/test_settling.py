@@ -146,10 +146,24 @@ async def test_a_lease_is_released_once_and_everybody_hears_of_it(either: AnySto
     await either.enqueue(entry("a"), 10)
     await either.grant("r1", PREFILL, [DECODE])
     await settle(either, "a", "p:1", DECODE)
+    await either.enqueue(entry("waits"), 10)
     heard = await subscribed(either, "r9")
     assert await either.release_lease("a", "d:1")
     assert not await either.release_lease("a", "d:1")
     assert await asyncio.wait_for(anext(heard), PATIENCE_S) == Nudge()
+    await heard.aclose()
+
+
+async def test_nobody_hears_of_a_release_for_which_nothing_waits(either: AnyStore) -> None:
+    await either.enqueue(entry("a"), 10)
+    await either.grant("r1", PREFILL, [DECODE])
+    await settle(either, "a", "p:1", DECODE)
+    heard = await subscribed(either, "r9")
+    assert await either.release_lease("a", "d:1")
+    await either.enqueue(entry("b", router="r9"), 10)
+    await either.grant("r1", PrefillRoom("p:2", 100), [DECODE])
+    grant = Grant("b", "r9", "p:2", "d:1")
+    assert await asyncio.wait_for(anext(heard), PATIENCE_S) == grant, "no nudge came before it"
     await heard.aclose()
 
 

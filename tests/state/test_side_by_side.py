@@ -66,6 +66,33 @@ HOLDERS = st.sampled_from(["p1:a", "p2:a", "d1:a"])
 HOLDS = st.lists(st.builds(Hold, REQUESTS, HOLDERS, st.integers(1, 9)), max_size=4)
 
 Operation = Callable[[AnyStore], Coroutine[Any, Any, Any]]
+OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
+    st.builds(
+        lambda key, router, due: (
+            lambda store: store.enqueue(QueueEntry(key, router, 1, due, work_tokens=1, blocks=2), CAPACITY)
+        ),
+        REQUESTS,
+        ROUTERS,
+        DUE_MS,
+    ),
+    st.builds(
+        lambda caller, worker, decoders: lambda store: store.grant(caller, PrefillRoom(worker, 9), decoders),
+        st.sampled_from(LISTENING),
+        PREFILLERS,
+        SEVERAL_DECODERS,
+    ),
+    st.builds(
+        lambda key, worker, decoders, ttl: lambda store: store.settle(key, worker, decoders, ttl),
+        REQUESTS,
+        PREFILLERS,
+        SEVERAL_DECODERS,
+        TTL_S,
+    ),
+    st.builds(lambda key, worker: lambda store: store.release_credit(key, worker), REQUESTS, PREFILLERS),
+    st.builds(lambda key, decoder: lambda store: store.release_lease(key, decoder.key), REQUESTS, DECODERS),
+    st.builds(lambda key: lambda store: store.dequeue(key), REQUESTS),
+)
+"""Those that routers make most, to be made at once."""
 
 
 class SideBySide(RuleBasedStateMachine):
@@ -91,9 +118,11 @@ class SideBySide(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.pubsub.close()
 
-    def demand_same(self, operation: Operation) -> None:
-        expected = self.run_async(_answer(operation, AsyncMemoryStore(self.memory)))
-        assert self.run_async(_answer(operation, self.store)) == expected
+    def demand_same(self, *operations: Operation) -> None:
+        """Give Redis all operations at once, and the store in memory one after the other."""
+        memory = AsyncMemoryStore(self.memory)
+        expected = [self.run_async(_answer(operation, memory)) for operation in operations]
+        assert self.run_async(_answers(operations, self.store)) == expected
         grants = [(name, action) for name, action in self.notices if isinstance(action, Grant)]
         nudges = sum(name == LISTENING[0] and isinstance(action, Nudge) for name, action in self.notices)
         self.notices.clear()
@@ -184,6 +213,10 @@ class SideBySide(RuleBasedStateMachine):
         for key in self.memory.credits(prefill):
             self.settle(key, prefill, decoders, ttl)
 
+    @rule(operations=st.lists(OPERATIONS, min_size=2, max_size=9))
+    def do_at_once(self, operations: list[Operation]) -> None:
+        self.demand_same(*operations)
+
     @rule(key=REQUESTS, worker=PREFILLERS)
     def release_credit(self, key: str, worker: str) -> None:
         self.demand_same(lambda store: store.release_credit(key, worker))
@@ -257,6 +290,10 @@ class SideBySide(RuleBasedStateMachine):
             for call in calls:
                 call(pipe)
             return list(pipe.execute())
+
+
+async def _answers(operations: Iterable[Operation], store: AnyStore) -> list[object]:
+    return await asyncio.gather(*(_answer(operation, store) for operation in operations))
 
 
 async def _answer(operation: Operation, store: AnyStore) -> object:
