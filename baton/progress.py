@@ -33,6 +33,8 @@ class Progress:
         self._fingerprint = ""
         self.failed_attempts = 0
         """The count that the last router reported; a resumption passes it on."""
+        self.session = 0
+        """The session of the newest call. Its router may have moved it to a later one."""
         self._finished: dict[int, ChoiceFinished] = {}
         self.num_prompt_logprobs = 0
 

@@ -5,8 +5,9 @@
         └─────break after an event─────▶ Resume: session + 1 and the tokens received, on any router
               or the router is leaving
 
-Every call after a break has the next session number, so that a router which wakes late is refused. Events
-that a resumed session repeats are not passed to the caller again.
+Every call after a break has the next session number, so that a router which wakes late is refused. A router
+that takes the request back from an earlier caller counts on, and `Retrying` says so. Events that a resumed
+session repeats are not passed to the caller again.
 """
 
 from __future__ import annotations
@@ -129,11 +130,11 @@ class GenerationStream:
         progress = Progress(self._num_choices)
         backoff = self._routers.backoff(self._timeout.connect_s)
         clock = _Clock(self._timeout)
-        session = crashes = 0
+        crashes = 0
         while True:
             router = await self._routers.next()
             try:
-                async with aclosing(self._session(router, session, progress, clock)) as events:
+                async with aclosing(self._session(router, progress, clock)) as events:
                     async for event in events:
                         if not isinstance(event, Accepted):
                             backoff.reset()
@@ -148,9 +149,9 @@ class GenerationStream:
                 await clock.limit(backoff.wait_after(error), has_tokens=progress.has_tokens)
             except Superseded as error:
                 # A caller of before resumed this request. This one begins, so it takes the request back.
-                if progress.started or session or not error.session:
+                if progress.started or progress.session or not error.session:
                     raise
-                session = error.session + 1
+                progress.session = error.session + 1
                 continue
             except CallCrashed as error:
                 crashes += 1
@@ -160,15 +161,15 @@ class GenerationStream:
                 away = Unavailable(str(error), router.address)
                 await clock.limit(backoff.wait_after(away), has_tokens=progress.has_tokens)
             if progress.started:
-                session += 1
+                progress.session += 1
             else:
                 self.retries += 1
 
     async def _session(
-        self, router: Transport, session: int, progress: Progress, clock: _Clock
+        self, router: Transport, progress: Progress, clock: _Clock
     ) -> AsyncGenerator[Event, None]:
-        async with aclosing(self._call(router, session, progress)) as responses:
-            is_continued = session == 0
+        async with aclosing(self._call(router, progress)) as responses:
+            is_continued = progress.session == 0
             while True:
                 arriving = anext(responses, None)
                 response = await (
@@ -189,19 +190,20 @@ class GenerationStream:
                     continue  # the only router serves on for as long as it can
                 if kind == "retrying":
                     progress.failed_attempts = message.retrying.failed_attempts
+                    progress.session = max(progress.session, message.retrying.session)
                     continue
                 event = event_from_pb(message)
                 if progress.admit(event):
                     yield event
 
     def _call(
-        self, router: Transport, session: int, progress: Progress
+        self, router: Transport, progress: Progress
     ) -> AsyncGenerator[inference_pb2.GenerateResponse | inference_pb2.ResumeResponse, None]:
-        if session == 0:
+        if progress.session == 0:
             return router.stream(GENERATE, self._request)
         resume = resume_to_pb(
             self._request,
-            session,
+            progress.session,
             progress.received(),
             progress.failed_attempts,
             progress.num_prompt_logprobs,

@@ -41,9 +41,12 @@ class UnknownFenceError(FenceError):
 
 
 class StaleFenceError(FenceError):
-    def __init__(self, fence: Fence, session: int, attempt: int) -> None:
+    """`session` was admitted before. Its last call came at `begun_s` on this process's clock, if known."""
+
+    def __init__(self, fence: Fence, session: int, attempt: int, begun_s: float | None = None) -> None:
         super().__init__(fence, f"session {session} attempt {attempt} has been seen; accepted: a later one")
         self.session = session
+        self.begun_s = begun_s
 
 
 class WrongIncarnationError(FenceError):

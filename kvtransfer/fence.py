@@ -45,6 +45,8 @@ class _Newest:
     session: int
     attempts: dict[str, int] = field(default_factory=dict)
     """The newest attempt by router."""
+    begun_s: float | None = None
+    """When the last call of the session came; None while that is not known."""
 
 
 class FenceGuard:
@@ -54,18 +56,22 @@ class FenceGuard:
         self._capacity = capacity
         self._newest: OrderedDict[GroupKey, _Newest] = OrderedDict()
 
-    def admit(self, fence: Fence) -> None:
+    def admit(self, fence: Fence, begun_s: float | None = None) -> None:
         """Make `fence` the newest of its group, beside those of other routers in the same session.
 
-        Raises StaleFenceError if one as new or newer was admitted: an attempt starts once.
+        `begun_s` is when the last call of its session came, on this process's clock; None if that is not
+        known. Raises StaleFenceError if one as new or newer was admitted: an attempt starts once.
         """
         key = group_key(fence)
         newest = self.newest(fence)
         if newest is not None and (fence.session, fence.attempt) <= newest:
-            raise StaleFenceError(fence, *newest)
+            raise StaleFenceError(fence, *newest, self._newest[key].begun_s)
         if key not in self._newest or fence.session > self._newest[key].session:
             self._newest[key] = _Newest(fence.session)
-        self._newest[key].attempts[fence.router_id] = fence.attempt
+        admitted = self._newest[key]
+        admitted.attempts[fence.router_id] = fence.attempt
+        if begun_s is not None:
+            admitted.begun_s = begun_s if admitted.begun_s is None else max(begun_s, admitted.begun_s)
         self._newest.move_to_end(key)
         if len(self._newest) > self._capacity:
             self._newest.popitem(last=False)

@@ -217,3 +217,5 @@ class SequenceSpec:
     """The digest of its LoRA adapter; empty for the base model."""
     prefix_source: PrefixSource | None = None
     """Where to fetch its beginning, if that pays; None: it is computed, or read from the worker's disk."""
+    session_age_seconds: float = 0.0
+    """How long ago the last call of its session came; 0 for session 0, which comes after no other."""

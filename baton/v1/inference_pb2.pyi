@@ -265,10 +265,12 @@ class GenerationEvent(_message.Message):
     def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., queued: _Optional[_Union[Queued, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class Retrying(_message.Message):
-    __slots__ = ("failed_attempts",)
+    __slots__ = ("failed_attempts", "session")
     FAILED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     failed_attempts: int
-    def __init__(self, failed_attempts: _Optional[int] = ...) -> None: ...
+    session: int
+    def __init__(self, failed_attempts: _Optional[int] = ..., session: _Optional[int] = ...) -> None: ...
 
 class Leaving(_message.Message):
     __slots__ = ()

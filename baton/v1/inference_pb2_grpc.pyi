@@ -306,6 +306,10 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
     A router knows only its own requests. It keeps an ended one for 60 s, or until 1024 others have ended after it.
     After that the id is free, and the same call starts a new generation. Two routers that receive the same request
     generate twice; Resume works on any router.
+
+    A router may learn only later that its request has been resumed on another router. Then the later caller receives
+    the request. A Generate that came before that Resume ends with SUPERSEDED. One that came after it is served in a new
+    session, which Retrying names, and the calls of the other router end with SUPERSEDED.
     """
 
     GenerateOnce: _InferenceServiceGenerateOnceType
@@ -410,6 +414,10 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         A router knows only its own requests. It keeps an ended one for 60 s, or until 1024 others have ended after it.
         After that the id is free, and the same call starts a new generation. Two routers that receive the same request
         generate twice; Resume works on any router.
+
+        A router may learn only later that its request has been resumed on another router. Then the later caller receives
+        the request. A Generate that came before that Resume ends with SUPERSEDED. One that came after it is served in a new
+        session, which Retrying names, and the calls of the other router end with SUPERSEDED.
         """
 
     @abc.abstractmethod

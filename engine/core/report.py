@@ -52,6 +52,10 @@ class Failure:
     handle: int
     reason: FailureReason
     message: str
+    session: int = 0
+    """With SUPERSEDED: the later session."""
+    session_age_seconds: float = 0.0
+    """With SUPERSEDED: how long ago the last call of the later session came; at most the true time."""
 
 
 @dataclass(frozen=True, slots=True)

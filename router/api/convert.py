@@ -125,7 +125,7 @@ def _event_to_pb(  # noqa: PLR0911 -- a table of events
         case TellLeaving():
             return event(leaving=inference_pb2.Leaving())
         case TellRetrying():
-            return event(retrying=inference_pb2.Retrying(failed_attempts=item.failed_attempts))
+            return event(retrying=to_pb(inference_pb2.Retrying, item))
 
 
 def promise_to_pb(promise: Promise) -> inference_pb2.LatencyPromise:

@@ -257,6 +257,10 @@ class SequenceFailed:
     handle: int
     reason: FailureReason
     message: str
+    session: int = 0
+    """With SUPERSEDED: the later session that the worker knows; 0 if it does not say."""
+    session_age_seconds: float = 0.0
+    """With SUPERSEDED: how long ago the last call of the later session came; at most the true time."""
 
 
 @value

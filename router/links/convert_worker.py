@@ -123,7 +123,7 @@ def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReport
         load=load_from_pb(report.load),
         step_s=report.step_seconds,
         failures=tuple(
-            SequenceFailed(failure.handle, _failure_reason(failure.reason), failure.message)
+            from_pb(SequenceFailed, failure, reason=_failure_reason(failure.reason))
             for failure in report.failures
         ),
         prefilled=tuple(report.prefilled_handles),

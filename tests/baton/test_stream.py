@@ -18,12 +18,17 @@ from baton.errors import (
     InvalidRequest,
     Superseded,
 )
+from baton.v1 import inference_pb2
 from tests.baton.scripted_service import (
+    BREAK,
     HANG,
     WHOLE,
     Fail,
+    Pb,
     ScriptedRouter,
     accepted,
+    ended,
+    finished,
     tokens,
 )
 
@@ -47,6 +52,18 @@ async def test_a_new_call_takes_back_a_resumed_request(*, multiplex: bool) -> No
     (resume,) = router.calls("Resume")
     assert (resume.session, list(resume.received)) == (4, [])
     assert resume.request == router.calls("Generate")[0]
+
+
+async def test_a_break_is_resumed_after_the_session_that_the_router_named(*, multiplex: bool) -> None:
+    taken_back = Pb(retrying=inference_pb2.Retrying(session=5))
+    scripts = (
+        (accepted(), taken_back, tokens(0, 10), BREAK),
+        (accepted(), tokens(1, 11), ended(2), finished()),
+    )
+    async with ScriptedRouter(*scripts) as router, AsyncClient(router.address, multiplex=multiplex) as client:
+        completion = await client.complete("hello")
+    assert completion.choices[0].token_ids == (10, 11)
+    assert [resume.session for resume in router.calls("Resume")] == [6]
 
 
 async def test_a_request_that_others_keep_taking_is_given_up(*, multiplex: bool) -> None:

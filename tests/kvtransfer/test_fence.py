@@ -49,6 +49,21 @@ def test_equal_sessions_of_two_routers_do_not_end_each_other() -> None:
             guard.admit(dataclasses.replace(fence, attempt=9))
 
 
+def test_a_refusal_tells_when_the_later_session_was_called() -> None:
+    guard = FenceGuard()
+    guard.admit(FENCE, begun_s=5.0)
+    guard.admit(dataclasses.replace(FENCE, attempt=2), begun_s=9.0)
+    guard.admit(dataclasses.replace(FENCE, attempt=3), begun_s=7.0)
+    guard.admit(dataclasses.replace(FENCE, attempt=4))
+    with pytest.raises(StaleFenceError) as refused:
+        guard.admit(dataclasses.replace(FENCE, session=0, attempt=9), begun_s=11.0)
+    assert (refused.value.session, refused.value.begun_s) == (1, 9.0)
+    guard.admit(dataclasses.replace(FENCE, session=2))
+    with pytest.raises(StaleFenceError) as refused:
+        guard.admit(FENCE)
+    assert (refused.value.session, refused.value.begun_s) == (2, None)
+
+
 async def test_a_handoff_is_opened_by_its_own_routers_receiver_only() -> None:
     pool = KVPool(BlockLayout(1, 16, 1, 8, torch.float32), 4)
     handoffs = Handoffs("source", InPlace(pool), FenceGuard(), lambda handle, outcome: None)

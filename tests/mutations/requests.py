@@ -154,6 +154,44 @@ REQUESTS = (
         ),
     ),
     Failure(
+        "taken over",
+        "Baton itself",
+        "a caller lost its stream to an earlier one that was gone: its router did not know of a resumption",
+        (
+            Guard(
+                "router/core/session/recover.py",
+                " or _take_back(state, session, failure):\n",
+                ":\n",
+                "tests/router/core/session/test_taking_back.py::test_a_later_call_takes_the_request_back",
+            ),
+            Guard(
+                "router/core/session/recover.py",
+                " or has_new_call",
+                "",
+                "tests/router/core/session/test_taking_back.py"
+                "::test_a_call_is_not_judged_by_what_the_worker_said_before",
+            ),
+            Guard(
+                "router/core/session/recover.py",
+                " and (now - call.attached_at) * (1 + MAX_DRIFT) < age_s\n",
+                "\n",
+                "tests/router/core/session/test_taking_back.py::test_earlier_calls_end",
+            ),
+            Guard(
+                "worker/streams/hub.py",
+                "self._clock() - spec.session_age_seconds",
+                "self._clock()",
+                "tests/worker/streams/test_hub.py::test_a_refused_router_hears_the_age_of_the_later_session",
+            ),
+            Guard(
+                "baton/stream.py",
+                "max(progress.session, message.retrying.session)",
+                "progress.session",
+                "tests/baton/test_stream.py::test_a_break_is_resumed_after_the_session_that_the_router_named",
+            ),
+        ),
+    ),
+    Failure(
         "sigterm",
         "dynamo#13952",
         "SIGTERM truncated streams instead of draining or migrating them",

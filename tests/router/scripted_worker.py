@@ -255,10 +255,9 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             )
             self.say(worker_pb2.StepReport(load=self._load(), prompt_logprobs=[piece]))
 
-    def fail(self, handle: int) -> None:
-        failure = worker_pb2.SequenceFailure(
-            handle=handle, reason=worker_pb2.FAILURE_REASON_INTERNAL, message="scripted"
-        )
+    def fail(self, handle: int, **more: Any) -> None:
+        said: dict[str, Any] = {"reason": worker_pb2.FAILURE_REASON_INTERNAL, "message": "scripted", **more}
+        failure = worker_pb2.SequenceFailure(handle=handle, **said)
         step = worker_pb2.StepReport(load=self._load(), failures=[failure])
         self._reports.put_nowait(worker_pb2.WorkResponse(step=step))
 

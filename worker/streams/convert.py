@@ -203,6 +203,8 @@ def _failures_to_pb(report: StepReport) -> Iterable[worker_pb2.SequenceFailure]:
             handle=failure.handle,
             reason=worker_pb2.FailureReason.Name(failure.reason),
             message=failure.message,
+            session=failure.session,
+            session_age_seconds=failure.session_age_seconds,
         )
         for failure in report.failures
     ]

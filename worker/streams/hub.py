@@ -18,7 +18,7 @@ from engine.core.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.errors import FenceError, StaleFenceError, describe
 from kvtransfer.fence import FenceGuard, check_source, check_target
 from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
-from scheduling.request import FailureReason, Fence, Part
+from scheduling.request import FailureReason, Fence, Part, SequenceSpec
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 from worker.streams.commands import (
@@ -37,7 +37,6 @@ from worker.streams.session import RouterSession
 log = structlog.get_logger()
 
 Event = TypeVar("Event", Failure, Prefilled, PromptLogprobs)
-Refusal = tuple[str, FailureReason]
 
 IDLE_REPORT_S = 0.05
 """How often a router without sequences here gets the load while other routers have some."""
@@ -128,11 +127,18 @@ class Hub:
         reason: FailureReason = FailureReason.REFUSED,
     ) -> None:
         """Report that a command was wrong; one without a sequence is only logged."""
+        if router_handle is not None:
+            self._refuse(session, Failure(router_handle, reason, message))
+        else:
+            self._note_refusal(session, None, message)
+
+    def _refuse(self, session: RouterSession, failure: Failure) -> None:
+        self._note_refusal(session, failure.handle, failure.message)
+        session.fail(failure, self.load, self._clock())
+
+    def _note_refusal(self, session: RouterSession, router_handle: int | None, message: str) -> None:
         self._metrics.refused.inc()
         log.warning("command_refused", router=session.router_id, handle=router_handle, reason=message)
-        if router_handle is not None:
-            failure = Failure(router_handle, reason, message)
-            session.fail(failure, self.load, self._clock())
 
     def new_handle(self) -> int:
         """Draw a handle of the engine's that no sequence has."""
@@ -142,7 +148,7 @@ class Hub:
         """End a sequence for a reason outside the engine; do nothing if it is over already."""
         running = self._sequences.get(handle)
         if running is not None and not running.is_over:
-            self._report_failure(running, reason, message)
+            self._report_failure(running, Failure(running.router_handle, reason, message))
 
     def _start(self, session: RouterSession, command: StartCommand) -> None:
         spec = command.spec
@@ -152,11 +158,11 @@ class Hub:
             return
         refusal = self._refusal_of(session, command)
         if refusal is not None:
-            self.refuse(session, spec.handle, *refusal)
+            self._refuse(session, refusal)
             return
         for rival in self._sequences.rivals_of(spec.fence):
             if not rival.is_over:
-                self._report_failure(rival, FailureReason.SUPERSEDED, f"superseded by {describe(spec.fence)}")
+                self._report_failure(rival, _superseded(rival, spec))
                 self._end(rival)
         running = self._sequences.add(session, spec.handle, spec.fence)
         command = dataclasses.replace(command, spec=dataclasses.replace(spec, handle=running.handle))
@@ -184,37 +190,49 @@ class Hub:
             return None
         refused = self._admit(session, part.handle, part.fence, check_source)
         if refused is not None:
-            self.refuse(session, part.handle, refused[0])
+            self.refuse(session, part.handle, refused.message)
             return None
         handle = self._sequences.add(session, part.handle, part.fence).handle
         self.sides.offer(handle, part.fence)
         return handle
 
-    def _refusal_of(self, session: RouterSession, command: StartCommand) -> Refusal | None:
+    def _refusal_of(self, session: RouterSession, command: StartCommand) -> Failure | None:
         """Return why a command is refused; None if it was admitted."""
-        accepted = self.sides.start_commands
+        accepted, spec = self.sides.start_commands, command.spec
         if type(command) not in accepted:
             names = ", ".join(sorted(START_NAMES[kind] for kind in accepted))
             message = f"command is {START_NAMES[type(command)]}; accepted by this kind of worker: {names}"
-            return message, FailureReason.REFUSED
+            return Failure(spec.handle, FailureReason.REFUSED, message)
         check = check_source if isinstance(command, engine_commands.Prefill) else check_target
-        return self._admit(session, command.spec.handle, command.spec.fence, check)
+        begun_s = self._clock() - spec.session_age_seconds
+        return self._admit(session, spec.handle, spec.fence, check, begun_s)
 
     def _admit(
-        self, session: RouterSession, router_handle: int, fence: Fence, check: Callable[[Fence, str], None]
-    ) -> Refusal | None:
-        """Admit an attempt whose fence passes `check` and is new; return why it is refused otherwise."""
+        self,
+        session: RouterSession,
+        router_handle: int,
+        fence: Fence,
+        check: Callable[[Fence, str], None],
+        begun_s: float | None = None,
+    ) -> Failure | None:
+        """Admit an attempt whose fence passes `check` and is new; return why it is refused otherwise.
+
+        `begun_s` is when the last call of its session came; None if that is not known.
+        """
         refused = FailureReason.REFUSED
         if self._sequences.of_router(session, router_handle) is not None:
-            return f"handle {router_handle} is in use on this stream; accepted: one that is not", refused
+            message = f"handle {router_handle} is in use on this stream; accepted: one that is not"
+            return Failure(router_handle, refused, message)
         try:
             check(fence, self._incarnation)
-            self._guard.admit(fence)
+            self._guard.admit(fence, begun_s)
         except StaleFenceError as error:
-            is_later = error.session > fence.session
-            return str(error), FailureReason.SUPERSEDED if is_later else refused
+            if error.session <= fence.session:
+                return Failure(router_handle, refused, str(error))
+            age_s = 0.0 if error.begun_s is None else self._clock() - error.begun_s
+            return Failure(router_handle, FailureReason.SUPERSEDED, str(error), error.session, age_s)
         except FenceError as error:
-            return str(error), refused
+            return Failure(router_handle, refused, str(error))
         return None
 
     def _end(self, running: Running) -> None:
@@ -223,9 +241,8 @@ class Hub:
         self.sides.cancel(running.handle)
         self._submit(engine_commands.Cancel(running.handle))
 
-    def _report_failure(self, running: Running, reason: FailureReason, message: str) -> None:
+    def _report_failure(self, running: Running, failure: Failure) -> None:
         running.is_over = True
-        failure = Failure(running.router_handle, reason, message)
         running.session.fail(failure, self.load, self._clock())
 
     # The engine
@@ -295,6 +312,13 @@ class Hub:
             if share.is_empty and not is_due and not (has_chunks and self._sequences.has_any_of(session)):
                 continue
             session.put(share.finished(report.tokens), now_s)
+
+
+def _superseded(rival: Running, spec: SequenceSpec) -> Failure:
+    """Return what is reported of an attempt that a later one ends."""
+    message = f"superseded by {describe(spec.fence)}"
+    age_s = spec.session_age_seconds
+    return Failure(rival.router_handle, FailureReason.SUPERSEDED, message, spec.fence.session, age_s)
 
 
 class _Share:

@@ -7,6 +7,8 @@ import type { Accepted, Choice, ChoiceFinished, Completion, Event, PromptLogprob
 export class Progress {
   /** The count that the last router reported; a resumption passes it on. */
   failedAttempts = 0;
+  /** The session of the newest call. Its router may have moved it to a later one. */
+  session = 0;
   numPromptLogprobs = 0;
   readonly #numChoices: number;
   /** Filled as choices arrive: a caller may ask for billions, which the fleet then refuses. */

@@ -6,8 +6,9 @@
  *         │     or the router is leaving
  *         └─────an earlier caller resumed──▶ resume: its session + 1 and no tokens, which takes the request back
  *
- * Every call after a break has the next session number, so that a router which wakes late is refused. Events
- * that a resumed session repeats are not passed to the caller again.
+ * Every call after a break has the next session number, so that a router which wakes late is refused. A router
+ * that takes the request back from an earlier caller counts on, and `retrying` says so. Events that a resumed
+ * session repeats are not passed to the caller again.
  */
 
 import type { GenerateRequest, GenerationEvent } from "../gen/baton/v1/inference_pb.js";
@@ -102,13 +103,12 @@ export class GenerationStream implements AsyncIterable<Event> {
     const { routers, timeout } = this.#context;
     const progress = new Progress(this.#numChoices);
     const backoff = routers.backoff(timeout.connectS);
-    let session = 0;
     let crashes = 0;
     for (;;) {
       limits.signal.throwIfAborted();
       const router = routers.next();
       try {
-        for await (const event of this.#session(router, session, progress, limits)) {
+        for await (const event of this.#session(router, progress, limits)) {
           if (event.type !== "accepted") backoff.reset();
           yield event;
           if (event.type === "finished") return;
@@ -117,8 +117,9 @@ export class GenerationStream implements AsyncIterable<Event> {
       } catch (error) {
         limits.signal.throwIfAborted();
         // An earlier caller resumed this request. This one begins, so it takes the request back.
-        if (error instanceof Superseded && session === 0 && !progress.started && error.session > 0) {
-          session = error.session + 1;
+        const isNew = progress.session === 0 && !progress.started;
+        if (error instanceof Superseded && isNew && error.session > 0) {
+          progress.session = error.session + 1;
           continue;
         }
         if (error instanceof CallCrashed) crashes += 1;
@@ -127,19 +128,18 @@ export class GenerationStream implements AsyncIterable<Event> {
         routers.failed(router);
         if (away !== undefined) await backoff.waitAfter(away, limits.signal);
       }
-      if (progress.started) session += 1;
+      if (progress.started) progress.session += 1;
       else this.retries += 1;
     }
   }
 
   async *#session(
     router: Router,
-    session: number,
     progress: Progress,
     limits: Limits,
   ): AsyncGenerator<Event, void, undefined> {
-    let isContinued = session === 0;
-    for await (const message of this.#call(router, session, progress, limits.signal)) {
+    let isContinued = progress.session === 0;
+    for await (const message of this.#call(router, progress, limits.signal)) {
       if (!isContinued) {
         isContinued = true;
         this.resumes += 1;
@@ -150,6 +150,7 @@ export class GenerationStream implements AsyncIterable<Event> {
       }
       if (message.event.case === "retrying") {
         progress.failedAttempts = message.event.value.failedAttempts;
+        progress.session = Math.max(progress.session, message.event.value.session);
         continue;
       }
       const event = eventOf(message);
@@ -161,18 +162,14 @@ export class GenerationStream implements AsyncIterable<Event> {
 
   async *#call(
     router: Router,
-    session: number,
     progress: Progress,
     signal: AbortSignal,
   ): AsyncGenerator<GenerationEvent, void, undefined> {
     const request = this.#request;
     const responses =
-      session === 0
+      progress.session === 0
         ? router.stream((service, options) => service.generate(request, options), signal)
-        : router.stream(
-            (service, options) => service.resume(resumeOf(request, session, progress), options),
-            signal,
-          );
+        : router.stream((service, options) => service.resume(resumeOf(request, progress), options), signal);
     for await (const { event } of responses) {
       if (event !== undefined) yield event;
     }

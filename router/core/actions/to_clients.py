@@ -150,10 +150,14 @@ class TellFinished:
 
 @value
 class TellRetrying:
-    """An attempt has failed. A client that resumes elsewhere brings this count, former sessions included."""
+    """An attempt has failed. A client that resumes elsewhere brings this count, former sessions included.
+
+    It resumes in the session after `session`, in which it is served now.
+    """
 
     listener: int
     failed_attempts: int
+    session: int
 
 
 @value

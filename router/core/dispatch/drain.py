@@ -83,7 +83,7 @@ def _take_over(state: RouterState, group: Group, source: Worker, target: Worker,
     """Send the next attempt of a group that the source has stopped, and whose blocks it offers."""
     group.prefill_key, group.decode_key = source.key, target.key
     begin_attempt(state, group, source, target, handle)
-    spec = spec_of(state.config.router_id, group, source, target)
+    spec = spec_of(state, group, source, target)
     state.actions.append(SendReceive(target.key, spec, source.facts.address, ReceiveKind.STOPPED))
 
 
@@ -106,14 +106,14 @@ def _give_up(state: RouterState, move: Move) -> None:
 
 def _pre_copy(state: RouterState, group: Group, source: Worker, target: Worker) -> None:
     move = state.moves[group.key] = Move(group, source.key, target.key)
-    size, session, router_id = state.fleet.block_size, group.session, state.config.router_id
+    size, session = state.fleet.block_size, group.session
     for choice in group.choices:
         # The newest token's KV is not written.
         num_blocks = (len(session.prompt_token_ids) + len(choice.token_ids) - 1) // size
         if choice.finish or num_blocks == 0:
             continue
         handle = next(state.handles)
-        spec = spec_of(router_id, group, source, target)
+        spec = spec_of(state, group, source, target)
         spec = _pre_copy_spec(spec, session, choice, num_blocks * size)
         spec = replace(spec, handle=handle, fence=replace(spec.fence, attempt=group.attempt + 1))
         move.copying.add(handle)
@@ -143,7 +143,7 @@ def _pre_copy_spec(spec: SequenceSpec, session: Session, choice: Choice, num_tok
 def _stop_and_copy(state: RouterState, move: Move) -> None:
     group = move.group
     source, target = state.fleet.workers[move.source], state.fleet.workers[move.target]
-    fence = spec_of(state.config.router_id, group, source, target).fence
+    fence = spec_of(state, group, source, target).fence
     parts = []
     for choice in group.open_choices:
         handle = move.parts[choice.index] = next(state.handles)

@@ -248,10 +248,10 @@ def dispatch(state: RouterState, group: Group) -> None:
     state.fleet.send(prefill, group.work_tokens)
     source = _prefix_source(state, group, prefill)
     if prefill is decode:
-        spec = spec_of(state.config.router_id, group, None, decode)
+        spec = spec_of(state, group, None, decode)
         state.actions.append(SendDecode(decode.key, replace(spec, prefix_source=source)))
         return
-    spec = spec_of(state.config.router_id, group, prefill, decode)
+    spec = spec_of(state, group, prefill, decode)
     state.actions.append(SendReceive(decode.key, spec, prefill.facts.address))
     state.actions.append(SendPrefill(prefill.key, replace(spec, prefix_source=source)))
 
@@ -272,7 +272,8 @@ def begin_attempt(state: RouterState, group: Group, source: Worker, target: Work
     """Count an attempt that a source computes the prompt for, or hands over, and a target decodes."""
     session = group.session
     set_phase(state, group, Phase.RUNNING)
-    group.handle, group.attempt, group.sent_session = handle, group.attempt + 1, session.number
+    group.handle, group.attempt = handle, group.attempt + 1
+    group.sent_session, group.sent_at = session.number, state.now
     session.attempts = max(session.attempts, group.attempt - group.num_copies)
     source.groups[handle] = target.groups[handle] = group
     target.reserve(group)
@@ -289,7 +290,7 @@ def _pay_batch(state: RouterState, slo_class: SloClass, tokens: int) -> None:
         enqueue(state, head)
 
 
-def spec_of(router_id: str, group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
+def spec_of(state: RouterState, group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
     """Return what both workers are told to run."""
     session = group.session
     fence = Fence(
@@ -300,7 +301,7 @@ def spec_of(router_id: str, group: Group, source: Worker | None, target: Worker)
         choice=group.choices[0].index,
         source_incarnation=source.facts.incarnation if source else "",
         target_incarnation=target.facts.incarnation,
-        router_id=router_id,
+        router_id=state.config.router_id,
     )
     return SequenceSpec(
         handle=group.handle,
@@ -315,6 +316,7 @@ def spec_of(router_id: str, group: Group, source: Worker | None, target: Worker)
         tpot_ms=session.aim.tpot_ms,
         itl_ms=session.aim.itl_ms,
         adapter=session.adapter,
+        session_age_seconds=state.now - session.attached_at if session.number > 0 else 0.0,
     )
 
 

@@ -10,7 +10,7 @@ from router.core.admission.judge import check_slo
 from router.core.events import Arrived, Timer, TimerKind
 from router.core.queue.queue import enqueue, most_blocks, new_groups, strand, tell_accepted
 from router.core.session import deliver, finish, prompt_logprobs, recover
-from router.core.session.session import MAX_CALLS, MAX_LOST, Choice, Group, Session, Timeline
+from router.core.session.session import MAX_CALLS, MAX_LOST, Call, Choice, Group, Session, Timeline
 from router.core.state import RouterState
 from router.errors import (
     DeadlineExpired,
@@ -48,10 +48,11 @@ def find(state: RouterState, tenant: str, request_id: str) -> Session | None:
     return state.live.get(name) or state.retained.get(name)
 
 
-def _listen(state: RouterState, listener: int, session: Session, grace_s: float) -> None:
+def _listen(state: RouterState, session: Session, event: Arrived) -> None:
     """Add a call to those that receive the session's events."""
-    session.listeners[listener] = grace_s
-    state.by_listener[listener] = session
+    session.listeners[event.listener] = Call(event.session, event.received_at, event.resume_grace_s)
+    session.attached_at = event.received_at
+    state.by_listener[event.listener] = session
 
 
 # A request that is known here
@@ -96,7 +97,7 @@ def _attach(state: RouterState, session: Session, event: Arrived) -> None:
         state.actions.append(Reject(oldest, Superseded(session.number, session.number)))
         finish.unlisten(state, session, oldest)
     session.number = event.session
-    _listen(state, listener, session, event.resume_grace_s)
+    _listen(state, session, event)
     if session.admitted:
         tell_accepted(state, session, listener)
         received = {part.choice: len(part.token_ids) for part in event.received}
@@ -130,7 +131,7 @@ def _open(state: RouterState, event: Arrived) -> None:
     state.live[name] = state.by_sid[session.sid] = session
     if session.sampling.prompt_logprobs is not None and session.lacks_prompt_logprobs:
         state.lacking_logprobs.add(session.sid)
-    _listen(state, event.listener, session, event.resume_grace_s)
+    _listen(state, session, event)
     _set_deadline(state, session)
     if session.number > 0:
         # A client that resumes was promised something already, and has waited once.

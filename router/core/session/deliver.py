@@ -80,7 +80,7 @@ def _take_failure(state: RouterState, worker: Worker, failure: SequenceFailed) -
     elif failure.reason is FailureReason.DRAINING:
         recover.start_elsewhere(state, group, worker.key)
     elif failure.reason is FailureReason.SUPERSEDED:
-        recover.on_superseded(state, group)
+        recover.on_superseded(state, group, failure)
     elif failure.reason is FailureReason.OUTPUT:
         recover.fail_for_good(state, group, worker.key, failure.message)
     else:

@@ -140,7 +140,7 @@ def _forget_oldest(state: RouterState) -> None:
 def unlisten(state: RouterState, session: Session, listener: int) -> float:
     """Remove a call from those that receive the session's events, and return its grace."""
     del state.by_listener[listener]
-    return session.listeners.pop(listener)
+    return session.listeners.pop(listener).grace_s
 
 
 def _unlisten_all(state: RouterState, session: Session) -> None:
@@ -187,8 +187,11 @@ def forget(state: RouterState, session: Session) -> None:
     _close(state, session, remember=False)
 
 
-def abandon(state: RouterState, session: Session) -> None:
-    """Free all of a request and remember nothing: its client goes on without what this router has of it."""
+def abandon(state: RouterState, session: Session, later: int = 0) -> None:
+    """Free all of a request and remember nothing: its client goes on without what this router has of it.
+
+    `later` is the session that took the request over, if that is known.
+    """
     if session.ended:
         state.retained.pop((session.tenant, session.request_id), None)
         state.by_sid.pop(session.sid, None)
@@ -196,7 +199,7 @@ def abandon(state: RouterState, session: Session) -> None:
     for group in list(session.groups):
         detach(state, group, tell_workers=True)
     session.timeline.ended_at = state.now
-    supersede(state, session, session.number + 1)
+    supersede(state, session, max(later, session.number + 1))
     _close(state, session, remember=False)
 
 
@@ -213,8 +216,8 @@ def leave(state: RouterState) -> None:
     for session in list(state.live.values()):
         if not session.listeners:
             abandon(state, session)
-        for listener, grace_s in session.listeners.items():
-            if grace_s > 0:
+        for listener, call in session.listeners.items():
+            if call.grace_s > 0:
                 state.actions.append(TellLeaving(listener))
 
 

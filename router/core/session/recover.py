@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from router.core.actions import AttemptFailed, GroupMigrated, TellRetrying
+from router.core.actions import AttemptFailed, GroupMigrated, Reject, TellRetrying
 from router.core.capacity.fleet import Worker
+from router.core.events import SequenceFailed
 from router.core.queue.queue import enqueue, new_groups, release_credit, strand
 from router.core.session import finish
-from router.core.session.session import MAX_ATTEMPTS, MAX_FAILURES, MAX_LOST, Group, Phase, Session
+from router.core.session.session import (
+    MAX_ATTEMPTS,
+    MAX_FAILURES,
+    MAX_LOST,
+    Call,
+    Group,
+    Phase,
+    Session,
+)
 from router.core.state import RouterState
+from router.errors import Superseded
 from scheduling.request import FinishReason
 
 FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
 """The rest before the attempt after the second failure, and the longest rest before any. A fleet with only
 one worker left, which cannot do what is asked of it now, would use up all attempts in a moment.
 """
+MAX_DRIFT = 1e-3
+"""The clocks of two hosts differ by less than this share of the time that they measure."""
 DOUBT_S = 8.0
 """The rest before another attempt, or the last word, when many failed and workers were lost. They may come
 back: a host that swaps, or that is moved, stands still for seconds. And a request that ends its workers ends
@@ -83,9 +95,9 @@ def tell_failures(state: RouterState, session: Session, only: int | None = None)
     fleet.
     """
     failures = max((group.own_failures for group in session.groups), default=0)
-    for listener, grace_s in session.listeners.items():
-        if grace_s > 0 and only in (None, listener):
-            state.actions.append(TellRetrying(listener, failures))
+    for listener, call in session.listeners.items():
+        if call.grace_s > 0 and only in (None, listener):
+            state.actions.append(TellRetrying(listener, failures, session.number))
 
 
 def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
@@ -123,16 +135,50 @@ def on_worker_back(state: RouterState, worker_key: str) -> None:
             tell_failures(state, group.session)
 
 
-def on_superseded(state: RouterState, group: Group) -> None:
+def on_superseded(state: RouterState, group: Group, failure: SequenceFailed) -> None:
     """Take in that a worker knows a later session than the one that this attempt was dispatched under.
 
-    If this router has a session that is later still, since the client has come back, the group starts again.
-    Otherwise the client went on at another router, and the calls that are left here are ended.
+    The call that came last receives the request:
+
+    - If this router's session is as late by now, the group starts again.
+    - If a call has come here since the attempt was sent, the worker's word may be older than the call. The
+      group starts again in the same session, so that the worker speaks anew.
+    - If a client has called Generate here since the request was resumed at another router, its call takes the
+      request back: it is served in a session above the other one. Earlier calls end.
+    - Otherwise all calls that are left here are earlier ones, and end.
+
+    Each router decides this alone. Two routers cannot take a request from each other in turn: when this one
+    takes it, the other one learns how long ago the call came here, and finds that its own calls are older.
     """
-    if group.session.number > group.sent_session:
+    session = group.session
+    is_as_late = group.sent_session < session.number >= failure.session
+    has_new_call = session.attached_at > group.sent_at
+    if is_as_late or has_new_call or _take_back(state, session, failure):
         _start_again(state, group)
     else:
-        finish.abandon(state, group.session)
+        finish.abandon(state, session, failure.session)
+
+
+def _take_back(state: RouterState, session: Session, failure: SequenceFailed) -> bool:
+    """Continue above the later session with the calls that came after it; return False if there are none."""
+    now, age_s = state.now, failure.session_age_seconds
+    older = [listener for listener, call in session.listeners.items() if not came_after(call, now, age_s)]
+    if len(older) == len(session.listeners):
+        return False
+    for listener in older:
+        state.actions.append(Reject(listener, Superseded(session.number, failure.session)))
+        finish.unlisten(state, session, listener)
+    session.number = failure.session + 1
+    tell_failures(state, session)
+    return True
+
+
+def came_after(call: Call, now: float, age_s: float) -> bool:
+    """Return True if a Generate came after another router's call, which came at least `age_s` seconds ago.
+
+    A Resume continues an older call, whose client may have gone on elsewhere since.
+    """
+    return call.number == 0 and (now - call.attached_at) * (1 + MAX_DRIFT) < age_s
 
 
 def start_elsewhere(state: RouterState, group: Group, worker_key: str) -> None:

@@ -147,6 +147,8 @@ class Group:
     """How often it could not be moved from a worker that drains."""
     sent_session: int = 0
     """The session number that its attempt was dispatched under."""
+    sent_at: float = 0.0
+    """When its attempt was dispatched."""
     handle: int = 0
     prefill_key: str | None = None
     """The worker that computes the prompt; the decode worker itself when aggregated."""
@@ -215,6 +217,18 @@ class Timeline:
     ended_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A client's call that receives a session's events."""
+
+    number: int
+    """The session that the client named: 0 for Generate, more for Resume."""
+    attached_at: float
+    """When the router received it, on the core's clock in seconds."""
+    grace_s: float
+    """How long the session runs on when the call breaks, if it is the last one."""
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """One (tenant, request_id) while this router holds it, and for a while after."""
@@ -223,7 +237,8 @@ class Session:
     tenant: str
     request_id: str
     number: int
-    """The client's count of calls: Generate is 0, each Resume one more."""
+    """The client's count of calls: Generate is 0, each Resume one more. Greater than that if the request was
+    taken back from another router."""
     digest: bytes
     prompt_token_ids: Sequence[int]
     sampling: SamplingParams
@@ -234,8 +249,10 @@ class Session:
     prefix_hits: PrefixHits
     timeline: Timeline
     choices: list[Choice]
-    listeners: dict[int, float] = field(default_factory=dict)
-    """Calls that receive its events, oldest first; how long the session runs on when each of them breaks."""
+    listeners: dict[int, Call] = field(default_factory=dict)
+    """Calls that receive its events, oldest first."""
+    attached_at: float = 0.0
+    """When the last of its calls came."""
     left_by: int | None = None
     """The last call that broke: its grace counts."""
     given_up: bool = False

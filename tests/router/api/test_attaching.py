@@ -12,6 +12,7 @@ from baton import AsyncClient, Sampling, Slo, Stop
 from baton.errors import Superseded
 from baton.v1 import generation_pb2, inference_pb2
 from baton.wire.convert import request_to_pb
+from baton.worker.v1 import worker_pb2
 from router.core.session.session import MAX_CALLS
 from tests.router.calls import PROMPT, events_of, expected, reason_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
@@ -182,6 +183,31 @@ async def test_a_new_client_takes_back_the_request_of_one_that_died(
     async with AsyncClient([fleet.address]) as client:
         found = await client.complete(PROMPT, sampling=sampling, stop=stop, request_id="orphan")
     assert list(found.choices[0].token_ids) == expected(60)
+
+
+async def test_a_client_who_came_after_a_resumption_elsewhere_is_served(fleet: RunningFleet) -> None:
+    """This router accepts it in session 0, since it knows no other, until a worker refuses the attempt."""
+    prefill, decode = await fleet.pair()
+    prefill.go.clear()
+    async with AsyncClient([fleet.address]) as client:
+        stream = client.generate(
+            PROMPT, sampling=Sampling(seed=1), stop=Stop(max_tokens=20), request_id="again"
+        )
+        reading = asyncio.create_task(stream.collect())
+        await until(lambda: num_started(decode) == 1)
+        decode.fail(
+            decode.commands[-1].receive.sequence.handle,
+            reason=worker_pb2.FAILURE_REASON_SUPERSEDED,
+            session=3,
+            session_age_seconds=3600.0,
+        )
+        await until(lambda: num_started(decode) == 2)
+        prefill.go.set()
+        assert list((await reading).choices[0].token_ids) == expected(20)
+    starts = [command.receive.sequence for command in decode.commands if command.HasField("receive")]
+    assert [start.fence.session for start in starts] == [0, 4]
+    assert starts[0].session_age_seconds == 0.0
+    assert 0.0 < starts[1].session_age_seconds < 3600.0
 
 
 async def test_more_calls_than_may_hear_a_request_end_the_oldest(fleet: RunningFleet) -> None:

@@ -8,6 +8,7 @@ from baton.worker.v1 import worker_pb2 as pb
 from engine.core.commands import Decode, Prefill
 from engine.core.report import Failure, Load, Prefilled, StepReport
 from router.core.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
+from router.core.events import SequenceFailed
 from router.links.convert_worker import command_to_pb, joined_from_pb, report_from_pb, spec_to_pb
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FailureReason, Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules
@@ -67,6 +68,7 @@ specs = st.builds(
     stop=stops,
     cache_salt=st.binary(max_size=4),
     prefix_source=st.none() | st.builds(PrefixSource, address=names, incarnation=names, num_blocks=small),
+    session_age_seconds=st.floats(0, 1e6),
 )
 SPEC = SequenceSpec(
     7, Fence("t", "r", 0, 0, 0, "s", "d"), (1, 2), (), (0,), SamplingParams(), StopRules(max_tokens=4)
@@ -97,7 +99,10 @@ def test_a_report_survives_the_way_back() -> None:
         tokens=TokenColumns([7], [0], [3], [42], [2], [2], b"hi", [0], [-0.5], [1], [42], [-0.5], [0], [2]),
         prefilled=[Prefilled(7, 16)],
         prompt_logprobs=[PromptLogprobs(7, 3, (-0.5, -0.25), 1, (42, 43), (-0.5, -0.125))],
-        failures=[Failure(8, FailureReason.HANDOFF, "gone")],
+        failures=[
+            Failure(8, FailureReason.HANDOFF, "gone"),
+            Failure(9, FailureReason.SUPERSEDED, "late", session=2, session_age_seconds=0.5),
+        ],
     )
     read = report_from_pb("w", report_to_pb(report, draining=True).step)
     assert read.tokens == report.tokens
@@ -105,9 +110,10 @@ def test_a_report_survives_the_way_back() -> None:
     assert read.load.draining
     assert (read.prefilled, read.cached_tokens) == ((7,), (16,))
     assert list(read.prompt_logprobs) == report.prompt_logprobs
-    assert [(failure.handle, failure.reason, failure.message) for failure in read.failures] == [
-        (8, FailureReason.HANDOFF, "gone")
-    ]
+    assert read.failures == (
+        SequenceFailed(8, FailureReason.HANDOFF, "gone"),
+        SequenceFailed(9, FailureReason.SUPERSEDED, "late", session=2, session_age_seconds=0.5),
+    )
 
 
 @pytest.mark.parametrize(

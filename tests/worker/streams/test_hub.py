@@ -240,12 +240,24 @@ async def test_an_attempt_that_is_not_newer_is_refused(
 async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
     old_router, new_router = scene.hub.connect("old"), scene.hub.connect("new")
     older = scene.decode(old_router, 1, spec_of([1], target="me", request_id="x", session=0, attempt=3))
-    newer = scene.decode(new_router, 1, spec_of([1], target="me", request_id="x", session=1, attempt=0))
+    later = spec_of([1], target="me", request_id="x", session=1, attempt=0)
+    newer = scene.decode(new_router, 1, dataclasses.replace(later, session_age_seconds=7.0))
     assert newer > 0
     assert scene.sides.cancelled == [older]
     [step] = await heard(old_router)
     assert "superseded" in step.failures[0].message
     assert step.failures[0].reason == FailureReason.SUPERSEDED
+    assert (step.failures[0].session, step.failures[0].session_age_seconds) == (1, 7.0)
+
+
+async def test_a_refused_router_hears_the_age_of_the_later_session(scene: Scene) -> None:
+    old_router, new_router = scene.hub.connect("old"), scene.hub.connect("new")
+    later = spec_of([1], target="me", request_id="x", session=2, attempt=1)
+    scene.decode(new_router, 1, dataclasses.replace(later, session_age_seconds=7.0))
+    assert scene.decode(old_router, 1, spec_of([1], target="me", request_id="x", session=1, attempt=1)) == -1
+    [step] = await heard(old_router)
+    assert step.failures[0].session == 2
+    assert step.failures[0].session_age_seconds >= 7.0
 
 
 async def test_a_name_at_two_routers_runs_twice_until_a_later_session(scene: Scene) -> None:

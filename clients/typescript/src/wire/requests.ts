@@ -86,10 +86,10 @@ export function detokenizeOf(options: {
 }
 
 /** Build the call that continues `request` after what has been received. */
-export function resumeOf(request: GenerateRequest, session: number, progress: Progress): ResumeRequest {
+export function resumeOf(request: GenerateRequest, progress: Progress): ResumeRequest {
   return create(ResumeRequestSchema, {
     request,
-    session,
+    session: progress.session,
     received: progress.received(),
     failedAttempts: progress.failedAttempts,
     receivedPromptLogprobs: progress.numPromptLogprobs,

@@ -47,6 +47,11 @@ IDLE = WorkerLoad(free_blocks=64)
 
 def dispatched(core: RouterCore, told: list[Action], session: int, now: float = 1.0) -> str:
     """The worker that gets the request, whose place in the queue was just asked for."""
+    return sent(core, told, session, now).worker_key
+
+
+def sent(core: RouterCore, told: list[Action], session: int, now: float = 1.0) -> SendDecode:
+    """Return the command to the worker that gets the request, which was just queued."""
     key = f"t/r1/{session}"
     asks = [
         action for action in told + tell(core, Enqueued(key, 0, 0), now=now) if isinstance(action, AskGrants)
@@ -55,8 +60,8 @@ def dispatched(core: RouterCore, told: list[Action], session: int, now: float = 
     answered = GrantsAnswered(asks[0].worker.key)
     (settle,) = [action for action in tell(core, granted, answered, now=now) if isinstance(action, Settle)]
     settled = SettleAnswered(key, settle.prefill_key, settle.decoders[0].key, Settled.OK)
-    (sent,) = [action for action in tell(core, settled, now=now) if isinstance(action, SendDecode)]
-    return sent.worker_key
+    (command,) = [action for action in tell(core, settled, now=now) if isinstance(action, SendDecode)]
+    return command
 
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))

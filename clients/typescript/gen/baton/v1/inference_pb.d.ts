@@ -513,9 +513,9 @@ export declare type ResumeRequest = Message<"baton.v1.ResumeRequest"> & {
   request?: GenerateRequest | undefined;
 
   /**
-   * One more than the session of the call that broke: Generate is session 0, the first Resume 1. A router that knows a
-   * later session refuses the call with SUPERSEDED, so that a router that was stalled cannot continue a request that
-   * another router has taken over.
+   * One more than the session of the call that broke: Generate is session 0, the first Resume 1. If the last Retrying
+   * received names a greater session, that one counts. A router that knows a later session refuses the call with
+   * SUPERSEDED, so that a router that was stalled cannot continue a request that another router has taken over.
    *
    * @generated from field: uint32 session = 2;
    */
@@ -907,7 +907,8 @@ export declare const GenerationEventSchema: GenMessage<GenerationEvent>;
 
 /**
  * An attempt has failed and the next one begins; or a failed attempt no longer counts, because its worker turned out
- * to be alive. Sent only to calls that set resume_grace_ms.
+ * to be alive; or the router has taken the request back from an earlier call. Sent only to calls that set
+ * resume_grace_ms.
  *
  * @generated from message baton.v1.Retrying
  */
@@ -918,6 +919,14 @@ export declare type Retrying = Message<"baton.v1.Retrying"> & {
    * @generated from field: uint32 failed_attempts = 1;
    */
   failedAttempts: number;
+
+  /**
+   * The session that the call is served in. It is greater than the client counted if the router has taken the request
+   * back: Resume continues with one more. 0 from routers that do not say.
+   *
+   * @generated from field: uint32 session = 2;
+   */
+  session: number;
 };
 
 /**
@@ -2158,6 +2167,10 @@ export declare const InferenceService: GenService<{
    * A router knows only its own requests. It keeps an ended one for 60 s, or until 1024 others have ended after it.
    * After that the id is free, and the same call starts a new generation. Two routers that receive the same request
    * generate twice; Resume works on any router.
+   *
+   * A router may learn only later that its request has been resumed on another router. Then the later caller receives
+   * the request. A Generate that came before that Resume ends with SUPERSEDED. One that came after it is served in a new
+   * session, which Retrying names, and the calls of the other router end with SUPERSEDED.
    *
    * @generated from rpc baton.v1.InferenceService.Generate
    */
