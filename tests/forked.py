@@ -117,8 +117,12 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Return the exit code if the process has ended."""
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
-            self.wait()
+        # Not select.select(), which takes no descriptor above 1023: pools of other tests may hold as many.
+        status = select.poll()
+        if self.returncode is None:
+            status.register(self._status, select.POLLIN)
+            if status.poll(0):
+                self.wait()
         return self.returncode
 
     def wait(self) -> int:

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.commands import Cancel, Command, Decode, Receive, StopAndCopy
+from engine.core.commands import Cancel, Command, Decode
 from engine.execution.flight import Flight
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
-from scheduling.request import ReceiveKind, SequenceSpec
+from scheduling.request import SequenceSpec
 from tests.engine.core.test_step_loop_draft_model import drafted, drafting, free_requests
 from tests.engine.core.test_step_loop_forced import play, words
-from tests.engine.core.test_step_loop_moving import fetch, resumed, running
-from tests.engine.core.test_step_loop_speculation import requests
+from tests.engine.core.test_step_loop_speculation import check_move, requests
 from tests.engine.fake_runner import FakeRunner, FakeStages
 from tests.engine.loop_driver import (
     CHEAP_DRAFTS,
@@ -170,15 +169,7 @@ def has_later_draft(flight: Flight) -> bool:
 
 @pytest.mark.parametrize("num_turns", [1, 4, 7])
 def test_a_choice_moves_with_all_of_its_accepted_drafts(num_turns: int) -> None:
-    request = spec(7, range(5), 90)
-    source, target = piped(FakeStages(2)), piped(FakeStages(3))
-    alone = Driver(num_seen=1, num_blocks=64, block_size=16)
-    alone.finish(Decode(request))
-    running(source, request, num_turns)
-    source.turn(StopAndCopy(7, ((0, 70),)))
-    target.finish(Receive(resumed(source, request, 0, 70), ReceiveKind.STOPPED))
-    fetch(source, target, 70, 70)
-    assert source.rows(7) + target.rows(70) == alone.rows(7)
+    check_move(piped(FakeStages(2)), piped(FakeStages(3)), num_turns)
 
 
 def test_no_draft_makes_a_token_of_another_micro_batch_late() -> None:

@@ -114,10 +114,9 @@ def test_no_draft_outlives_the_promise_of_another_row() -> None:
     assert told[1] < told[0] / 2
 
 
-@pytest.mark.parametrize("num_turns", range(1, 12, 2))
-def test_a_choice_moves_with_all_of_its_accepted_drafts(num_turns: int) -> None:
+def check_move(source: Driver, target: Driver, num_turns: int) -> None:
+    """Move a choice after some turns; its tokens are those of one that was neither moved nor drafted."""
     request = spec(7, range(5), 90)
-    source, target = (looping() for _ in range(2))
     alone = Driver(num_seen=1, num_blocks=64, block_size=16)
     alone.finish(Decode(request))
     running(source, request, num_turns)
@@ -125,6 +124,11 @@ def test_a_choice_moves_with_all_of_its_accepted_drafts(num_turns: int) -> None:
     target.finish(Receive(resumed(source, request, 0, 70), ReceiveKind.STOPPED))
     fetch(source, target, 70, 70)
     assert source.rows(7) + target.rows(70) == alone.rows(7)
+
+
+@pytest.mark.parametrize("num_turns", range(1, 12, 2))
+def test_a_choice_moves_with_all_of_its_accepted_drafts(num_turns: int) -> None:
+    check_move(looping(), looping(), num_turns)
 
 
 def test_a_stop_within_an_accepted_draft_ends_the_choice_there() -> None:
