@@ -83,7 +83,7 @@ class CostEstimator:
         predicted = self._model.predict(shape)
         ratio = seconds / predicted if predicted > 0 else math.inf
         record = self._record_of(shape)
-        record.judge(ratio, self._q95_of(shape))
+        record.judge(ratio, self._model.late_ratio(shape))
         record.add(shape, seconds, ratio)
         if predicted == 0 or _is_tame(ratio):
             self._remember((shape, seconds))
@@ -137,9 +137,6 @@ class CostEstimator:
 
     def _record_of(self, shape: StepShape) -> StepRecord:
         return self._chunks if shape.has_chunk else self._steps
-
-    def _q95_of(self, shape: StepShape) -> float:
-        return self._model.of_chunks.q95 if shape.has_chunk else self._model.ratio_q95
 
     def _moved_floor_s(self, shape: StepShape, seconds: float) -> float | None:
         """Return the least time of a step with a chunk if it is no longer about what the model says."""

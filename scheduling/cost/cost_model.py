@@ -180,9 +180,13 @@ class CostModel:
 
     def predict_q95(self, shape: StepShape) -> float:
         """Return the seconds that 19 of 20 such steps stay within."""
+        return self.predict(shape) * self.late_ratio(shape)
+
+    def late_ratio(self, shape: StepShape) -> float:
+        """Return the 95 % quantile of actual / predicted for such a step."""
         if self.chunk_band is not None and shape.has_chunk:
-            return self.predict(shape) * self.chunk_band.q95
-        return self.predict(shape) * self.ratio_q95
+            return self.chunk_band.q95
+        return self.ratio_q95
 
     @property
     def of_chunks(self) -> Band:

@@ -39,11 +39,13 @@ class DrawnRatios:
 
     def __init__(self, cost: CostModel, noise: float, seed: Sequence[int]) -> None:
         self._noise = noise
-        self._bands = Band(cost.ratio_q10, cost.ratio_q50, cost.ratio_q95), cost.of_chunks
+        self._band = Band(cost.ratio_q10, cost.ratio_q50, cost.ratio_q95)
+        self._chunk_band = cost.chunk_band
         self._random = np.random.default_rng(list(seed))
         self._drawn = np.ones(0)
-        self._as_lists: tuple[list[float], list[float]] = [], []
-        """The ratios of steps of decodes alone, and those of steps with a chunk."""
+        self._as_list: list[float] = []
+        self._of_chunks: list[float] = self._as_list if cost.chunk_band is None else []
+        """The ratios of steps with a chunk."""
 
     def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
         """The same for the same step, whenever it is asked for."""
@@ -51,7 +53,7 @@ class DrawnRatios:
             return 1.0
         if step >= len(self._drawn):
             self._draw(step + 1)
-        return self._as_lists[is_mixed][step]
+        return (self._of_chunks if is_mixed else self._as_list)[step]
 
     def ratios(self, first: int, count: int) -> NDArray[np.float64]:
         """Return `ratio` of each step."""
@@ -65,10 +67,11 @@ class DrawnRatios:
             self._drawn = np.concatenate((self._drawn, np.ones(more)))
             return
         shares = self._random.random(more)
-        drawn, of_chunks = (self._within(band, shares) for band in self._bands)
+        drawn = self._within(self._band, shares)
         self._drawn = np.concatenate((self._drawn, drawn))
-        for ratios, more_ratios in zip(self._as_lists, (drawn, of_chunks), strict=True):
-            ratios.extend(more_ratios.tolist())
+        self._as_list += drawn.tolist()
+        if self._chunk_band is not None:
+            self._of_chunks += self._within(self._chunk_band, shares).tolist()
 
     def _within(self, band: Band, shares: NDArray[np.float64]) -> NDArray[np.float64]:
         drawn = np.interp(shares, (0.1, 0.5, 0.95), (band.q10, band.q50, band.q95))
