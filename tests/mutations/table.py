@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from tests.mutations.doors import DOORS
 from tests.mutations.features import FEATURES
 from tests.mutations.requests import REQUESTS
 
-FAILURES = (*REQUESTS, *FEATURES)
+FAILURES = (*REQUESTS, *DOORS, *FEATURES)

@@ -1,0 +1,66 @@
+"""Guards against failures of the HTTP doors: stored responses, and calls of tools."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import Failure, Guard
+
+DOORS = (
+    Failure(
+        "stored calls",
+        "vllm#43244",
+        "a conversation that went on by previous_response_id lost its calls of functions and their results",
+        (
+            Guard(
+                "gateway/responses/store.py",
+                '[*self.earlier, *self.input, *self.response["output"]]',
+                "[*self.earlier, *self.input]",
+                "tests/gateway/responses/test_stored.py::test_a_conversation_goes_on_from_a_stored_response",
+            ),
+        ),
+    ),
+    Failure(
+        "stored without end",
+        "vllm#48454",
+        "responses were stored until the server had no memory left",
+        (
+            Guard(
+                "gateway/responses/store.py",
+                "        while total > limits.responses_max_bytes:\n",
+                "        while False:\n",
+                "tests/gateway/responses/test_store.py"
+                "::test_over_the_limit_the_largest_tenant_loses_its_oldest",
+            ),
+            Guard(
+                "state/lua/durable/keep_response.lua",
+                "for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do",
+                "for _, gone in ipairs({}) do",
+                "tests/gateway/responses/test_store.py::test_time_ends_everything_and_is_counted",
+            ),
+        ),
+    ),
+    Failure(
+        "tool calls",
+        "vllm#57490, vllm#45167",
+        "calls were lost, or text around them, by where a stream was cut or by what their arguments say",
+        (
+            Guard(
+                "chat_formats/source.py",
+                "len(self._text) if self._ended else markers.safe_end(self._text, self._at)",
+                "len(self._text)",
+                "tests/chat_formats/test_parser.py::test_calls_come_back_as_written",
+            ),
+            Guard(
+                "chat_formats/parser.py",
+                '        output.content(ending.pattern.sub("", text[:end]))\n',
+                "",
+                "tests/chat_formats/test_parser.py::test_a_text_without_calls_is_all_content",
+            ),
+            Guard(
+                "chat_formats/grammar.py",
+                'self._rules.append(rf"{first}: {_TEXT} & ~/\\s*({begins})(?s:.*)/")',
+                'self._rules.append(f"{first}: {_TEXT}")',
+                "tests/chat_formats/test_grammar.py::test_what_a_template_writes_follows_the_grammars",
+            ),
+        ),
+    ),
+)
