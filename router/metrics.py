@@ -107,6 +107,9 @@ class RouterMetrics:
             "stalled_workers",
             "Workers given nothing new, because a step does not end or the event loop is held up",
         )
+        self.clock_offset = gauge(
+            "clock_offset_seconds", "How far this machine's clock is ahead of Redis', compared once a minute"
+        )
         self.loop_lag = gauge(
             "loop_lag_seconds", "Delay of the event loop, smoothed; above 0.5 new requests are refused"
         )

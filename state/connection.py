@@ -135,6 +135,15 @@ class Connection:
             return _reason(error)
         return ""
 
+    async def read_clock_s(self) -> float | None:
+        """Return the time of Redis in seconds since 1970; None while it does not respond."""
+        try:
+            with _keeping_cancellation():
+                seconds, microseconds = await self._redis.time()
+        except _FAILURES:
+            return None
+        return float(seconds + microseconds / 1e6)
+
     async def close(self) -> None:
         """Close the connections."""
         await self._calls.close()

@@ -65,6 +65,7 @@ class Store:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._run = connection.run
+        self.read_clock_s = connection.read_clock_s
 
     @classmethod
     async def connect(

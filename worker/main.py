@@ -35,6 +35,7 @@ from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.memory.tiers import Tier
+from services.process.clock import compare_clocks
 from services.process.event_loop import (
     freeze_garbage,
     measure_loop,
@@ -323,6 +324,8 @@ class _Worker:
         )
         await self._registration.start()
         self._cleanup.push_async_callback(self._registration.stop)
+        comparing = compare_clocks(store.read_clock_s, self._metrics.clock_offset.set)
+        self._cleanup.callback(asyncio.create_task(comparing, name="clock").cancel)
         await self._server.set_serving(serving=True)
 
     def _announce_ready(self) -> None:

@@ -63,6 +63,9 @@ class WorkerMetrics:
         self.loop_errors = self._counter(
             "loop_errors", "Unexpected errors, by the place that caught them", ["where"]
         )
+        self.clock_offset = self._gauge(
+            "clock_offset_seconds", "How far this machine's clock is ahead of Redis', compared once a minute"
+        )
         self.handoff = self._histogram(
             "kv_handoff_seconds",
             "Duration of a handoff, from first fetch to acknowledgement",

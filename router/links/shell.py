@@ -57,6 +57,7 @@ from router.metrics import RouterMetrics
 from router.replay.recording import Recorder
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.request import FinishReason, Slo
+from services.process.clock import compare_clocks
 from services.security.tls import FleetTls
 from state import records
 from state.errors import StoreUnavailable
@@ -307,6 +308,7 @@ class Shell:
             tasks.create_task(self.ticker.run())
             tasks.create_task(self.discovery.run())
             tasks.create_task(self.demand.run())
+            tasks.create_task(compare_clocks(self.store.read_clock_s, self.metrics.clock_offset.set))
             tasks.create_task(self._receive_notices())
             tasks.create_task(self._watch_clients())
 

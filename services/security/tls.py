@@ -147,8 +147,13 @@ def _check_certificate(files: TlsFiles, tls: FleetTls, role: CertificateRole, no
     certificate, ca = x509.load_pem_x509_certificate(tls.cert), x509.load_pem_x509_certificate(tls.ca)
     for path, checked in ((files.cert, certificate), (files.ca, ca)):
         if not checked.not_valid_before_utc <= now <= checked.not_valid_after_utc:
+            first, last = (
+                f"{at:%Y-%m-%d %H:%M}" for at in (checked.not_valid_before_utc, checked.not_valid_after_utc)
+            )
             raise TlsUnusable(
-                path, f"is not valid now, only until {checked.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+                path,
+                f"is not valid now, {now:%Y-%m-%d %H:%M} UTC by this machine's clock; accepted: a time from "
+                f"{first} to {last}",
             )
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     if role.dns_name not in names.value.get_values_for_type(x509.DNSName):

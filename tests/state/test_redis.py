@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from state import keys
+from state.connection import Connection
 from state.errors import StoreEvicts, StoreUnavailable
 from state.records import START_TTL_MS, Cancelled, DecodeRoom, Leading, PrefillRoom, StartingRecord
 from state.store import PREFIX_LOOKUPS, Store
@@ -50,6 +52,16 @@ async def test_leases_are_never_oversold_to_concurrent_routers(store: Store, red
     for stream in notices.values():
         await stream.aclose()
     await other.close()
+
+
+async def test_its_clock_is_read_unless_it_does_not_respond(store: Store, tmp_path: Path) -> None:
+    before_s = time.time()
+    read_s = await store.read_clock_s()
+    assert read_s is not None
+    assert before_s - 1 <= read_s <= time.time() + 1
+    away = Store(Connection(f"unix://{tmp_path}/nothing.sock"))
+    assert await away.read_clock_s() is None
+    await away.close()
 
 
 async def test_a_start_is_listed_with_its_silence_until_it_is_over(store: Store) -> None:
