@@ -180,6 +180,17 @@ def test_every_port_names_its_protocol(overlay: str) -> None:
     assert all(port["protocol"] in ("TCP", "UDP") for port in ports)
 
 
+def test_gateways_know_every_router_unless_those_nearby_are_preferred() -> None:
+    near = "router.service.trafficDistribution=PreferSameZone"
+    for sets, routers in (((), ["fleet-baton-routers:50051"]), ((near,), 2 * ["fleet-baton-router:50051"])):
+        objects = chart(LAPTOP, *sets)
+        given = arguments(workloads(objects)["gateway"])
+        assert [given[place + 1] for place, flag in enumerate(given) if flag == "--router"] == routers
+        services = of_kind(objects, "Service")
+        preferring = {name for name, service in services.items() if "trafficDistribution" in service["spec"]}
+        assert preferring == ({"router"} if sets else set())
+
+
 def test_each_process_of_a_router_has_metrics_and_a_connection() -> None:
     monitored = ("router.processes=3", "networkPolicy.enabled=true", "monitoring.serviceMonitor.enabled=true")
     objects = list(chart(LAPTOP, *monitored))

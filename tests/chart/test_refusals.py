@@ -129,6 +129,19 @@ def test_a_model_is_asked_for_first() -> None:
         rendered()
 
 
+@pytest.mark.parametrize(
+    ("wanted", "since", "before"), [("PreferClose", "1.31", "1.30"), ("PreferSameZone", "1.34", "1.33")]
+)
+def test_a_distribution_that_the_cluster_does_not_know_is_refused(
+    wanted: str, since: str, before: str
+) -> None:
+    said = rf"gateway\.service\.trafficDistribution is {wanted}, but .* v{before} .*; accepted: {since} or"
+    sets = (f"gateway.service.trafficDistribution={wanted}",)
+    with pytest.raises(Refused, match=said):
+        rendered(LAPTOP, sets=sets, kubernetes=before)
+    assert rendered(LAPTOP, sets=sets, kubernetes=since)
+
+
 def test_image_volumes_are_refused_where_the_cluster_has_none() -> None:
     model = {"name": "demo_model", "inImage": "", "image": "models/demo:1"}
     values: dict[str, Any] = {"model": model}

@@ -5,6 +5,7 @@
 {{- include "baton.checks.pools" . -}}
 {{- include "baton.checks.drains" . -}}
 {{- include "baton.checks.picker" . -}}
+{{- include "baton.checks.services" . -}}
 {{- include "baton.checks.redis" (dict "root" $ "redis" .Values.redis "field" "redis" "required" true) -}}
 {{- if .Values.gateway.enabled -}}
 {{- include "baton.checks.redis" (dict "root" $ "redis" .Values.gateway.redis "field" "gateway.redis" "required" false) -}}
@@ -142,6 +143,17 @@
 {{- end -}}
 {{- if and .Values.picker.inferencePool.enabled (not .Values.picker.enabled) -}}
 {{- fail "picker.inferencePool.enabled is set, but picker.enabled is false; accepted: true, since the pool names the picker" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "baton.checks.services" -}}
+{{- $since := dict "PreferClose" "1.31" "PreferSameZone" "1.34" "PreferSameNode" "1.34" -}}
+{{- range $field, $part := dict "router" .Values.router "gateway" .Values.gateway -}}
+{{- with $part.service.trafficDistribution -}}
+{{- if semverCompare (printf "<%s.0-0" (get $since .)) $.Capabilities.KubeVersion.Version -}}
+{{- fail (printf "%s.service.trafficDistribution is %s, but Kubernetes %s does not know it; accepted: %s or newer, or none" $field . $.Capabilities.KubeVersion.Version (get $since .)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end }}
 
