@@ -1,4 +1,4 @@
-"""A fleet with mutual TLS on every channel, by Secrets of its user.
+"""A fleet with mutual TLS on every channel, by Secrets of its user or of the chart's own Job.
 
 `make test-kubernetes` runs these.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,8 +20,9 @@ import yaml
 from baton.security.certificates import PARTS, make_certificates
 from baton.security.secret_files import Certificates
 from tests.kubernetes.fleets import COMPUTING
+from tests.kubernetes.images import FIRST
 from tests.kubernetes.load import Expected, under
-from tests.kubernetes.release import Release, merged, release
+from tests.kubernetes.release import Release, images, merged, release
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -31,6 +33,14 @@ USED = "router", "worker", "gateway", "redis"
 TLS: Mapping[str, Any] = {
     "tls": {"mode": "secrets", "requireClientCertificates": True, "secrets": {part: part for part in USED}}
 }
+
+REDIS_ALONE: Mapping[str, Any] = {
+    "tls": {"mode": "hook"},
+    "router": {"replicas": 0},
+    "gateway": {"enabled": False},
+    "pools": {"prefill": {"replicas": 0}, "decode": {"replicas": 0}},
+}
+"""Certificates by the chart's Job, and of the fleet only its Redis, which serves with one of them."""
 
 
 def secrets(certificates: Certificates, prefix: str) -> str:
@@ -85,3 +95,22 @@ async def test_an_expired_certificate_is_said_and_what_serves_goes_on(
     sys.stderr.write(f"an expired certificate for a {part}: {streams}\n")
     streams.check(expected)
     assert said in found[0]
+
+
+def test_the_job_makes_certificates_and_makes_what_is_lost_again(cluster: None) -> None:
+    def made() -> dict[str, Mapping[str, str]]:
+        listed = json.loads(fleet.kubectl("get", "secrets", "--output=json"))["items"]
+        named = {item["metadata"]["name"]: item.get("data", {}) for item in listed}
+        return {name.removeprefix("baton-tls-"): named[name] for name in named if "-tls-" in name}
+
+    with release("hooked", merged(COMPUTING, REDIS_ALONE)) as fleet:
+        first = made()
+        assert set(first) >= {"ca", *USED}
+        fleet.upgrade(images(FIRST))
+        assert made() == first, "certificates that are good for long were replaced"
+        fleet.kubectl("delete", "secret", "baton-tls-worker")
+        fleet.upgrade(images(FIRST))
+        again = made()
+        assert set(again) == set(first)
+        assert again["ca"] == first["ca"]
+        assert again["worker"]["tls.crt"] != first["worker"]["tls.crt"]
