@@ -16,7 +16,7 @@ import pytest
 from tests.compose.engine import bring_back, compose, container, metrics_of, run
 from tests.compose.streams import NUM_TOKENS, Doors, under
 
-pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(2400, func_only=True)]
 
 DOORS = Doors("127.0.0.1:50051", ("http://127.0.0.1:8000/v1",))
 

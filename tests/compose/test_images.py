@@ -9,7 +9,7 @@ import pytest
 
 from tests.compose.engine import run
 
-pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(1800, func_only=True)]
 
 BUDGETS_MB = {"baton-router": 150, "baton-gateway": 150, "baton-worker": 1200}
 """The largest size of each image, base image included."""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.compose.engine import PROMETHEUS, ROOT, compose, run
 
-pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(600, func_only=True)]
 
 FILES = ROOT / "deploy" / "helm" / "baton" / "files"
 SCRAPED = {"router", "gateway", "prefill-1", "prefill-2", "decode-1", "decode-2"}

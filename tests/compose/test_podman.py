@@ -18,7 +18,7 @@ import pytest
 from tests.compose.engine import CACHE, REDIS, run, write_deterministic
 from tests.compose.streams import NUM_TOKENS, Doors, under
 
-pytestmark = [pytest.mark.podman, pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.podman, pytest.mark.integration, pytest.mark.timeout(1800, func_only=True)]
 
 DOORS = Doors("127.0.0.1:50051", ("http://127.0.0.1:8000/v1",))
 IMAGES = ("baton-router", "baton-gateway", "baton-worker", REDIS)

@@ -11,7 +11,7 @@ from tests.compose.engine import bring_back, container, metrics_of, run
 from tests.compose.streams import NUM_STREAMS, NUM_TOKENS, Doors, under
 from tests.compose.test_compose import build_anew, replace
 
-pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.compose, pytest.mark.integration, pytest.mark.timeout(2400, func_only=True)]
 
 DOORS = Doors("127.0.0.1:50050", ("http://127.0.0.1:8001/v1",))
 BOTH_GATEWAYS = Doors(DOORS.grpc, (*DOORS.http, "http://127.0.0.1:8000/v1"))

@@ -1,4 +1,8 @@
-"""One node, with the images of the checkout, for all tests of the folder."""
+"""One node, with the images of the checkout, for all tests of the folder.
+
+Tests are limited in time, and what prepares them is not: on a busy machine, compiling Kubernetes and building
+the images took longer than any test may.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.kubernetes.fleets import COMPUTING, SMALL
 from tests.kubernetes.load import Expected, under
 from tests.kubernetes.release import Release, merged, release
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800, func_only=True)]
 
 
 def redis(name: str, policy: str) -> str:

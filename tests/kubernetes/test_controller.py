@@ -24,7 +24,7 @@ from tests.kubernetes.names import events
 from tests.kubernetes.node import KUBECTL, exits, kubectl
 from tests.kubernetes.release import Release, images, merged, release
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800, func_only=True)]
 
 POOL = "baton-decode"
 FEW, MANY = 2, 8

@@ -19,7 +19,7 @@ from tests.kubernetes.node import NODE, docker, exits, kubectl
 from tests.kubernetes.programs import wait_until
 from tests.kubernetes.release import Pod, Release, images, release
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800, func_only=True)]
 
 GRACE_S = 45.0
 """The chart's default time for a pod to leave."""

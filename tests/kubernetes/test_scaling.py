@@ -19,7 +19,7 @@ from tests.kubernetes.node import exits
 from tests.kubernetes.programs import wait_until
 from tests.kubernetes.release import Pod, Release, images, release
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800, func_only=True)]
 
 FEW, MANY = 2, 8
 GRACE_S = 45.0

@@ -24,7 +24,7 @@ from tests.kubernetes.images import FIRST
 from tests.kubernetes.load import Expected, under
 from tests.kubernetes.release import Release, images, merged, release
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.integration, pytest.mark.timeout(1800, func_only=True)]
 
 SERVICES = "router", "routers", "gateway", "redis", "redis-gateway"
 HOSTS = [f"baton-{service}" for service in SERVICES]
