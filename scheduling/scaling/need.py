@@ -1,9 +1,10 @@
-"""How many workers a fleet needs: as many as the load fills now, and as keep the promises of its usual load.
+"""How many workers a fleet needs: the fewest that keep the promises of the present load.
 
-The usual load is the mean of the middle half of the last 15 minutes, which a short burst or pause does not
-move. The fewest workers are found that keep the wanted share of promises under it, if it were steady. The
-time that they have to spare serves a burst until new workers have started. During a burst, the work of the
-last minute or two has to fit in, without time to spare for another burst.
+The present load is the mean of the time over which the load has been steady (`steady_span`): 15 minutes where
+nothing has changed, and less than one where a burst has begun. The fewest workers are found that keep the
+wanted share of promises under it, if it went on. The time that they have to spare serves a burst until new
+workers have started. A pause takes nothing: where the last minutes were quieter than three of four, the load
+of these counts.
 
 Both are pure functions. What they cost depends on the number of slots and on the logarithm of the answer,
 not on how many requests, waiting or served, or workers there are.
@@ -31,6 +32,7 @@ from scheduling.scaling.steady import (
     tightest_pace_s,
     work_s,
 )
+from scheduling.scaling.steady_span import steady_span
 from scheduling.stages import step_limit_s
 from scheduling.value import value
 
@@ -46,10 +48,12 @@ class Why(enum.Enum):
 
     IDLE = "idle"
     """Nothing was asked for."""
-    USUAL = "usual"
-    """The promises under the usual load."""
-    RECENT = "recent"
-    """The work of the last minute or two."""
+    STEADY = "steady"
+    """The load of all the time that is recorded."""
+    CHANGED = "changed"
+    """The load since it has changed."""
+    PAUSE = "pause"
+    """The load of before, as less came for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Goal:
     """The promises that a fleet has to keep. Raises ValueError naming the field."""
 
     goodput: float = 0.99
-    """The share of promises, under the usual load."""
+    """The share of promises, under the present load."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.goodput < 1:
@@ -83,7 +87,7 @@ def prefill_needed(slots: Sequence[Slot], worker: WorkerModel, placement: Placem
     """
     if is_idle(slots) or placement is Placement.AGGREGATED:
         return NONE
-    return _needed(slots, MINUTE, _prompts_of, lambda mean: _prompts(mean, worker, goal))
+    return _needed(slots, _prompts_of, lambda mean: _prompts(mean, worker, goal))
 
 
 def decode_needed(slots: Sequence[Slot], worker: WorkerModel, placement: Placement, goal: Goal) -> Need:
@@ -93,9 +97,8 @@ def decode_needed(slots: Sequence[Slot], worker: WorkerModel, placement: Placeme
     if is_idle(slots):
         return NONE
     if placement is Placement.AGGREGATED:
-        return _needed(slots, MINUTE, _prompts_of, lambda mean: _mixed(mean, worker, goal))
-    # Running sequences follow a change of the load by minutes, so a longer mean is soon enough, and steadier.
-    return _needed(slots, 2 * MINUTE, _sequences_of, lambda mean: _sequences(mean, worker, goal))
+        return _needed(slots, _prompts_of, lambda mean: _mixed(mean, worker, goal))
+    return _needed(slots, _sequences_of, lambda mean: _sequences(mean, worker, goal))
 
 
 def is_idle(slots: Sequence[Slot]) -> bool:
@@ -107,22 +110,25 @@ Judge = tuple[float, Callable[[int], bool]]
 """How many workers the load fills, and whether a number of workers keeps the promises."""
 
 
-def _needed(
-    slots: Sequence[Slot], recent: int, load_of: Callable[[Slot], float], judge: Callable[[Slot], Judge]
-) -> Need:
-    filled, _ = judge(mean_slot(slots[-recent:]))
-    load, holds = judge(usual(slots, load_of))
-    enough = fewest(math.ceil(load), MOST_WORKERS, holds) or MOST_WORKERS
-    busy = min(MOST_WORKERS, math.ceil(filled))
-    return Need(busy, Why.RECENT) if busy > enough else Need(enough, Why.USUAL)
+def _needed(slots: Sequence[Slot], load_of: Callable[[Slot], float], judge: Callable[[Slot], Judge]) -> Need:
+    span = steady_span(slots)
+    now = _fewest(judge(mean_slot(slots[-span:])))
+    before = _fewest(judge(exceeded(slots, load_of)))
+    if before > now:
+        return Need(before, Why.PAUSE)
+    return Need(now, Why.STEADY if span == len(slots) else Why.CHANGED)
 
 
-def usual(slots: Sequence[Slot], load_of: Callable[[Slot], float]) -> Slot:
-    """Return the mean slot of the middle half of the minutes, by load; of all slots in the first minute."""
+def _fewest(judge: Judge) -> int:
+    filled, holds = judge
+    return fewest(math.ceil(filled), MOST_WORKERS, holds) or MOST_WORKERS
+
+
+def exceeded(slots: Sequence[Slot], load_of: Callable[[Slot], float]) -> Slot:
+    """Return the mean slot of the minute whose load three of four minutes exceed."""
     begins = range(len(slots) % MINUTE, len(slots), MINUTE)
     minutes = sorted((mean_slot(slots[begin : begin + MINUTE]) for begin in begins), key=load_of)
-    out = len(minutes) // 4
-    return mean_slot(minutes[out : len(minutes) - out] or slots)
+    return minutes[len(minutes) // 4] if minutes else mean_slot(slots)
 
 
 def mean_slot(slots: Sequence[Slot]) -> Slot:

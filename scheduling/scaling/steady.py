@@ -8,7 +8,10 @@ Poisson population; one more finds a seat as often as the population leaves one.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
 
 from scheduling.admission.speeds import (
     DecodeView,
@@ -79,12 +82,19 @@ def first_tokens(mean: Slot, speed: PrefillSpeed) -> Callable[[int], float]:
     slot is like `mean`.
 
     The share is 1 if none was promised, and 0 if the workers cannot compute all prompts, those without a
-    promise included.
+    promise included. Prompts are computed in the order in which they are due. So a prompt waits for those
+    that have no more time to spare, and for what is being computed: priorities without preemption (Cobham,
+    "Priority assignment in waiting line problems", 1954), here with many servers.
     """
     late, promised = speed.view.cost.of_chunks.q95, mean.promised
     work = work_s(mean.promised_tokens, mean.promised_squares, speed)
     everything = work_s(mean.prompt_tokens, mean.prompt_squares, speed) / SLOT_S
-    slacks = [(edge_s(place) / late, num) for place, num in enumerate(mean.slacks) if num]
+    due_first = accumulate(mean.slacks)
+    slacks = [
+        (edge_s(place) / late, num, before / promised)
+        for place, (num, before) in enumerate(zip(mean.slacks, due_first, strict=True))
+        if num
+    ]
     num_servers = num_micro_batches(speed.view.num_stages)
     scale_s = num_servers * work / promised * (1 + _variation(mean)) / 2 if promised else 0.0
 
@@ -94,8 +104,8 @@ def first_tokens(mean: Slot, speed: PrefillSpeed) -> Callable[[int], float]:
         if not promised:
             return 1.0
         utilisation = work / SLOT_S / num_workers
-        servers = num_servers * num_workers
-        late_ones = (num * _waits_longer(wait_s, servers, utilisation, scale_s) for wait_s, num in slacks)
+        queue = _Queue(num_servers * num_workers, utilisation, scale_s)
+        late_ones = (num * queue.waits_longer(wait_s, share) for wait_s, num, share in slacks)
         return 1 - sum(late_ones) / promised
 
     return kept
@@ -107,14 +117,23 @@ def _variation(slot: Slot) -> float:
     return max(0.0, slot.promised_squares / slot.promised / (mean * mean) - 1) if mean else 0.0
 
 
-def _waits_longer(wait_s: float, num_servers: int, utilisation: float, scale_s: float) -> float:
-    """Return how probably a request waits for longer, in a queue with this many servers."""
-    if wait_s < 0 or utilisation >= 1:
-        return 1.0
-    if utilisation <= 0:
-        return 0.0
-    delayed = utilisation ** (math.sqrt(2 * (num_servers + 1)) - 1)
-    return delayed * math.exp(-num_servers * (1 - utilisation) * wait_s / scale_s) if scale_s else 0.0
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """Prompts that wait for servers; `scale_s` is the time of a prompt, longer where prompts are unlike."""
+
+    num_servers: int
+    utilisation: float
+    scale_s: float
+
+    def waits_longer(self, wait_s: float, share: float) -> float:
+        """Return how probably a prompt waits for longer, where this share of the prompts is due no later."""
+        if wait_s < 0 or self.utilisation >= 1:
+            return 1.0
+        if self.utilisation <= 0 or not self.scale_s:
+            return 0.0
+        delayed: float = self.utilisation ** (math.sqrt(2 * (self.num_servers + 1)) - 1)
+        spare = self.num_servers * (1 - self.utilisation * share)
+        return delayed * math.exp(-spare * wait_s / self.scale_s)
 
 
 def mean_sequence(whole: Slot, worker: WorkerModel, pace_s: float, share: float = 1.0) -> Sequences:
@@ -139,14 +158,19 @@ def step_s(worker: WorkerModel, sequences: Sequences, batch: float) -> float:
 
 
 def alive(mean: Slot, worker: WorkerModel, sequences: Sequences, num_workers: float, share: float) -> float:
-    """Return how many sequences run at once where every slot is like `mean`: at most all seats."""
-    view, seats = _decoding(worker, sequences.context_tokens), num_workers * sequences.seats
+    """Return how many sequences run at once where every slot is like `mean`: as many as begin while one runs.
+
+    They have all seats where workers with every seat taken could not keep up.
+    """
+    view, seats = _decoding(worker, sequences.context_tokens), sequences.seats
     steps = mean.sequences / SLOT_S * sequences.output_tokens / share
-    found = min(seats, steps * decode_step_s(view, 1))
-    # A few rounds are enough: the step grows far less than the batch does.
-    for _ in range(4):
-        found = min(seats, steps * decode_step_s(view, math.ceil(found / num_workers)))
-    return found
+
+    def keeps_up(batch: int) -> bool:
+        return num_workers * batch >= steps * decode_step_s(view, batch)
+
+    if not keeps_up(seats):
+        return num_workers * seats
+    return steps * decode_step_s(view, 1 + bisect_left(range(1, seats), True, key=keeps_up))
 
 
 def seats_found(

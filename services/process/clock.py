@@ -15,7 +15,7 @@ import structlog
 
 INTERVAL_S = 60.0
 TOLERANCE_S = 10.0
-"""As much as a door allows for in a token's times by default, and more than a slow answer takes."""
+"""The default leeway for the times of access tokens. A slow answer of Redis takes less."""
 
 
 async def compare_clocks(

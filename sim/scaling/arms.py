@@ -24,7 +24,7 @@ from sim.scaling.hpa import STABILISATION_S, for_average_value, for_pods
 PREFILL, DECODE = ROLES = ("prefill", "decode")
 WINDOW_S = 30.0
 SLACK_STABILISATION_S = 120.0
-"""The chart's: the recorded minutes hold the number up already."""
+"""The chart's: a pause takes nothing anyhow."""
 
 
 class Arm(Protocol):
@@ -39,9 +39,21 @@ class Arm(Protocol):
         """Return the replicas of a role that the metric asks for now."""
 
 
+def as_slot(asked: Asked, alone_s: float) -> Slot:
+    """Return what a request adds to its slot, as routers record it."""
+    return came(
+        prompt_tokens=asked.prompt_tokens,
+        cached_tokens=0.0,
+        num_seqs=1,
+        output_tokens=float(asked.output_tokens),
+        slack_s=asked.promise.ttft_s - alone_s,
+        pace_s=asked.promise.tpot_s,
+    )
+
+
 @dataclass(slots=True)
 class Slack:
-    """The workers that would have kept the promises of the last minutes."""
+    """The workers that keep the promises of the present load, as the router counts them."""
 
     worker: WorkerModel
     goal: Goal
@@ -52,15 +64,7 @@ class Slack:
 
     def heard(self, asked: Asked, alone_s: float) -> None:
         self._move_to(asked.at_s)
-        slot = came(
-            prompt_tokens=asked.prompt_tokens,
-            cached_tokens=0.0,
-            num_seqs=1,
-            output_tokens=float(asked.output_tokens),
-            slack_s=asked.promise.ttft_s - alone_s,
-            pace_s=asked.promise.tpot_s,
-        )
-        self._came.append(slot)
+        self._came.append(as_slot(asked, alone_s))
 
     def propose(self, fleet: Fleet, role: str) -> int:
         self._move_to(fleet.now)

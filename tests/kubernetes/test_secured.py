@@ -99,17 +99,17 @@ async def test_an_expired_certificate_is_said_and_what_serves_goes_on(
 
 def test_the_job_makes_certificates_and_makes_what_is_lost_again(cluster: None) -> None:
     def made() -> dict[str, Mapping[str, str]]:
-        listed = json.loads(fleet.kubectl("get", "secrets", "--output=json"))["items"]
+        listed = json.loads(hooked.kubectl("get", "secrets", "--output=json"))["items"]
         named = {item["metadata"]["name"]: item.get("data", {}) for item in listed}
         return {name.removeprefix("baton-tls-"): named[name] for name in named if "-tls-" in name}
 
-    with release("hooked", merged(COMPUTING, REDIS_ALONE)) as fleet:
+    with release("hooked", merged(COMPUTING, REDIS_ALONE)) as hooked:
         first = made()
         assert set(first) >= {"ca", *USED}
-        fleet.upgrade(images(FIRST))
+        hooked.upgrade(images(FIRST))
         assert made() == first, "certificates that are good for long were replaced"
-        fleet.kubectl("delete", "secret", "baton-tls-worker")
-        fleet.upgrade(images(FIRST))
+        hooked.kubectl("delete", "secret", "baton-tls-worker")
+        hooked.upgrade(images(FIRST))
         again = made()
         assert set(again) == set(first)
         assert again["ca"] == first["ca"]

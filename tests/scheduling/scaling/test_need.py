@@ -12,27 +12,31 @@ from hypothesis import strategies as st
 
 from scheduling.cost.cost_model import UNKNOWN_COST
 from scheduling.placement import Placement
-from scheduling.scaling.demand import EMPTY, Slot, of_row, total
+from scheduling.scaling.demand import EMPTY, SLOT_S, Slot, of_row, total
 from scheduling.scaling.need import (
     IDLE,
-    MINUTE,
     Goal,
     Need,
     Why,
     decode_needed,
+    exceeded,
+    mean_slot,
     prefill_needed,
     typical,
-    usual,
 )
 from scheduling.scaling.steady import (
+    Sequences,
     WorkerModel,
+    alive,
     first_tokens,
     mean_sequence,
     prompt_speed,
     seats_found,
+    step_s,
     tightest_pace_s,
     work_s,
 )
+from scheduling.scaling.steady_span import steady_span
 from tests.growth import LARGE, SMALL
 from tests.growth import MOST_GROWTH as MOST_COST
 from tests.growth import growth as cost_growth
@@ -64,18 +68,34 @@ def times(slots: Sequence[Slot], by: float) -> list[Slot]:
 @given(loads)
 @settings(max_examples=40)
 def test_so_many_keep_the_promises_and_one_less_does_not(slots: list[Slot]) -> None:
-    if any(slot.prompts for slot in slots):
-        mean = usual(slots, lambda slot: slot.prompt_tokens)
-        need = prefill_needed(slots, WORKER, Placement.DISAGGREGATED, GOAL)
-        kept = first_tokens(mean, prompt_speed(WORKER))
-        assert kept(need.workers) >= GOAL.goodput
-        assert need.workers == 1 or need.why is Why.RECENT or kept(need.workers - 1) < GOAL.goodput
-        mean = usual(slots, lambda slot: slot.sequences)
-        need = decode_needed(slots, WORKER, Placement.DISAGGREGATED, GOAL)
-        each = mean_sequence(mean, WORKER, tightest_pace_s(mean, 1 - GOAL.goodput))
-        kept = seats_found(mean, WORKER, each)
-        assert kept(need.workers) >= GOAL.goodput
-        assert need.workers == 1 or need.why is Why.RECENT or kept(need.workers - 1) < GOAL.goodput
+    if not any(slot.prompts for slot in slots):
+        return
+    now = mean_slot(slots[-steady_span(slots) :])
+    before = exceeded(slots, lambda slot: slot.prompt_tokens)
+    kept = [first_tokens(mean, prompt_speed(WORKER)) for mean in (now, before)]
+    num = prefill_needed(slots, WORKER, Placement.DISAGGREGATED, GOAL).workers
+    assert all(share(num) >= GOAL.goodput for share in kept)
+    assert num == 1 or any(share(num - 1) < GOAL.goodput for share in kept)
+    before = exceeded(slots, lambda slot: slot.sequences)
+    kept = [seats_found(mean, WORKER, sequences_of(mean)) for mean in (now, before)]
+    num = decode_needed(slots, WORKER, Placement.DISAGGREGATED, GOAL).workers
+    assert all(share(num) >= GOAL.goodput for share in kept)
+    assert num == 1 or any(share(num - 1) < GOAL.goodput for share in kept)
+
+
+def sequences_of(mean: Slot) -> Sequences:
+    return mean_sequence(mean, WORKER, tightest_pace_s(mean, 1 - GOAL.goodput))
+
+
+@given(st.floats(0.1, 200), st.integers(1, 1500), st.integers(1, 40))
+def test_as_many_sequences_run_as_begin_while_one_runs(rate: float, output: int, num_workers: int) -> None:
+    mean = times([request(1700, output)], rate * SLOT_S)[0]
+    each = sequences_of(mean)
+    running, seats = alive(mean, WORKER, each, num_workers, 1.0), num_workers * each.seats
+    lasts_s = output * step_s(WORKER, each, math.ceil(running / num_workers))
+    assert running <= seats
+    # Batches are whole: each worker may have one more.
+    assert running == seats or rate * lasts_s == pytest.approx(running, rel=0.02, abs=num_workers)
 
 
 @given(loads, st.floats(1, 4))
@@ -98,10 +118,11 @@ def test_looser_promises_never_need_more(
 
 @given(loads)
 @settings(max_examples=40)
-def test_never_fewer_than_the_work_of_the_last_minute_fills(slots: list[Slot]) -> None:
-    last = total(slots[-MINUTE:])
-    work = work_s(last.prompt_tokens, last.prompt_squares, prompt_speed(WORKER))
-    assert prefill(slots) >= work / 60
+def test_never_fewer_than_the_work_of_the_steady_time_fills(slots: list[Slot]) -> None:
+    span = steady_span(slots)
+    whole = total(slots[-span:])
+    work = work_s(whole.prompt_tokens, whole.prompt_squares, prompt_speed(WORKER))
+    assert prefill(slots) >= work / (span * SLOT_S) - 1e-9
 
 
 def test_prompts_without_a_promise_are_computed_all_the_same() -> None:
@@ -162,11 +183,22 @@ def test_a_burst_adds_what_it_fills_and_a_pause_takes_nothing(
         assert now > before
 
 
-def test_the_usual_load_is_the_same_with_a_burst_and_a_pause_in_it() -> None:
+@pytest.mark.parametrize("needs", [prefill, decode, mixed])
+@given(st.integers(1, 36), st.integers(2, 40))
+@settings(max_examples=15, deadline=None)
+def test_a_pause_of_three_minutes_takes_nothing(
+    needs: Callable[[Sequence[Slot]], int], num_slots: int, count: int
+) -> None:
+    busy = times([request(1700, 415)], 10 * count) * 180
+    assert needs([*busy[num_slots:], *[EMPTY] * num_slots]) == needs(busy)
+
+
+@pytest.mark.parametrize("needs", [prefill, decode, mixed])
+def test_a_burst_counts_while_it_lasts_and_no_longer(needs: Callable[[Sequence[Slot]], int]) -> None:
     one = request(1700, 415)
-    slots = [total([one] * 50)] * 180
-    slots[24:60], slots[100:124] = [total([one] * 150)] * 36, [EMPTY] * 24
-    assert usual(slots, lambda slot: slot.prompts).row == pytest.approx(total([one] * 50).row)
+    usual, burst = times([one], 300), times([one], 900)
+    assert needs(usual * 168 + burst * 12) == needs(usual * 72 + burst * 108) == needs(burst * 180)
+    assert needs(usual * 60 + burst * 108 + usual * 12) == needs(usual * 180)
 
 
 def test_the_answer_costs_the_same_for_a_hundred_times_the_requests() -> None:

@@ -34,7 +34,7 @@ async def compared(*aheads_s: float | None) -> list[float]:
 
 
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
-async def test_a_clock_is_named_once_when_it_is_wrong_and_once_when_it_is_right(ahead_s: float) -> None:
+async def test_the_log_says_when_a_clock_becomes_wrong_and_right_again(ahead_s: float) -> None:
     with capture_logs() as logs:
         measured = await compared(0.0, ahead_s, None, ahead_s, 0.0, 0.0)
     assert measured == pytest.approx([0.0, ahead_s, ahead_s, 0.0, 0.0], abs=TOLERANCE_S / 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice, takewhile
 
 import pytest
@@ -10,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.placement import Placement
-from scheduling.scaling.need import Goal
+from scheduling.scaling.demand import NUM_SLOTS, SLOT_S, Slot, of_row, total
+from scheduling.scaling.need import Goal, decode_needed, prefill_needed
 from scheduling.scaling.steady import WorkerModel
 from services.profiles import load_profile
 from sim import FleetShape, SimSpec, run
 from sim.commands.arms import Arm
 from sim.commands.search import judge
 from sim.scaling.arms import Arm as ScalingArm
-from sim.scaling.arms import Queue, Slack, Utilisation
-from sim.scaling.day import Asked, DaySpec, Promise, bursts, requests
+from sim.scaling.arms import Queue, Slack, Utilisation, as_slot
+from sim.scaling.day import DAY_S, Asked, DaySpec, Promise, bursts, requests
 from sim.scaling.fleet import Fleet
 from sim.scaling.known import known
 from sim.scaling.play import Limits, play
@@ -46,6 +49,36 @@ def test_it_keeps_about_as_many_promises_as_the_fleet_step_by_step(size: int) ->
     fleet.advance(fleet.now + 60)
     tally = fleet.finish()
     assert tally.kept / tally.requests == pytest.approx(exact, abs=0.1)
+
+
+@pytest.mark.parametrize(("chats", "documents"), [(1.0, 0.025), (0.4, 0.6)])
+def test_the_workers_that_are_needed_keep_the_promises(chats: float, documents: float) -> None:
+    slow = replace(WORKER, cost=WORKER.cost.scaled(20.0), prompt_limit_s=1.0)
+    loose = Promise(100.0, 2.0)
+    spec = DaySpec(Promise(8.0, 0.5), loose, chats, chats, documents, (0.0, DAY_S), bursts_per_hour=0.0)
+    day = list(takewhile(lambda asked: asked.at_s < 5400, requests(spec, 7)))
+    whole: list[Slot] = []
+    fleet = Fleet(slow, 1, lambda asked, alone_s: whole.append(as_slot(asked, alone_s)))
+    played(fleet, day, 20, 20)
+    steady = [of_row([number * SLOT_S / 5400 for number in total(whole).row])] * NUM_SLOTS
+    prefill, decode = (
+        needed(steady, slow, Placement.DISAGGREGATED, Goal()).workers
+        for needed in (prefill_needed, decode_needed)
+    )
+    assert played(Fleet(slow, 1), day, prefill, decode) >= Goal().goodput
+    assert played(Fleet(slow, 1), day, max(1, prefill - 2), decode) < Goal().goodput
+    assert played(Fleet(slow, 1), day, prefill, decode - 1) < Goal().goodput
+
+
+def played(fleet: Fleet, day: Sequence[Asked], prefill: int, decode: int) -> float:
+    """Return the share of a day's promises that so many workers keep."""
+    fleet.scale("prefill", prefill, at_once=True)
+    fleet.scale("decode", decode, at_once=True)
+    for asked in day:
+        fleet.arrive(asked)
+    fleet.advance(fleet.now + 600)
+    tally = fleet.finish()
+    return tally.kept / tally.requests
 
 
 @given(st.integers(0, 99), st.sampled_from(["slack", "utilisation", "queue", "known"]))
