@@ -130,7 +130,12 @@ class RotatingStep(ABC):
             self._order.enter(layer)
         batch = self._batch
         return Paged(
-            self._pool.tensor, batch.slot_mapping, batch.block_tables, batch.context_lens, batch.cu_seqlens_q
+            self._pool.tensor,
+            batch.slot_mapping,
+            batch.block_tables,
+            batch.context_lens,
+            batch.cu_seqlens_q,
+            batch.logit_rows,
         )
 
 

@@ -55,9 +55,9 @@ class _Layer(ctypes.Structure):
 class _Step(ctypes.Structure):
     _fields_ = fields(
         pointers="hidden residual qkv query attended added gate_up activated kv_layer cos sin slots tables"
-        " context_lens starts seconds adapters group",
-        sizes="tokens num_seqs stride_table kv_block kv_layer_stride kv_kind kv_slot kv_head hidden_size"
-        " block_size num_q_heads num_kv_heads head_dim rotary_dim",
+        " context_lens starts seconds adapters group wanted",
+        sizes="num_wanted tokens num_seqs stride_table kv_block kv_layer_stride kv_kind kv_slot kv_head"
+        " hidden_size block_size num_q_heads num_kv_heads head_dim rotary_dim",
     )
 
 
@@ -111,6 +111,7 @@ class Paged:
     tables        [S, max_blocks] int32
     context_lens  [S] int32
     starts        [S + 1] int32
+    wanted        [R] int64, the tokens whose output is wanted of the last layer, ascending
     """
 
     kv: Tensor
@@ -118,6 +119,7 @@ class Paged:
     tables: Tensor
     context_lens: Tensor
     starts: Tensor
+    wanted: Tensor
 
 
 class NativeLayers:
@@ -149,6 +151,7 @@ class NativeLayers:
         self._adapters: list[AdapterParts] = []
         self._seconds: int | None = None
         self._group: Group | None = None
+        self._computes_all = False
         self._buffers: tuple[Tensor, ...] = ()
         self._rows = 0
 
@@ -164,8 +167,12 @@ class NativeLayers:
 
         Both are contiguous. `rotations` are cos and sin [T, R] of each kind. `adapters` are the rows that
         have one of those that were set.
+
+        Of the last layer, only the keys and values of all tokens are computed, unless `compute_all` was
+        called or there are `adapters`. Rows that are not `paged.wanted` are then left undefined.
         """
         tokens = len(hidden)
+        wanted = None if self._computes_all or adapters is not None else paged.wanted
         cos, sin = (
             (c_void_p * len(rotations))(*(table.data_ptr() for table in tables))
             for tables in zip(*rotations, strict=True)
@@ -177,7 +184,7 @@ class NativeLayers:
             ctypes.addressof(cos), ctypes.addressof(sin), paged.slots.data_ptr(), paged.tables.data_ptr(),
             paged.context_lens.data_ptr(), paged.starts.data_ptr(), self._seconds,
             None if adapters is None else ctypes.addressof(adapters.struct), self._group_address(tokens),
-            tokens, len(paged.context_lens),
+            address(wanted), -1 if wanted is None else len(wanted), tokens, len(paged.context_lens),
             paged.tables.stride(0), block, layer, kind, slot, head, self._hidden_size, kv.shape[3],
             self._num_q_heads, kv.shape[4], kv.shape[5], rotations[0][0].shape[1],
         )  # fmt: skip
@@ -194,6 +201,10 @@ class NativeLayers:
     def join(self, group: Group) -> None:
         """Add up the outputs of each layer's `output` and `down` with those of the other processes."""
         self._group = group
+
+    def compute_all(self) -> None:
+        """Compute all rows of the last layer from now on, whichever are wanted."""
+        self._computes_all = True
 
     def _group_address(self, tokens: int) -> int | None:
         if self._group is None:

@@ -26,7 +26,7 @@ def fields(**kinds: str) -> list[tuple[str, type]]:
 
 class _Norm(ctypes.Structure):
     _fields_ = fields(
-        pointers="x residual weight out",
+        pointers="x residual weight out residual_places out_places",
         sizes="rows stride_x stride_residual size",
         floats="eps",
         ints="unit_offset",
@@ -39,7 +39,7 @@ class _Gate(ctypes.Structure):
 
 class _Rope(ctypes.Structure):
     _fields_ = fields(
-        pointers="query key value cos sin kv_layer slots query_norm key_norm out",
+        pointers="query key value cos sin kv_layer slots query_norm key_norm out out_places",
         sizes="tokens query_token query_head key_token key_head value_token value_head cos_token sin_token"
         " kv_block kv_kind kv_slot kv_head block_size num_q_heads num_kv_heads head_dim half",
         floats="eps",
@@ -71,8 +71,8 @@ def add_rms_norm(
     out = torch.empty((rows, size), dtype=x.dtype)
     step = 0 if residual is None else residual.stride(0)
     arguments = _Norm(
-        x.data_ptr(), address(residual), weight.data_ptr(), out.data_ptr(), rows, x.stride(0), step, size,
-        eps, unit_offset,
+        x.data_ptr(), address(residual), weight.data_ptr(), out.data_ptr(), None, None, rows, x.stride(0),
+        step, size, eps, unit_offset,
     )  # fmt: skip
     call("baton_add_rms_norm", x.dtype, byref(arguments), work=rows * size)
     return out
@@ -112,7 +112,7 @@ def rope_store_kv(
     slots = slot_mapping.contiguous()
     arguments = _Rope(
         query.data_ptr(), key.data_ptr(), value.data_ptr(), cos.data_ptr(), sin.data_ptr(),
-        kv_layer.data_ptr(), slots.data_ptr(), address(query_norm), address(key_norm), out.data_ptr(),
+        kv_layer.data_ptr(), slots.data_ptr(), address(query_norm), address(key_norm), out.data_ptr(), None,
         tokens, *query.stride()[:2], *key.stride()[:2], *value.stride()[:2], cos.stride(0), sin.stride(0),
         *kv_layer.stride()[:4], kv_layer.shape[2], num_q_heads, key.shape[1], head_dim, cos.shape[1] // 2,
         eps, unit_offset,

@@ -36,6 +36,9 @@ WAIT_SETTINGS = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
 SPINS = 10_000
 """Some tenths of a millisecond, which is longer than a thread waits for another that runs."""
 
+LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+"""Environment variable by which torch's allocator uses transparent huge pages."""
+
 
 def run(role: WorkerRole) -> Never:
     """Run this process as a worker until it is drained; exit with the code that says how it ended."""
@@ -50,6 +53,7 @@ def run(role: WorkerRole) -> Never:
         # Forked while this process has one thread and has not loaded torch.
         followers = start_followers(config.num_processes, partial(_follow, config), config.processes_flags)
     shorten_waits(os.environ)
+    use_large_pages(os.environ)
     if config.place is not None and config.place.rank:
         _follow_from_afar(config, config.place)
     others_cpu_s = (lambda: 0.0) if followers is None else followers.cpu_s
@@ -76,6 +80,7 @@ def run(role: WorkerRole) -> Never:
 def _follow(config: WorkerConfig, part: tuple[int, int], link: Link) -> int:
     """Run this process as a follower; return its exit code."""
     shorten_waits(os.environ)
+    use_large_pages(os.environ)
     with uncollected_imports():
         from worker.startup.build import build_follower  # noqa: PLC0415 - see above
 
@@ -133,6 +138,15 @@ def shorten_waits(environment: MutableMapping[str, str]) -> None:
     """
     if WAIT_SETTINGS.isdisjoint(environment):
         environment["GOMP_SPINCOUNT"] = str(SPINS)
+
+
+def use_large_pages(environment: MutableMapping[str, str]) -> None:
+    """Let torch ask for large pages for large tensors, unless the environment decides it.
+
+    Call it before torch loads. A step reads all weights. In pages of 4 KiB the processor looks up where each
+    of them is, and waits for it. A system without large pages ignores the wish.
+    """
+    environment.setdefault(LARGE_PAGES, "1")
 
 
 def check_kernels() -> None:

@@ -48,7 +48,10 @@ class NativeSequence(nn.Module):
     def forward(
         self, hidden: Tensor, residual: Tensor, rotations: Mapping[str, Rotation], step: RotatingStep
     ) -> Tensor:
-        """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum, in its place."""
+        """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum, in its place.
+
+        Only rows that make logits are defined then, unless `compute_all` was called.
+        """
         self._native.run(
             hidden,
             residual,
@@ -72,6 +75,10 @@ class NativeSequence(nn.Module):
     def join(self, group: Group) -> None:
         """Add up what each layer adds to the residual with the parts of other processes."""
         self._native.join(group)
+
+    def compute_all(self) -> None:
+        """Compute all rows, whichever make logits, for a stage of a pipeline that is not the last."""
+        self._native.compute_all()
 
     def count_time(self, seconds: Seconds | None) -> None:
         """Add the time of steps to `seconds` from now on; None: no longer."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.model.attention import RotatingStep
+from engine.model.fusion import NativeSequence
 from engine.model.fusion.modules import Decoder, Rotation
 
 _NUM_LAYERS = ("num_hidden_layers", "n_layer")
@@ -191,6 +192,8 @@ def join_stage(module: Any, cut: LayerCut, relay: Relay) -> None:
         if not cut.stage.is_first:
             decoder.embed_tokens, decoder.embedding_multiplier = Taken(relay), 1.0
         if not cut.is_last:
+            if isinstance(decoder.layers, NativeSequence):
+                decoder.layers.compute_all()
             decoder.layers = Left(decoder.layers, relay)
     else:
         layers: Any = module.get_submodule(cut.container)

@@ -1,7 +1,8 @@
 /* paged_attention: chunks of any length attend over the paged KV of their sequences.
  *
  * A slot is some tokens of one sequence; an item is a slot and one KV head, or all of them. Its rows are those
- * tokens in each query head that shares the KV head. Keys and values are read in tiles of TILE positions, counted from the sequence's begin.
+ * tokens in each query head that shares the KV head. Keys and values are read in tiles of TILE positions, counted from
+ * the sequence's begin. Where rows are few, as in decodes, heads take turns at each tile, as they lie in memory.
  * A tile becomes panels (products.h), its scores and the weighted sums of values are two products, and between
  * them is the online softmax of Milakov and Gimelshein (2018). A tile that a row does not see leaves the row as
  * it is, so that a row's bits do not depend on the chunk that it is in.
@@ -14,8 +15,64 @@ enum { TILE = 64, MAX_ROWS = 128, MANY_SLOTS = 16 };
 
 enum { GRAIN = 32 }; /* to which the inner size of a product in bfloat16 is padded */
 
-/* Turns rows of words into columns. */
-INLINE void transpose(VectorBits *rows) {
+/* A tile's keys and values of one head. */
+typedef struct {
+    const void *keys[TILE], *values[TILE];
+} Rows;
+
+/* The rows that are read next. Memory delivers them while the processor computes, if it is asked for a few at a time:
+ * some while keys are packed, some while scores are weighed, and the rest while values are packed. */
+typedef struct {
+    const Rows *rows;
+    i64 next, bytes; /* the first row that is not fetched yet, and the bytes of each */
+} Fetch;
+
+enum { FETCHED_BY_KEYS = 24, FETCHED_BY_SCORES = 44, LINE_BYTES = 64 };
+
+INLINE void fetch_to(Fetch *fetch, i64 end) {
+    for (; fetch->next < end; fetch->next++)
+        for (i64 line = 0; line < fetch->bytes; line += LINE_BYTES) {
+            __builtin_prefetch((const char *)fetch->rows->keys[fetch->next] + line, 0, 2);
+            __builtin_prefetch((const char *)fetch->rows->values[fetch->next] + line, 0, 2);
+        }
+}
+
+/* How many rows are fetched when this many of a head's numbers are packed. */
+INLINE i64 fetched_by_values(i64 numbers, i64 size) {
+    return FETCHED_BY_SCORES + (TILE - FETCHED_BY_SCORES) * numbers / size;
+}
+
+#if defined(__AVX512F__)
+INLINE __m128i four_words(const void *row, i64 byte) {
+    return _mm_loadu_si128((const __m128i *)((const char *)row + byte));
+}
+#endif
+
+/* Reads WIDTH words of WIDTH rows, from byte `first` on, and turns rows into columns. */
+INLINE void read_columns(const void *const *rows, i64 first, VectorBits *columns) {
+#if defined(__AVX512F__)
+    /* Four words of rows r, r + 4, r + 8 and r + 12 make a vector, and four of these are transposed in each lane. */
+#pragma GCC unroll 4
+    for (int word = 0; word < WIDTH; word += 4) {
+        i64 byte = first + word * 4;
+        __m512i parts[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; r++) {
+            parts[r] = _mm512_castsi128_si512(four_words(rows[r], byte));
+            parts[r] = _mm512_mask_broadcast_i32x4(parts[r], 0x00f0, four_words(rows[r + 4], byte));
+            parts[r] = _mm512_mask_broadcast_i32x4(parts[r], 0x0f00, four_words(rows[r + 8], byte));
+            parts[r] = _mm512_mask_broadcast_i32x4(parts[r], 0xf000, four_words(rows[r + 12], byte));
+        }
+        __m512i a = _mm512_unpacklo_epi32(parts[0], parts[1]), b = _mm512_unpackhi_epi32(parts[0], parts[1]);
+        __m512i c = _mm512_unpacklo_epi32(parts[2], parts[3]), d = _mm512_unpackhi_epi32(parts[2], parts[3]);
+        columns[word] = (VectorBits)_mm512_unpacklo_epi64(a, c);
+        columns[word + 1] = (VectorBits)_mm512_unpackhi_epi64(a, c);
+        columns[word + 2] = (VectorBits)_mm512_unpacklo_epi64(b, d);
+        columns[word + 3] = (VectorBits)_mm512_unpackhi_epi64(b, d);
+    }
+#else
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++) memcpy(&columns[i], (const char *)rows[i] + first, sizeof(VectorBits));
 #if defined(SHUFFLES)
     /* Each round interleaves one half of the rows with the other; log2(WIDTH) rounds are a transposition. */
 #pragma GCC unroll 4
@@ -23,46 +80,51 @@ INLINE void transpose(VectorBits *rows) {
         VectorBits next[WIDTH];
 #pragma GCC unroll 8
         for (int i = 0; i < WIDTH / 2; i++) {
-            next[2 * i] = LOW(rows[i], rows[i + WIDTH / 2]);
-            next[2 * i + 1] = HIGH(rows[i], rows[i + WIDTH / 2]);
+            next[2 * i] = LOW(columns[i], columns[i + WIDTH / 2]);
+            next[2 * i + 1] = HIGH(columns[i], columns[i + WIDTH / 2]);
         }
 #pragma GCC unroll 16
-        for (int i = 0; i < WIDTH; i++) rows[i] = next[i];
+        for (int i = 0; i < WIDTH; i++) columns[i] = next[i];
     }
 #else
     for (int i = 0; i < WIDTH; i++)
         for (int j = 0; j < i; j++) {
-            uint32_t kept = rows[i][j];
-            rows[i][j] = rows[j][i];
-            rows[j][i] = kept;
+            uint32_t kept = columns[i][j];
+            columns[i][j] = columns[j][i];
+            columns[j][i] = kept;
         }
+#endif
 #endif
 }
 
 /* The panels of a tile's keys: columns are positions, inner rows the numbers of a head. */
-INLINE void pack_keys(const void *const *keys, void *panels, i64 size, i64 stride, int is_bf16) {
-    i64 words = is_bf16 ? pieces_of(size, 2) : size;
+INLINE void pack_keys(const void *const *keys, void *panels, i64 size, i64 stride, Fetch *fetch, int is_bf16) {
+    i64 words = is_bf16 ? pieces_of(size, 2) : size, blocks = TILE / WIDTH * pieces_of(words, WIDTH), block = 0;
     for (i64 first = 0; first < TILE; first += WIDTH)
         for (i64 word = 0; word < words; word += WIDTH) {
-            VectorBits rows[WIDTH] = {0};
+            VectorBits columns[WIDTH];
             i64 count = smaller(words - word, WIDTH);
-            i64 numbers = is_bf16 ? smaller(size - 2 * word, 2 * WIDTH) : count;
-            if (count == WIDTH)
-#pragma GCC unroll 16
+            const void *ends[WIDTH];
+            uint32_t copies[WIDTH][WIDTH];
+            fetch_to(fetch, ++block * FETCHED_BY_KEYS / blocks);
+            if (count < WIDTH) {
+                /* The rows' ends, with zeros behind them. */
+                size_t rest = (size_t)(size * (is_bf16 ? 2 : 4) - word * 4);
+                memset(copies, 0, sizeof copies);
                 for (int i = 0; i < WIDTH; i++)
-                    memcpy(&rows[i], (const char *)keys[first + i] + word * 4, sizeof(VectorBits));
-            else
-                for (int i = 0; i < WIDTH; i++)
-                    memcpy(&rows[i], (const char *)keys[first + i] + word * 4, (size_t)numbers * (is_bf16 ? 2 : 4));
-            transpose(rows);
+                    ends[i] = memcpy(copies[i], (const char *)keys[first + i] + word * 4, rest);
+                read_columns(ends, 0, columns);
+            } else {
+                read_columns(keys + first, word * 4, columns);
+            }
             for (i64 i = 0; i < count; i++) {
                 i64 inner = word + i, panel = first / PANEL * stride, column = first % PANEL;
                 if (!is_bf16) {
-                    memcpy((float *)panels + panel + inner * PANEL + column, &rows[i], sizeof(VectorBits));
+                    memcpy((float *)panels + panel + inner * PANEL + column, &columns[i], sizeof(VectorBits));
                 } else if (MULTIPLIES_BF16) {
-                    memcpy((uint16_t *)panels + panel + (inner * PANEL + column) * 2, &rows[i], sizeof(VectorBits));
+                    memcpy((uint16_t *)panels + panel + (inner * PANEL + column) * 2, &columns[i], sizeof(VectorBits));
                 } else {
-                    VectorBits low = rows[i] << 16, high = rows[i] & 0xffff0000u;
+                    VectorBits low = columns[i] << 16, high = columns[i] & 0xffff0000u;
                     float *target = (float *)panels + panel + 2 * inner * PANEL + column;
                     memcpy(target, &low, sizeof low);
                     if (2 * inner + 1 < size) memcpy(target + PANEL, &high, sizeof high);
@@ -72,9 +134,26 @@ INLINE void pack_keys(const void *const *keys, void *panels, i64 size, i64 strid
 }
 
 /* The panels of a tile's values: columns are the numbers of a head, inner rows positions. */
-INLINE void pack_values(const void *const *values, void *panels, i64 size, int is_bf16) {
-    for (i64 first = 0; first < pieces_of(size, PANEL) * PANEL; first += WIDTH) {
+INLINE void pack_values(const void *const *values, void *panels, i64 size, Fetch *fetch, int is_bf16) {
+    i64 first = 0;
+#if defined(__AVX512BF16__)
+    static const uint16_t ORDER[2 * PANEL] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                              8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i low = _mm512_loadu_si512(ORDER), high = _mm512_add_epi16(low, _mm512_set1_epi16(PANEL));
+    for (; is_bf16 && first + 2 * PANEL <= size; first += 2 * PANEL) {
+        uint16_t *target = (uint16_t *)panels + first * TILE;
+        fetch_to(fetch, fetched_by_values(first + 2 * PANEL, size));
+        for (i64 i = 0; i < TILE; i += 2) {
+            __m512i even = _mm512_loadu_si512((const uint16_t *)values[i] + first);
+            __m512i odd = _mm512_loadu_si512((const uint16_t *)values[i + 1] + first);
+            _mm512_storeu_si512(target + i * PANEL, _mm512_permutex2var_epi16(even, low, odd));
+            _mm512_storeu_si512(target + (TILE + i) * PANEL, _mm512_permutex2var_epi16(even, high, odd));
+        }
+    }
+#endif
+    for (; first < pieces_of(size, PANEL) * PANEL; first += WIDTH) {
         i64 count = larger(0, smaller(size - first, WIDTH));
+        fetch_to(fetch, fetched_by_values(smaller(first + WIDTH, size), size));
         i64 panel = first / PANEL * PANEL * TILE, column = first % PANEL;
         for (i64 i = 0; i < TILE; i += 2) {
             VectorBits pair[2];
@@ -100,15 +179,11 @@ INLINE void pack_values(const void *const *values, void *panels, i64 size, int i
     }
 }
 
-/* A row's largest score, times log2(e), and the sum of its weights, of the tiles so far. */
-typedef struct {
-    float highest, total;
-} Running;
-
-/* Turns the row's scores of a tile, of which [low, high) are visible, into weights; returns the factor by
- * which what was summed before shrinks. */
-INLINE float weigh(const AttentionOp *a, float *scores, i64 low, i64 high, Running *running, void *weights,
-                   int is_packed) {
+/* Turns the row's scores of a tile, of which [low, high) are visible, into weights, and adds them to `total`;
+ * returns the factor by which what was summed before shrinks. `highest` is the row's largest score so far, times
+ * log2(e). */
+INLINE float weigh(const AttentionOp *a, float *scores, i64 low, i64 high, float *highest, Vector *total,
+                   void *weights, int is_packed) {
     Vector parts[TILE / WIDTH], most = filled(-INFINITY), sums = {0};
     const float scale = a->scale * LOG2_E; /* weights are powers of 2 */
     if (a->softcap != 0.0f)
@@ -120,19 +195,18 @@ INLINE float weigh(const AttentionOp *a, float *scores, i64 low, i64 high, Runni
         parts[v] = get_vector(scores, v * WIDTH, 0) * scale;
         most = larger_of(parts[v], most);
     }
-    float before = running->highest, tile = largest_of(most), highest = tile > before ? tile : before;
+    float shrink = 1.0f, before = *highest, now = before;
+    if (any_above(most, before)) { /* seldom, after some tiles */
+        *highest = now = largest_of(most);
+        shrink = before == -INFINITY ? 0.0f : exp2_of(filled(before - now))[0];
+    }
 #pragma GCC unroll 16
     for (int v = 0; v < TILE / WIDTH; v++) {
-        Vector weight = exp2_of(parts[v] - highest);
+        Vector weight = exp2_of(parts[v] - now);
         sums += weight;
         put_vector(weights, v * WIDTH, weight, is_packed);
     }
-    float shrink = 1.0f;
-    if (before == -INFINITY)
-        shrink = 0.0f;
-    else if (before != highest)
-        shrink = exp2_of(filled(before - highest))[0];
-    *running = (Running){highest, running->total * shrink + sum_of(sums)};
+    *total = *total * shrink + sums;
     return shrink;
 }
 
@@ -150,46 +224,48 @@ INLINE i64 sequence_of(const AttentionOp *a, i64 slot, i64 tokens) {
     return low;
 }
 
-/* Finds the keys and values of the positions of a tile that are in [begin, end), and lets the processor fetch
- * them; all others are zeros. */
-INLINE void find_rows(const AttentionOp *a, const int32_t *table, i64 kv_head, i64 tile, i64 begin, i64 end,
-                      const void **keys, const void **values, int is_bf16) {
+/* Some tokens of one sequence, and the positions that they see. */
+typedef struct {
+    i64 seq, first_token, tokens, position, begin, end;
+} Chunk;
+
+INLINE i64 tokens_of_item(const AttentionOp *a) { return MAX_ROWS / a->group; }
+INLINE i64 slots_of(const AttentionOp *a) { return a->starts[a->num_seqs] / tokens_of_item(a) + a->num_seqs; }
+
+INLINE Chunk chunk_of(const AttentionOp *a, i64 slot) {
+    i64 most = tokens_of_item(a), seq = sequence_of(a, slot, most), start = a->starts[seq], last = a->starts[seq + 1];
+    i64 first = start + (slot - (start / most + seq)) * most, tokens = smaller(last - first, most);
+    i64 position = a->context_lens[seq] - (last - first);
+    i64 begin = a->window ? larger(0, position + 1 - a->window) : 0;
+    return (Chunk){seq, first, tokens, position, begin, position + tokens};
+}
+
+/* Finds the rows of a tile that the chunk sees; all others are zeros. */
+INLINE void find_rows(const AttentionOp *a, const Chunk *chunk, i64 kv_head, i64 tile, Rows *rows, int is_bf16) {
     static const float zeros[MAX_HEAD_DIM];
-    begin = larger(begin, tile);
-    end = smaller(end, tile + TILE);
-    for (i64 i = 0; i < begin - tile; i++) keys[i] = values[i] = zeros;
-    for (i64 i = end - tile; i < TILE; i++) keys[i] = values[i] = zeros;
+    const int32_t *table = a->tables + chunk->seq * a->stride_table;
+    i64 begin = larger(chunk->begin, tile), end = smaller(chunk->end, tile + TILE);
+    for (i64 i = 0; i < begin - tile; i++) rows->keys[i] = rows->values[i] = zeros;
+    for (i64 i = end - tile; i < TILE; i++) rows->keys[i] = rows->values[i] = zeros;
     i64 slot = begin % a->block_size, entry = begin / a->block_size;
     for (i64 position = begin; position < end; entry++, slot = 0) {
         const char *head = at(a->kv_layer, table[entry] * a->kv_block + kv_head * a->kv_head, is_bf16);
         for (; slot < a->block_size && position < end; slot++, position++) {
-            const char *key = at(head, slot * a->kv_slot, is_bf16), *value = at(key, a->kv_kind, is_bf16);
-            keys[position - tile] = key;
-            values[position - tile] = value;
-            for (i64 line = 0; line < a->head_dim * (is_bf16 ? 2 : 4); line += 64) {
-                __builtin_prefetch(key + line, 0, 2);
-                __builtin_prefetch(value + line, 0, 2);
-            }
+            const char *key = at(head, slot * a->kv_slot, is_bf16);
+            rows->keys[position - tile] = key;
+            rows->values[position - tile] = at(key, a->kv_kind, is_bf16);
         }
     }
 }
-
-INLINE i64 tokens_of_item(const AttentionOp *a) { return MAX_ROWS / a->group; }
-INLINE i64 slots_of(const AttentionOp *a) { return a->starts[a->num_seqs] / tokens_of_item(a) + a->num_seqs; }
 
 /* All heads of a block are in a few pages of memory. Where there are enough items for the threads, one item has
  * all heads, since to find a page again in another item costs more than to read it. */
 INLINE i64 heads_of_item(const AttentionOp *a) { return slots_of(a) < MANY_SLOTS ? 1 : a->num_kv_heads; }
 
-INLINE void attend(const AttentionOp *a, i64 slot, i64 kv_head, i64 size, int is_bf16) {
+/* Attends with a chunk in `heads` KV heads from `first_head` on, which have MAX_ROWS rows at most. */
+INLINE void attend(const AttentionOp *a, const Chunk *chunk, i64 first_head, i64 heads, i64 size, int is_bf16) {
     const int is_packed = is_bf16 && MULTIPLIES_BF16;
-    i64 tokens = tokens_of_item(a), seq = sequence_of(a, slot, tokens), start = a->starts[seq];
-    i64 first_token = start + (slot - (start / tokens + seq)) * tokens;
-    i64 count_tokens = smaller(a->starts[seq + 1] - first_token, tokens);
-    if (count_tokens <= 0) return;
-    i64 position = a->context_lens[seq] - (a->starts[seq + 1] - first_token), group = a->group;
-    i64 rows = count_tokens * group, end = position + count_tokens;
-    i64 begin = a->window ? larger(0, position + 1 - a->window) : 0;
+    i64 group = a->group, rows = chunk->tokens * group, all_rows = heads * rows, bytes = size * (is_bf16 ? 2 : 4);
     i64 inner = is_packed ? pieces_of(size, GRAIN) * GRAIN : size, width = pieces_of(size, PANEL) * PANEL;
 
     float queries[MAX_ROWS * MAX_HEAD_DIM] __attribute__((aligned(64)));
@@ -198,71 +274,84 @@ INLINE void attend(const AttentionOp *a, i64 slot, i64 kv_head, i64 size, int is
     float weights[MAX_ROWS * TILE] __attribute__((aligned(64)));
     float key_panels[TILE * MAX_HEAD_DIM] __attribute__((aligned(64)));
     float value_panels[TILE * MAX_HEAD_DIM] __attribute__((aligned(64)));
-    Running running[MAX_ROWS];
+    Vector totals[MAX_ROWS]; /* the sums of each row's weights */
+    float highest[MAX_ROWS];
     Tiles tiles = {0, 0};
 
-    memset(sums, 0, (size_t)(rows * width) * sizeof *sums);
+    memset(sums, 0, (size_t)(all_rows * width) * sizeof *sums);
     if (is_packed && inner != size) {
-        memset(queries, 0, (size_t)(rows * inner) * 2);
+        memset(queries, 0, (size_t)(all_rows * inner) * 2);
         memset(key_panels, 0, (size_t)(TILE * inner) * 2);
     }
-    for (i64 r = 0; r < rows; r++) {
-        i64 head = kv_head * group + r % group;
-        const void *query = at(a->query, (first_token + r / group) * a->query_token + head * a->query_head, is_bf16);
+    for (i64 r = 0; r < all_rows; r++) {
+        i64 head = (first_head + r / rows) * group + r % group, token = chunk->first_token + r % rows / group;
+        const void *query = at(a->query, token * a->query_token + head * a->query_head, is_bf16);
         if (is_packed)
             memcpy((uint16_t *)queries + r * inner, query, (size_t)size * 2);
         else
             for (i64 d = 0; d < size; d++) queries[r * inner + d] = get(query, d, is_bf16);
-        running[r] = a->sinks ? (Running){a->sinks[head] * LOG2_E, 1.0f} : (Running){-INFINITY, 0.0f};
+        highest[r] = a->sinks ? a->sinks[head] * LOG2_E : -INFINITY;
+        totals[r] = (Vector){a->sinks ? 1.0f : 0.0f};
     }
-    Product product_scores = {queries, key_panels, scores, inner, inner * PANEL, TILE, rows, TILE / PANEL, inner};
-    Product product_sums = {weights, value_panels, sums, TILE, TILE * PANEL, width, rows,
-                            width / PANEL, TILE};
-    const int32_t *table = a->tables + seq * a->stride_table;
-    const void *keys[2][TILE], *values[2][TILE]; /* of this tile, and of the next, which is on its way */
-    i64 tile = begin / TILE * TILE;
-    find_rows(a, table, kv_head, tile, begin, end, keys[0], values[0], is_bf16);
-    for (int now = 0; tile < end; tile += TILE, now = !now) {
-        if (tile + TILE < end)
-            find_rows(a, table, kv_head, tile + TILE, begin, end, keys[!now], values[!now], is_bf16);
-        pack_keys(keys[now], key_panels, size, inner * PANEL, is_bf16);
+    Rows found[2]; /* what is computed now, and what comes next: the next head's, or the first one's next tile */
+    i64 tile = chunk->begin / TILE * TILE, head = 0;
+    find_rows(a, chunk, first_head, tile, &found[0], is_bf16);
+    for (int now = 0; tile < chunk->end; now = !now) {
+        const Rows *own = &found[now];
+        i64 next_head = head + 1 < heads ? head + 1 : 0, next_tile = next_head ? tile : tile + TILE;
+        Fetch fetch = {&found[!now], next_tile < chunk->end ? 0 : TILE, bytes};
+        if (next_tile < chunk->end) find_rows(a, chunk, first_head + next_head, next_tile, &found[!now], is_bf16);
+        pack_keys(own->keys, key_panels, size, inner * PANEL, &fetch, is_bf16);
         memset(scores, 0, (size_t)(rows * TILE) * sizeof *scores);
-        multiply(&product_scores, &tiles, is_packed);
+        float *head_sums = sums + head * rows * width;
+        const void *head_queries = at(queries, head * rows * inner, is_packed);
+        multiply(&(Product){head_queries, key_panels, scores, inner, inner * PANEL, TILE, rows, TILE / PANEL, inner},
+                 &tiles, is_packed);
         for (i64 r = 0; r < rows; r++) {
             void *weight = at(weights, r * TILE, is_packed);
-            i64 place = position + r / group;
+            i64 place = chunk->position + r / group, one = head * rows + r;
             i64 high = smaller(TILE, place + 1 - tile);
             i64 low = a->window ? larger(0, place + 1 - a->window - tile) : 0;
+            fetch_to(&fetch, FETCHED_BY_KEYS + (FETCHED_BY_SCORES - FETCHED_BY_KEYS) * (r + 1) / rows);
             if (low >= high) {
                 memset(weight, 0, TILE * (is_packed ? 2 : 4));
                 continue;
             }
-            float shrink = weigh(a, scores + r * TILE, low, high, &running[r], weight, is_packed);
+            float shrink = weigh(a, scores + r * TILE, low, high, &highest[one], &totals[one], weight, is_packed);
             if (shrink != 1.0f)
-                for (i64 d = 0; d < width; d++) sums[r * width + d] *= shrink;
+                for (i64 d = 0; d < width; d++) head_sums[r * width + d] *= shrink;
         }
-        pack_values(values[now], value_panels, size, is_bf16);
-        multiply(&product_sums, &tiles, is_packed);
+        pack_values(own->values, value_panels, size, &fetch, is_bf16);
+        multiply(&(Product){weights, value_panels, head_sums, TILE, TILE * PANEL, width, rows, width / PANEL, TILE},
+                 &tiles, is_packed);
+        head = next_head;
+        tile = next_tile;
     }
     release(&tiles);
-    for (i64 r = 0; r < rows; r++) {
-        i64 head = kv_head * group + r % group;
-        void *out = at(a->out, ((first_token + r / group) * a->num_kv_heads * group + head) * size, is_bf16);
-        float factor = running[r].total == 0.0f ? 0.0f : 1.0f / running[r].total;
-        for (i64 d = 0; d < size; d++) put(out, d, sums[r * width + d] * factor, is_bf16);
+    for (i64 r = 0; r < all_rows; r++) {
+        i64 head = (first_head + r / rows) * group + r % group, token = chunk->first_token + r % rows / group;
+        void *out = at(a->out, (token * a->num_kv_heads * group + head) * size, is_bf16);
+        float total = sum_of(totals[r]), factor = total == 0.0f ? 0.0f : 1.0f / total;
+        for (i64 d = 0; d < size; d += WIDTH)
+            put_part(out, d, smaller(size - d, WIDTH), get_vector(sums, r * width + d, 0) * factor, is_bf16);
     }
 }
 
 /* The usual sizes of a head as constants, so that their loops have no remainder. */
 INLINE void attend_item(const AttentionOp *a, i64 index, int is_bf16) {
-    i64 heads = heads_of_item(a), groups = a->num_kv_heads / heads, slot = index / groups;
-    for (i64 head = index % groups * heads, last = head + heads; head < last; head++)
+    i64 heads = heads_of_item(a), groups = a->num_kv_heads / heads, last = (index % groups + 1) * heads;
+    const Chunk chunk = chunk_of(a, index / groups);
+    if (chunk.tokens <= 0) return;
+    i64 most = larger(1, MAX_ROWS / (chunk.tokens * a->group));
+    for (i64 head = last - heads; head < last; head += most) {
+        i64 count = smaller(most, last - head);
         if (a->head_dim == 64)
-            attend(a, slot, head, 64, is_bf16);
+            attend(a, &chunk, head, count, 64, is_bf16);
         else if (a->head_dim == 128)
-            attend(a, slot, head, 128, is_bf16);
+            attend(a, &chunk, head, count, 128, is_bf16);
         else
-            attend(a, slot, head, a->head_dim, is_bf16);
+            attend(a, &chunk, head, count, a->head_dim, is_bf16);
+    }
 }
 
 static void attend_f32(const void *a, i64 index) { attend_item(a, index, 0); }

@@ -138,7 +138,15 @@ INLINE Vector larger_of(Vector a, Vector b) {
 #endif
 }
 
-INLINE Vector smaller_of(Vector a, Vector b) { return -larger_of(-a, -b); }
+INLINE Vector smaller_of(Vector a, Vector b) {
+#if defined(__AVX512F__)
+    return (Vector)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (Vector)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return either(a < b, a, b);
+#endif
+}
 
 INLINE VectorHalves to_bf16(Vector numbers) {
 #if defined(__AVX512BF16__)
@@ -249,4 +257,13 @@ INLINE float sum_of(Vector vector) {
 INLINE float largest_of(Vector vector) {
     COMBINE(larger_of, vector)
     return vector[0];
+}
+
+/* Whether any number is larger; a NaN is not. */
+INLINE int any_above(Vector vector, float limit) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)vector, (__m512)filled(limit), _CMP_GT_OQ) != 0;
+#else
+    return largest_of(vector) > limit;
+#endif
 }

@@ -35,6 +35,8 @@ typedef struct {
     double *seconds; /* of each Kind, or null */
     const AdapterRows *adapters; /* or null: no row has one */
     Group *group; /* or null: the layers are whole */
+    const i64 *wanted; /* the tokens whose `hidden` is wanted, ascending */
+    i64 num_wanted;    /* -1: all are */
     i64 tokens, num_seqs, stride_table, kv_block, kv_layer_stride, kv_kind, kv_slot, kv_head;
     i64 hidden_size, block_size, num_q_heads, num_kv_heads, head_dim, rotary_dim;
 } Step;
@@ -53,9 +55,15 @@ typedef struct {
 
 enum { MOST_PHASES = 21 };
 
-static LinearOp linear_of(const Step *step, Weight weight, const void *x, void *out) {
-    return (LinearOp){x, weight.panels, weight.bias, out, step->tokens, weight.inputs, weight.inputs,
-                      weight.outputs};
+/* The tokens that a layer's attention and MLP compute. Those of sequence s are starts[s] to starts[s + 1] of them. */
+typedef struct {
+    i64 count;
+    const int32_t *starts;
+    const i64 *tokens, *places; /* each one's token, and each token's place among them or -1; null: all tokens */
+} Kept;
+
+static LinearOp linear_of(i64 rows, Weight weight, const void *x, void *out) {
+    return (LinearOp){x, weight.panels, weight.bias, out, rows, weight.inputs, weight.inputs, weight.outputs};
 }
 
 /* Writes the phases of a linear layer: the product, and what adapters add to it. */
@@ -74,7 +82,7 @@ static Phase *add_summed(Phase *next, LinearOp *linear, AdapterOp *adapters, Wei
                          MeetOp *meeting, SumOp *sum, i64 number, int is_bf16) {
     Group *group = step->group;
     if (!group) return add_linear(next, linear, adapters, weight, step, is_bf16);
-    *sum = (SumOp){group, linear->out, step->tokens, weight.outputs, group->turn + number};
+    *sum = (SumOp){group, linear->out, linear->rows, weight.outputs, group->turn + number};
     *meeting = meeting_of(group, number + 1);
     linear->out = own_slot(group, sum->turn);
     next = add_linear(next, linear, adapters, weight, step, is_bf16);
@@ -83,18 +91,26 @@ static Phase *add_summed(Phase *next, LinearOp *linear, AdapterOp *adapters, Wei
     return next;
 }
 
-static NormOp norm_of(const Step *step, Norm norm, void *x, void *residual, void *out) {
+static NormOp norm_of(const Step *step, const Kept *kept, Norm norm, void *x, void *out) {
     i64 size = step->hidden_size;
-    return (NormOp){x, residual, norm.weight, out, step->tokens, size, size, size, norm.eps, norm.unit_offset};
+    return (NormOp){x, 0, norm.weight, out, 0, 0, kept->count, size, size, size, norm.eps, norm.unit_offset};
 }
 
-static RopeOp rope_of(const Step *step, const Layer *layer, void *kv_layer, int is_bf16) {
+/* Adds x to the residual, and norms the sum. */
+static NormOp residual_norm_of(const Step *step, const Kept *kept, Norm norm, void *x, void *out) {
+    NormOp op = norm_of(step, kept, norm, x, out);
+    op.residual = step->residual;
+    op.residual_places = kept->tokens;
+    return op;
+}
+
+static RopeOp rope_of(const Step *step, const Kept *kept, const Layer *layer, void *kv_layer, int is_bf16) {
     i64 size = step->head_dim, keys = step->num_q_heads * size, values = keys + step->num_kv_heads * size;
     i64 token = values + step->num_kv_heads * size, rotary = step->rotary_dim;
     return (RopeOp){
         step->qkv, at(step->qkv, keys, is_bf16), at(step->qkv, values, is_bf16),
         step->cos[layer->rotation], step->sin[layer->rotation], kv_layer, step->slots,
-        layer->query_norm.weight, layer->key_norm.weight, step->query,
+        layer->query_norm.weight, layer->key_norm.weight, step->query, kept->places,
         step->tokens, token, size, token, size, token, size, rotary, rotary,
         step->kv_block, step->kv_kind, step->kv_slot, step->kv_head,
         step->block_size, step->num_q_heads, step->num_kv_heads, size, rotary / 2,
@@ -102,10 +118,10 @@ static RopeOp rope_of(const Step *step, const Layer *layer, void *kv_layer, int 
     };
 }
 
-static AttentionOp attention_of(const Step *step, const Layer *layer, const void *kv_layer) {
+static AttentionOp attention_of(const Step *step, const Kept *kept, const Layer *layer, const void *kv_layer) {
     i64 size = step->head_dim;
     return (AttentionOp){
-        step->query, kv_layer, step->tables, step->context_lens, step->starts, layer->sinks, step->attended,
+        step->query, kv_layer, step->tables, step->context_lens, kept->starts, layer->sinks, step->attended,
         step->num_q_heads * size, size, step->kv_block, step->kv_kind, step->kv_slot, step->kv_head,
         step->stride_table, step->num_seqs, step->block_size, step->num_kv_heads,
         step->num_q_heads / step->num_kv_heads, size, layer->window, layer->scale, layer->softcap,
@@ -113,25 +129,27 @@ static AttentionOp attention_of(const Step *step, const Layer *layer, const void
 }
 
 /* Writes the phases of a layer; returns what follows them. */
-static Phase *add_layer(Phase *next, LayerOps *ops, const Layer *layer, const Step *step, i64 index, int is_bf16) {
+static Phase *add_layer(Phase *next, LayerOps *ops, const Layer *layer, const Step *step, const Kept *kept, i64 index,
+                        int is_bf16) {
     void *kv_layer = at(step->kv_layer, index * step->kv_layer_stride, is_bf16), *added = step->added;
-    i64 size = step->hidden_size;
+    i64 size = step->hidden_size, rows = kept->count;
     *ops = (LayerOps){
-        .qkv = linear_of(step, layer->qkv, step->hidden, step->qkv),
-        .rope = rope_of(step, layer, kv_layer, is_bf16),
-        .attention = attention_of(step, layer, kv_layer),
-        .output = linear_of(step, layer->output, step->attended, added),
-        .attention_scale = {added, step->tokens, size, layer->attention_factor},
-        .after_attention = norm_of(step, layer->after_attention, added, 0, added),
-        .mlp_norm = norm_of(step, layer->mlp_norm, added, step->residual, step->hidden),
-        .gate_up = linear_of(step, layer->gate_up, step->hidden, step->gate_up),
-        .gate = {step->gate_up, step->activated, step->tokens, layer->gate_up.outputs, layer->down.inputs,
+        .qkv = linear_of(step->tokens, layer->qkv, step->hidden, step->qkv),
+        .rope = rope_of(step, kept, layer, kv_layer, is_bf16),
+        .attention = attention_of(step, kept, layer, kv_layer),
+        .output = linear_of(rows, layer->output, step->attended, added),
+        .attention_scale = {added, rows, size, layer->attention_factor},
+        .after_attention = norm_of(step, kept, layer->after_attention, added, added),
+        .mlp_norm = residual_norm_of(step, kept, layer->mlp_norm, added, step->hidden),
+        .gate_up = linear_of(rows, layer->gate_up, step->hidden, step->gate_up),
+        .gate = {step->gate_up, step->activated, rows, layer->gate_up.outputs, layer->down.inputs,
                  layer->activation},
-        .down = linear_of(step, layer->down, step->activated, added),
-        .mlp_scale = {added, step->tokens, size, layer->mlp_factor},
-        .after_mlp = norm_of(step, layer->after_mlp, added, 0, added),
-        .next_norm = norm_of(step, layer->next_norm, added, step->residual, step->hidden),
+        .down = linear_of(rows, layer->down, step->activated, added),
+        .mlp_scale = {added, rows, size, layer->mlp_factor},
+        .after_mlp = norm_of(step, kept, layer->after_mlp, added, added),
+        .next_norm = residual_norm_of(step, kept, layer->next_norm, added, step->hidden),
     };
+    ops->next_norm.out_places = kept->tokens;
     next = add_linear(next, &ops->qkv, &ops->qkv_adapters, layer->qkv, step, is_bf16);
     *next++ = rope_phase(&ops->rope, is_bf16);
     *next++ = attention_phase(&ops->attention, is_bf16);
@@ -150,17 +168,39 @@ static Phase *add_layer(Phase *next, LayerOps *ops, const Layer *layer, const St
     return next;
 }
 
+/* Returns the tokens that the last layer computes beside keys and values: those that are wanted, and those behind one
+ * that is in the same sequence. Writes them to memory for num_seqs + 1 starts, and tokens and places of all. */
+static Kept kept_of(const Step *step, void *memory) {
+    i64 *tokens = memory, *places = tokens + step->tokens, count = 0, next = 0;
+    int32_t *starts = (int32_t *)(places + step->tokens);
+    for (i64 seq = 0; seq < step->num_seqs; seq++) {
+        starts[seq] = (int32_t)count;
+        while (next < step->num_wanted && step->wanted[next] < step->starts[seq]) next++;
+        i64 first = next < step->num_wanted ? step->wanted[next] : step->tokens;
+        for (i64 token = step->starts[seq]; token < step->starts[seq + 1]; token++) {
+            places[token] = token < first ? -1 : count;
+            if (token >= first) tokens[count++] = token;
+        }
+    }
+    starts[step->num_seqs] = (int32_t)count;
+    return (Kept){count, starts, tokens, places};
+}
+
 /* Runs layers one after the other, all of them at once on all threads. Returns 0 if there is no memory. */
 int baton_layers(Parallel parallel, int threads, int is_bf16, const Layer *layers, i64 count, const Step *step) {
     LayerOps *ops = malloc((size_t)count * sizeof *ops);
     Phase *phases = aligned_alloc(64, (size_t)count * MOST_PHASES * sizeof *phases), *next = phases;
-    if (ops && phases) {
-        for (i64 i = 0; i < count; i++) next = add_layer(next, &ops[i], &layers[i], step, i, is_bf16);
+    void *memory = malloc((size_t)(2 * step->tokens * 8 + (step->num_seqs + 1) * 4));
+    int has_memory = ops && phases && memory;
+    if (has_memory) {
+        const Kept all = {step->tokens, step->starts, 0, 0}, last = step->num_wanted < 0 ? all : kept_of(step, memory);
+        for (i64 i = 0; i < count; i++)
+            next = add_layer(next, &ops[i], &layers[i], step, i < count - 1 ? &all : &last, i, is_bf16);
         run(parallel, threads, &(Program){phases, next - phases, step->seconds});
         if (step->group) step->group->meetings += 2 * count; /* an even number: the turn stays the same */
     }
-    int has_memory = ops && phases;
     free(ops);
     free(phases);
+    free(memory);
     return has_memory;
 }

@@ -11,6 +11,7 @@ typedef struct {
     void *residual; /* or null */
     const void *weight;
     void *out;
+    const i64 *residual_places, *out_places; /* the rows there that belong to those of x; or null: the same */
     i64 rows, stride_x, stride_residual, size;
     float eps;
     int unit_offset;
@@ -29,6 +30,7 @@ typedef struct {
     const i64 *slots;
     const void *query_norm, *key_norm; /* or null */
     void *out;
+    const i64 *out_places; /* where in out each token's query belongs, -1: nowhere; or null: at the token's place */
     i64 tokens, query_token, query_head, key_token, key_head, value_token, value_head, cos_token, sin_token;
     i64 kv_block, kv_kind, kv_slot, kv_head;
     i64 block_size, num_q_heads, num_kv_heads, head_dim, half;

@@ -6,6 +6,8 @@
 
 #include "ops.h"
 
+INLINE i64 place_of(const i64 *places, i64 row) { return places ? places[row] : row; }
+
 /* add_rms_norm */
 
 INLINE Vector weighted(Vector numbers, Vector weights, int unit_offset, int is_bf16) {
@@ -14,10 +16,10 @@ INLINE Vector weighted(Vector numbers, Vector weights, int unit_offset, int is_b
 
 INLINE void norm_row(const NormOp *a, i64 row, int is_bf16) {
     const void *x = at(a->x, row * a->stride_x, is_bf16), *source = x;
-    void *out = at(a->out, row * a->size, is_bf16);
+    void *out = at(a->out, place_of(a->out_places, row) * a->size, is_bf16);
     Vector squares = {0};
     if (a->residual) {
-        void *residual = at(a->residual, row * a->stride_residual, is_bf16);
+        void *residual = at(a->residual, place_of(a->residual_places, row) * a->stride_residual, is_bf16);
         for (i64 i = 0; i < a->size; i += WIDTH) {
             i64 count = smaller(a->size - i, WIDTH);
             Vector sum = get_part(x, i, count, is_bf16) + get_part(residual, i, count, is_bf16);
@@ -99,20 +101,24 @@ INLINE void rotate_head(const RopeOp *a, const void *source, void *target, const
             memcpy(head + d, &normed, sizeof normed);
         }
     }
-    for (i64 d = 0; d < half; d++) {
-        float c = get(cos, d, is_bf16), s = get(sin, d, is_bf16);
-        put(target, d, head[d] * c - head[half + d] * s, is_bf16);
-        put(target, half + d, head[half + d] * c + head[d] * s, is_bf16);
+    for (i64 d = 0; d < half; d += WIDTH) {
+        i64 count = smaller(half - d, WIDTH);
+        Vector c = get_part(cos, d, count, is_bf16), s = get_part(sin, d, count, is_bf16);
+        Vector first = get_vector(head, d, 0), second = get_vector(head, half + d, 0);
+        put_part(target, d, count, first * c - second * s, is_bf16);
+        put_part(target, half + d, count, second * c + first * s, is_bf16);
     }
-    for (i64 d = 2 * half; d < size; d++) put(target, d, head[d], is_bf16);
+    for (i64 d = 2 * half; d < size; d += WIDTH)
+        put_part(target, d, smaller(size - d, WIDTH), get_vector(head, d, 0), is_bf16);
 }
 
 INLINE void rope_token(const RopeOp *a, i64 token, int is_bf16) {
     const void *cos = at(a->cos, token * a->cos_token, is_bf16);
     const void *sin = at(a->sin, token * a->sin_token, is_bf16);
-    for (i64 h = 0; h < a->num_q_heads; h++) {
+    i64 place = place_of(a->out_places, token);
+    for (i64 h = 0; place >= 0 && h < a->num_q_heads; h++) {
         const void *source = at(a->query, token * a->query_token + h * a->query_head, is_bf16);
-        void *target = at(a->out, (token * a->num_q_heads + h) * a->head_dim, is_bf16);
+        void *target = at(a->out, (place * a->num_q_heads + h) * a->head_dim, is_bf16);
         rotate_head(a, source, target, a->query_norm, cos, sin, is_bf16);
     }
     i64 slot = a->slots[token];
@@ -121,9 +127,9 @@ INLINE void rope_token(const RopeOp *a, i64 token, int is_bf16) {
     for (i64 h = 0; h < a->num_kv_heads; h++) {
         const void *key = at(a->key, token * a->key_token + h * a->key_head, is_bf16);
         const void *value = at(a->value, token * a->value_token + h * a->value_head, is_bf16);
-        i64 place = block * a->kv_block + offset * a->kv_slot + h * a->kv_head;
-        rotate_head(a, key, at(a->kv_layer, place, is_bf16), a->key_norm, cos, sin, is_bf16);
-        memcpy(at(a->kv_layer, place + a->kv_kind, is_bf16), value, (size_t)a->head_dim * (is_bf16 ? 2 : 4));
+        void *stored = at(a->kv_layer, block * a->kv_block + offset * a->kv_slot + h * a->kv_head, is_bf16);
+        rotate_head(a, key, stored, a->key_norm, cos, sin, is_bf16);
+        memcpy(at(stored, a->kv_kind, is_bf16), value, (size_t)a->head_dim * (is_bf16 ? 2 : 4));
     }
 }
 

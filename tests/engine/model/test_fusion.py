@@ -35,6 +35,7 @@ from tests.engine.ragged import (
     poisoned_pool,
     shuffled_tables,
 )
+from tests.kernels.tensors import same_bits
 
 CPU = torch.device("cpu")
 NUM_TOKENS = 4
@@ -129,6 +130,31 @@ def test_layers_without_experts_run_in_one_native_call(
     for (tokens, logits), (want_tokens, want) in zip(generate(fused), generate(stock), strict=True):
         assert tokens == want_tokens
         torch.testing.assert_close(logits, want, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "granite"])
+def test_logits_do_not_depend_on_which_others_are_wanted(
+    name: str, zoo: Callable[[str], Path], target: Target
+) -> None:
+    """The last native layer computes little more than what the logits need, and all keys and values."""
+    model = load(zoo(name), torch.float32, fused=True)
+    tables, num_blocks = shuffled_tables([9, 1, 70, 3], 4, seed=1)
+    tokens = [list(range(3, 3 + len(table) * 4)) for table in tables]
+    lengths = (9, 1, 70, 3)
+    batch = make_batch(
+        [Piece(0, own[:length], table) for own, length, table in zip(tokens, lengths, tables, strict=True)], 4
+    )
+
+    def forward(rows: list[int]) -> tuple[Tensor, Tensor]:
+        pool = poisoned_pool(model, 4, num_blocks)
+        wanted = replace(batch, logit_rows=torch.tensor(rows, dtype=torch.int64))
+        return ModelRunner(model, pool).forward(wanted), pool.tensor
+
+    logits, kv = forward(list(range(sum(lengths))))
+    for rows in ([], [82], [8, 9, 79, 82], [0, 40, 41, 80], [10, 11]):
+        some, same_kv = forward(rows)
+        assert same_bits(some, logits[rows])
+        assert same_bits(same_kv, kv)
 
 
 @pytest.mark.parametrize("name", sorted(set(model_zoo.CASES) - set(FUSED)))

@@ -11,7 +11,13 @@ import pytest
 from state.records import WorkerRecord
 from worker.errors import EXIT_CONFIG, EXIT_FLEET, ForeignFleetError, ForeignKernelsError
 from worker.registration import check_fleet
-from worker.startup.command import WAIT_SETTINGS, check_kernels, shorten_waits
+from worker.startup.command import (
+    LARGE_PAGES,
+    WAIT_SETTINGS,
+    check_kernels,
+    shorten_waits,
+    use_large_pages,
+)
 
 OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
 
@@ -37,6 +43,40 @@ def test_an_environment_that_says_how_threads_wait_is_left_alone() -> None:
     environment = {"GOMP_SPINCOUNT": "100"}
     shorten_waits(environment)
     assert environment == {"GOMP_SPINCOUNT": "100"}
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system has no large pages"
+)
+def test_large_tensors_ask_for_large_pages() -> None:
+    """The system shows it as the flag `hg` of the memory that a tensor lies in."""
+    script = """
+import os, re
+from worker.startup.command import use_large_pages
+use_large_pages(os.environ)
+import torch
+tensor = torch.zeros(16 << 20)  # of four bytes each
+place = tensor.data_ptr() + (32 << 20)
+flags, inside = "", False
+for line in open("/proc/self/smaps"):
+    found = re.match("([0-9a-f]+)-([0-9a-f]+) ", line)
+    if found:
+        inside = int(found[1], 16) <= place < int(found[2], 16)
+    elif inside and line.startswith("VmFlags:"):
+        flags = line
+print("hg" in flags.split())
+"""
+    unset = {name: value for name, value in os.environ.items() if name != LARGE_PAGES}
+    shown = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=unset
+    )
+    assert shown.stdout.strip() == "True"
+
+
+def test_an_environment_that_refuses_large_pages_is_left_alone() -> None:
+    environment = {LARGE_PAGES: "0"}
+    use_large_pages(environment)
+    assert environment == {LARGE_PAGES: "0"}
 
 
 def test_another_package_called_kernels_is_refused_by_name(
