@@ -130,9 +130,20 @@ async def test_every_field_of_a_chat_reaches_the_router(router: ScriptedRouter, 
         slo=generation_pb2.Slo(ttft_ms=500, tpot_ms=40, slo_class=generation_pb2.SLO_CLASS_INTERACTIVE),
         resume_grace_ms=10_000,
         truncate_prompt_tokens=100,
+        user="u",
     )
     expected.chat.template_arguments.update({"enable_thinking": False})
     assert asked == expected
+
+
+async def test_a_user_whom_no_log_could_name_is_left_out(router: ScriptedRouter, gateway: Gateway) -> None:
+    for fields, user in (
+        ({"user": "Zo\u00eb"}, ""),
+        ({"user": "x" * 129}, ""),
+        ({"safety_identifier": "a-hash"}, "a-hash"),
+    ):
+        await gateway.http.post("/v1/chat/completions", json={"messages": HELLO} | fields)
+        assert router.calls("Generate")[-1].user == user
 
 
 async def test_a_chat_without_a_limit_may_fill_the_context(router: ScriptedRouter, gateway: Gateway) -> None:
@@ -315,6 +326,19 @@ BAD = [
     (b'{"messages":[{"role":"user","content":"a"}],"model":"x"}', 404, "model", "model_not_found"),
     (b'{"messages":[{"role":"user","content":"a"}],"functions":[]}', 400, "functions", "unknown_field"),
     (b'{"messages":[{"role":"user","content":"a"}],"tools":[{}]}', 400, "tools[0].type", "invalid_field"),
+    (
+        b'{"messages":[{"role":"user","content":"a"}],"stream_options":{}}',
+        400,
+        "stream_options",
+        "invalid_field",
+    ),
+    (b'{"messages":[{"role":"user","content":"a"}],"verbosity":"low"}', 400, "verbosity", "invalid_field"),
+    (
+        b'{"messages":[{"role":"user","content":"a"}],"modalities":["audio"]}',
+        400,
+        "modalities",
+        "invalid_field",
+    ),
     (
         b'{"messages":[{"role":"user","content":"a"}],"tool_choice":"required"}',
         400,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,10 +15,11 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from baton import AsyncClient
+from baton import AsyncClient, Chat, ChatMessage
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, until
 from tests.forked import Zygote
+from tools.house.source_tree import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -153,6 +157,40 @@ async def test_errors_have_the_clients_own_types(served: Served) -> None:
     with pytest.raises(openai.BadRequestError) as long:
         await served.client.responses.create(model=MODEL, input="word " * 5000)
     assert (long.value.param, long.value.code) == ("input", "prompt_too_long")
+
+
+DOORS = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("openai", "anthropic", "responses", "batches", "grpc")),
+]
+
+
+def shown_in(document: str, language: str) -> list[str]:
+    """The blocks of a document that are in a language."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", DOORS)
+async def test_the_code_of_documents_runs_as_it_stands(served: Served, document: str, tmp_path: Path) -> None:
+    lines = tmp_path / "requests.jsonl"
+    lines.write_text("".join(shown_in("docs/batches.md", "json")), encoding="utf-8")
+    here = {
+        "http://127.0.0.1:8000": served.fleet.gateway_urls[0],
+        "127.0.0.1:50051": served.fleet.router_addresses[0],
+        "requests.jsonl": str(lines),
+    }
+    names: dict[str, Any] = {}
+    for code in shown_in(document, "python"):
+        patient = re.sub(r"\b(ttft|tpot)_ms=\d+", r"\1_ms=600_000", code)  # however slow this machine is
+        for theirs, ours in here.items():
+            patient = patient.replace(theirs, ours)
+        await asyncio.to_thread(exec, compile(patient, document, "exec"), names)
+    if document == "docs/grpc.md":
+        assert isinstance(await names["ask"](served.sdk), str)
+        await names["show"](served.sdk, Chat([ChatMessage("user", "Hello")]))
+    assert names
+    await assert_all_is_freed(served.fleet, served.sdk)
 
 
 async def test_a_cancelled_stream_ends_and_frees_the_fleet(served: Served) -> None:
