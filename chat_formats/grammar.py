@@ -1,4 +1,4 @@
-"""Grammars of outputs that call tools, in llguidance's dialect of Lark.
+"""Grammars of outputs that call tools or have a format, in llguidance's dialect of Lark.
 
 The arguments of calls validate against the schemas of their tools. Reasoning stays free, and comes first.
 """
@@ -54,6 +54,18 @@ def guided_calls(
     return writer.grammar(thought_over, at_once, reasoning_open=reasoning_open)
 
 
+def before_format(
+    formats: ChatFormats, *, reasoning_open: bool = False, special_tokens: Mapping[str, int] | None = None
+) -> str:
+    """Return the grammar of outputs that have a format, `@format`, after whatever the model thinks.
+
+    Empty if the model does not think, so that nothing comes before. Arguments as for `forced_calls`.
+    """
+    writer = _Writer(formats, (), special_tokens or {})
+    body = writer.formatted()
+    return writer.grammar(body, body, reasoning_open=reasoning_open) if formats.reasoning else ""
+
+
 class _Writer:
     """Writes the grammar of one set of tools."""
 
@@ -71,6 +83,11 @@ class _Writer:
         if thought and not reasoning_open:
             start = f"{start} | {without}"
         return "\n".join([f"start: {start}", *self._rules, ""])
+
+    def formatted(self) -> str:
+        if self._formats.reasoning == HARMONY:
+            return f"{self._channel(json.dumps('final'))} @format"
+        return "@format"
 
     def forced(self, *, parallel: bool) -> str:
         name = self._formats.tools

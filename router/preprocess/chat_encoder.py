@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 import chat_formats
 from chat_formats import ChatFormats, NotForcible, is_reasoning_open, special_markers
+from output_text.bounds import bounded
 from router.preprocess.chat_template import ChatTemplate, TemplateRefused
 from router.preprocess.conversation import ChatRefused, Conversation
 
@@ -29,6 +30,8 @@ class EncodedPrompt:
     """It writes them with special tokens."""
     calls_grammar: str = ""
     """The Lark grammar that the output must follow, so that its calls are as asked for."""
+    before_format: str = ""
+    """The Lark grammar of what the model thinks before an output in a format; empty if it does not think."""
 
 
 class ChatEncoder:
@@ -41,8 +44,11 @@ class ChatEncoder:
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token.content: token_id for token_id, token in added.items() if token.special}
 
-    def encode(self, chat: Conversation) -> EncodedPrompt:
-        """Return an encoded chat. Raises `TemplateRefused`, or `ChatRefused` naming a field."""
+    def encode(self, chat: Conversation, *, has_format: bool = False) -> EncodedPrompt:
+        """Return an encoded chat, whose output may have a format.
+
+        Raises `TemplateRefused`, or `ChatRefused` naming a field.
+        """
         schemas = chat.schemas()
         text = self._template.render(chat, schemas)
         _check_shown(chat, text)
@@ -56,6 +62,12 @@ class ChatEncoder:
             is_open,
             bool(special_markers(formats, self._special)),
             self._calls_grammar(chat, schemas, reasoning_open=is_open),
+            self._before_format(formats, reasoning_open=is_open) if has_format else "",
+        )
+
+    def _before_format(self, formats: ChatFormats, *, reasoning_open: bool) -> str:
+        return chat_formats.before_format(
+            formats, reasoning_open=reasoning_open, special_tokens=self._special
         )
 
     def _calls_grammar(
@@ -64,12 +76,16 @@ class ChatEncoder:
         if not (chat.forces_a_call or chat.guides_calls):
             return ""
         write = chat_formats.forced_calls if chat.forces_a_call else chat_formats.guided_calls
-        tools = [
-            chat_formats.Tool(tool.name, tool.description, schema, tool.strict)
+        asked = [
+            (tool, schema)
             for tool, schema in zip(chat.tools, schemas, strict=True)
             if chat.named_tool in {None, tool.name}
         ]
         try:
+            tools = [
+                chat_formats.Tool(tool.name, tool.description, bounded(schema), tool.strict)
+                for tool, schema in asked
+            ]
             return write(
                 self._formats,
                 tools,
@@ -77,9 +93,10 @@ class ChatEncoder:
                 reasoning_open=reasoning_open,
                 special_tokens=self._special,
             )
-        except NotForcible as error:
-            accepted = f"schemas that can be guaranteed ({error})"
-            raise ChatRefused("chat.tools", ", ".join(tool.name for tool in tools), accepted) from None
+        except (NotForcible, RecursionError) as error:
+            why = error if isinstance(error, NotForcible) else "one is nested too deeply"
+            names = ", ".join(tool.name for tool, _ in asked)
+            raise ChatRefused("chat.tools", names, f"schemas that can be guaranteed ({why})") from None
 
 
 def _check_shown(chat: Conversation, text: str) -> None:

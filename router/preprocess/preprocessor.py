@@ -93,9 +93,8 @@ class Preprocessor:
         check_bans(sampling, stop, facts)
         if raw.output_format is not None:
             kind, text = raw.output_format
-            sampling = replace(
-                sampling, grammar=await self._compiled(raw.tenant, f"output_format.{kind}", kind, text)
-            )
+            where, before = f"output_format.{kind}", prompt.before_format
+            sampling = replace(sampling, grammar=await self._compiled(raw.tenant, where, kind, text, before))
         elif prompt.calls_grammar:
             sampling = replace(sampling, grammar=await self._calls_grammar(raw, prompt.calls_grammar))
         hits = await self._hits(raw, adapter, token_ids)
@@ -191,7 +190,7 @@ class Preprocessor:
             return EncodedPrompt(await self._pool.encode(raw.text, add_special_tokens=True))
         assert raw.chat is not None, "checked before"
         try:
-            return await self._pool.encode_chat(raw.chat)
+            return await self._pool.encode_chat(raw.chat, has_format=raw.output_format is not None)
         except ChatRefused as refused:
             raise ValidationError(refused.field, refused.value, refused.accepted) from refused
         except TemplateRefused as refused:
@@ -199,9 +198,9 @@ class Preprocessor:
             accepted = f"a conversation that the model's chat template takes ({refused})"
             raise ValidationError("chat.messages", found, accepted) from refused
 
-    async def _compiled(self, tenant: str, where: str, kind: str, text: str) -> str:
+    async def _compiled(self, tenant: str, where: str, kind: str, text: str, before: str = "") -> str:
         try:
-            return await self._grammars.compile(tenant, kind, text)
+            return await self._grammars.compile(tenant, kind, text, before)
         except GrammarRefused as refused:
             raise ValidationError(where, text, f"a format that can be guaranteed ({refused})") from refused
 

@@ -16,7 +16,16 @@ from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
-from chat_formats import TOOL_FORMATS, ChatFormats, NotForcible, Tool, forced_calls, guided_calls
+from chat_formats import (
+    TOOL_FORMATS,
+    ChatFormats,
+    NotForcible,
+    Tool,
+    before_format,
+    forced_calls,
+    guided_calls,
+)
+from output_text.grammar import grammar_of
 from tests.chat_formats.writing import NOTATIONS, Call, Said, format_name, parsed, written
 from tests.fleet.driving import DEMO_MODEL
 
@@ -189,6 +198,49 @@ def test_calls_in_drawn_texts_keep_to_their_schemas(name: str, seed: int) -> Non
     text, is_whole = words.drawn(guided_calls(formats, TOOLS, special_tokens=words.ids), seed)
     said = parsed(formats, [text], TOOLS)
     assert_valid(said if is_whole else Said(calls=said.calls[:-1]))
+
+
+YES = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
+YES["additionalProperties"] = False
+FORMS = [
+    ("json_schema", json.dumps(YES)),
+    ("regex", "[0-9]+"),
+    ("choice", '["a", "b"]'),
+    ("grammar", 'start: "x"+'),
+]
+
+
+@pytest.mark.parametrize("spelled", [False, True])
+@pytest.mark.parametrize("name", sorted(set(REASONING.values())))
+def test_a_model_may_think_before_it_keeps_to_a_format(name: str, spelled: bool) -> None:
+    words, formats = vocabulary(*(() if spelled else SPECIAL)), ChatFormats("", name)
+    final = "<|channel|>final<|message|>" if name == "harmony" else ""
+    for (kind, form), text in zip(FORMS, ('{"yes": true}', "42", "b", "xx"), strict=True):
+        grammar = grammar_of(kind, form, before_format(formats, special_tokens=words.ids))
+        for begin in ("", thought(name)):
+            assert words.follows(grammar, f"{begin}{final}{text}")
+            assert not words.follows(grammar, f"{begin}{final}Hello")
+        before = before_format(formats, reasoning_open=True, special_tokens=words.ids)
+        rest = f"Hm{thought(name).partition('Hm')[2]}{final}{text}"
+        assert words.follows(grammar_of(kind, form, before), rest)
+        assert not words.follows(grammar_of(kind, form, before), final + text)
+        said = parsed(formats, [rest], reasoning_open=True)
+        assert (said.content, said.reasoning[:2]) == (text, "Hm")
+
+
+@pytest.mark.parametrize("name", sorted(set(REASONING.values())))
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=8, deadline=None)
+def test_what_is_said_after_drawn_thoughts_keeps_to_the_format(name: str, seed: int) -> None:
+    words, formats = vocabulary(*SPECIAL), ChatFormats("", name)
+    before = before_format(formats, special_tokens=words.ids)
+    text, is_whole = words.drawn(grammar_of("json_schema", json.dumps(YES), before), seed)
+    if is_whole:
+        Draft202012Validator(YES).validate(json.loads(parsed(formats, [text]).content))
+
+
+def test_nothing_comes_before_the_format_of_a_model_that_does_not_think() -> None:
+    assert before_format(ChatFormats("hermes", "")) == ""
 
 
 NOT_FORCIBLE: list[tuple[str, dict[str, Any], str]] = [

@@ -236,6 +236,22 @@ def test_a_prompt_says_how_its_output_is_to_be_read(tokenizer: Tokenizer) -> Non
     assert not encoded(tokenizer, LLAMA, CHATS["no tools any more"]).has_special_markers
 
 
+def test_thoughts_come_before_a_format_and_only_there(tokenizer: Tokenizer) -> None:
+    template = ChatTemplate(QWEN, {})
+    encoder = ChatEncoder(tokenizer, template, formats_of("", QWEN))
+    closed, opened = (
+        Conversation(ASKED, ChatOptions({"opens_thinking": True} if is_open else {}))
+        for is_open in (False, True)
+    )
+    assert encoder.encode(closed).before_format == ""
+    first, second = (encoder.encode(chat, has_format=True).before_format for chat in (closed, opened))
+    assert "@format" in first
+    assert "@format" in second
+    assert '"<think>"' in first
+    assert '"<think>"' not in second, "the prompt has it"
+    assert encoded(tokenizer, LLAMA, closed).before_format == ""
+
+
 @pytest.mark.parametrize(
     ("change", "has_grammar"),
     [
@@ -257,6 +273,20 @@ def test_calls_follow_a_grammar_only_where_rules_are_asked_for(
     assert bool(grammar) == has_grammar
     if chat.named_tool is not None:
         assert "get_weather" not in grammar
+
+
+def test_arguments_keep_to_formats_as_outputs_do(tokenizer: Tokenizer) -> None:
+    at = {"properties": {"at": {"type": "string", "format": "time"}}}
+    chat = Conversation(ASKED, tools=(Tool("f", parameters=json.dumps(at)),), tool_mode=ToolMode.REQUIRED)
+    assert "[0-5][0-9]" in encoded(tokenizer, QWEN, chat).calls_grammar, "no leap second"
+
+
+def test_tools_nested_too_deeply_are_refused_by_name(tokenizer: Tokenizer) -> None:
+    deep = '{"items": ' * 600 + "{}" + "}" * 600
+    chat = Conversation(ASKED, tools=(Tool("f", parameters=deep),), tool_mode=ToolMode.REQUIRED)
+    with pytest.raises(ChatRefused, match="nested too deeply") as error:
+        encoded(tokenizer, QWEN, chat)
+    assert error.value.field == "chat.tools"
 
 
 def test_tools_with_too_long_a_grammar_are_refused_by_name(tokenizer: Tokenizer) -> None:

@@ -153,7 +153,7 @@ export declare type GenerateRequest = Message<"baton.v1.GenerateRequest"> & {
   truncatePromptTokens?: number | undefined;
 
   /**
-   * What the text has to be; any text if this is unset.
+   * What the text has to be; any text if this is unset. In a chat with a reasoning_format, reasoning may come before.
    *
    * @generated from field: baton.v1.OutputFormat output_format = 12;
    */
