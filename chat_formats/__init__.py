@@ -20,7 +20,7 @@ from chat_formats.families import (
     is_reasoning_open,
     special_markers,
 )
-from chat_formats.grammar import before_format, forced_calls, guided_calls
+from chat_formats.grammar import are_calls_unlike_json, around_format, forced_calls, guided_calls
 from chat_formats.parser import OutputParser
 from chat_formats.types import (
     Call,
@@ -48,7 +48,8 @@ __all__ = [
     "Tool",
     "ToolCallArguments",
     "ToolCallBegun",
-    "before_format",
+    "are_calls_unlike_json",
+    "around_format",
     "forced_calls",
     "formats_of",
     "guided_calls",

@@ -54,16 +54,31 @@ def guided_calls(
     return writer.grammar(thought_over, at_once, reasoning_open=reasoning_open)
 
 
-def before_format(
-    formats: ChatFormats, *, reasoning_open: bool = False, special_tokens: Mapping[str, int] | None = None
+def around_format(
+    formats: ChatFormats,
+    tools: Sequence[Tool] = (),
+    *,
+    parallel: bool = True,
+    reasoning_open: bool = False,
+    special_tokens: Mapping[str, int] | None = None,
 ) -> str:
-    """Return the grammar of outputs that have a format, `@format`, after whatever the model thinks.
+    """Return the grammar of outputs in a format, `@format`, or of calls if there are tools.
 
-    Empty if the model does not think, so that nothing comes before. Arguments as for `forced_calls`.
+    Reasoning comes first. Empty if there is nothing but the format. Arguments as for `forced_calls`; with
+    tools, the format is one of JSON, and `are_calls_unlike_json` must hold.
     """
-    writer = _Writer(formats, (), special_tokens or {})
+    if not (tools or formats.reasoning):
+        return ""
+    writer = _Writer(formats, tools, special_tokens or {})
     body = writer.formatted()
-    return writer.grammar(body, body, reasoning_open=reasoning_open) if formats.reasoning else ""
+    if tools:
+        body = f"({body} | {writer.forced(parallel=parallel)})"
+    return writer.grammar(body, body, reasoning_open=reasoning_open)
+
+
+def are_calls_unlike_json(formats: ChatFormats) -> bool:
+    """Return whether a model writes calls in a known notation that no JSON begins like."""
+    return bool(formats.tools) and TOOL_FORMATS[formats.tools].bare != "{"
 
 
 class _Writer:
@@ -85,7 +100,7 @@ class _Writer:
         return "\n".join([f"start: {start}", *self._rules, ""])
 
     def formatted(self) -> str:
-        if self._formats.reasoning == HARMONY:
+        if HARMONY in {self._formats.reasoning, self._formats.tools}:
             return f"{self._channel(json.dumps('final'))} @format"
         return "@format"
 

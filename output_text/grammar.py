@@ -37,15 +37,15 @@ _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
 Result = TypeVar("Result")
 
 
-def grammar_of(kind: str, text: str, before: str = "") -> str:
+def grammar_of(kind: str, text: str, around: str = "") -> str:
     """Return the grammar of an output format. Raises `GrammarRefused`.
 
     `kind` is a field of the contract's `OutputFormat`; `text` is its text, and for `choice` a JSON array.
-    `before` is a Lark grammar of the whole output, which refers to the format as `@format`; empty if the
+    `around` is a Lark grammar of the whole output, which refers to the format as `@format`; empty if the
     output has nothing else.
     """
     grammar = _or_refused(lambda: _grammar_of(kind, text))
-    return _within(before, kind, grammar) if before else grammar
+    return _within(around, kind, grammar) if around else grammar
 
 
 def _within(whole: str, kind: str, grammar: str) -> str:

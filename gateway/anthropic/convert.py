@@ -18,6 +18,7 @@ _RENAMED = {
     "chat.parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
     "chat.tools[].parameters": "tools[].input_schema",
     "output_format.json_schema": "output_config.format.schema",
+    "output_format": "output_config.format",
     "request_id": "Idempotency-Key",
 }
 

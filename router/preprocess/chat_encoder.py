@@ -5,8 +5,9 @@ It runs in the tokenizer processes, since templates, schemas and arguments are p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -30,8 +31,9 @@ class EncodedPrompt:
     """It writes them with special tokens."""
     calls_grammar: str = ""
     """The Lark grammar that the output must follow, so that its calls are as asked for."""
-    before_format: str = ""
-    """The Lark grammar of what the model thinks before an output in a format; empty if it does not think."""
+    around_format: str = ""
+    """The Lark grammar of an output in a format with what may come before it or in its place: reasoning, and
+    calls. Empty if there is nothing but the format."""
 
 
 class ChatEncoder:
@@ -55,31 +57,38 @@ class ChatEncoder:
         continued = chat.messages[-1].content if chat.options.continue_final_message else ""
         is_open = is_reasoning_open(self._formats, text, continued)
         formats = self._formats if chat.shown_tools else replace(self._formats, tools="")
+        grammar = partial(self._grammar, chat, schemas, formats, reasoning_open=is_open)
+        calls_grammar = around_format = ""
+        if chat.forces_a_call:
+            calls_grammar = grammar(chat_formats.forced_calls)
+        elif has_format:
+            around_format = grammar(chat_formats.around_format)
+        elif chat.guides_calls:
+            calls_grammar = grammar(chat_formats.guided_calls)
         return EncodedPrompt(
             # The template writes the special tokens itself.
             list(self._tokenizer.encode(text, add_special_tokens=False).ids),
             formats,
             is_open,
             bool(special_markers(formats, self._special)),
-            self._calls_grammar(chat, schemas, reasoning_open=is_open),
-            self._before_format(formats, reasoning_open=is_open) if has_format else "",
+            calls_grammar,
+            around_format,
         )
 
-    def _before_format(self, formats: ChatFormats, *, reasoning_open: bool) -> str:
-        return chat_formats.before_format(
-            formats, reasoning_open=reasoning_open, special_tokens=self._special
-        )
-
-    def _calls_grammar(
-        self, chat: Conversation, schemas: Sequence[dict[str, Any]], *, reasoning_open: bool
+    def _grammar(
+        self,
+        chat: Conversation,
+        schemas: Sequence[dict[str, Any]],
+        formats: ChatFormats,
+        write: Callable[..., str],
+        *,
+        reasoning_open: bool,
     ) -> str:
-        if not (chat.forces_a_call or chat.guides_calls):
-            return ""
-        write = chat_formats.forced_calls if chat.forces_a_call else chat_formats.guided_calls
+        """Return a grammar with the calls that are asked for. Raises `ChatRefused`."""
         asked = [
             (tool, schema)
             for tool, schema in zip(chat.tools, schemas, strict=True)
-            if chat.named_tool in {None, tool.name}
+            if chat.shown_tools and chat.named_tool in {None, tool.name}
         ]
         try:
             tools = [
@@ -87,7 +96,7 @@ class ChatEncoder:
                 for tool, schema in asked
             ]
             return write(
-                self._formats,
+                formats,
                 tools,
                 parallel=chat.parallel_tool_calls is not False and chat.named_tool is None,
                 reasoning_open=reasoning_open,

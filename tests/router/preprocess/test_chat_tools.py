@@ -243,13 +243,29 @@ def test_thoughts_come_before_a_format_and_only_there(tokenizer: Tokenizer) -> N
         Conversation(ASKED, ChatOptions({"opens_thinking": True} if is_open else {}))
         for is_open in (False, True)
     )
-    assert encoder.encode(closed).before_format == ""
-    first, second = (encoder.encode(chat, has_format=True).before_format for chat in (closed, opened))
+    assert encoder.encode(closed).around_format == ""
+    first, second = (encoder.encode(chat, has_format=True).around_format for chat in (closed, opened))
     assert "@format" in first
     assert "@format" in second
     assert '"<think>"' in first
     assert '"<think>"' not in second, "the prompt has it"
-    assert encoded(tokenizer, LLAMA, closed).before_format == ""
+    assert encoded(tokenizer, LLAMA, closed).around_format == ""
+
+
+def test_a_format_stands_beside_calls_unless_one_is_forced(tokenizer: Tokenizer) -> None:
+    encoder = ChatEncoder(tokenizer, ChatTemplate(QWEN, {}), formats_of("", QWEN))
+    for change, has_calls in (
+        ({}, True),
+        ({"parallel_tool_calls": False}, True),
+        ({"tool_mode": ToolMode.NONE}, False),
+    ):
+        chat = Conversation(ASKED, tools=TOOLS, **change)
+        found = encoder.encode(chat, has_format=True)
+        assert "@format" in found.around_format
+        assert ("get_weather" in found.around_format) == has_calls
+        assert found.calls_grammar == ""
+    forced = encoder.encode(Conversation(ASKED, tools=TOOLS, named_tool="now"), has_format=True)
+    assert (forced.around_format, "now" in forced.calls_grammar) == ("", True)
 
 
 @pytest.mark.parametrize(
