@@ -121,13 +121,18 @@ async def test_a_format_its_effort_and_the_user_reach_the_router(pair: tuple[Scr
     messages = [*HELLO, {"role": "system", "content": "Answer in JSON."}]
     config = {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}}
     asked: dict[str, Any] = {"model": "m", "messages": messages, "output_config": config}
-    await client.messages.create(**asked, max_tokens=9, metadata={"user_id": "u"})
+    sampling = {"temperature": 0.5, "top_k": 7, "top_p": 0.25}
+    await client.messages.create(
+        **asked, max_tokens=9, metadata={"user_id": "u"}, stop_sequences=["x"], extra_body=sampling
+    )
     await client.messages.count_tokens(**asked)
     [sent], [counted] = router.calls("Generate"), router.calls("CountTokens")
     assert json.loads(sent.output_format.json_schema) == SCHEMA
     assert (sent.user, sent.chat.messages[1].role) == ("u", "system")
     assert sent.chat.template_arguments["reasoning_effort"] == "low"
     assert counted.chat == sent.chat
+    assert {name: getattr(sent.sampling, name) for name in sampling} == sampling
+    assert (sent.stop.max_tokens, list(sent.stop.stop_strings)) == (9, ["x"])
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
