@@ -57,14 +57,17 @@ class ChatEncoder:
         continued = chat.messages[-1].content if chat.options.continue_final_message else ""
         is_open = is_reasoning_open(self._formats, text, continued)
         formats = self._formats if chat.shown_tools else replace(self._formats, tools="")
-        grammar = partial(self._grammar, chat, schemas, formats, reasoning_open=is_open)
+        grammar = partial(self._grammar, chat, schemas, reasoning_open=is_open)
         calls_grammar = around_format = ""
         if chat.forces_a_call:
-            calls_grammar = grammar(chat_formats.forced_calls)
+            calls_grammar = grammar(chat_formats.forced_calls, formats)
         elif has_format:
-            around_format = grammar(chat_formats.around_format)
+            # What continues a message goes on in it, without thinking again.
+            goes_on = chat.options.continue_final_message and not is_open
+            around = replace(formats, reasoning="") if goes_on else formats
+            around_format = grammar(chat_formats.around_format, around)
         elif chat.guides_calls:
-            calls_grammar = grammar(chat_formats.guided_calls)
+            calls_grammar = grammar(chat_formats.guided_calls, formats)
         return EncodedPrompt(
             # The template writes the special tokens itself.
             list(self._tokenizer.encode(text, add_special_tokens=False).ids),
@@ -79,8 +82,8 @@ class ChatEncoder:
         self,
         chat: Conversation,
         schemas: Sequence[dict[str, Any]],
-        formats: ChatFormats,
         write: Callable[..., str],
+        formats: ChatFormats,
         *,
         reasoning_open: bool,
     ) -> str:

@@ -250,6 +250,9 @@ def test_thoughts_come_before_a_format_and_only_there(tokenizer: Tokenizer) -> N
     assert '"<think>"' in first
     assert '"<think>"' not in second, "the prompt has it"
     assert encoded(tokenizer, LLAMA, closed).around_format == ""
+    begun = (*ASKED, Message("assistant", "Well,"))
+    going_on = Conversation(begun, ChatOptions(add_generation_prompt=False, continue_final_message=True))
+    assert encoder.encode(going_on, has_format=True).around_format == ""
 
 
 def test_a_format_stands_beside_calls_unless_one_is_forced(tokenizer: Tokenizer) -> None:
