@@ -8,6 +8,9 @@ _VALUES = frozenset(("const", "enum", "default", "examples"))
 """Keywords of a schema that contain values and no schemas."""
 _NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
 """Keywords that contain schemas by names, which may be those of keywords."""
+_NO_LEAP_SECOND = {"pattern": r":[0-5][0-9][.zZ+-]"}
+_BOUNDS = {"hostname": {"maxLength": 253}, "time": _NO_LEAP_SECOND, "date-time": _NO_LEAP_SECOND}
+"""What each format needs besides."""
 
 
 def bounded(schema: Any) -> Any:
@@ -21,10 +24,10 @@ def bounded(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     made = {key: _bounded_below(key, value) for key, value in schema.items()}
-    if schema.get("format") == "hostname":
-        made["allOf"] = [*made.get("allOf", ()), {"maxLength": 253}]
-    elif schema.get("format") in ("time", "date-time"):
-        made["allOf"] = [*made.get("allOf", ()), {"pattern": r":[0-5][0-9][.zZ+-]"}]
+    stated, others = schema.get("format"), made.get("allOf", [])
+    bound = _BOUNDS.get(stated) if isinstance(stated, str) else None
+    if bound is not None and isinstance(others, list):  # else it is no schema, which the compiler says
+        made["allOf"] = [*others, bound]
     return made
 
 

@@ -89,6 +89,7 @@ def test_bounds_are_added_to_schemas_whatever_their_names_are_and_not_to_values(
     assert found["properties"]["default"]["allOf"]
     assert found["properties"]["const"][0]["allOf"]
     assert found["const"] == time
+    assert bounded({"format": "time", "allOf": 5}) == {"format": "time", "allOf": 5}
 
 
 def test_the_validator_follows_the_rfcs() -> None:
