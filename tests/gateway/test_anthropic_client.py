@@ -47,6 +47,7 @@ async def test_a_message_is_the_same_whole_and_streamed(client: Any) -> None:
         pieces = [text async for text in stream.text_stream]
         final = await stream.get_final_message()
     assert "".join(pieces) == whole.content[0].text == final.content[0].text
+    assert whole._request_id == whole.model_extra["baton"]["request_id"]
     assert final.stop_reason == whole.stop_reason
     assert final.usage.output_tokens == whole.usage.output_tokens
     read = whole.usage.input_tokens + whole.usage.cache_read_input_tokens
