@@ -10,7 +10,7 @@ _NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "
 """Keywords that contain schemas by names, which may be those of keywords."""
 _NO_LEAP_SECOND = {"pattern": r":[0-5][0-9][.zZ+-]"}
 _BOUNDS = {"hostname": {"maxLength": 253}, "time": _NO_LEAP_SECOND, "date-time": _NO_LEAP_SECOND}
-"""What each format needs besides."""
+"""The bounds by the names of formats."""
 
 
 def bounded(schema: Any) -> Any:

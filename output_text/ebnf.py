@@ -56,11 +56,11 @@ class _Reader:
 
     def read(self) -> str:
         while self._token.kind != "end":
-            name = self._take("name", "the name of a rule")
+            rule = self._take("name", "the name of a rule")
             self._take("define", "'::=' after the name of a rule")
-            if name.text in self._rules:
-                raise _wrong(name, f"rule {name.text!r} is defined twice")
-            self._rules[name.text] = f"{self._name(name)}: {self._alternatives()}"
+            if rule.text in self._rules:
+                raise _wrong(rule, f"rule {rule.text!r} is defined twice")
+            self._rules[rule.text] = f"{self._name(rule)}: {self._alternatives()}"
         for name, line in self._used.items():
             if name not in self._rules:
                 raise ValueError(f"line {line}: there is no rule {name!r}")

@@ -201,8 +201,12 @@ def test_calls_in_drawn_texts_keep_to_their_schemas(name: str, seed: int) -> Non
     assert_valid(said if is_whole else Said(calls=said.calls[:-1]))
 
 
-YES = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
-YES["additionalProperties"] = False
+YES = {
+    "type": "object",
+    "properties": {"yes": {"type": "boolean"}},
+    "required": ["yes"],
+    "additionalProperties": False,
+}
 FORMS = [
     ("json_schema", json.dumps(YES)),
     ("regex", "[0-9]+"),
