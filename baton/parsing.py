@@ -24,19 +24,30 @@ ParsedEvent = Accepted | Queued | PromptLogprobs | ChoiceDelta | ChoiceFinished 
 """An event of a stream, with deltas in place of tokens."""
 
 
-def parser_of(tools: Sequence[Tool], accepted: Accepted | Completion, choice: int) -> OutputParser:
-    """Return a parser for the text of one choice, from its beginning."""
+def parser_of(
+    tools: Sequence[Tool], accepted: Accepted | Completion, choice: int, *, has_format: bool = False
+) -> OutputParser:
+    """Return a parser for the text of one choice, from its beginning.
+
+    `has_format`: the request had an output format, so the content is calls or one text in the format.
+    """
     return OutputParser(
         ChatFormats(accepted.tool_format, accepted.reasoning_format),
         [_tool(tool) for tool in tools],
         seed=f"{accepted.request_id}/{choice}",
         reasoning_open=accepted.reasoning_open,
+        has_format=has_format,
     )
 
 
-def message_of(completion: Completion, tools: Sequence[Tool] = (), choice: int = 0) -> ChatMessage:
-    """Return a choice as the assistant's message of the next request; `tools` are those of this one."""
-    parser = parser_of(tools, completion, choice)
+def message_of(
+    completion: Completion, tools: Sequence[Tool] = (), choice: int = 0, *, has_format: bool = False
+) -> ChatMessage:
+    """Return a choice as the assistant's message of the next request.
+
+    `tools` are those of this one, and `has_format` says whether it had an output format.
+    """
+    parser = parser_of(tools, completion, choice, has_format=has_format)
     return said_by_assistant(parser.read(completion.choices[choice].text))
 
 
@@ -49,8 +60,9 @@ def said_by_assistant(message: Message) -> ChatMessage:
 class EventParser:
     """Replaces the tokens of a stream's events by what they say."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], *, has_format: bool = False) -> None:
         self._tools = tools
+        self._has_format = has_format
         self._accepted: Accepted | None = None
         self._parsers: dict[int, OutputParser] = {}
 
@@ -68,7 +80,9 @@ class EventParser:
     def _parser(self, choice: int) -> OutputParser:
         if choice not in self._parsers:
             assert self._accepted is not None, "a stream begins with Accepted"
-            self._parsers[choice] = parser_of(self._tools, self._accepted, choice)
+            self._parsers[choice] = parser_of(
+                self._tools, self._accepted, choice, has_format=self._has_format
+            )
         return self._parsers[choice]
 
 

@@ -89,7 +89,8 @@ class GenerationStream:
 
     async def parsed(self) -> AsyncGenerator[ParsedEvent, None]:
         """Yield the events with what the model says in place of its tokens: content, reasoning and calls."""
-        parser = EventParser([from_pb(Tool, tool) for tool in self._request.chat.tools])
+        tools = [from_pb(Tool, tool) for tool in self._request.chat.tools]
+        parser = EventParser(tools, has_format=self._request.HasField("output_format"))
         async with aclosing(aiter(self)) as events:
             async for event in events:
                 for said in parser.feed(event):

@@ -105,7 +105,7 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The text is what `start` derives in this grammar, in llguidance's dialect of Lark."""
+    """The text is what this grammar derives: `start` in llguidance's dialect of Lark, or `root` in EBNF."""
 
     lark: str
 

@@ -4,7 +4,8 @@ In reading order:
 
 - `types`: tools, formats and deltas; `families`: the formats by name, and which one a model has.
 - `parser`: takes a choice's text apart as it comes; `output`: gathers its deltas; `source`: text in pieces.
-- `grammar`, `argument_grammar`: outputs that are forced to call, or whose calls keep to their schemas.
+- `grammar`, `argument_grammar`: outputs that are forced to call, whose calls keep to their schemas, or that
+  think before they keep to a format.
 - `calls`: the notations of calls; `values`: their values as JSON; `schemas`: their types;
   `harmony`: the channels of gpt-oss.
 
@@ -19,7 +20,7 @@ from chat_formats.families import (
     is_reasoning_open,
     special_markers,
 )
-from chat_formats.grammar import forced_calls, guided_calls
+from chat_formats.grammar import are_calls_unlike_json, around_format, forced_calls, guided_calls
 from chat_formats.parser import OutputParser
 from chat_formats.types import (
     Call,
@@ -47,6 +48,8 @@ __all__ = [
     "Tool",
     "ToolCallArguments",
     "ToolCallBegun",
+    "are_calls_unlike_json",
+    "around_format",
     "forced_calls",
     "formats_of",
     "guided_calls",

@@ -54,7 +54,7 @@ def tagged_arguments(tool: Tool, rule: AddRule) -> str:
         if values is not None:
             texts = " | ".join(json.dumps(f"{value}\n", ensure_ascii=False) for value in values)
             return rule("argument", f'{begin} ({texts}) {end} "\\n"')
-        unkept = sorted(schema.keys() - _TEXT_KEYWORDS)
+        unkept = [word for word in schema if word not in _TEXT_KEYWORDS]
         if unkept:
             raise NotForcible(
                 f"tool {tool.name!r}: parameter {name!r} has {unkept[0]!r}, which tags cannot guarantee"

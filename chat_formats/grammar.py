@@ -1,4 +1,4 @@
-"""Grammars of outputs that call tools, in llguidance's dialect of Lark.
+"""Grammars of outputs that call tools or have a format, in llguidance's dialect of Lark.
 
 The arguments of calls validate against the schemas of their tools. Reasoning stays free, and comes first.
 """
@@ -54,6 +54,33 @@ def guided_calls(
     return writer.grammar(thought_over, at_once, reasoning_open=reasoning_open)
 
 
+def around_format(
+    formats: ChatFormats,
+    tools: Sequence[Tool] = (),
+    *,
+    parallel: bool = True,
+    reasoning_open: bool = False,
+    special_tokens: Mapping[str, int] | None = None,
+) -> str:
+    """Return the grammar of outputs in a format, `@format`, or of calls if there are tools.
+
+    Reasoning comes first. Empty if there is nothing but the format. Arguments as for `forced_calls`; with
+    tools, the format is one of JSON, and `are_calls_unlike_json` must hold.
+    """
+    if not (tools or formats.reasoning):
+        return ""
+    writer = _Writer(formats, tools, special_tokens or {})
+    body = writer.formatted()
+    if tools:
+        body = f"({body} | {writer.forced(parallel=parallel)})"
+    return writer.grammar(body, body, reasoning_open=reasoning_open)
+
+
+def are_calls_unlike_json(formats: ChatFormats) -> bool:
+    """Return whether a model writes calls in a known notation that no JSON begins like."""
+    return bool(formats.tools) and TOOL_FORMATS[formats.tools].bare != "{"
+
+
 class _Writer:
     """Writes the grammar of one set of tools."""
 
@@ -71,6 +98,11 @@ class _Writer:
         if thought and not reasoning_open:
             start = f"{start} | {without}"
         return "\n".join([f"start: {start}", *self._rules, ""])
+
+    def formatted(self) -> str:
+        if HARMONY in {self._formats.reasoning, self._formats.tools}:
+            return f"{self._channel(json.dumps('final'))} @format"
+        return "@format"
 
     def forced(self, *, parallel: bool) -> str:
         name = self._formats.tools

@@ -23,13 +23,21 @@ class OutputParser:
     """
 
     def __init__(
-        self, formats: ChatFormats, tools: Sequence[Tool], *, seed: str, reasoning_open: bool = False
+        self,
+        formats: ChatFormats,
+        tools: Sequence[Tool],
+        *,
+        seed: str,
+        reasoning_open: bool = False,
+        has_format: bool = False,
     ) -> None:
         """`seed` makes the ids of calls, which must be unique in a chat: a request's id and a choice's index.
 
         `reasoning_open`: the prompt ends inside reasoning. Without tools no calls are looked for.
+        `has_format`: the content is calls or one text in a format, such as JSON that quotes a call.
         """
         self._formats = formats
+        self._has_format = has_format
         self._tools = TOOL_FORMATS[formats.tools] if tools and formats.tools else _NO_TOOLS
         self._source = Source()
         self._output = Output(tools, seed, has_short_ids=formats.tools == "mistral")
@@ -82,20 +90,30 @@ class OutputParser:
         controls = tools.controls
         if self._formats.reasoning:
             controls += REASONING_FORMATS[self._formats.reasoning].controls
-        markers = Markers([*tools.opens, *controls])
-        if tools.bare:
-            source.keep()
-            yield from source.skip_space()
-            if (yield from source.peek()) == tools.bare:
-                yield from self._read_calls("", controls)
-            else:
-                output.content(source.kept())
+        opens = tools.opens
+        if tools.bare or self._has_format:
+            has_calls = yield from self._read_first_calls(controls)
+            if self._has_format and not has_calls:
+                opens = ()
+        markers = Markers([*opens, *controls])
         while marker := (yield from source.until(markers, output.content)):
-            if marker in tools.opens:
+            if marker in opens:
                 source.keep(marker)
                 yield from self._read_calls(marker, controls)
 
-    def _read_calls(self, marker: str, controls: Sequence[str]) -> Reader[None]:
+    def _read_first_calls(self, controls: Sequence[str]) -> Reader[bool]:
+        """Read calls at the beginning of the content; return whether there were some."""
+        tools, source = self._tools, self._source
+        source.keep()
+        yield from source.skip_space()
+        marker = (yield from source.take_one(tools.opens)) if self._has_format else ""
+        if marker or (tools.bare and (yield from source.peek()) == tools.bare):
+            return (yield from self._read_calls(marker, controls))
+        self._output.content(source.kept())
+        return False
+
+    def _read_calls(self, marker: str, controls: Sequence[str]) -> Reader[bool]:
+        """Read what may be calls after a marker; return whether it was."""
         tools, source, output = self._tools, self._source, self._output
         read = read_function if marker == FUNCTION else read_calls
         if (yield from read(source, output)):
@@ -103,10 +121,11 @@ class OutputParser:
             yield from source.take_one(tools.closes)
             source.kept()
             output.pause()
-            return
+            return True
         text = source.kept()
         ending = Markers(controls)
         # Where reading stopped may be inside a control.
         end = ending.safe_end(text, len(marker))
         output.content(ending.pattern.sub("", text[:end]))
         source.give_back(text[end:])
+        return False

@@ -57,7 +57,7 @@ def explained(error: ValidationError, *where: str | int) -> ApiError:
         return invalid("", f"the body is not JSON: {reason}", code="malformed_message")
     param = path((*where, *names))
     if first["type"] == "extra_forbidden":
-        return invalid(param, f"{param} is not a field of this request", code="unknown_field")
+        return invalid(param, f"{param} is not a field that is served here", code="unknown_field")
     if first["type"] == "missing":
         return invalid(param, f"{param} is missing")
     accepted = " or ".join(dict.fromkeys(accepted_by(found) for found, parts in errors if parts == names))

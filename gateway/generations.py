@@ -15,6 +15,8 @@ from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo
 from gateway.fleet import FleetClient
 from gateway.serving.requests import record
 
+MAX_USER_CHARACTERS = 128
+"""The contract's limit for the name of a caller's own user."""
 ID_HEADER = "idempotency-key"
 """The header with the request's id. A caller who sends the same request again receives the same tokens."""
 
@@ -32,6 +34,8 @@ class Generation:
     output_format: OutputFormat | None = None
     cancel_when_closed: bool = True
     """If false, the fleet goes on for a while when the connection breaks, since the caller may ask again."""
+    user: str = ""
+    """The caller's own user, for the fleet's logs."""
     adapter: str = ""
     """The name of the LoRA adapter, which the model's name of the HTTP request ends with."""
 
@@ -44,6 +48,7 @@ class Generation:
             request_id=self.request_id,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
             output_format=self.output_format,
+            user=self.user,
             adapter=self.adapter,
             cancel_when_closed=self.cancel_when_closed,
         )
@@ -126,6 +131,16 @@ async def complete_all(fleet: FleetClient, generations: Sequence[Generation]) ->
     if known is not None:
         known.relayed(sum(completion.finished.usage.output_tokens for completion in completions))
     return completions
+
+
+def user_of(name: object) -> str:
+    """Return the caller's own user as the fleet's logs can name it.
+
+    It is empty for a name that they cannot: a request is not refused for what only a log shows.
+    """
+    if isinstance(name, str) and name.isascii() and name.isprintable() and len(name) <= MAX_USER_CHARACTERS:
+        return name
+    return ""
 
 
 def seed_of(seed: int | None, headers: Mapping[str, str]) -> int | None:

@@ -14,19 +14,21 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from llguidance import JsonCompiler, LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
+from output_text.bounds import bounded
+from output_text.ebnf import is_ebnf, lark_of
 from output_text.kept import Kept
 from output_text.refusal import GrammarRefused, in_words
 
 MAX_KEPT_CHARACTERS = 4 << 20
 """Grammars that are kept compiled, by their texts: some 200 MB at most, and thousands of usual schemas."""
 _NEEDS_BOUNDS = re.compile(r'"(hostname|time|date-time)"')
-_VALUES = frozenset(("const", "enum", "default", "examples"))
-"""Keywords of a schema that contain values and no schemas."""
 TOO_COMPLEX = "the format became too complex to follow, as ambiguous grammars and nested repetitions do"
+_IN_LARK = frozenset(("grammar", "choice"))
+"""Kinds of formats whose grammars are texts in Lark; those of others are llguidance's JSON."""
 _OVER_LIMIT = re.compile(r"too many|max is \d")
 """In llguidance's texts about limits of its parser that an output has reached."""
 _LIMITS = LLParserLimits(verbose_errors=False)
@@ -35,12 +37,21 @@ _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
 Result = TypeVar("Result")
 
 
-def grammar_of(kind: str, text: str) -> str:
+def grammar_of(kind: str, text: str, around: str = "") -> str:
     """Return the grammar of an output format. Raises `GrammarRefused`.
 
     `kind` is a field of the contract's `OutputFormat`; `text` is its text, and for `choice` a JSON array.
+    `around` is a Lark grammar of the whole output, which refers to the format as `@format`; empty if the
+    output has nothing else.
     """
-    return _or_refused(lambda: _grammar_of(kind, text))
+    grammar = _or_refused(lambda: _grammar_of(kind, text))
+    return _within(around, kind, grammar) if around else grammar
+
+
+def _within(whole: str, kind: str, grammar: str) -> str:
+    """Return a grammar whose `@format` is another one."""
+    inner = {"lark_grammar": grammar} if kind in _IN_LARK else json.loads(grammar)["grammars"][0]
+    return json.dumps({"grammars": [{"lark_grammar": whole}, {**inner, "name": "format"}]})
 
 
 def _or_refused(work: Callable[[], Result]) -> Result:
@@ -62,7 +73,9 @@ def _or_refused(work: Callable[[], Result]) -> Result:
 def _grammar_of(kind: str, text: str) -> str:
     match kind:
         case "json_schema":
-            return _JSON.compile("{}" if text.strip() == "true" else _with_bounds(text))
+            needs_bounds = _NEEDS_BOUNDS.search(text) is not None
+            schema = json.dumps(bounded(json.loads(text))) if needs_bounds else text
+            return _JSON.compile("{}" if text.strip() == "true" else schema)
         case "json_object":
             return _JSON.compile('{"type": "object"}')
         case "regex":
@@ -70,29 +83,7 @@ def _grammar_of(kind: str, text: str) -> str:
         case "choice":
             return "start: " + " | ".join(json.dumps(choice) for choice in json.loads(text))
         case _:
-            return LLMatcher.grammar_from_lark(text)
-
-
-def _with_bounds(schema: str) -> str:
-    """Return a schema with what llguidance leaves out of some formats.
-
-    A host name has at most 253 characters (RFC 1123). A second 60 exists only at the end of a day in UTC (RFC
-    3339), so there is none.
-    """
-    return json.dumps(_bounded(json.loads(schema))) if _NEEDS_BOUNDS.search(schema) else schema
-
-
-def _bounded(part: Any) -> Any:
-    if isinstance(part, list):
-        return [_bounded(member) for member in part]
-    if not isinstance(part, dict):
-        return part
-    made = {key: value if key in _VALUES else _bounded(value) for key, value in part.items()}
-    if part.get("format") == "hostname":
-        made["allOf"] = [*made.get("allOf", ()), {"maxLength": 253}]
-    elif part.get("format") in ("time", "date-time"):
-        made["allOf"] = [*made.get("allOf", ()), {"pattern": r":[0-5][0-9][.zZ+-]"}]
-    return made
+            return LLMatcher.grammar_from_lark(lark_of(text) if is_ebnf(text) else text)
 
 
 class Grammars:

@@ -36,7 +36,12 @@ def _add_format(group: argparse._MutuallyExclusiveGroup) -> None:
 
     add("--schema", schema, "FILE|JSON", "the answer is JSON that validates against this schema")
     add("--regex", Regex, "REGEX", "the answer matches this regular expression, in Rust's syntax")
-    add("--grammar", grammar, "FILE|LARK", "the answer is what start derives in this Lark grammar")
+    add(
+        "--grammar",
+        grammar,
+        "FILE|TEXT",
+        "the answer is what start derives in this Lark, or root in this EBNF",
+    )
     _add_list(group, "--choice", str, "TEXT", "the answer is this text, or that of another --choice")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from baton import Chat
-from baton.types import Sampling, Stop
+from baton.types import JsonSchema, Sampling, Stop
 from gateway.anthropic.schema import MessagesBody
 from gateway.errors import renamed
-from gateway.generations import ID_HEADER, Generation, seed_of
+from gateway.generations import ID_HEADER, Generation, seed_of, user_of
 from gateway.slo import slo_of
 
 _RENAMED = {
@@ -17,6 +17,8 @@ _RENAMED = {
     "stop.max_tokens": "max_tokens",
     "chat.parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
     "chat.tools[].parameters": "tools[].input_schema",
+    "output_format.json_schema": "output_config.format.schema",
+    "output_format": "output_config.format",
     "request_id": "Idempotency-Key",
 }
 
@@ -29,6 +31,7 @@ def param_of(field: str) -> str:
 
 def generation_of(body: MessagesBody, chat: Chat, headers: Mapping[str, str]) -> Generation:
     """Return the generation that a body asks for, whose chat is `chat`; raises `ApiError`."""
+    form = None if body.output_config is None else body.output_config.format
     return Generation(
         chat,
         Sampling(
@@ -37,5 +40,7 @@ def generation_of(body: MessagesBody, chat: Chat, headers: Mapping[str, str]) ->
         Stop(max_tokens=body.max_tokens, strings=tuple(body.stop_sequences or ())),
         slo_of(body.slo, headers),
         headers.get(ID_HEADER, ""),
+        output_format=None if form is None else JsonSchema(form.schema_),
         cancel_when_closed=not headers.get(ID_HEADER),
+        user=user_of((body.metadata or {}).get("user_id")),
     )

@@ -29,14 +29,15 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     async def messages(request: Request) -> Response:
         body = await read_body(request, MessagesBody, max_body_bytes)
         model = await fleet.model(body.model)
-        chat = chat_of(body)
-        generation = replace(generation_of(body, chat, request.headers), adapter=model.adapter)
+        generation = generation_of(body, chat_of(body), request.headers)
+        generation = replace(generation, adapter=model.adapter)
         if not body.stream:
             (completion,) = await unless_gone(request, complete_all(fleet, [generation]))
-            headers = {"x-request-id": completion.request_id}
-            return JSONResponse(message_json(completion, chat, model.name), headers=headers)
+            headers = _with_id({"x-request-id": completion.request_id})
+            return JSONResponse(message_json(completion, generation, model.name), headers=headers)
         running = await unless_gone(request, Running.begin(fleet, generation))
-        return EventStream(message_events(running, chat, model.name), promise_headers(running.accepted))
+        headers = _with_id(promise_headers(running.accepted))
+        return EventStream(message_events(running, generation, model.name), headers)
 
     @router.post(f"{PREFIX}/count_tokens")
     async def count(request: Request) -> dict[str, Any]:
@@ -45,3 +46,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         return {"input_tokens": len(await fleet.sdk.count_tokens(chat_of(body)))}
 
     return router
+
+
+def _with_id(headers: dict[str, str]) -> dict[str, str]:
+    """Return headers with the request's id under Anthropic's name too, which its client reads."""
+    return headers | {"request-id": headers["x-request-id"]}

@@ -45,7 +45,7 @@ def chat_of(body: PromptFields) -> Chat:
         raise invalid("tool_choice", "tool_choice is set; accepted: with tools")
     return Chat(
         spoken,
-        {} if body.thinking is None else _thinking(is_on=body.thinking.type != "disabled"),
+        _template_arguments(body),
         continue_final_message=body.messages[-1].role == "assistant",
         tools=[
             Tool(tool.name, tool.description or "", tool.input_schema, strict=bool(tool.strict))
@@ -56,9 +56,15 @@ def chat_of(body: PromptFields) -> Chat:
     )
 
 
-def _thinking(*, is_on: bool) -> dict[str, bool]:
-    """Return the variables by which templates turn thinking on and off."""
-    return {"enable_thinking": is_on, "thinking": is_on}
+def _template_arguments(body: PromptFields) -> dict[str, bool | str]:
+    """Return the variables by which templates turn thinking on and off, and the one for its effort."""
+    arguments: dict[str, bool | str] = {}
+    if body.thinking is not None:
+        is_on = body.thinking.type != "disabled"
+        arguments |= {"enable_thinking": is_on, "thinking": is_on}
+    if body.output_config is not None and body.output_config.effort is not None:
+        arguments["reasoning_effort"] = body.output_config.effort
+    return arguments
 
 
 def _tool_choice(body: PromptFields) -> ToolChoice | None:

@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 from pydantic_core import from_json
 
-from baton import Chat
 from baton.errors import BatonError
 from baton.types import ChoiceFinished, Completion, Event, Finished, FinishReason, Queued, Tokens, Usage
 from chat_formats import (
@@ -25,7 +24,7 @@ from chat_formats import (
 )
 from gateway.anthropic.convert import param_of
 from gateway.errors import ApiError, Problem, problem_of
-from gateway.generations import Running
+from gateway.generations import Generation, Running
 from gateway.outcome import early_end, outcome_json
 from gateway.outputs import parser_of
 
@@ -46,10 +45,10 @@ def error_json(problem: Problem) -> dict[str, Any]:
     return {"type": "error", "error": error}
 
 
-def message_json(completion: Completion, chat: Chat, model: str) -> dict[str, Any]:
+def message_json(completion: Completion, generation: Generation, model: str) -> dict[str, Any]:
     """Return a whole message. Raises `ApiError` if it ended early."""
     choice = completion.choices[0]
-    parser = parser_of(chat, completion, 0)
+    parser = parser_of(generation, completion, 0)
     said = Message(choice.text) if parser is None else parser.read(choice.text)
     end = ChoiceFinished(0, choice.finish_reason, len(choice.token_ids), choice.stop_string)
     return _message(completion.request_id, model) | {
@@ -78,9 +77,9 @@ def _input(call: Call) -> Any:
         raise ApiError(Problem(500, "api_error", message, code="generation_failed")) from None
 
 
-async def message_events(running: Running, chat: Chat, model: str) -> AsyncGenerator[bytes, None]:
+async def message_events(running: Running, generation: Generation, model: str) -> AsyncGenerator[bytes, None]:
     """Yield the events of a stream, and an error as its last one."""
-    events = _Events(running, model, parser_of(chat, running.accepted, 0))
+    events = _Events(running, model, parser_of(generation, running.accepted, 0))
     try:
         async with aclosing(running.events) as received:
             yield events.opening()

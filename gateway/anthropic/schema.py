@@ -51,7 +51,7 @@ class ToolResultBlock(Block):
 
 
 class MessageParam(Strict):
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: Content
 
 
@@ -84,6 +84,20 @@ class Thinking(Strict):
     display: str | None = None
 
 
+class JsonFormat(Strict):
+    """A schema that the text validates against."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Strict):
+    """The format of the text, and the effort, which is a variable of the chat template."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonFormat | None = None
+
+
 class PromptFields(Strict):
     """The fields that a message and a count of tokens have in common."""
 
@@ -93,6 +107,7 @@ class PromptFields(Strict):
     tools: list[ToolParam] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
     cache_control: dict[str, Any] | None = None
 
 

@@ -18,6 +18,8 @@ from gateway.fleet import accepted_names, served_by
 from gateway.openai.convert import chat_generation, completion_generations
 from gateway.openai.schema import ChatBody, CompletionBody, SamplingFields
 from gateway.responses.convert import check as check_response
+from gateway.responses.convert import generation_of as response_generation
+from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
 from gateway.slo import Strict
 
@@ -47,10 +49,20 @@ class ResponseLine(_Line):
 
 AnyLine = ChatLine | CompletionLine | ResponseLine
 _LINE: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="url")])
+
+
+def _check_response(body: ResponsesBody, model: Model) -> None:
+    """Raise `ApiError`. Items that continue another response are checked by themselves."""
+    check_response(body)
+    items = read_items(body.input, "")
+    known = items if body.previous_response_id is None else ()
+    response_generation(body, known, 0, {}, "", model.max_context_tokens)
+
+
 _CHECKS: dict[str, Callable[[Any, Model], object]] = {
     "/v1/chat/completions": lambda body, model: chat_generation(body, {}, model.max_context_tokens),
     "/v1/completions": lambda body, _: completion_generations(body, {}),
-    "/v1/responses": lambda body, _: check_response(body),
+    "/v1/responses": _check_response,
 }
 URLS = tuple(_CHECKS)
 """The endpoints that a batch may call."""

@@ -18,7 +18,7 @@ from baton.types import (
 )
 from baton.wire.shown import shown
 from gateway.errors import invalid, renamed
-from gateway.generations import ID_HEADER, Generation, seed_of
+from gateway.generations import ID_HEADER, Generation, seed_of, user_of
 from gateway.openai.messages import chat_of
 from gateway.openai.schema import (
     ChatBody,
@@ -88,6 +88,11 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
         raise invalid("top_logprobs", "top_logprobs is set; accepted: with logprobs = true")
     if body.store:
         raise invalid("store", "store is true; accepted: false, as this fleet does not store chats")
+    if body.verbosity not in {None, "medium"}:
+        raise invalid("verbosity", f"verbosity is {body.verbosity!r}; accepted: 'medium'")
+    if "audio" in (body.modalities or ()):
+        raise invalid("modalities", f"modalities is {shown(body.modalities)}; accepted: ['text']")
+    _check_stream_options(body)
     limit = next(
         (given for given in (body.max_completion_tokens, body.max_tokens) if given is not None), None
     )
@@ -100,6 +105,7 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
         body.truncate_prompt_tokens,
         _output_format(body),
         cancel_when_closed=not headers.get(ID_HEADER),
+        user=user_of(body.user or body.safety_identifier),
     )
 
 
@@ -113,6 +119,7 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
         raise invalid(
             "add_special_tokens", "add_special_tokens is false; accepted: true, or a prompt of token ids"
         )
+    _check_stream_options(body)
     prompts = _prompts(body)
     max_tokens = 16 if body.max_tokens is None else body.max_tokens
     if body.echo and max_tokens == 0:
@@ -134,9 +141,21 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
             body.truncate_prompt_tokens,
             _output_format(body),
             cancel_when_closed=not request_id,
+            user=user_of(body.user),
         )
         for index, prompt in enumerate(prompts)
     ]
+
+
+def _check_stream_options(body: GenerationBody) -> None:
+    """Raise `ApiError` for options that nothing would follow."""
+    if body.stream_options is None:
+        return
+    if not body.stream:
+        raise invalid("stream_options", "stream_options is set; accepted: with stream = true")
+    if body.stream_options.include_obfuscation:
+        name = "stream_options.include_obfuscation"
+        raise invalid(name, f"{name} is true; accepted: false, as no event is padded")
 
 
 def _output_format(body: ChatBody | CompletionBody) -> OutputFormat | None:

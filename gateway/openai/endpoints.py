@@ -49,8 +49,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         model = await fleet.model(body.model)
         generation = chat_generation(body, request.headers, model.facts.max_context_tokens)
         generation = replace(generation, adapter=model.adapter)
-        assert isinstance(generation.prompt, Chat)
-        shape = ChatShape(generation.prompt)
+        shape = ChatShape(generation)
         return await _generate(request, body, [generation], model.name, shape, logprobs=bool(body.logprobs))
 
     @router.post("/v1/completions")

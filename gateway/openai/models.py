@@ -30,6 +30,10 @@ async def tokenize(body: TokenizeBody, fleet: FleetClient) -> dict[str, Any]:
     """Return the tokens of a text or a chat, in vLLM's shape."""
     if (body.prompt is None) == (body.messages is None):
         raise invalid("prompt", "prompt and messages are both set or both missing; accepted: one of them")
+    has_special = body.prompt is not None
+    if body.add_special_tokens not in {None, has_special}:
+        name, accepted = "add_special_tokens", "true for a prompt, and false for messages"
+        raise invalid(name, f"{name} is {str(body.add_special_tokens).lower()}; accepted: {accepted}")
     model = await fleet.model(body.model)
     prompt = body.prompt if body.prompt is not None else chat_of(body)
     tokens = await fleet.sdk.count_tokens(prompt)

@@ -155,6 +155,11 @@ class ChatBody(GenerationBody, ChatFields):
     metadata: dict[str, str] | None = None
     store: bool | None = None
     service_tier: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    modalities: list[Literal["text", "audio"]] | None = None
+    # Names of the caller's own, which need nothing from the fleet.
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
 
 
 class CompletionBody(GenerationBody):
@@ -170,9 +175,10 @@ class CompletionBody(GenerationBody):
 
 
 class TokenizeBody(ChatFields):
-    """`POST /tokenize`: a text, or a chat."""
+    """`POST /tokenize`: a text, or a chat, whose template writes the special tokens."""
 
     model: str = ""
+    add_special_tokens: bool | None = None
     prompt: str | None = None
     messages: list[Message] | None = Field(None, min_length=1)
 

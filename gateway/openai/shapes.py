@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from baton import Chat
 from baton.types import Accepted, Completion, TokenLogprobs
 from chat_formats import (
     ContentDelta,
@@ -17,6 +16,7 @@ from chat_formats import (
     ToolCallBegun,
 )
 from gateway.fleet import Vocabulary
+from gateway.generations import Generation
 from gateway.outputs import parser_of
 
 
@@ -60,11 +60,11 @@ class ChatShape:
     chunk = "chat.completion.chunk"
     has_prompt_in_choice = False
 
-    def __init__(self, chat: Chat) -> None:
-        self._chat = chat
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
 
     def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
-        return parser_of(self._chat, accepted, choice)
+        return parser_of(self._generation, accepted, choice)
 
     def message(self, said: Message) -> dict[str, Any]:
         content = said.content or (None if said.calls else "")

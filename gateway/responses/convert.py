@@ -12,7 +12,7 @@ from baton.types import JsonObject, JsonSchema, OutputFormat
 from baton.wire.shown import shown
 from gateway.bodies import explained
 from gateway.errors import invalid, renamed
-from gateway.generations import ID_HEADER, Generation
+from gateway.generations import ID_HEADER, Generation, user_of
 from gateway.openai.convert import sampling_of, stop_of
 from gateway.responses.items import Item, messages_of
 from gateway.responses.schema import FunctionTool, ResponsesBody
@@ -127,6 +127,7 @@ def generation_of(
         body.truncate_prompt_tokens,
         _output_format(body),
         cancel_when_closed=not headers.get(ID_HEADER),
+        user=user_of(body.user or body.safety_identifier),
     )
 
 

@@ -10,7 +10,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from baton.chat import Chat
 from baton.errors import BatonError
 from baton.types import Finished, Queued
 from baton.wire.shown import shown
@@ -172,9 +171,7 @@ class Making:
     def __init__(self, asked: Asked, running: Running) -> None:
         self._keeping = asked.keeping
         self._running = running
-        chat = asked.generation.prompt
-        assert isinstance(chat, Chat)
-        parser = parser_of(chat, running.accepted, 0)
+        parser = parser_of(asked.generation, running.accepted, 0)
         self.draft = Draft(asked.keeping.record.response, parser)
 
     async def events(self) -> AsyncGenerator[list[Event] | Queued, None]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from chat_formats import ChatFormats, are_calls_unlike_json
 from router.api.check_chat import check_chat
 from router.core.events import Received
 from router.errors import SET, DeadlineExpired, Described, ModelNotFound, Reason, ValidationError
@@ -30,6 +31,8 @@ MAX_LOGPROBS = 20
 DEFAULT_MAX_TOKENS = 256
 MAX_RESUME_GRACE_MS = 60_000
 MAX_GRAMMAR_BYTES = 256 << 10
+JSON_KINDS = ("json_schema", "json_object")
+"""The kinds of formats that are JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,7 @@ def check_bans(sampling: SamplingParams, stop: StopRules, facts: ModelFacts) -> 
     )
 
 
-def check_output_format(raw: RawRequest) -> None:
+def check_output_format(raw: RawRequest, formats: ChatFormats) -> None:
     """Raise if the output format is empty or too long, or beside a rule that could contradict it.
 
     Tools that a choice has to call by rules are a format too.
@@ -209,12 +212,23 @@ def check_output_format(raw: RawRequest) -> None:
             accepted = f"at most {MAX_GRAMMAR_BYTES} bytes"
             raise ValidationError(name, num_bytes, accepted, limit=MAX_GRAMMAR_BYTES)
         if raw.chat is not None and raw.chat.shown_tools:
-            raise ValidationError("output_format", SET, "unset, beside chat.tools", also=("chat.tools",))
+            _check_beside_tools(kind, formats)
         _check_beside(raw, name)
     elif raw.chat is not None and raw.chat.forces_a_call:
         _check_beside(raw, "a chat.tool_choice that forces a call")
     elif raw.chat is not None and raw.chat.guides_calls:
         _check_beside(raw, "strict tools and parallel_tool_calls = false")
+
+
+def _check_beside_tools(kind: str, formats: ChatFormats) -> None:
+    """Raise unless calls and texts in the format can be told apart."""
+    accepted = ""
+    if kind not in JSON_KINDS:
+        accepted = "unset, or a format of JSON, beside chat.tools"
+    elif not are_calls_unlike_json(formats):
+        accepted = "unset beside chat.tools: this model's calls cannot be told from JSON"
+    if accepted:
+        raise ValidationError("output_format", SET, accepted, also=("chat.tools",))
 
 
 def _check_beside(raw: RawRequest, name: str) -> None:

@@ -5,14 +5,16 @@ It runs in the tokenizer processes, since templates, schemas and arguments are p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tokenizers import Tokenizer
 
 import chat_formats
 from chat_formats import ChatFormats, NotForcible, is_reasoning_open, special_markers
+from output_text.bounds import bounded
 from router.preprocess.chat_template import ChatTemplate, TemplateRefused
 from router.preprocess.conversation import ChatRefused, Conversation
 
@@ -29,6 +31,9 @@ class EncodedPrompt:
     """It writes them with special tokens."""
     calls_grammar: str = ""
     """The Lark grammar that the output must follow, so that its calls are as asked for."""
+    around_format: str = ""
+    """The Lark grammar of an output in a format with what may come before it or in its place: reasoning, and
+    calls. Empty if there is nothing but the format."""
 
 
 class ChatEncoder:
@@ -41,45 +46,69 @@ class ChatEncoder:
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token.content: token_id for token_id, token in added.items() if token.special}
 
-    def encode(self, chat: Conversation) -> EncodedPrompt:
-        """Return an encoded chat. Raises `TemplateRefused`, or `ChatRefused` naming a field."""
+    def encode(self, chat: Conversation, *, has_format: bool = False) -> EncodedPrompt:
+        """Return an encoded chat, whose output may have a format.
+
+        Raises `TemplateRefused`, or `ChatRefused` naming a field.
+        """
         schemas = chat.schemas()
         text = self._template.render(chat, schemas)
         _check_shown(chat, text)
         continued = chat.messages[-1].content if chat.options.continue_final_message else ""
         is_open = is_reasoning_open(self._formats, text, continued)
         formats = self._formats if chat.shown_tools else replace(self._formats, tools="")
+        grammar = partial(self._grammar, chat, schemas, reasoning_open=is_open)
+        calls_grammar = around_format = ""
+        if chat.forces_a_call:
+            calls_grammar = grammar(chat_formats.forced_calls, formats)
+        elif has_format:
+            # What continues a message goes on in it, without thinking again.
+            goes_on = chat.options.continue_final_message and not is_open
+            around = replace(formats, reasoning="") if goes_on else formats
+            around_format = grammar(chat_formats.around_format, around)
+        elif chat.guides_calls:
+            calls_grammar = grammar(chat_formats.guided_calls, formats)
         return EncodedPrompt(
             # The template writes the special tokens itself.
             list(self._tokenizer.encode(text, add_special_tokens=False).ids),
             formats,
             is_open,
             bool(special_markers(formats, self._special)),
-            self._calls_grammar(chat, schemas, reasoning_open=is_open),
+            calls_grammar,
+            around_format,
         )
 
-    def _calls_grammar(
-        self, chat: Conversation, schemas: Sequence[dict[str, Any]], *, reasoning_open: bool
+    def _grammar(
+        self,
+        chat: Conversation,
+        schemas: Sequence[dict[str, Any]],
+        write: Callable[..., str],
+        formats: ChatFormats,
+        *,
+        reasoning_open: bool,
     ) -> str:
-        if not (chat.forces_a_call or chat.guides_calls):
-            return ""
-        write = chat_formats.forced_calls if chat.forces_a_call else chat_formats.guided_calls
-        tools = [
-            chat_formats.Tool(tool.name, tool.description, schema, tool.strict)
+        """Return a grammar with the calls that are asked for. Raises `ChatRefused`."""
+        asked = [
+            (tool, schema)
             for tool, schema in zip(chat.tools, schemas, strict=True)
-            if chat.named_tool in {None, tool.name}
+            if chat.shown_tools and chat.named_tool in {None, tool.name}
         ]
         try:
+            tools = [
+                chat_formats.Tool(tool.name, tool.description, bounded(schema), tool.strict)
+                for tool, schema in asked
+            ]
             return write(
-                self._formats,
+                formats,
                 tools,
                 parallel=chat.parallel_tool_calls is not False and chat.named_tool is None,
                 reasoning_open=reasoning_open,
                 special_tokens=self._special,
             )
-        except NotForcible as error:
-            accepted = f"schemas that can be guaranteed ({error})"
-            raise ChatRefused("chat.tools", ", ".join(tool.name for tool in tools), accepted) from None
+        except (NotForcible, RecursionError) as error:
+            why = error if isinstance(error, NotForcible) else "one is nested too deeply"
+            names = ", ".join(tool.name for tool, _ in asked)
+            raise ChatRefused("chat.tools", names, f"schemas that can be guaranteed ({why})") from None
 
 
 def _check_shown(chat: Conversation, text: str) -> None:

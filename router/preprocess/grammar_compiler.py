@@ -47,7 +47,7 @@ def _start(facts: ModelFacts) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
 
 
-def _compile(kind: str, text: str) -> str:
+def _compile(kind: str, text: str, around: str) -> str:
     from output_text.grammar import grammar_of  # noqa: PLC0415 -- as above
 
     assert _grammars is not None, "the pool's initializer has run"
@@ -55,6 +55,9 @@ def _compile(kind: str, text: str) -> str:
     try:
         grammar = grammar_of(kind, text)
         _grammars.compiled(grammar)
+        if around:  # behind it, a format that describes no text would show only there
+            grammar = grammar_of(kind, text, around)
+            _grammars.compiled(grammar)
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
     return grammar
@@ -69,11 +72,15 @@ class GrammarCompiler:
         self._work: asyncio.Task[str | GrammarRefused] | None = None
         """The last work of the process, which goes on when its caller leaves."""
         self._turns = FairTurns(MAX_WAITING)
-        self._kept = Kept[tuple[str, str], str | GrammarRefused](MAX_KEPT_CHARACTERS)
+        self._kept = Kept[tuple[str, str, str], str | GrammarRefused](MAX_KEPT_CHARACTERS)
 
-    async def compile(self, tenant: str, kind: str, text: str) -> str:
-        """Return the grammar of a format. Raises `GrammarRefused`, or `Overloaded` if too many wait."""
-        found = self._kept.get((kind, text))
+    async def compile(self, tenant: str, kind: str, text: str, around: str = "") -> str:
+        """Return the grammar of a format; `around` as for `grammar_of`.
+
+        Raises `GrammarRefused`, or `Overloaded` if too many wait.
+        """
+        asked = (kind, text, around)
+        found = self._kept.get(asked)
         if found is None:
             if self._turns.is_full(tenant):
                 why = f"too many requests of tenant {tenant!r} wait for the grammars of their output formats"
@@ -83,29 +90,29 @@ class GrammarCompiler:
                     self._work is not None
                 ):  # of a caller that has left: one format at a time is in the process
                     await asyncio.wait([self._work])
-                found = self._kept.get((kind, text))
+                found = self._kept.get(asked)
                 if found is None:
-                    self._work = asyncio.create_task(self._compile(kind, text))
+                    self._work = asyncio.create_task(self._compile(*asked))
                     found = await asyncio.shield(self._work)
         if isinstance(found, GrammarRefused):
             raise GrammarRefused(str(found))
         return found
 
-    async def _compile(self, kind: str, text: str) -> str | GrammarRefused:
-        found = await self._tried(kind, text) or await self._tried(kind, text)
+    async def _compile(self, kind: str, text: str, around: str) -> str | GrammarRefused:
+        found = await self._tried(kind, text, around) or await self._tried(kind, text, around)
         if found is None:
             limits = f"{LIMIT_S:g} s of a processor and {LIMIT_BYTES >> 30} GiB"
             found = GrammarRefused(f"its grammar does not compile within {limits}")
-        self._kept.put((kind, text), found, len(text) + len(str(found)))
+        self._kept.put((kind, text, around), found, len(text) + len(str(found)))
         return found
 
-    async def _tried(self, kind: str, text: str) -> str | GrammarRefused | None:
+    async def _tried(self, kind: str, text: str, around: str) -> str | GrammarRefused | None:
         """Return the grammar, or why there is none, or None if the process has ended."""
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")  # forking gRPC's threads is unsafe
             self._pool = ProcessPoolExecutor(1, spawn, _start, (self._facts,))
         try:
-            return await asyncio.wrap_future(self._pool.submit(_compile, kind, text))
+            return await asyncio.wrap_future(self._pool.submit(_compile, kind, text, around))
         except GrammarRefused as refused:
             return refused
         except BrokenProcessPool:

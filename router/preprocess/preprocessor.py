@@ -81,7 +81,7 @@ class Preprocessor:
         sampling = checked_sampling(raw, facts.vocab_size, secrets.randbits(63))
         slo = checked_slo(raw)
         check_stop(raw, facts.vocab_size)
-        check_output_format(raw)
+        check_output_format(raw, facts.formats)
         if can_refuse:
             await self._refuse_late(raw, sampling, slo)
         prompt = await self._encode(raw)
@@ -91,13 +91,12 @@ class Preprocessor:
         if raw.bad_words:
             sampling = replace(sampling, bad_words=await self._pool.encode_words(raw.bad_words))
         check_bans(sampling, stop, facts)
-        if raw.output_format is not None:
-            kind, text = raw.output_format
-            sampling = replace(
-                sampling, grammar=await self._compiled(raw.tenant, f"output_format.{kind}", kind, text)
-            )
-        elif prompt.calls_grammar:
-            sampling = replace(sampling, grammar=await self._calls_grammar(raw, prompt.calls_grammar))
+        if prompt.calls_grammar:
+            grammar = await self._with_calls(raw, "grammar", prompt.calls_grammar)
+            sampling = replace(sampling, grammar=grammar)
+        elif raw.output_format is not None:
+            grammar = await self._in_format(raw, *raw.output_format, prompt.around_format)
+            sampling = replace(sampling, grammar=grammar)
         hits = await self._hits(raw, adapter, token_ids)
         event = Arrived(
             listener=listener,
@@ -191,7 +190,7 @@ class Preprocessor:
             return EncodedPrompt(await self._pool.encode(raw.text, add_special_tokens=True))
         assert raw.chat is not None, "checked before"
         try:
-            return await self._pool.encode_chat(raw.chat)
+            return await self._pool.encode_chat(raw.chat, has_format=raw.output_format is not None)
         except ChatRefused as refused:
             raise ValidationError(refused.field, refused.value, refused.accepted) from refused
         except TemplateRefused as refused:
@@ -199,16 +198,24 @@ class Preprocessor:
             accepted = f"a conversation that the model's chat template takes ({refused})"
             raise ValidationError("chat.messages", found, accepted) from refused
 
-    async def _compiled(self, tenant: str, where: str, kind: str, text: str) -> str:
+    async def _in_format(self, raw: RawRequest, kind: str, text: str, around: str) -> str:
+        where = f"output_format.{kind}"
+        if raw.chat is None or not raw.chat.shown_tools:
+            return await self._compiled(raw.tenant, where, kind, text, around)
+        await self._compiled(raw.tenant, where, kind, text)  # what is wrong after that is a tool
+        return await self._with_calls(raw, kind, text, around)
+
+    async def _compiled(self, tenant: str, where: str, kind: str, text: str, around: str = "") -> str:
         try:
-            return await self._grammars.compile(tenant, kind, text)
+            return await self._grammars.compile(tenant, kind, text, around)
         except GrammarRefused as refused:
             raise ValidationError(where, text, f"a format that can be guaranteed ({refused})") from refused
 
-    async def _calls_grammar(self, raw: RawRequest, grammar: str) -> str:
+    async def _with_calls(self, raw: RawRequest, kind: str, text: str, around: str = "") -> str:
+        """Return a compiled grammar with calls: the text itself, or what is around a format."""
         assert raw.chat is not None, "only chats have tools"
         try:
-            return await self._grammars.compile(raw.tenant, "grammar", grammar)
+            return await self._grammars.compile(raw.tenant, kind, text, around)
         except GrammarRefused as refused:
             # Alone, the tool at fault is refused too.
             for place, tool in enumerate(raw.chat.tools):

@@ -83,9 +83,12 @@ class TokenizerPool:
         """Return the token ids of a text. Raises `Overloaded` if too many bytes wait already."""
         return await self._run(len(text.encode()), tokenizer_process.encode, text, add_special_tokens)
 
-    async def encode_chat(self, chat: Conversation) -> EncodedPrompt:
-        """Return an encoded chat. Raises `TemplateRefused` and `ChatRefused`, and errors of `encode`."""
-        return await self._run(chat.num_bytes, tokenizer_process.encode_chat, chat)
+    async def encode_chat(self, chat: Conversation, *, has_format: bool = False) -> EncodedPrompt:
+        """Return an encoded chat, whose output may have a format.
+
+        Raises `TemplateRefused` and `ChatRefused`, and errors of `encode`.
+        """
+        return await self._run(chat.num_bytes, tokenizer_process.encode_chat, chat, has_format)
 
     async def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return the token ids of each word as it is, and after a space. Raises errors of `encode`."""

@@ -47,9 +47,9 @@ def encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(token_ids for token_ids in encoded if token_ids))
 
 
-def encode_chat(chat: Conversation) -> EncodedPrompt:
+def encode_chat(chat: Conversation, has_format: bool) -> EncodedPrompt:
     assert _encoder is not None, "checked before"
-    return _encoder.encode(chat)
+    return _encoder.encode(chat, has_format=has_format)
 
 
 def decode(token_ids: list[int], skip_special_tokens: bool) -> str:

@@ -16,7 +16,17 @@ from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
-from chat_formats import TOOL_FORMATS, ChatFormats, NotForcible, Tool, forced_calls, guided_calls
+from chat_formats import (
+    TOOL_FORMATS,
+    ChatFormats,
+    NotForcible,
+    Tool,
+    are_calls_unlike_json,
+    around_format,
+    forced_calls,
+    guided_calls,
+)
+from output_text.grammar import grammar_of
 from tests.chat_formats.writing import NOTATIONS, Call, Said, format_name, parsed, written
 from tests.fleet.driving import DEMO_MODEL
 
@@ -189,6 +199,79 @@ def test_calls_in_drawn_texts_keep_to_their_schemas(name: str, seed: int) -> Non
     text, is_whole = words.drawn(guided_calls(formats, TOOLS, special_tokens=words.ids), seed)
     said = parsed(formats, [text], TOOLS)
     assert_valid(said if is_whole else Said(calls=said.calls[:-1]))
+
+
+YES = {
+    "type": "object",
+    "properties": {"yes": {"type": "boolean"}},
+    "required": ["yes"],
+    "additionalProperties": False,
+}
+FORMS = [
+    ("json_schema", json.dumps(YES)),
+    ("regex", "[0-9]+"),
+    ("choice", '["a", "b"]'),
+    ("grammar", 'start: "x"+'),
+]
+
+
+@pytest.mark.parametrize("spelled", [False, True])
+@pytest.mark.parametrize("name", sorted(set(REASONING.values())))
+def test_a_model_may_think_before_it_keeps_to_a_format(name: str, spelled: bool) -> None:
+    words, formats = vocabulary(*(() if spelled else SPECIAL)), ChatFormats("", name)
+    final = "<|channel|>final<|message|>" if name == "harmony" else ""
+    for (kind, form), text in zip(FORMS, ('{"yes": true}', "42", "b", "xx"), strict=True):
+        grammar = grammar_of(kind, form, around_format(formats, special_tokens=words.ids))
+        for begin in ("", thought(name)):
+            assert words.follows(grammar, f"{begin}{final}{text}")
+            assert not words.follows(grammar, f"{begin}{final}Hello")
+        before = around_format(formats, reasoning_open=True, special_tokens=words.ids)
+        rest = f"Hm{thought(name).partition('Hm')[2]}{final}{text}"
+        assert words.follows(grammar_of(kind, form, before), rest)
+        assert not words.follows(grammar_of(kind, form, before), final + text)
+        said = parsed(formats, [rest], reasoning_open=True)
+        assert (said.content, said.reasoning[:2]) == (text, "Hm")
+
+
+@pytest.mark.parametrize("name", sorted(set(REASONING.values())))
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=8, deadline=None)
+def test_what_is_said_after_drawn_thoughts_keeps_to_the_format(name: str, seed: int) -> None:
+    words, formats = vocabulary(*SPECIAL), ChatFormats("", name)
+    before = around_format(formats, special_tokens=words.ids)
+    text, is_whole = words.drawn(grammar_of("json_schema", json.dumps(YES), before), seed)
+    if is_whole:
+        Draft202012Validator(YES).validate(json.loads(parsed(formats, [text]).content))
+
+
+BESIDE_JSON = [name for name in NOTATIONS if are_calls_unlike_json(ChatFormats(format_name(name)))]
+
+
+@pytest.mark.parametrize("notation", BESIDE_JSON)
+def test_an_output_is_in_a_format_or_calls(notation: str) -> None:
+    words, name = vocabulary(*special_of(notation)), format_name(notation)
+    formats = ChatFormats(name, REASONING.get(name, ""))
+    around = around_format(formats, TOOLS, special_tokens=words.ids)
+    calls = CALLS[:1] if notation == "harmony" else CALLS
+    right, wrong = (in_json(notation, some).removesuffix("<|call|>") for some in (calls, WRONG))
+    final = "<|channel|>final<|message|>" if notation == "harmony" else ""
+    numbers = json.dumps({"type": "array", "items": {"type": "number"}})
+    for form, text in ((json.dumps(YES), '{"yes": true}'), (numbers, "[1, 2]"), (numbers, "[]")):
+        grammar = grammar_of("json_schema", form, around)
+        for begin in ("", thought(formats.reasoning)):
+            assert words.follows(grammar, f"{begin}{final}{text}")
+            assert words.follows(grammar, begin + right)
+            assert not words.follows(grammar, begin + wrong)
+            assert not words.follows(grammar, f"{begin}{final}Hello")
+
+
+def test_the_formats_of_outputs_beside_calls_are_known() -> None:
+    assert set(TOOL_FORMATS) - {format_name(name) for name in BESIDE_JSON} == {"llama3_json"}
+    assert not are_calls_unlike_json(ChatFormats())
+
+
+def test_nothing_is_around_the_format_of_a_model_that_does_not_think() -> None:
+    assert around_format(ChatFormats("hermes", "")) == ""
 
 
 NOT_FORCIBLE: list[tuple[str, dict[str, Any], str]] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import example, given
@@ -121,13 +122,14 @@ def broken_outputs(draw: st.DrawFn) -> str:
     return "".join([*pieces, text[begin:end], *pieces[:2]])
 
 
-@given(FORMATS, broken_outputs(), CUTS, st.booleans())
+@given(FORMATS, broken_outputs(), CUTS, st.booleans(), st.booleans())
 def test_any_text_says_the_same_however_it_is_cut(
-    formats: ChatFormats, text: str, places: list[int], reasoning_open: bool
+    formats: ChatFormats, text: str, places: list[int], reasoning_open: bool, has_format: bool
 ) -> None:
-    whole = parsed(formats, [text], reasoning_open=reasoning_open)
-    assert parsed(formats, cut(text, places), reasoning_open=reasoning_open) == whole
-    assert parsed(formats, list(text), reasoning_open=reasoning_open) == whole
+    read = partial(parsed, formats, reasoning_open=reasoning_open, has_format=has_format)
+    whole = read([text])
+    assert read(cut(text, places)) == whole
+    assert read(list(text)) == whole
     assert {name for name, _ in whole.calls} <= {tool.name for tool in TOOLS}
 
 
@@ -217,6 +219,29 @@ def test_what_models_write_is_understood(formats: ChatFormats, text: str, expect
     found = parsed(formats, list(text))
     found.ids.clear()
     assert found == expected
+
+
+IN_A_FORMAT = [
+    (HERMES, f"<think>Hm</think>{CALL}", Said("", "Hm", ONE)),
+    (HERMES, f" {CALL}\n{CALL}", Said("", "", ONE * 2)),
+    (
+        ChatFormats("qwen3_coder"),
+        '{"a": "<function=f></function>"}',
+        Said('{"a": "<function=f></function>"}'),
+    ),
+    (ChatFormats("pythonic"), '["<|python_start|>[f(a=1)]"]', Said('["<|python_start|>[f(a=1)]"]')),
+    (ChatFormats("pythonic"), "[f(a=1)]", Said("", "", ONE)),
+    (ChatFormats("mistral"), '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]', Said("", "", ONE)),
+    (ChatFormats("hermes"), "[TOOL_CALLS", Said("[TOOL_CALLS")),
+]
+
+
+@pytest.mark.parametrize(("formats", "text", "expected"), IN_A_FORMAT)
+def test_a_text_in_a_format_may_quote_calls(formats: ChatFormats, text: str, expected: Said) -> None:
+    for pieces in (list(text), [text]):
+        found = parsed(formats, pieces, has_format=True)
+        found.ids.clear()
+        assert found == expected
 
 
 HARMONY = ChatFormats("harmony", "harmony")

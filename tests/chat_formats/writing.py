@@ -76,8 +76,9 @@ def parsed(
     tools: Sequence[Tool] = TOOLS,
     *,
     reasoning_open: bool = False,
+    has_format: bool = False,
 ) -> Said:
-    parser = OutputParser(formats, tools, seed="s", reasoning_open=reasoning_open)
+    parser = OutputParser(formats, tools, seed="s", reasoning_open=reasoning_open, has_format=has_format)
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
     return said([*deltas, *parser.finish()])
 

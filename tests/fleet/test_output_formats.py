@@ -10,7 +10,19 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from baton import AsyncClient, Grammar, JsonObject, JsonSchema, OneOf, Regex, Sampling, Stop
+from baton import (
+    AsyncClient,
+    Chat,
+    ChatMessage,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    OneOf,
+    Regex,
+    Sampling,
+    Stop,
+    message_of,
+)
 from baton.errors import InvalidRequest
 from baton.fleet import Fleet, FleetSpec
 from baton.types import FinishReason, OutputFormat
@@ -34,7 +46,12 @@ WILD = Sampling(temperature=5.0, seed=3)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AsyncClient]:
-    spec = FleetSpec(model=DEMO_MODEL, placement="disaggregated", run_dir=tmp_path_factory.mktemp("formats"))
+    spec = FleetSpec(
+        model=DEMO_MODEL,
+        placement="disaggregated",
+        run_dir=tmp_path_factory.mktemp("formats"),
+        extra_args={"router": ("--reasoning-format", "think")},  # of chats
+    )
     async with (
         Fleet(spec, make_process=zygote.process) as fleet,
         AsyncClient(fleet.router_addresses) as found,
@@ -69,11 +86,11 @@ async def test_expressions_grammars_and_texts_to_choose_from(client: AsyncClient
         for text in await outputs(client, Regex("[a-c]{2,5}-[0-9]{3}"))
     )
     assert set(await outputs(client, OneOf(['say "no"', "yes"]))) <= {'say "no"', "yes"}
-    nested = Grammar('start: "(" start ")" | "x"')
-    assert all(
-        re.fullmatch(r"\(*x\)*", text) and text.count("(") == text.count(")")
-        for text in await outputs(client, nested)
-    )
+    for nested in (Grammar('start: "(" start ")" | "x"'), Grammar('root ::= "(" root ")" | "x"')):
+        assert all(
+            re.fullmatch(r"\(*x\)*", text) and text.count("(") == text.count(")")
+            for text in await outputs(client, nested)
+        )
 
 
 async def test_an_object_that_is_cut_off_was_one_so_far(client: AsyncClient) -> None:
@@ -107,6 +124,21 @@ async def test_greedy_output_is_what_the_model_likes_best_among_the_allowed(clie
     assert completion.text in {"import", "class"}
 
 
+async def test_a_chat_that_thinks_keeps_to_its_format_afterwards(client: AsyncClient) -> None:
+    greedy, form = Sampling(temperature=0), OneOf(["yes", "no"])
+    said = await client.complete(
+        Chat([ChatMessage("user", "Is it?")]), sampling=Sampling(seed=3, n=4), output_format=form
+    )
+    messages = [message_of(said, choice=choice.index) for choice in said.choices]
+    assert all(message.content in {"yes", "no"} or message.reasoning for message in messages)
+    # Inside reasoning, the format does not bind yet.
+    opened = [ChatMessage("user", "Is it?"), ChatMessage("assistant", "<think>Hm")]
+    thinking = Chat(opened, continue_final_message=True)
+    free = await client.complete(thinking, sampling=greedy, stop=Stop(max_tokens=8))
+    bound = await client.complete(thinking, sampling=greedy, stop=Stop(max_tokens=8), output_format=form)
+    assert (bound.text, bound.reasoning_open) == (free.text, True)
+
+
 REFUSED = [
     (JsonSchema({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "oneOf"),
     (JsonSchema({"not": {}}), "not"),
@@ -118,6 +150,7 @@ REFUSED = [
     (Regex("(?=a)"), "look-around"),
     (Regex("(a"), "unclosed"),
     (Grammar("start: missing"), "unknown name"),
+    (Grammar("root ::= missing"), "there is no rule 'missing'"),
     (OneOf([]), "at least one"),
 ]
 

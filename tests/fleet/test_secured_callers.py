@@ -117,6 +117,28 @@ def test_a_tenant_over_its_budget_is_told_when_to_come_back(fleet: Secured) -> N
             client.complete("x", stop=TWO)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_a_tenant_over_its_budget_is_told_over_http_when_to_come_back(fleet: Secured, path: str) -> None:
+    tenant = f"rare{path.replace('/', '-')}"
+    key = fleet.new_key(tenant, "--requests-per-s", "0.01", "--request-burst", "2")
+    said = {"input": "x"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "x"}]}
+    limit = {"max_output_tokens": 2} if path == "/v1/responses" else {"max_tokens": 2}
+    responses = [
+        httpx.post(
+            f"https://{fleet.address('gateway-0')}{path}",
+            headers={"authorization": f"Bearer {key}"},
+            json=said | limit,
+            verify=ssl.create_default_context(cafile=str(fleet.made.ca)),
+            timeout=PATIENCE_S,
+        )
+        for _ in range(3)
+    ]
+    refused, error = responses[-1], responses[-1].json()["error"]
+    assert (refused.status_code, error["type"], error["code"]) == (429, "rate_limit_error", "budget_exceeded")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.headers["retry-after-ms"].isdecimal()
+
+
 def test_a_tenant_never_touches_blocks_or_requests_of_another(fleet: Secured) -> None:
     prompt = [7 + place % 50 for place in range(200)]
 

@@ -15,13 +15,15 @@ from baton import (
     AsyncClient,
     Chat,
     ChatMessage,
-    JsonObject,
+    JsonSchema,
     NamedTool,
+    Regex,
     Sampling,
     Stop,
     Tool,
     ToolCall,
     ToolMode,
+    message_of,
 )
 from baton.chat import ToolChoice
 from baton.errors import InvalidRequest
@@ -118,6 +120,44 @@ async def test_calls_that_the_model_is_free_to_make_may_have_rules(
     assert refused.value.field == f"chat.tools[{len(chat.tools)}].parameters"
 
 
+@pytest.mark.parametrize("mode", [ToolMode.AUTO, ToolMode.NONE, ToolMode.REQUIRED])
+async def test_a_choice_calls_tools_or_keeps_to_its_format(client: AsyncClient, mode: ToolMode) -> None:
+    answer: dict[str, Any] = {
+        "type": "object",
+        "properties": {"warm": {"type": "boolean"}},
+        "required": ["warm"],
+        "additionalProperties": False,
+    }
+    chat = replace(ASKED, tool_choice=mode)
+    completion = await client.complete(
+        chat, sampling=WILD, stop=Stop(max_tokens=300), output_format=JsonSchema(answer)
+    )
+    schemas = {"get_weather": WEATHER, "switch": SWITCH}
+    kinds = set()
+    for choice in completion.choices:
+        if choice.finish_reason is not FinishReason.EOS:
+            continue
+        message = message_of(completion, chat.tools, choice.index, has_format=True)
+        assert bool(message.content) != bool(message.tool_calls)
+        kinds.add(bool(message.tool_calls))
+        if message.content:
+            jsonschema.validate(json.loads(str(message.content)), answer)
+        for call in message.tool_calls:
+            jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+    assert kinds <= {mode is ToolMode.REQUIRED} or mode is ToolMode.AUTO
+    assert kinds
+
+
+async def test_a_tool_at_fault_beside_a_format_is_refused_by_its_path(client: AsyncClient) -> None:
+    chat = replace(ASKED, tools=[*TOOLS, UNIQUE])
+    with pytest.raises(InvalidRequest, match="uniqueItems") as refused:
+        await client.complete(chat, output_format=JsonSchema({"type": "null"}))
+    assert refused.value.field == "chat.tools[2].parameters"
+    with pytest.raises(InvalidRequest, match="'not'") as wrong:
+        await client.complete(chat, output_format=JsonSchema({"not": {}}))
+    assert wrong.value.field == "output_format.json_schema"
+
+
 async def test_a_model_names_its_formats(client: AsyncClient) -> None:
     (model,) = await client.models()
     assert (model.model_type, model.tool_format, model.reasoning_format) == ("llama", "hermes", "")
@@ -203,7 +243,7 @@ async def test_what_makes_no_sense_is_refused_by_its_path(
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"output_format": JsonObject()}, "output_format"),
+        ({"output_format": Regex("a")}, "output_format"),
         ({"sampling": Sampling(allowed_token_ids=(1, 2))}, "sampling.allowed_token_ids"),
         ({"sampling": Sampling(bad_words=("a",))}, "sampling.bad_words"),
         ({"stop": Stop(min_tokens=3)}, "stop.min_tokens"),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
+import pydantic
 import pytest
 import pytest_asyncio
 
@@ -46,6 +47,7 @@ async def test_a_message_is_the_same_whole_and_streamed(client: Any) -> None:
         pieces = [text async for text in stream.text_stream]
         final = await stream.get_final_message()
     assert "".join(pieces) == whole.content[0].text == final.content[0].text
+    assert whole._request_id == whole.model_extra["baton"]["request_id"]
     assert final.stop_reason == whole.stop_reason
     assert final.usage.output_tokens == whole.usage.output_tokens
     read = whole.usage.input_tokens + whole.usage.cache_read_input_tokens
@@ -99,6 +101,27 @@ async def test_a_forced_tool_is_used_and_its_result_is_read(client: Any) -> None
     messages = [*HELLO, spoken, {"role": "user", "content": [result]}]
     told = await client.messages.create(**asked | {"messages": messages, "tool_choice": {"type": "none"}})
     assert {block.type for block in told.content} == {"text"}
+
+
+class Weather(pydantic.BaseModel):
+    """A format whose texts are short."""
+
+    hot: bool
+    wet: bool
+
+
+async def test_a_format_is_parsed_whole_and_streamed(client: Any) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 60, "messages": HELLO, "output_format": Weather}
+    greedy = {"extra_body": {"temperature": 0}}
+    whole = await client.messages.parse(**asked, **greedy)
+    assert isinstance(whole.parsed_output, Weather)
+    assert whole.stop_reason == "end_turn"
+    async with client.messages.stream(**asked, **greedy) as stream:
+        assert (await stream.get_final_message()).parsed_output == whole.parsed_output
+    unkept = {"format": {"type": "json_schema", "schema": {"not": {}}}}
+    with pytest.raises(anthropic.BadRequestError, match="cannot be guaranteed") as refused:
+        await client.messages.create(model=MODEL, max_tokens=9, messages=HELLO, output_config=unkept)
+    assert refused.value.response.json()["error"]["param"] == "output_config.format.schema"
 
 
 async def test_errors_have_the_clients_own_types(client: Any) -> None:

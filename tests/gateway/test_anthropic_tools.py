@@ -110,11 +110,35 @@ async def test_a_chat_with_tools_reaches_the_router(pair: tuple[ScriptedRouter, 
         "rain",
     )
     assert (asked.role, asked.content) == ("user", "So?")
-    [counted] = router.calls("CountTokens")
+    counted = router.calls("CountTokens")[-1]
     assert (list(counted.chat.messages), list(counted.chat.tools)) == (list(chat.messages), list(chat.tools))
 
 
+async def test_a_format_its_effort_and_the_user_reach_the_router(pair: tuple[ScriptedRouter, Any]) -> None:
+    router, client = pair
+    router.scripts[:] = [script("{}")]
+    router.heard_calls.clear()
+    messages = [*HELLO, {"role": "system", "content": "Answer in JSON."}]
+    config = {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}}
+    asked: dict[str, Any] = {"model": "m", "messages": messages, "output_config": config}
+    sampling = {"temperature": 0.5, "top_k": 7, "top_p": 0.25}
+    await client.messages.create(
+        **asked, max_tokens=9, metadata={"user_id": "u"}, stop_sequences=["x"], extra_body=sampling
+    )
+    await client.messages.count_tokens(**asked)
+    [sent], [counted] = router.calls("Generate"), router.calls("CountTokens")
+    assert json.loads(sent.output_format.json_schema) == SCHEMA
+    assert (sent.user, sent.chat.messages[1].role) == ("u", "system")
+    assert sent.chat.template_arguments["reasoning_effort"] == "low"
+    assert counted.chat == sent.chat
+    assert {name: getattr(sent.sampling, name) for name in sampling} == sampling
+    assert (sent.stop.max_tokens, list(sent.stop.stop_strings)) == (9, ["x"])
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"output_config": {"format": {"type": "json"}}}, "output_config.format.type"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+    ({"output_config": {"effort": "most"}}, "output_config.effort"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
     ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
     ({"tools": [WEATHER], "tool_choice": {"type": "all"}}, "tool_choice.type"),

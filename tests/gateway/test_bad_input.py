@@ -23,6 +23,7 @@ from tests.patience import PATIENCE_S
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+RESPONSES = "/v1/responses"
 HELLO = b'"messages":[{"role":"user","content":"a"}],"max_tokens":2'
 
 
@@ -102,6 +103,20 @@ OPENAI = [
     (TEXT, b'"prompt":[4294967295]', "prompt[0]", "invalid_field"),
     (TEXT, b'"prompt":{"a":1}', "prompt", "invalid_field"),
     (TEXT, b'"prompt":"a","best_of":3', "best_of", "invalid_field"),
+    (RESPONSES, b'"input":"\\ud800"', None, JSON),
+    (RESPONSES, b'"input":"a","instructions":"\xff"', None, JSON),
+    (RESPONSES, b'"input":[{"role":"user","content":"\\ud800"}]', None, JSON),
+    (RESPONSES, b'"input":"a","metadata":' + nested(b'{"a":', 5000), None, JSON),
+    (RESPONSES, b'"input":[' + nested(b'{"a":', 90) + b"]", "input[0].role", "invalid_field"),
+    (RESPONSES, b'"input":"a","max_output_tokens":-1', "max_output_tokens", "invalid_field"),
+    (RESPONSES, b'"input":"a","max_output_tokens":0', "max_output_tokens", "invalid_field"),
+    (RESPONSES, b'"input":"a","temperature":1e999', "temperature", "invalid_field"),
+    (RESPONSES, b'"input":"a","temperature":-1', "temperature", "invalid_field"),
+    (RESPONSES, b'"input":"a","seed":18446744073709551616', "seed", "invalid_field"),
+    (RESPONSES, b'"input":"a","slo":{"ttft_ms":-1}', "slo.ttft_ms", "invalid_field"),
+    (RESPONSES, b'"input":"a","text":{"format":{"type":"xml"}}', "text.format.type", "invalid_field"),
+    (RESPONSES, b'"input":[{"role":"robot","content":"a"}]', "input[0].role", "invalid_field"),
+    (RESPONSES, b'"input":"a","max_output_token":3', "max_output_token", "unknown_field"),
 ]
 """Endpoint, a field beside the valid ones (the last of two equal keys counts), and what is refused."""
 
@@ -110,7 +125,7 @@ OPENAI = [
 async def test_bad_fields_of_openai_are_refused_by_name(served: Served, stream: bool) -> None:
     wrong = []
     for path, field, param, code in OPENAI:
-        known = HELLO if path == CHAT else b'"max_tokens":2'
+        known = {CHAT: HELLO, TEXT: b'"max_tokens":2', RESPONSES: b'"max_output_tokens":2'}[path]
         body = b"{%s,%s%s}" % (known, b'"stream":true,' * stream, field)
         response = await served.gateway.http.post(path, content=body)
         found = response.json()["error"] if response.status_code == 400 else {"status": response.status_code}
@@ -286,6 +301,7 @@ FIELDS: dict[str, list[str]] = {
         "tools",
         "tool_choice",
         "thinking",
+        "output_config",
         "metadata",
         "stop_sequences",
         "top_k",
@@ -293,14 +309,31 @@ FIELDS: dict[str, list[str]] = {
         "slo",
         "temperature",
     ],
-    "/v1/messages/count_tokens": ["messages", "system", "tools", "tool_choice", "thinking"],
-    "/tokenize": ["prompt", "messages", "model", "chat_template_kwargs"],
+    RESPONSES: [
+        "model",
+        "input",
+        "instructions",
+        "text",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "reasoning",
+        "include",
+        "metadata",
+        "stream",
+        "stream_options",
+        "seed",
+        "slo",
+    ],
+    "/v1/messages/count_tokens": ["messages", "system", "tools", "tool_choice", "thinking", "output_config"],
+    "/tokenize": ["prompt", "messages", "model", "chat_template_kwargs", "add_special_tokens"],
     "/detokenize": ["tokens", "model"],
 }
 VALID: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
     TEXT: {"prompt": "a", "max_tokens": 2},
     MESSAGES: {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
+    RESPONSES: {"input": "a", "max_output_tokens": 2},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "a"}]},
     "/tokenize": {"prompt": "a"},
     "/detokenize": {"tokens": [1]},

@@ -108,6 +108,13 @@ async def test_a_batch_of_another_endpoint_fails_with_the_line(client: Any) -> N
     assert (await client.batches.list(limit=1)).data[0].id == batch.id
 
 
+IMAGE = "body.input[0].content[0].type"
+
+
+def response_line(**fields: Any) -> dict[str, Any]:
+    return {"custom_id": "b", "method": "POST", "url": "/v1/responses", "body": {"input": "a"} | fields}
+
+
 @pytest.mark.parametrize(
     ("row", "path"),
     [
@@ -124,6 +131,8 @@ async def test_a_batch_of_another_endpoint_fails_with_the_line(client: Any) -> N
         (jsonl([line("b") | {"method": "GET"}]), "method"),
         (jsonl([line("b", url="/v1/moderations")]), "url"),
         (b" \n" + jsonl([line("b")]), "file"),
+        (jsonl([response_line(input=[{"role": "user", "content": [{"type": "input_image"}]}])]), IMAGE),
+        (jsonl([response_line(text={"format": {"type": "json_schema"}})]), "body.text.format.schema"),
     ],
 )
 async def test_a_wrong_line_is_named_by_number_and_path(client: Any, row: bytes, path: str | None) -> None:

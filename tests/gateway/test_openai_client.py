@@ -318,6 +318,32 @@ async def test_forced_calls_validate_whole_and_streamed(served: Served, choice: 
     assert found.choices[0].message.tool_calls is None
 
 
+async def test_a_format_beside_tools_is_kept_where_none_is_called(served: Served) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": HELLO,
+        "tools": TOOLS,
+        "parallel_tool_calls": False,
+        "response_format": Weather,
+        "temperature": 2.0,
+        "n": 4,
+        "seed": 4,
+        "max_tokens": 200,
+    }
+    tools = [tool | {"function": {"strict": True, **tool["function"]}} for tool in TOOLS[:1]]  # type: ignore[dict-item]
+    whole = await served.client.chat.completions.parse(**asked | {"tools": tools})
+    for choice in whole.choices:
+        calls = choice.message.tool_calls or []
+        assert bool(calls) != isinstance(choice.message.parsed, Weather)
+        assert all(set(json.loads(call.function.arguments)) == {"city", "days"} for call in calls)
+    regex = {"structured_outputs": {"regex": "a"}}
+    with pytest.raises(openai.BadRequestError, match="beside tools") as refused:
+        await served.client.chat.completions.create(
+            model=MODEL, messages=HELLO, tools=TOOLS, extra_body=regex
+        )
+    assert refused.value.param == "structured_outputs"
+
+
 async def test_tools_that_cannot_be_guaranteed_are_refused(served: Served) -> None:
     wrong = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
     with pytest.raises(openai.BadRequestError, match="not") as refused:

@@ -130,9 +130,20 @@ async def test_every_field_of_a_chat_reaches_the_router(router: ScriptedRouter, 
         slo=generation_pb2.Slo(ttft_ms=500, tpot_ms=40, slo_class=generation_pb2.SLO_CLASS_INTERACTIVE),
         resume_grace_ms=10_000,
         truncate_prompt_tokens=100,
+        user="u",
     )
     expected.chat.template_arguments.update({"enable_thinking": False})
     assert asked == expected
+
+
+async def test_a_user_whom_no_log_could_name_is_left_out(router: ScriptedRouter, gateway: Gateway) -> None:
+    for fields, user in (
+        ({"user": "Zo\u00eb"}, ""),
+        ({"user": "x" * 129}, ""),
+        ({"safety_identifier": "a-hash"}, "a-hash"),
+    ):
+        await gateway.http.post("/v1/chat/completions", json={"messages": HELLO} | fields)
+        assert router.calls("Generate")[-1].user == user
 
 
 async def test_a_chat_without_a_limit_may_fill_the_context(router: ScriptedRouter, gateway: Gateway) -> None:
@@ -195,6 +206,57 @@ async def test_a_stream_ends_with_promise_delivery_and_usage(
     }
 
 
+async def test_each_chunk_may_have_the_usage_so_far(router: ScriptedRouter, gateway: Gateway) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"messages": HELLO, "stream": True, "stream_options": options}
+    response = await gateway.http.post("/v1/chat/completions", json=body)
+    chunks = [parsed(line) for line in response.text.split("\n\n") if line.startswith("data: {")]
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [0, 1, 3, 3, 4]
+
+
+SCHEMA = {"type": "null"}
+FORMATS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"response_format": {"type": "text"}}, {}),
+    ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+        {"json_schema": json.dumps(SCHEMA)},
+    ),
+    ({"structured_outputs": {"json": SCHEMA}}, {"json_schema": json.dumps(SCHEMA)}),
+    ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, {"json_schema": json.dumps(SCHEMA)}),
+    ({"structured_outputs": {"json_object": True}}, {"json_object": True}),
+    ({"structured_outputs": {"regex": "a+"}}, {"regex": "a+"}),
+    ({"structured_outputs": {"grammar": "root ::= [a]"}}, {"grammar": "root ::= [a]"}),
+    (
+        {"structured_outputs": {"choice": ["a", "b"]}},
+        {"choice": generation_pb2.TextChoices(texts=["a", "b"])},
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "expected"), FORMATS)
+async def test_every_format_reaches_the_router(
+    router: ScriptedRouter, gateway: Gateway, asked: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    chat, text = {"messages": HELLO}, {"prompt": "hello"}
+    for path, body in (("/v1/chat/completions", chat), ("/v1/completions", text)):
+        response = await gateway.http.post(path, json=body | asked)
+        assert response.status_code == 200, response.text
+        sent = router.calls("Generate")[-1]
+        assert sent.output_format == generation_pb2.OutputFormat(**expected)
+        assert sent.HasField("output_format") == bool(expected)
+
+
+async def test_a_prompt_may_end_with_the_last_message(router: ScriptedRouter, gateway: Gateway) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "Well,"}]
+    for fields in ({"continue_final_message": True}, {"add_generation_prompt": False}):
+        await gateway.http.post("/v1/chat/completions", json={"messages": messages} | fields)
+        chat = router.calls("Generate")[-1].chat
+        assert chat.continue_final_message == ("continue_final_message" in fields)
+        assert chat.HasField("add_generation_prompt") == ("add_generation_prompt" in fields)
+        assert not chat.add_generation_prompt
+
+
 async def test_a_failed_generation_ends_its_stream_with_an_error(
     router: ScriptedRouter, gateway: Gateway
 ) -> None:
@@ -247,13 +309,15 @@ REFUSAL = (
 )
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_refusal_is_429_with_the_attainable_slo(
-    router: ScriptedRouter, gateway: Gateway, stream: bool
+    router: ScriptedRouter, gateway: Gateway, stream: bool, path: str
 ) -> None:
     exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
     router.scripts[:] = [(Fail(exhausted, "the SLO cannot be met now", _info("SLO_REFUSED") + REFUSAL),)]
-    response = await gateway.http.post("/v1/chat/completions", json={"messages": HELLO, "stream": stream})
+    body = {"messages": HELLO, "stream": stream, "max_tokens": 5}
+    response = await gateway.http.post(path, json=body)
     assert response.status_code == 429
     assert response.headers["retry-after"] == "3"
     assert response.headers["retry-after-ms"] == "2500"
@@ -315,6 +379,34 @@ BAD = [
     (b'{"messages":[{"role":"user","content":"a"}],"model":"x"}', 404, "model", "model_not_found"),
     (b'{"messages":[{"role":"user","content":"a"}],"functions":[]}', 400, "functions", "unknown_field"),
     (b'{"messages":[{"role":"user","content":"a"}],"tools":[{}]}', 400, "tools[0].type", "invalid_field"),
+    (
+        b'{"messages":[{"role":"user","content":"a"}],"stream_options":{}}',
+        400,
+        "stream_options",
+        "invalid_field",
+    ),
+    (b'{"messages":[{"role":"user","content":"a"}],"verbosity":"low"}', 400, "verbosity", "invalid_field"),
+    (
+        b'{"messages":[{"role":"user","content":"a"}],"structured_outputs":{"regex":"a","grammar":"b"}}',
+        400,
+        "structured_outputs",
+        "invalid_field",
+    ),
+    (
+        (
+            b'{"messages":[{"role":"user","content":"a"}],"structured_outputs":{"regex":"a"},'
+            b'"response_format":{"type":"json_object"}}'
+        ),
+        400,
+        "structured_outputs",
+        "invalid_field",
+    ),
+    (
+        b'{"messages":[{"role":"user","content":"a"}],"modalities":["audio"]}',
+        400,
+        "modalities",
+        "invalid_field",
+    ),
     (
         b'{"messages":[{"role":"user","content":"a"}],"tool_choice":"required"}',
         400,

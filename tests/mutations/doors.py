@@ -1,4 +1,4 @@
-"""Guards against failures of the HTTP doors: stored responses, and calls of tools."""
+"""Guards against failures of the HTTP doors: stored responses, calls of tools, and formats."""
 
 from __future__ import annotations
 
@@ -60,6 +60,38 @@ DOORS = (
                 'self._rules.append(rf"{first}: {_TEXT} & ~/\\s*({begins})(?s:.*)/")',
                 'self._rules.append(f"{first}: {_TEXT}")',
                 "tests/chat_formats/test_grammar.py::test_what_a_template_writes_follows_the_grammars",
+            ),
+        ),
+    ),
+    Failure(
+        "thoughts before a format",
+        "dynamo#11203, vllm#48863",
+        "the JSON of a model that thinks came as reasoning, and the answer was empty",
+        (
+            Guard(
+                "chat_formats/grammar.py",
+                "return writer.grammar(body, body, reasoning_open=reasoning_open)",
+                'return f"start: {body}\\n"',
+                "tests/chat_formats/test_grammar.py::test_a_model_may_think_before_it_keeps_to_a_format",
+            ),
+        ),
+    ),
+    Failure(
+        "tools beside a format",
+        "vllm#39929",
+        "a response format kept the model from calling tools",
+        (
+            Guard(
+                "chat_formats/grammar.py",
+                'body = f"({body} | {writer.forced(parallel=parallel)})"',
+                "pass",
+                "tests/chat_formats/test_grammar.py::test_an_output_is_in_a_format_or_calls",
+            ),
+            Guard(
+                "chat_formats/parser.py",
+                "if self._has_format and not has_calls:",
+                "if False:",
+                "tests/chat_formats/test_parser.py::test_a_text_in_a_format_may_quote_calls",
             ),
         ),
     ),

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from output_text.bounds import bounded
 from output_text.detokenizer import Detokenizer
 from output_text.grammar import Follower, Grammars, grammar_of
 from output_text.refusal import GrammarRefused
@@ -80,6 +81,15 @@ def test_random_outputs_validate_or_their_schema_is_refused() -> None:
     tally = Trial().run(num_schemas=200, num_outputs=2, seed=7)
     assert not tally.wrong, "\n".join(tally.wrong)
     assert tally.valid > 200
+
+
+def test_only_schemas_get_bounds_whatever_their_names() -> None:
+    time = {"format": "time"}
+    found = bounded({"properties": {"default": time, "const": [time]}, "const": time})
+    assert found["properties"]["default"]["allOf"]
+    assert found["properties"]["const"][0]["allOf"]
+    assert found["const"] == time
+    assert bounded({"format": "time", "allOf": 5}) == {"format": "time", "allOf": 5}
 
 
 def test_the_validator_follows_the_rfcs() -> None:

@@ -62,7 +62,7 @@ export interface Slo {
   allowAtRisk?: boolean | undefined;
 }
 
-/** What the text has to be. */
+/** What the text has to be. In a chat with a `reasoningFormat`, reasoning may come before. */
 export type OutputFormat =
   /** JSON that validates against this schema, a JSON value or its text. */
   | { jsonSchema: Readonly<Record<string, JsonValue>> | boolean | string }
@@ -70,7 +70,7 @@ export type OutputFormat =
   | { jsonObject: true }
   /** Text that as a whole matches this regular expression, in Rust's syntax. */
   | { regex: string }
-  /** Text that `start` derives in this grammar, in llguidance's dialect of Lark. */
+  /** Text that this grammar derives: `start` in llguidance's dialect of Lark, or `root` in EBNF. */
   | { grammar: string }
   /** One of these texts. */
   | { oneOf: readonly string[] };

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import re
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -16,6 +21,7 @@ from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, until
 from tests.forked import Zygote
+from tools.house.source_tree import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -153,6 +159,50 @@ async def test_errors_have_the_clients_own_types(served: Served) -> None:
     with pytest.raises(openai.BadRequestError) as long:
         await served.client.responses.create(model=MODEL, input="word " * 5000)
     assert (long.value.param, long.value.code) == ("input", "prompt_too_long")
+
+
+DOORS = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("openai", "anthropic", "responses", "batches", "grpc")),
+]
+CALLED = """
+from baton import Chat, ChatMessage
+
+async def call():
+    async with AsyncClient("127.0.0.1:50051") as client:
+        print(await ask(client))
+        await show(client, Chat([ChatMessage("user", "Hello")]))
+
+import asyncio
+asyncio.run(call())
+"""
+"""Calls the functions that docs/grpc.md shows."""
+
+
+def shown_in(document: str, language: str) -> str:
+    """The blocks of a document that are in a language, one after the other."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return "\n".join(re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE))
+
+
+@pytest.mark.parametrize("document", DOORS)
+async def test_the_code_of_documents_runs_as_it_stands(served: Served, document: str, tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").write_text(shown_in("docs/batches.md", "json"), encoding="utf-8")
+    code = shown_in(document, "python") + (CALLED if document == "docs/grpc.md" else "")
+    code = re.sub(r"\b(ttft|tpot)_ms=\d+", r"\1_ms=600_000", code)  # however slow this machine is
+    code = code.replace("http://127.0.0.1:8000", served.fleet.gateway_urls[0])
+    code = code.replace("127.0.0.1:50051", served.fleet.router_addresses[0])
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    said, failed = await process.communicate()
+    assert process.returncode == 0, failed.decode()
+    assert said
+    await assert_all_is_freed(served.fleet, served.sdk)
 
 
 async def test_a_cancelled_stream_ends_and_frees_the_fleet(served: Served) -> None:

@@ -94,6 +94,7 @@ async def test_every_field_reaches_the_router(served: Served) -> None:
         stop=generation_pb2.StopRules(max_tokens=7),
         slo=generation_pb2.Slo(ttft_ms=500, slo_class=generation_pb2.SLO_CLASS_STANDARD),
         resume_grace_ms=10_000,
+        user="u",
     )
     expected.chat.template_arguments.update({"reasoning_effort": "low"})
     assert json.loads(asked.chat.tools[0].parameters) == WEATHER["parameters"]

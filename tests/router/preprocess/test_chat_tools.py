@@ -236,6 +236,41 @@ def test_a_prompt_says_how_its_output_is_to_be_read(tokenizer: Tokenizer) -> Non
     assert not encoded(tokenizer, LLAMA, CHATS["no tools any more"]).has_special_markers
 
 
+def test_thoughts_come_before_a_format_and_only_there(tokenizer: Tokenizer) -> None:
+    template = ChatTemplate(QWEN, {})
+    encoder = ChatEncoder(tokenizer, template, formats_of("", QWEN))
+    closed, opened = (
+        Conversation(ASKED, ChatOptions({"opens_thinking": True} if is_open else {}))
+        for is_open in (False, True)
+    )
+    assert encoder.encode(closed).around_format == ""
+    first, second = (encoder.encode(chat, has_format=True).around_format for chat in (closed, opened))
+    assert "@format" in first
+    assert "@format" in second
+    assert '"<think>"' in first
+    assert '"<think>"' not in second, "the prompt has it"
+    assert encoded(tokenizer, LLAMA, closed).around_format == ""
+    begun = (*ASKED, Message("assistant", "Well,"))
+    going_on = Conversation(begun, ChatOptions(add_generation_prompt=False, continue_final_message=True))
+    assert encoder.encode(going_on, has_format=True).around_format == ""
+
+
+def test_a_format_stands_beside_calls_unless_one_is_forced(tokenizer: Tokenizer) -> None:
+    encoder = ChatEncoder(tokenizer, ChatTemplate(QWEN, {}), formats_of("", QWEN))
+    for change, has_calls in (
+        ({}, True),
+        ({"parallel_tool_calls": False}, True),
+        ({"tool_mode": ToolMode.NONE}, False),
+    ):
+        chat = Conversation(ASKED, tools=TOOLS, **change)
+        found = encoder.encode(chat, has_format=True)
+        assert "@format" in found.around_format
+        assert ("get_weather" in found.around_format) == has_calls
+        assert found.calls_grammar == ""
+    forced = encoder.encode(Conversation(ASKED, tools=TOOLS, named_tool="now"), has_format=True)
+    assert (forced.around_format, "now" in forced.calls_grammar) == ("", True)
+
+
 @pytest.mark.parametrize(
     ("change", "has_grammar"),
     [
@@ -257,6 +292,20 @@ def test_calls_follow_a_grammar_only_where_rules_are_asked_for(
     assert bool(grammar) == has_grammar
     if chat.named_tool is not None:
         assert "get_weather" not in grammar
+
+
+def test_arguments_keep_to_formats_as_outputs_do(tokenizer: Tokenizer) -> None:
+    at = {"properties": {"at": {"type": "string", "format": "time"}}}
+    chat = Conversation(ASKED, tools=(Tool("f", parameters=json.dumps(at)),), tool_mode=ToolMode.REQUIRED)
+    assert "[0-5][0-9]" in encoded(tokenizer, QWEN, chat).calls_grammar, "no leap second"
+
+
+def test_tools_nested_too_deeply_are_refused_by_name(tokenizer: Tokenizer) -> None:
+    deep = '{"items": ' * 600 + "{}" + "}" * 600
+    chat = Conversation(ASKED, tools=(Tool("f", parameters=deep),), tool_mode=ToolMode.REQUIRED)
+    with pytest.raises(ChatRefused, match="nested too deeply") as error:
+        encoded(tokenizer, QWEN, chat)
+    assert error.value.field == "chat.tools"
 
 
 def test_tools_with_too_long_a_grammar_are_refused_by_name(tokenizer: Tokenizer) -> None:

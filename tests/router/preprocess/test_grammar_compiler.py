@@ -107,9 +107,9 @@ async def test_a_format_that_many_ask_for_is_compiled_once(
     asked: list[str] = []
     inner = compiler._compile
 
-    async def counted(kind: str, text: str) -> str | GrammarRefused:
+    async def counted(kind: str, text: str, around: str) -> str | GrammarRefused:
         asked.append(text)
-        return await inner(kind, text)
+        return await inner(kind, text, around)
 
     monkeypatch.setattr(compiler, "_compile", counted)
     found = await asyncio.gather(*(compiler.compile("a", "choice", '["yes"]') for _ in range(20)))

@@ -254,7 +254,8 @@ export declare type OutputFormat = Message<"baton.v1.OutputFormat"> & {
     case: "regex";
   } | {
     /**
-     * A context-free grammar in llguidance's dialect of Lark; the text is what `start` derives.
+     * A context-free grammar. In llguidance's dialect of Lark, the text is what `start` derives; in EBNF as llama.cpp
+     * and xgrammar write it (`root ::= "a" | "b"`), what `root` derives.
      *
      * @generated from field: string grammar = 4;
      */

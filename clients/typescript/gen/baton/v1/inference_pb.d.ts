@@ -153,7 +153,7 @@ export declare type GenerateRequest = Message<"baton.v1.GenerateRequest"> & {
   truncatePromptTokens?: number | undefined;
 
   /**
-   * What the text has to be; any text if this is unset.
+   * What the text has to be; any text if this is unset. In a chat with a reasoning_format, reasoning may come before.
    *
    * @generated from field: baton.v1.OutputFormat output_format = 12;
    */
@@ -297,7 +297,9 @@ export declare const ToolSchema: GenMessage<Tool>;
 
 /**
  * Which tools a choice calls. A forced call is a grammar: tools that it cannot be built from are refused before
- * admission, by the keyword of the schema. It excludes output_format, and the rules that output_format excludes.
+ * admission, by the keyword of the schema. It excludes the rules that output_format excludes, and no text in that
+ * format comes beside it. Where no call is forced, an output_format of JSON is kept by every choice that calls no tool,
+ * and calls keep to their schemas; other formats are refused, and so is any for models whose calls are bare JSON.
  *
  * @generated from message baton.v1.ToolChoice
  */

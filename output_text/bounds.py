@@ -1,0 +1,39 @@
+"""The bounds of some JSON Schema formats that llguidance leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_VALUES = frozenset(("const", "enum", "default", "examples"))
+"""Keywords of a schema that contain values and no schemas."""
+_NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
+"""Keywords that contain schemas by names, which may be those of keywords."""
+_NO_LEAP_SECOND = {"pattern": r":[0-5][0-9][.zZ+-]"}
+_BOUNDS = {"hostname": {"maxLength": 253}, "time": _NO_LEAP_SECOND, "date-time": _NO_LEAP_SECOND}
+"""The bounds by the names of formats."""
+
+
+def bounded(schema: Any) -> Any:
+    """Return a schema with these bounds.
+
+    A host name has at most 253 characters (RFC 1123). A second 60 exists only at the end of a day in UTC (RFC
+    3339), so there is none.
+    """
+    if isinstance(schema, list):
+        return [bounded(member) for member in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _bounded_below(key, value) for key, value in schema.items()}
+    stated, others = schema.get("format"), made.get("allOf", [])
+    bound = _BOUNDS.get(stated) if isinstance(stated, str) else None
+    if bound is not None and isinstance(others, list):  # else it is no schema, which the compiler says
+        made["allOf"] = [*others, bound]
+    return made
+
+
+def _bounded_below(keyword: str, value: Any) -> Any:
+    if keyword in _VALUES:
+        return value
+    if keyword in _NAMED and isinstance(value, dict):
+        return {name: bounded(member) for name, member in value.items()}
+    return bounded(value)
