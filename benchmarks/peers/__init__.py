@@ -3,5 +3,7 @@
 - `command`: what streams and requests cost, and how it is reported; `loads`: what is sent
 - `strikes`: what streams survive; `struck`: the fleets that are struck
 - `overload`: what is still served well of twice the load that a fleet carries
-- `baton_arm`, `dynamo_arm`: what takes the load; Dynamo gets an environment of its own
+- `baton_arm`, `dynamo_arm`: what takes the load
+- `router_cost`: where the router's costs are; `alone`: a worker without it; `profiler`: samples of it
+- `environments`: of their own for Dynamo and for the profiler
 """

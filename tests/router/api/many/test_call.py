@@ -245,6 +245,23 @@ async def test_a_client_that_never_reads_harms_no_neighbour(fleet: RunningFleet)
     await until(fleet.nothing_is_held)
 
 
+async def test_a_gateway_that_dies_with_a_million_tokens_under_way_frees_them(fleet: RunningFleet) -> None:
+    _, decode = await fleet.pair(num_blocks=1_000_000, max_num_seqs=256, step_s=0.001)
+    sampling = generation_pb2.SamplingParams(n=16)
+    async with grpc.aio.insecure_channel(fleet.address) as channel:
+        gateway = ManyClient(inference_pb2_grpc.InferenceServiceStub(channel))
+        for place in range(8):
+            await gateway.send(place, generate=request(8000, f"g{place}", sampling=sampling))
+        for place in range(8):
+            await gateway.heard_tokens(place)
+        neighbour = asyncio.create_task(events_of(fleet.inference.Generate(request(40, "neighbour"))))
+        await until(lambda: fleet.shell.core.is_running("", "neighbour"))
+        assert len(decode.running) >= 8
+    assert tokens_of(await neighbour) == expected(40)
+    await until(lambda: not decode.running and not fleet.shell.core.state.live)
+    await until(fleet.nothing_is_held)
+
+
 def _given_up(fleet: RunningFleet) -> bool:
     fleet.shell.end_stalled()
     return not any(fleet.shell.core.is_running("", f"s{place}") for place in range(3))
