@@ -51,7 +51,7 @@ COMMANDS: dict[str, Command] = {
         "peers.command", "the router and the gateway beside Dynamo's frontend", seeds=THREE_SEEDS
     ),
     "router-cost": Command(
-        "peers.router_cost",
+        "router_cost.command",
         "what a router adds to a first token, and where its processor time goes",
         seeds=THREE_SEEDS,
     ),

@@ -4,6 +4,5 @@
 - `strikes`: what streams survive; `struck`: the fleets that are struck
 - `overload`: what is still served well of twice the load that a fleet carries
 - `baton_arm`, `dynamo_arm`: what takes the load
-- `router_cost`: where the router's costs are; `alone`: a worker without it; `profiler`: samples of it
-- `environments`: of their own for Dynamo and for the profiler
+- `environments`: of their own for programs that Baton does not depend on
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.loads import RATES, STREAMS
-from benchmarks.peers.profiler import ELSE, GRPC, NATIVE, PARTS, Profile, parsed, part_of
-from benchmarks.peers.router_cost import Firsts, sections
+from benchmarks.router_cost.command import Firsts, sections
+from benchmarks.router_cost.profiler import ELSE, GRPC, NATIVE, PARTS, Profile, parsed, part_of
 from tools.house.source_tree import ROOT
 
 SUBMIT = "_submit (/router/links/shell.py)"
@@ -69,9 +69,11 @@ def test_costs_are_by_token_or_by_request_and_first_tokens_by_pair() -> None:
     firsts.scripts.update({"enqueue": 6, "renew": 1})
     profile = Profile(parsed(RAW, Path("/r")), cpu_s=2.0, native_cpu_s=0.5, num_units=100)
     profiles = {STREAMS[1]: {"Generate": profile}, RATES[0]: {"Generate": profile}}
-    first, redis, streams, requests = sections([firsts], profiles, "the note")
+    floors = {STREAMS[1]: [20.0, 30.0, 25.0], RATES[0]: [1.5]}
+    first, redis, streams, requests = sections([firsts], profiles, floors, "the note")
     assert [goal.median for goal in first.goals] == [pytest.approx(2), pytest.approx(4)]
     assert [goal.is_met for goal in first.goals] == [True, False]
     assert "| enqueue | 1.00 |" in redis.markdown()
     assert "| decisions | 7500.0 (38%) |" in streams.markdown()
-    assert "| all | 20.00 |" in requests.markdown()
+    assert "| the router | 20.00 |" in requests.markdown()
+    assert "| 25.0 (20.0 – 30.0) |" in streams.markdown()
