@@ -53,6 +53,7 @@ NUM_LEAVES = 8
 _SCRIPT = re.compile(rb'"EVALSHA" "(\w+)"')
 
 
+PARTS = FIRST, FLOOR, PROFILING = "first-tokens", "floor", "profile"
 PROFILED = (
     (STREAMS[1], "Generate"),
     (STREAMS[3], "Generate"),
@@ -74,7 +75,7 @@ class Firsts:
     alone_ms: list[float] = field(default_factory=list)
     tokens_ms: list[float] = field(default_factory=list)
     text_ms: list[float] = field(default_factory=list)
-    scripts: Counter[str] = field(default_factory=Counter)
+    scripts: dict[str, int] = field(default_factory=dict)
 
     def later_ms(self, through: Sequence[float]) -> float:
         """Return by how much first tokens came later through the router, as the median of pairs."""
@@ -82,21 +83,29 @@ class Firsts:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"what to measure: {', '.join(PARTS)} (all of them)"
+    )
     text = f"first tokens of each kind, a seed ({CALLS})"
     parser.add_argument("--calls", type=count, default=CALLS, metavar="N", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
-    return report(args, asyncio.run(_measure(args.model, args.calls, args.seeds)))
+    for part in args.parts:
+        if part not in PARTS:
+            raise ValueError(f"PART is {part!r}; accepted: {', '.join(PARTS)}")
+    parts = args.parts or PARTS
+    return report(args, asyncio.run(_measure(args.model, parts, args.calls, args.seeds)))
 
 
-async def _measure(model: Path, num_calls: int, seeds: Sequence[int]) -> list[Section]:
-    firsts = await _all_first_tokens(model, num_calls, seeds)
-    floors = await _floors(seeds)
+async def _measure(model: Path, parts: Sequence[str], num_calls: int, seeds: Sequence[int]) -> list[Section]:
+    firsts = await _all_first_tokens(model, num_calls, seeds) if FIRST in parts else []
+    floors = await _floors(seeds) if FLOOR in parts else {}
     note = f"py-spy and the client share the machine with the fleet; {len(seeds)} runs together."
     profiles: Profiles = {}
     try:
-        profiles = await _profiles(model, seeds)
+        if PROFILING in parts:
+            profiles = await _profiles(model, seeds)
     except (NotInstalled, TimeoutError) as error:
         note = f"Profiles are missing: {error}"
         print(note, file=sys.stderr)
@@ -162,7 +171,8 @@ async def first_tokens(alone: Ask, transport: GrpcTransport, redis: str, num_cal
     def take(line: bytes) -> None:
         called = _SCRIPT.search(line)
         if called is not None:
-            found.scripts[names[called[1].decode()]] += 1
+            name = names[called[1].decode()]
+            found.scripts[name] = found.scripts.get(name, 0) + 1
 
     async with monitored(redis, take):
         for _ in range(num_calls):
@@ -180,8 +190,9 @@ def _tokens(rng: random.Random) -> list[int]:
 
 def sections(firsts: Sequence[Firsts], profiles: Profiles, floors: Floors, note: str) -> Iterator[Section]:
     """Yield first tokens, calls to Redis, and where the processor time goes, for streams and for requests."""
-    yield _first_tokens_section(firsts)
-    yield _redis_section(firsts)
+    if firsts:
+        yield _first_tokens_section(firsts)
+        yield _redis_section(firsts)
     for title, is_streams in (("Processor time of streams", True), ("Processor time of requests", False)):
         unit, spec = ("µs a token", ".1f") if is_streams else ("ms a request", ".2f")
         columns = [
@@ -190,15 +201,16 @@ def sections(firsts: Sequence[Firsts], profiles: Profiles, floors: Floors, note:
             for call, profile in found.items()
             if load.is_streams is is_streams
         ]
-        table = _parts_table(unit, spec, 1e6 if is_streams else 1e3, columns, floors)
+        floor = {load: costs for load, costs in floors.items() if load.is_streams is is_streams}
+        tables = []
+        if columns:
+            tables += [_parts_table(unit, spec, 1e6 if is_streams else 1e3, columns), _leaves_table(columns)]
+        if floor:
+            rows = [(load.name, cell(costs, spec=spec)) for load, costs in floor.items()]
+            tables.append(markdown((f"a server that only sends the same messages, {unit}", "CPU"), rows))
         data = {f"{load.name}, {call}": profile.as_dict() for load, call, profile in columns}
-        yield Section(
-            title,
-            note,
-            (),
-            (table, _leaves_table(columns)),
-            {"profiles": data, "floors_by_load": {load.name: costs for load, costs in floors.items()}},
-        )
+        floor_data = {load.name: costs for load, costs in floor.items()}
+        yield Section(title, note, (), tuple(tables), {"profiles": data, "floor": floor_data})
 
 
 def _first_tokens_section(firsts: Sequence[Firsts]) -> Section:
@@ -240,8 +252,8 @@ def _redis_section(firsts: Sequence[Firsts]) -> Section:
 Columns = Sequence[tuple[Load, str, Profile]]
 
 
-def _parts_table(unit: str, spec: str, scale: float, columns: Columns, floors: Floors) -> str:
-    """Return what each part takes of each load, what the router takes, and what the empty server does."""
+def _parts_table(unit: str, spec: str, scale: float, columns: Columns) -> str:
+    """Return what each part takes of each load, and what the router takes in all."""
     shares = [profile.parts() for _, _, profile in columns]
     whole = [scale * profile.cpu_s / profile.num_units for _, _, profile in columns]
     parts = sorted(
@@ -259,8 +271,6 @@ def _parts_table(unit: str, spec: str, scale: float, columns: Columns, floors: F
         for part in parts
     ]
     rows.append(("the router", *(f"{cost:{spec}}" for cost in whole)))
-    floor = (cell(floors[load], spec=spec) if call == "Generate" else "–" for load, call, _ in columns)
-    rows.append(("a server that only sends the same messages", *floor))
     return markdown((unit, *(f"{load.name}, {call}" for load, call, _ in columns)), rows)
 
 

@@ -76,4 +76,5 @@ def test_costs_are_by_token_or_by_request_and_first_tokens_by_pair() -> None:
     assert "| enqueue | 1.00 |" in redis.markdown()
     assert "| decisions | 7500.0 (38%) |" in streams.markdown()
     assert "| the router | 20.00 |" in requests.markdown()
-    assert "| 25.0 (20.0 – 30.0) |" in streams.markdown()
+    assert "| 16 × 400 tokens | 25.0 (20.0 – 30.0) |" in streams.markdown()
+    assert "| 50 a second, 35 words | 1.50 |" in requests.markdown()
