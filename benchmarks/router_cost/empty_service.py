@@ -84,7 +84,8 @@ class _Empty(inference_pb2_grpc.InferenceServiceServicer):
 
 
 async def _serve() -> None:
-    server, empty = grpc.aio.server(), _Empty()
+    server = grpc.aio.server()
+    empty = _Empty()  # type: ignore[abstract]  # gRPC refuses the calls that it does not have
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(empty, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -1,8 +1,8 @@
 """Sample what a router does, and say to which part of a request's path each sample belongs.
 
-py-spy stops the process many times a second and reads the stacks of its Python threads, with the frames of
-extensions. Samples in which a thread waits are left out. gRPC has threads of its own, of which py-spy knows
-nothing; the operating system says how long they ran.
+py-spy reads the stacks of the process's Python threads many times a second. What an extension does counts as
+the Python function that called it. Samples in which a thread waits are left out. gRPC has threads of its own,
+of which py-spy knows nothing; the operating system says how long they ran.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ async def profiled(pid: int, root: Path) -> AsyncIterator[Profile]:
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
         raw = Path(folder) / "raw"
         process = await asyncio.create_subprocess_exec(
-            *(str(program), "record", "--pid", str(pid), "--rate", str(SAMPLES_PER_S), "--native"),
+            *(str(program), "record", "--pid", str(pid), "--rate", str(SAMPLES_PER_S)),
             *("--nolineno", "--full-filenames", "--format", "raw", "--output", str(raw)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
