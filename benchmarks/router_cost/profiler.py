@@ -1,8 +1,9 @@
 """Sample what a router does, and say to which part of a request's path each sample belongs.
 
-py-spy reads the stacks of the process's Python threads many times a second. What an extension does counts as
-the Python function that called it. Samples in which a thread waits are left out. gRPC has threads of its own,
-of which py-spy knows nothing; the operating system says how long they ran.
+py-spy looks many times a second for the thread that holds the interpreter's lock, and reads its stack. What an
+extension does meanwhile counts as the Python function that called it. The operating system says how long the
+process ran, and how long the threads of gRPC's own; the rest is work without the lock: the waits of the event
+loop, and gRPC's polling.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ innermost frame that has a part; a frame to the first of its parts. Conversions 
 calls them.
 """
 GRPC = "gRPC outside of these"
-ELSE = "event loop and the rest"
+ELSE = "event loop, and what it calls of gRPC"
 NATIVE = "gRPC's own threads"
+UNLOCKED = "without the interpreter's lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ class Profile:
         counts: Counter[str] = Counter()
         for stack in self.stacks:
             counts[part_of(stack.frames)] += stack.count
-        native = self.native_cpu_s / self.cpu_s
-        shares = {part: (1 - native) * count / counts.total() for part, count in counts.items()}
-        shares[NATIVE] = native
+        shares = {part: count / SAMPLES_PER_S / self.cpu_s for part, count in counts.items()}
+        shares[NATIVE] = self.native_cpu_s / self.cpu_s
+        shares[UNLOCKED] = max(0.0, 1 - sum(shares.values()))
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def leaves(self, number: int) -> dict[str, float]:
@@ -137,7 +139,7 @@ async def profiled(pid: int, root: Path) -> AsyncIterator[Profile]:
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
         raw = Path(folder) / "raw"
         process = await asyncio.create_subprocess_exec(
-            *(str(program), "record", "--pid", str(pid), "--rate", str(SAMPLES_PER_S)),
+            *(str(program), "record", "--pid", str(pid), "--rate", str(SAMPLES_PER_S), "--gil"),
             *("--nolineno", "--full-filenames", "--format", "raw", "--output", str(raw)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
