@@ -271,6 +271,7 @@ def _parts_table(unit: str, spec: str, scale: float, columns: Columns) -> str:
         for part in parts
     ]
     rows.append(("the router", *(f"{cost:{spec}}" for cost in whole)))
+    rows.append(("samples", *(f"{profile.num_samples}" for _, _, profile in columns)))
     return markdown((unit, *(f"{load.name}, {call}" for load, call, _ in columns)), rows)
 
 

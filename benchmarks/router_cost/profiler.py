@@ -1,9 +1,8 @@
 """Sample what a router does, and say to which part of a request's path each sample belongs.
 
-py-spy looks many times a second for the thread that holds the interpreter's lock, and reads its stack. What an
-extension does meanwhile counts as the Python function that called it. The operating system says how long the
-process ran, and how long the threads of gRPC's own; the rest is work without the lock: the waits of the event
-loop, and gRPC's polling.
+py-spy looks many times a second for the thread that holds the interpreter's lock, and reads its stack. What
+an extension does meanwhile counts as the Python function that called it. gRPC has threads of its own; the
+operating system says how long they ran. All other processor time is shared out by the samples.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ calls them.
 GRPC = "gRPC outside of these"
 ELSE = "event loop, and what it calls of gRPC"
 NATIVE = "gRPC's own threads"
-UNLOCKED = "without the interpreter's lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +83,9 @@ class Profile:
         counts: Counter[str] = Counter()
         for stack in self.stacks:
             counts[part_of(stack.frames)] += stack.count
-        shares = {part: count / SAMPLES_PER_S / self.cpu_s for part, count in counts.items()}
-        shares[NATIVE] = self.native_cpu_s / self.cpu_s
-        shares[UNLOCKED] = max(0.0, 1 - sum(shares.values()))
+        native = self.native_cpu_s / self.cpu_s
+        shares = {part: (1 - native) * count / counts.total() for part, count in counts.items()}
+        shares[NATIVE] = native
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def leaves(self, number: int) -> dict[str, float]:
@@ -96,6 +94,10 @@ class Profile:
         for stack in self.stacks:
             counts[stack.frames[-1]] += stack.count
         return {frame: count / counts.total() for frame, count in counts.most_common(number)}
+
+    @property
+    def num_samples(self) -> int:
+        return sum(stack.count for stack in self.stacks)
 
     def as_dict(self) -> dict[str, object]:
         """Return the profile for JSON, with equal stacks as one, frames between semicolons."""

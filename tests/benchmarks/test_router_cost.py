@@ -13,8 +13,6 @@ from benchmarks.router_cost.profiler import (
     GRPC,
     NATIVE,
     PARTS,
-    SAMPLES_PER_S,
-    UNLOCKED,
     Profile,
     parsed,
     part_of,
@@ -25,17 +23,16 @@ SUBMIT = "_submit (/router/links/shell.py)"
 LINK = "(/router/links/worker_link.py)"
 HITS = "_hits (/router/preprocess/preprocessor.py)"
 RAW = """\
-run (/r/router/__main__.py);_read (/r/router/links/worker_link.py);recv (libc.so.6) 4
+run (/r/router/__main__.py);_read (/r/router/links/worker_link.py);recv (libc.so.6) 2
 run (/r/router/__main__.py);_read (/r/router/links/worker_link.py);_submit (/r/router/links/shell.py);\
-on (/r/router/core/core.py) 15
-run (/r/router/__main__.py);_write (/r/router/api/service.py);to_pb (/r/services/rpc/convert.py) 9
+on (/r/router/core/core.py) 5
+run (/r/router/__main__.py);_write (/r/router/api/service.py);to_pb (/r/services/rpc/convert.py) 3
 """
 
 
 def profile() -> Profile:
     """Return a profile of 100 tokens or requests."""
-    cpu_s = 40 / SAMPLES_PER_S
-    return Profile(parsed(RAW, Path("/r")), cpu_s=cpu_s, native_cpu_s=cpu_s / 4, num_units=100)
+    return Profile(parsed(RAW, Path("/r")), cpu_s=2.0, native_cpu_s=0.5, num_units=100)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +68,12 @@ def test_every_part_is_of_files_that_there_are() -> None:
                 assert any(f"def {function.strip()}(" in each.read_text(encoding="utf-8") for each in sources)
 
 
-def test_shares_of_parts_add_up_with_what_is_not_sampled() -> None:
+def test_shares_of_parts_add_up_with_the_threads_that_are_not_sampled() -> None:
     found = profile().parts()
-    assert list(found) == ["decisions", NATIVE, "events to clients", "reports of workers", UNLOCKED]
-    assert [round(share, 3) for share in found.values()] == [0.375, 0.25, 0.225, 0.1, 0.05]
-    assert profile().leaves(1) == {"on (/router/core/core.py)": pytest.approx(15 / 28)}
+    assert list(found) == ["decisions", NATIVE, "events to clients", "reports of workers"]
+    assert found["decisions"] == pytest.approx(0.75 * 0.5)
+    assert sum(found.values()) == pytest.approx(1)
+    assert profile().leaves(1) == {"on (/router/core/core.py)": pytest.approx(0.5)}
 
 
 def test_costs_are_by_token_or_by_request_and_first_tokens_by_pair() -> None:
@@ -87,7 +85,7 @@ def test_costs_are_by_token_or_by_request_and_first_tokens_by_pair() -> None:
     assert [goal.median for goal in first.goals] == [pytest.approx(2), pytest.approx(4)]
     assert [goal.is_met for goal in first.goals] == [True, False]
     assert "| enqueue | 1.00 |" in redis.markdown()
-    assert "| decisions | 600.0 (38%) |" in streams.markdown()
-    assert "| the router | 1.60 |" in requests.markdown()
+    assert "| decisions | 7500.0 (38%) |" in streams.markdown()
+    assert "| the router | 20.00 |" in requests.markdown()
     assert "| 16 × 400 tokens | 25.0 (20.0 – 30.0) |" in streams.markdown()
     assert "| 50 a second, 35 words | 1.50 |" in requests.markdown()
