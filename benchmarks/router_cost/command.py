@@ -18,6 +18,7 @@ import hashlib
 import random
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,9 +27,11 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from baton import Sampling, Slo, Stop
 from baton.fleet import Fleet, FleetSpec
+from baton.wire.convert import request_to_pb
 from baton.wire.many import MultiplexedTransport
-from baton.wire.transport import GrpcTransport
+from baton.wire.transport import GENERATE, GrpcTransport
 from benchmarks.failures.redis_watch import monitored
 from benchmarks.flags import count
 from benchmarks.peers.baton_arm import PROFILE, by_grpc
@@ -48,6 +51,7 @@ CALLS = 100
 PROMPT_TOKENS, PROMPT_WORDS = 50, 35
 TOKEN_IDS = (100, 2000)
 """The range from which tokens are drawn, within the vocabulary of the demo model."""
+ONE_TOKEN = Sampling(temperature=0), Stop(max_tokens=1, ignore_eos=True), Slo()
 TTFT_GOAL_MS = 3.0
 NUM_LEAVES = 8
 _SCRIPT = re.compile(rb'"EVALSHA" "(\w+)"')
@@ -75,6 +79,10 @@ class Firsts:
     alone_ms: list[float] = field(default_factory=list)
     tokens_ms: list[float] = field(default_factory=list)
     text_ms: list[float] = field(default_factory=list)
+    sent_ms: list[float] = field(default_factory=list)
+    """The part of `text_ms` until the router had sent the request to the worker."""
+    computed_ms: list[float] = field(default_factory=list)
+    """The part from there to the worker's report."""
     scripts: dict[str, int] = field(default_factory=dict)
 
     def later_ms(self, through: Sequence[float]) -> float:
@@ -178,9 +186,14 @@ async def first_tokens(alone: Ask, transport: GrpcTransport, redis: str, num_cal
         for _ in range(num_calls):
             found.alone_ms.append(1000 * await alone(_tokens(rng)))
             found.tokens_ms.append(1000 * await by_grpc(transport, _tokens(rng), 1))
-            found.text_ms.append(
-                1000 * await by_grpc(transport, " ".join(rng.choices(WORDS, k=PROMPT_WORDS)), 1)
-            )
+            request = request_to_pb(" ".join(rng.choices(WORDS, k=PROMPT_WORDS)), *ONE_TOKEN)
+            began = time.perf_counter()
+            async for response in transport.stream(GENERATE, request):
+                if response.event.HasField("tokens"):
+                    found.text_ms.append(1000 * (time.perf_counter() - began))
+                elif response.event.HasField("finished"):
+                    found.sent_ms.append(response.event.finished.split.queue_ms)
+                    found.computed_ms.append(response.event.finished.split.prefill_ms)
     return found
 
 
@@ -218,6 +231,8 @@ def _first_tokens_section(firsts: Sequence[Firsts]) -> Section:
         "the worker alone": [each.alone_ms for each in firsts],
         "through the router, prompt as tokens": [each.tokens_ms for each in firsts],
         "through the router, prompt as text": [each.text_ms for each in firsts],
+        "of this, until it is sent to the worker": [each.sent_ms for each in firsts],
+        "of this, from there to the worker's report": [each.computed_ms for each in firsts],
     }
     rows = [
         (kind, *(cell([quantile(ms, share) for ms in runs], spec=".2f") for share in (0.5, 0.9)))

@@ -77,7 +77,7 @@ def test_shares_of_parts_add_up_with_the_threads_that_are_not_sampled() -> None:
 
 
 def test_costs_are_by_token_or_by_request_and_first_tokens_by_pair() -> None:
-    firsts = Firsts([10.0, 20.0, 30.0], [12.0, 23.0, 31.0], [14.0, 24.0, 34.0])
+    firsts = Firsts([10.0, 20.0, 30.0], [12.0, 23.0, 31.0], [14.0, 24.0, 34.0], [2.0], [9.0])
     firsts.scripts.update({"enqueue": 6, "renew": 1})
     profiles = {STREAMS[1]: {"Generate": profile()}, RATES[0]: {"Generate": profile()}}
     floors = {STREAMS[1]: [20.0, 30.0, 25.0], RATES[0]: [1.5]}
