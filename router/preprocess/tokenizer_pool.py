@@ -6,10 +6,13 @@ Chats are rendered there too: a template is a program that comes with the model,
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +24,6 @@ from router.preprocess import tokenizer_process
 from router.preprocess.chat_encoder import EncodedPrompt
 from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import Conversation
-from router.preprocess.helpers import Helper, HelperDied
 from router.preprocess.tokenizer_line import Place, TokenizerLine
 from scheduling.request import FinishReason, Matched, StopRules
 
@@ -52,15 +54,22 @@ class TokenizerPool:
         self._num_processes = num_processes
         self._chats = template, formats or ChatFormats()
         self._max_waiting_bytes = max_waiting_bytes
-        self._idle: list[Helper] = []
-        self._busy: set[Helper] = set()
-        self._is_closed = False
+        self._pool = self._new_pool()
         self._line = TokenizerLine()
         self._turns: dict[Place, asyncio.Future[None]] = {}
         self._running: dict[Place, float] = {}
         """The texts that processes work on, with the time when each began."""
         self._samples: deque[float] = deque(maxlen=NUM_SAMPLES)
         """Seconds per byte."""
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        # Forking a process that runs gRPC's threads is unsafe.
+        return ProcessPoolExecutor(
+            self._num_processes,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=tokenizer_process.start,
+            initargs=(str(self._tokenizer_file), *self._chats),
+        )
 
     async def warm_up(self) -> None:
         """Start every process; raises the error of an unusable tokenizer."""
@@ -149,46 +158,37 @@ class TokenizerPool:
             self._turns[place].set_result(None)
 
     async def _run_now(self, place: Place, work: Callable[..., T], *arguments: object) -> T:
-        try:
-            helper = self._take_idle()
-        except Exception:
-            del self._running[place]
-            self._start_next()
-            raise
-        answer: asyncio.Future[T] = helper.call(asyncio.get_running_loop(), work, *arguments)
+        loop = asyncio.get_running_loop()
+        pool, future = self._submit(work, *arguments)
         # If the caller leaves, its process works on: the turn ends with the work.
-        answer.add_done_callback(lambda done: self._end_turn(place, helper, done))
+        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._end_turn, place, done))
         try:
-            return await asyncio.shield(answer)
-        except HelperDied as error:
+            return await asyncio.wrap_future(future)
+        except BrokenProcessPool as error:
+            self._replace(pool)
             raise Unavailable(Reason.TOKENIZER_LOST, "a tokenizer process died", RETRY_S) from error
 
-    def _take_idle(self) -> Helper:
-        """Return a process without work; a new one in place of any that has died."""
-        if self._is_closed:
-            raise Unavailable(Reason.TOKENIZER_LOST, "the tokenizer processes have ended", RETRY_S)
-        while self._idle:
-            helper = self._idle.pop()
-            if helper.is_alive:
-                break
-            helper.close()
-        else:
-            helper = Helper(tokenizer_process.start, str(self._tokenizer_file), *self._chats)
-        self._busy.add(helper)
-        return helper
+    def _submit(self, work: Callable[..., T], *arguments: object) -> tuple[ProcessPoolExecutor, Future[T]]:
+        try:
+            return self._pool, self._pool.submit(work, *arguments)
+        except BrokenProcessPool:
+            self._replace(self._pool)  # it broke before this text arrived
+            return self._pool, self._pool.submit(work, *arguments)
 
-    def _end_turn(self, place: Place, helper: Helper, done: asyncio.Future[T]) -> None:
+    def _end_turn(self, place: Place, done: Future[T]) -> None:
         """Free a process, and give it the next text."""
-        self._busy.discard(helper)
-        self._idle.append(helper)
         taken_s = time.monotonic() - self._running[place]
         if not done.cancelled() and done.exception() is None:
             self._samples.append(taken_s / place.size)
         del self._running[place]
         self._start_next()
 
+    def _replace(self, broken: ProcessPoolExecutor) -> None:
+        """Replace a pool: a killed process breaks its whole pool."""
+        if self._pool is broken:
+            broken.shutdown(wait=False)
+            self._pool = self._new_pool()
+
     def close(self) -> None:
-        """End the processes. Texts that wait or are in work fail."""
-        self._is_closed = True
-        for helper in (*self._idle, *self._busy):
-            helper.close()
+        """End the processes."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -37,7 +37,7 @@ def start(tokenizer_file: str, template: ChatTemplate | None, formats: ChatForma
 
 
 def encode(text: str, add_special_tokens: bool) -> list[int]:
-    assert _tokenizer is not None, "`start` has run"
+    assert _tokenizer is not None, "the pool's initializer has run"
     return list(_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
 
@@ -53,15 +53,15 @@ def encode_chat(chat: Conversation) -> EncodedPrompt:
 
 
 def decode(token_ids: list[int], skip_special_tokens: bool) -> str:
-    assert _tokenizer is not None, "`start` has run"
+    assert _tokenizer is not None, "the pool's initializer has run"
     return str(_tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
 
 
 def token_bytes(token_ids: list[int]) -> list[bytes]:
-    assert _detokenizer is not None, "`start` has run"
+    assert _detokenizer is not None, "the pool's initializer has run"
     return [_detokenizer.bytes_of(token_id) for token_id in token_ids]
 
 
 def end_of(token_ids: list[int], stop: StopRules, rules: OutputRules) -> tuple[FinishReason, Matched | None]:
-    assert _detokenizer is not None, "`start` has run"
+    assert _detokenizer is not None, "the pool's initializer has run"
     return output.end_of(token_ids, stop, rules, _detokenizer)

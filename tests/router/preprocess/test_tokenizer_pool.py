@@ -113,12 +113,12 @@ async def test_chats_are_rendered_in_the_process(bounded: TokenizerPool) -> None
 
 
 async def test_a_process_that_dies_takes_only_the_text_it_had(bounded: TokenizerPool) -> None:
+    process_ids: list[int] = []
     await encode(bounded, SHORT)
-    process_ids = [helper.process_id for helper in bounded._idle]
+    process_ids.extend(bounded._pool._processes)
     tasks = [asyncio.create_task(encode(bounded, LONG)) for _ in range(5)]
     await asyncio.sleep(0)
     for process_id in process_ids:
-        assert process_id is not None
         os.kill(process_id, signal.SIGKILL)
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(action) for action in found if not isinstance(action, list)] == [Unavailable]
