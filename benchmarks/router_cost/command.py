@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 async def _measure(model: Path, parts: Sequence[str], num_calls: int, seeds: Sequence[int]) -> list[Section]:
     firsts = await _all_first_tokens(model, num_calls, seeds) if FIRST in parts else []
     floors = await _floors(seeds) if FLOOR in parts else {}
-    note = f"py-spy and the client share the machine with the fleet; {len(seeds)} runs together."
+    note = f"py-spy and the client share the machine with the fleet. Seeds: {', '.join(map(str, seeds))}."
     profiles: Profiles = {}
     try:
         if PROFILING in parts:
@@ -223,7 +223,8 @@ def sections(firsts: Sequence[Firsts], profiles: Profiles, floors: Floors, note:
             tables.append(markdown((f"a server that only sends the same messages, {unit}", "CPU"), rows))
         data = {f"{load.name}, {call}": profile.as_dict() for load, call, profile in columns}
         floor_data = {load.name: costs for load, costs in floor.items()}
-        yield Section(title, note, (), tuple(tables), {"profiles": data, "floor": floor_data})
+        if tables:
+            yield Section(title, note, (), tuple(tables), {"profiles": data, "floor": floor_data})
 
 
 def _first_tokens_section(firsts: Sequence[Firsts]) -> Section:

@@ -54,6 +54,9 @@ class Limits:
             # does so at random, and 3000: a burst exceeds them while the event loop takes call by call.
             ("grpc.server.max_pending_requests", MAX_UNTAKEN_CALLS),
             ("grpc.server.max_pending_requests_hard_limit", MAX_UNTAKEN_CALLS),
+            # This counts ended calls that are not yet freed, too, so it refuses calls of a client that keeps
+            # to `max_streams`. What can wait is bounded above.
+            ("grpc.http.overload_protection", 0),
             ("grpc.max_allowed_incoming_connections", self.max_connections),
             ("grpc.server_handshake_timeout_ms", self.handshake_s * 1000),
             ("grpc.keepalive_time_ms", 20_000),
