@@ -69,7 +69,7 @@ PROFILED = (
 Profiles = dict[Load, dict[str, Profile]]
 """By load and call."""
 Floors = dict[Load, list[float]]
-"""What the empty server takes for a token or a request, in µs or ms, for each seed."""
+"""Processor time of the empty server for a token or a request, in µs or ms, for each seed."""
 
 
 @dataclass(slots=True)

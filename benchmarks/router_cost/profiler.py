@@ -61,7 +61,7 @@ class Stack:
 
 @dataclass(slots=True)
 class Profile:
-    """What a process did."""
+    """Samples of a process, and its processor time."""
 
     stacks: list[Stack] = field(default_factory=list)
     cpu_s: float = 0.0

@@ -267,7 +267,7 @@ async def test_a_client_that_never_reads_harms_no_neighbour(fleet: RunningFleet)
     await until(fleet.nothing_is_held)
 
 
-async def test_a_gateway_that_dies_with_a_million_tokens_under_way_frees_them(fleet: RunningFleet) -> None:
+async def test_a_gateway_that_dies_frees_a_million_tokens(fleet: RunningFleet) -> None:
     _, decode = await fleet.pair(num_blocks=1_000_000, max_num_seqs=256, step_s=0.001)
     sampling = generation_pb2.SamplingParams(n=16)
     async with grpc.aio.insecure_channel(fleet.address) as channel:
