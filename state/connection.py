@@ -46,7 +46,7 @@ Redis that does not respond.
 _FAILURES = (RedisError, OSError, MemoryError)
 """An error response (out of memory, read-only) is as good as no response, and so is a lack of memory here."""
 
-_SCRIPTS: dict[str, tuple[str, ...]] = {
+SCRIPTS: dict[str, tuple[str, ...]] = {
     "register_worker": (),
     "unregister_worker": (),
     "list_workers": (),
@@ -92,7 +92,7 @@ class Connection:
         pool = open_pool(url, access, decode_responses=True, redis_connect_func=_greet)
         self._redis = redis.asyncio.Redis.from_pool(pool)
         self._calls = Multiplexer(self._make_connection, MAX_WAIT_FOR_CONNECTION_S, CALL_TIMEOUT_S)
-        self._scripts = {name: source(name) for name in _SCRIPTS}
+        self._scripts = {name: source(name) for name in SCRIPTS}
         self._hashes = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self._scripts.items()}  # noqa: S324 -- how Redis names scripts
         self._epoch = ""
         self._entering = asyncio.Lock()
@@ -254,7 +254,7 @@ def _enter(last: str) -> tuple[str, int, str, str, str, str, str]:
 
 def source(script: str) -> str:
     """Return a script with all the parts that precede it."""
-    return _CONSTANTS + "".join(script_text(part) for part in ("prelude", *_SCRIPTS[script], script))
+    return _CONSTANTS + "".join(script_text(part) for part in ("prelude", *SCRIPTS[script], script))
 
 
 def script_text(part: str) -> str:

@@ -33,8 +33,8 @@ async def baton(model: Path) -> AsyncIterator[list[Arm]]:
         many = MultiplexedTransport(fleet.router_addresses[0])
         try:
             yield [
-                Arm("Baton, gRPC", router, partial(_by_grpc, alone)),
-                Arm("Baton, GenerateMany", router, partial(_by_grpc, many)),
+                Arm("Baton, gRPC", router, partial(by_grpc, alone)),
+                Arm("Baton, GenerateMany", router, partial(by_grpc, many)),
                 Arm(
                     "Baton, HTTP",
                     gateway | router,
@@ -69,7 +69,7 @@ async def two_processes(model: Path) -> AsyncIterator[list[Arm]]:
 
 
 async def _in_turns(transports: Iterator[GrpcTransport], prompt: str, num_tokens: int) -> float:
-    return await _by_grpc(next(transports), prompt, num_tokens)
+    return await by_grpc(next(transports), prompt, num_tokens)
 
 
 async def by_http(address: str, added: Mapping[str, Any], prompt: str, num_tokens: int) -> float:
@@ -79,7 +79,7 @@ async def by_http(address: str, added: Mapping[str, Any], prompt: str, num_token
         return await caller.play(body)
 
 
-async def _by_grpc(transport: GrpcTransport, prompt: str, num_tokens: int) -> float:
+async def by_grpc(transport: GrpcTransport, prompt: str | list[int], num_tokens: int) -> float:
     """Stream a generation over the connection that all share, without what the SDK adds."""
     request = request_to_pb(
         prompt,

@@ -19,7 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.peers.baton_arm import baton, two_processes
-from benchmarks.peers.dynamo_arm import NotInstalled, dynamo
+from benchmarks.peers.dynamo_arm import dynamo
+from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.loads import RATES, STREAMS, Arm, Load, Played, play
 from benchmarks.report import report
 from reporting.progress import tracked

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import socket
-import sys
 import tempfile
 import urllib.request
 from asyncio.subprocess import Process
@@ -17,37 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.peers.baton_arm import by_http
+from benchmarks.peers.environments import NotInstalled, installed
 from benchmarks.peers.loads import Arm
 
-HERE = Path(__file__).parent.parent.parent
-ENVIRONMENT = HERE / ".venv-peers" / "dynamo"
-LOCK = HERE / "requirements" / "peers" / "dynamo.lock"
 PLANES = ("--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq")
 START_S = 120.0
 NAME = "demo"
-
-
-class NotInstalled(Exception):
-    """A peer that this machine cannot have."""
-
-
-async def install() -> None:
-    """Make Dynamo's environment if it is not there; raise `NotInstalled` if that fails."""
-    ready = ENVIRONMENT / ".ready"
-    if ready.exists():
-        return
-    print("Setting up .venv-peers/dynamo", file=sys.stderr)
-    for command in (
-        (sys.executable, "-m", "venv", str(ENVIRONMENT)),
-        (str(ENVIRONMENT / "bin" / "pip"), "install", "--no-deps", "--require-hashes", "-r", str(LOCK)),
-    ):
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-        )
-        _, errors = await process.communicate()
-        if process.returncode:
-            raise NotInstalled(f"Dynamo cannot be installed: {errors.decode().strip().splitlines()[-1]}")
-    ready.touch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +46,11 @@ async def dynamo(model: Path) -> AsyncIterator[Arm]:
 async def running(
     model: Path, num_workers: int, *flags: str, worker_flags: Sequence[str] = ()
 ) -> AsyncIterator[Dynamo]:
-    """Run a frontend with these flags and mockers, one worker each, which take the model's tokenizer."""
-    await install()
+    """Run a frontend with these flags and mockers, one worker each, which take the model's tokenizer.
+
+    Raises `NotInstalled` if Dynamo cannot be installed, or one of its processes ends.
+    """
+    programs = await installed("dynamo")
     with tempfile.TemporaryDirectory(prefix="dynamo-") as name:
         folder = Path(name)
         async with AsyncExitStack() as stack:
@@ -85,7 +62,7 @@ async def running(
             for index in range(num_workers):
                 kinds[f"mocker-{index}"] = ("--model-path", str(model), "--model-name", NAME, *worker_flags)
             started = {
-                log: await stack.enter_async_context(_running(folder, log, *arguments))
+                log: await stack.enter_async_context(_running(programs, folder, log, *arguments))
                 for log, arguments in kinds.items()
             }
             async with asyncio.timeout(START_S):
@@ -100,9 +77,9 @@ async def running(
 
 
 @asynccontextmanager
-async def _running(folder: Path, name: str, *arguments: str) -> AsyncIterator[Process]:
+async def _running(programs: Path, folder: Path, name: str, *arguments: str) -> AsyncIterator[Process]:
     module = name.partition("-")[0]
-    command = (str(ENVIRONMENT / "bin" / "python"), "-m", f"dynamo.{module}", *PLANES, *arguments)
+    command = (str(programs / "python"), "-m", f"dynamo.{module}", *PLANES, *arguments)
     environment = os.environ | {"DYN_FILE_KV": str(folder / "discovery"), "HF_HUB_OFFLINE": "1"}
     with (folder / f"{name}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=log, stderr=log)

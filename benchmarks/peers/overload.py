@@ -28,7 +28,8 @@ from urllib.parse import urlsplit
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.fleets.doors.plain import BadStream, Rejected
 from benchmarks.peers.baton_arm import PROFILE, by_http
-from benchmarks.peers.dynamo_arm import NAME, NotInstalled, running
+from benchmarks.peers.dynamo_arm import NAME, running
+from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.loads import WORDS
 from benchmarks.report import report
 from reporting.progress import tracked

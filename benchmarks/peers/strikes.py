@@ -23,7 +23,7 @@ from pathlib import Path
 from baton import BatonError
 from benchmarks.failures.streams import gaps
 from benchmarks.fleets.doors.http import HttpError
-from benchmarks.peers.dynamo_arm import NotInstalled
+from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.struck import STRIKES, Stream, Strike, Struck
 from benchmarks.report import report
 from reporting.progress import tracked

@@ -11,6 +11,8 @@ from router.errors import Described, Reason, ValidationError
 from services.settings import check_least
 
 MAX_WAITING_BYTES = 64 << 20
+MAX_UNTAKEN_CALLS = 10_240
+"""Calls that have arrived and that the event loop has not taken yet: at most 64 KiB of a request each."""
 MIN_PING_INTERVAL_MS = 5_000
 """A connection ends after three pings at shorter intervals."""
 
@@ -48,6 +50,13 @@ class Limits:
             ("grpc.max_metadata_size", self.max_metadata_bytes),
             ("grpc.absolute_max_metadata_size", self.max_metadata_bytes),
             ("grpc.max_concurrent_streams", self.max_streams),
+            # Beyond these gRPC cancels new calls without a reason. Its own numbers are 1000, from where on it
+            # does so at random, and 3000: a burst exceeds them while the event loop takes call by call.
+            ("grpc.server.max_pending_requests", MAX_UNTAKEN_CALLS),
+            ("grpc.server.max_pending_requests_hard_limit", MAX_UNTAKEN_CALLS),
+            # This counts ended calls that are not yet freed, too, so it refuses calls of a client that keeps
+            # to `max_streams`. What can wait is bounded above.
+            ("grpc.http.overload_protection", 0),
             ("grpc.max_allowed_incoming_connections", self.max_connections),
             ("grpc.server_handshake_timeout_ms", self.handshake_s * 1000),
             ("grpc.keepalive_time_ms", 20_000),

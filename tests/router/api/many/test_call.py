@@ -19,6 +19,7 @@ from router.api.error_interceptor import ErrorInterceptor
 from router.api.service import InferenceService
 from router.auth.auth import Auth
 from router.auth.interceptor import AuthInterceptor
+from router.auth.limits import Limits
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.preprocessor import Preprocessor
 from router.preprocess.tokenizer_pool import TokenizerPool
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.integration
 
 NARROW = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
 """Options of a connection whose window is soon full."""
+THOUSANDS = 2000
+"""More calls than a connection carries at once."""
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +42,7 @@ async def served(
     """Serve the fleet's router at another address, with authentication or another limit."""
     errors = ErrorInterceptor(lambda error: None)
     locked = () if auth is None else (AuthInterceptor(auth, lambda error: None),)
-    server = grpc.aio.server(interceptors=(errors, *locked))
+    server = grpc.aio.server(interceptors=(errors, *locked), options=Limits().server_options())
     preprocessor = Preprocessor(fleet.shell, facts, pool)
     InferenceService(fleet.shell, preprocessor, facts, auth, max_generations).add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -224,6 +227,25 @@ async def test_of_ten_thousand_at_once_each_is_served_or_told_why_not(
     await until(fleet.nothing_is_held)
 
 
+async def test_of_thousands_of_calls_at_once_each_is_served_or_told_why_not(
+    fleet: RunningFleet, pool: TokenizerPool, facts: ModelFacts
+) -> None:
+    await fleet.pair()
+
+    async def reason_of_end(stub: inference_pb2_grpc.InferenceServiceAsyncStub) -> str:
+        try:
+            await events_of(stub.Generate(request(1)))
+        except grpc.aio.AioRpcError as error:
+            return reason_of(error)
+        return "served"
+
+    async with served(fleet, pool, facts, None, 8) as stub:
+        ends = await asyncio.gather(*(reason_of_end(stub) for _ in range(THOUSANDS)))
+    assert "served" in ends
+    assert all(ends), "an error without a reason"
+    await until(fleet.nothing_is_held)
+
+
 async def test_a_client_that_never_reads_harms_no_neighbour(fleet: RunningFleet) -> None:
     await fleet.pair(num_blocks=1_000_000, max_num_seqs=64, step_s=0.001)
     fleet.shell.max_pending_tokens = 1 << 30
@@ -242,6 +264,23 @@ async def test_a_client_that_never_reads_harms_no_neighbour(fleet: RunningFleet)
         assert {reason(ends[place][-1]) for place in range(3)} == {"READER_TOO_SLOW"}
         silent.call.cancel()
         await asyncio.gather(reading, return_exceptions=True)
+    await until(fleet.nothing_is_held)
+
+
+async def test_a_gateway_that_dies_frees_a_million_tokens(fleet: RunningFleet) -> None:
+    _, decode = await fleet.pair(num_blocks=1_000_000, max_num_seqs=256, step_s=0.001)
+    sampling = generation_pb2.SamplingParams(n=16)
+    async with grpc.aio.insecure_channel(fleet.address) as channel:
+        gateway = ManyClient(inference_pb2_grpc.InferenceServiceStub(channel))
+        for place in range(8):
+            await gateway.send(place, generate=request(8000, f"g{place}", sampling=sampling))
+        for place in range(8):
+            await gateway.heard_tokens(place)
+        neighbour = asyncio.create_task(events_of(fleet.inference.Generate(request(40, "neighbour"))))
+        await until(lambda: fleet.shell.core.is_running("", "neighbour"))
+        assert len(decode.running) >= 8
+    assert tokens_of(await neighbour) == expected(40)
+    await until(lambda: not decode.running and not fleet.shell.core.state.live)
     await until(fleet.nothing_is_held)
 
 

@@ -1,0 +1,300 @@
+"""Say what a router adds to a request: to its first token, in calls to Redis, and in processor time by part.
+
+    python -m benchmarks router-cost --seeds 1,2,3
+
+First tokens: an idle fleet of one worker, which computes nothing and keeps the times of a profile, is asked
+for one token in turns: the worker itself, over the protocol that routers speak, and its router, with the
+prompt as tokens and as text. Calls to Redis: those that its MONITOR shows meanwhile. Processor time:
+py-spy profiles the router under loads of `python -m benchmarks peers`, which a server that only sends the
+same messages has as well. py-spy is installed into .venv-peers. To look into another process, it needs to be
+root, or `kernel.yama.ptrace_scope` to be 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from baton import Sampling, Slo, Stop
+from baton.fleet import Fleet, FleetSpec
+from baton.wire.convert import request_to_pb
+from baton.wire.many import MultiplexedTransport
+from baton.wire.transport import GENERATE, GrpcTransport
+from benchmarks.failures.redis_watch import monitored
+from benchmarks.flags import count
+from benchmarks.peers.baton_arm import PROFILE, by_grpc
+from benchmarks.peers.environments import HERE, NotInstalled
+from benchmarks.peers.loads import RATES, STREAMS, WORDS, Arm, Load, play
+from benchmarks.report import report
+from benchmarks.router_cost.alone import Ask, worker_alone
+from benchmarks.router_cost.empty_service import empty_server
+from benchmarks.router_cost.profiler import Profile, profiled
+from reporting.progress import tracked
+from reporting.quantiles import quantile
+from reporting.section import Section, at_most, markdown
+from reporting.tables import cell
+from state.connection import SCRIPTS, source
+
+CALLS = 100
+PROMPT_TOKENS, PROMPT_WORDS = 50, 35
+TOKEN_IDS = (100, 2000)
+"""The range from which tokens are drawn, within the vocabulary of the demo model."""
+ONE_TOKEN = Sampling(temperature=0), Stop(max_tokens=1, ignore_eos=True), Slo()
+TTFT_GOAL_MS = 3.0
+NUM_LEAVES = 8
+_SCRIPT = re.compile(rb'"EVALSHA" "(\w+)"')
+
+
+PARTS = FIRST, FLOOR, PROFILING = "first-tokens", "floor", "profile"
+PROFILED = (
+    (STREAMS[1], "Generate"),
+    (STREAMS[3], "Generate"),
+    (STREAMS[3], "GenerateMany"),
+    (RATES[0], "Generate"),
+    (RATES[2], "Generate"),
+)
+"""Loads, and the call over which the router is asked."""
+Profiles = dict[Load, dict[str, Profile]]
+"""By load and call."""
+Floors = dict[Load, list[float]]
+"""Processor time of the empty server for a token or a request, in µs or ms, for each seed."""
+
+
+@dataclass(slots=True)
+class Firsts:
+    """First tokens of one seed: ms by who was asked and how, in pairs; and the scripts that Redis ran."""
+
+    alone_ms: list[float] = field(default_factory=list)
+    tokens_ms: list[float] = field(default_factory=list)
+    text_ms: list[float] = field(default_factory=list)
+    sent_ms: list[float] = field(default_factory=list)
+    """The part of `text_ms` until the router had sent the request to the worker."""
+    computed_ms: list[float] = field(default_factory=list)
+    """The part from there to the worker's report."""
+    scripts: dict[str, int] = field(default_factory=dict)
+
+    def later_ms(self, through: Sequence[float]) -> float:
+        """Return by how much first tokens came later through the router, as the median of pairs."""
+        return quantile([a - b for a, b in zip(through, self.alone_ms, strict=True)], 0.5)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"what to measure: {', '.join(PARTS)} (all of them)"
+    )
+    text = f"first tokens of each kind, a seed ({CALLS})"
+    parser.add_argument("--calls", type=count, default=CALLS, metavar="N", help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    for part in args.parts:
+        if part not in PARTS:
+            raise ValueError(f"PART is {part!r}; accepted: {', '.join(PARTS)}")
+    parts = args.parts or PARTS
+    return report(args, asyncio.run(_measure(args.model, parts, args.calls, args.seeds)))
+
+
+async def _measure(model: Path, parts: Sequence[str], num_calls: int, seeds: Sequence[int]) -> list[Section]:
+    firsts = await _all_first_tokens(model, num_calls, seeds) if FIRST in parts else []
+    floors = await _floors(seeds) if FLOOR in parts else {}
+    note = f"py-spy and the client share the machine with the fleet. Seeds: {', '.join(map(str, seeds))}."
+    profiles: Profiles = {}
+    try:
+        if PROFILING in parts:
+            profiles = await _profiles(model, seeds)
+    except (NotInstalled, TimeoutError) as error:
+        note = f"Profiles are missing: {error}"
+        print(note, file=sys.stderr)
+    return list(sections(firsts, profiles, floors, note))
+
+
+async def _all_first_tokens(model: Path, num_calls: int, seeds: Sequence[int]) -> list[Firsts]:
+    spec = FleetSpec(model=model, timed=PROFILE, prefill=0, placement="aggregated")
+    async with (
+        Fleet(spec) as fleet,
+        _transport(GrpcTransport, fleet.router_addresses[0]) as transport,
+        worker_alone(fleet.redis_url) as alone,
+    ):
+        redis = urlsplit(fleet.redis_url).netloc
+        return [
+            await first_tokens(alone, transport, redis, num_calls, seed)
+            for seed in tracked(seeds, "first tokens")
+        ]
+
+
+async def _floors(seeds: Sequence[int]) -> Floors:
+    floors: Floors = {load: [] for load, call in PROFILED if call == "Generate"}
+    async with empty_server() as server, _transport(GrpcTransport, server.address) as transport:
+        arm = Arm("empty", {"server": server.pid}, partial(by_grpc, transport))
+        await play(arm, STREAMS[0], 0)
+        for seed in tracked(seeds, "an empty server"):
+            for load, costs in floors.items():
+                costs.append((await play(arm, load, seed)).cost(load)["server"])
+    return floors
+
+
+async def _profiles(model: Path, seeds: Sequence[int]) -> Profiles:
+    profiles: Profiles = {}
+    async with Fleet(FleetSpec(model=model, timed=PROFILE)) as fleet, AsyncExitStack() as stack:
+        pid, address, arms = fleet.process("router-0").pid, fleet.router_addresses[0], {}
+        for call, kind in (("Generate", GrpcTransport), ("GenerateMany", MultiplexedTransport)):
+            transport = await stack.enter_async_context(_transport(kind, address))
+            arms[call] = Arm(call, {"router": pid}, partial(by_grpc, transport))
+            await play(arms[call], STREAMS[1], 0)
+        for seed in tracked(seeds, "profiles"):
+            for load, call in PROFILED:
+                async with profiled(pid, HERE) as profile:
+                    played = await play(arms[call], load, seed)
+                profile.num_units = len(played.ttft_ms) * (load.num_tokens if load.is_streams else 1)
+                profiles.setdefault(load, {}).setdefault(call, Profile()).add(profile)
+    return profiles
+
+
+@asynccontextmanager
+async def _transport(kind: type[GrpcTransport], address: str) -> AsyncIterator[GrpcTransport]:
+    transport = kind(address)
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+async def first_tokens(alone: Ask, transport: GrpcTransport, redis: str, num_calls: int, seed: int) -> Firsts:
+    """Ask for first tokens in turns, with a new prompt each time."""
+    found, rng = Firsts(), random.Random(seed)
+    names = {hashlib.sha1(source(name).encode()).hexdigest(): name for name in SCRIPTS}  # noqa: S324 -- how Redis names scripts
+
+    def take(line: bytes) -> None:
+        called = _SCRIPT.search(line)
+        if called is not None:
+            name = names[called[1].decode()]
+            found.scripts[name] = found.scripts.get(name, 0) + 1
+
+    async with monitored(redis, take):
+        for _ in range(num_calls):
+            found.alone_ms.append(1000 * await alone(_tokens(rng)))
+            found.tokens_ms.append(1000 * await by_grpc(transport, _tokens(rng), 1))
+            request = request_to_pb(" ".join(rng.choices(WORDS, k=PROMPT_WORDS)), *ONE_TOKEN)
+            began = time.perf_counter()
+            async for response in transport.stream(GENERATE, request):
+                if response.event.HasField("tokens"):
+                    found.text_ms.append(1000 * (time.perf_counter() - began))
+                elif response.event.HasField("finished"):
+                    found.sent_ms.append(response.event.finished.split.queue_ms)
+                    found.computed_ms.append(response.event.finished.split.prefill_ms)
+    return found
+
+
+def _tokens(rng: random.Random) -> list[int]:
+    return [rng.randrange(*TOKEN_IDS) for _ in range(PROMPT_TOKENS)]
+
+
+def sections(firsts: Sequence[Firsts], profiles: Profiles, floors: Floors, note: str) -> Iterator[Section]:
+    """Yield first tokens, calls to Redis, and where the processor time goes, for streams and for requests."""
+    if firsts:
+        yield _first_tokens_section(firsts)
+        yield _redis_section(firsts)
+    for title, is_streams in (("Processor time of streams", True), ("Processor time of requests", False)):
+        unit, spec = ("µs a token", ".1f") if is_streams else ("ms a request", ".2f")
+        columns = [
+            (load, call, profile)
+            for load, found in profiles.items()
+            for call, profile in found.items()
+            if load.is_streams is is_streams
+        ]
+        floor = {load: costs for load, costs in floors.items() if load.is_streams is is_streams}
+        tables = []
+        if columns:
+            tables += [_parts_table(unit, spec, 1e6 if is_streams else 1e3, columns), _leaves_table(columns)]
+        if floor:
+            rows = [(load.name, cell(costs, spec=spec)) for load, costs in floor.items()]
+            tables.append(markdown((f"a server that only sends the same messages, {unit}", "CPU"), rows))
+        data = {f"{load.name}, {call}": profile.as_dict() for load, call, profile in columns}
+        floor_data = {load.name: costs for load, costs in floor.items()}
+        if tables:
+            yield Section(title, note, (), tuple(tables), {"profiles": data, "floor": floor_data})
+
+
+def _first_tokens_section(firsts: Sequence[Firsts]) -> Section:
+    kinds = {
+        "the worker alone": [each.alone_ms for each in firsts],
+        "through the router, prompt as tokens": [each.tokens_ms for each in firsts],
+        "through the router, prompt as text": [each.text_ms for each in firsts],
+        "of this, until it is sent to the worker": [each.sent_ms for each in firsts],
+        "of this, from there to the worker's report": [each.computed_ms for each in firsts],
+    }
+    rows = [
+        (kind, *(cell([quantile(ms, share) for ms in runs], spec=".2f") for share in (0.5, 0.9)))
+        for kind, runs in kinds.items()
+    ]
+    goals = tuple(
+        at_most(f"{kind}: later than the worker alone, P50 of pairs, ms", later, TTFT_GOAL_MS)
+        for kind, later in (
+            ("tokens", [each.later_ms(each.tokens_ms) for each in firsts]),
+            ("text", [each.later_ms(each.text_ms) for each in firsts]),
+        )
+    )
+    method = (
+        f"An idle fleet of one worker; prompts of {PROMPT_TOKENS} tokens or {PROMPT_WORDS} words, all new."
+    )
+    table = markdown(("first token", "P50, ms", "P90, ms"), rows)
+    return Section("First tokens", method, goals, (table,), {"firsts": list(map(asdict, firsts))})
+
+
+def _redis_section(firsts: Sequence[Firsts]) -> Section:
+    total: Counter[str] = Counter()
+    for each in firsts:
+        total.update(each.scripts)
+    requests = sum(len(each.tokens_ms) + len(each.text_ms) for each in firsts)
+    rows = [(name, f"{calls / requests:.2f}") for name, calls in total.items()]
+    method = (
+        "All scripts that Redis ran meanwhile, in the order of their first call, with those of the clock."
+    )
+    return Section("Calls to Redis", method, (), (markdown(("script", "calls a request"), rows),))
+
+
+Columns = Sequence[tuple[Load, str, Profile]]
+
+
+def _parts_table(unit: str, spec: str, scale: float, columns: Columns) -> str:
+    """Return what each part takes of each load, and what the router takes in all."""
+    shares = [profile.parts() for _, _, profile in columns]
+    whole = [scale * profile.cpu_s / profile.num_units for _, _, profile in columns]
+    parts = sorted(
+        {part for found in shares for part in found},
+        key=lambda part: -sum(found.get(part, 0.0) for found in shares),
+    )
+    rows = [
+        (
+            part,
+            *(
+                f"{cost * found.get(part, 0.0):{spec}} ({found.get(part, 0.0):.0%})"
+                for cost, found in zip(whole, shares, strict=True)
+            ),
+        )
+        for part in parts
+    ]
+    rows.append(("the router", *(f"{cost:{spec}}" for cost in whole)))
+    rows.append(("samples", *(f"{profile.num_samples}" for _, _, profile in columns)))
+    return markdown((unit, *(f"{load.name}, {call}" for load, call, _ in columns)), rows)
+
+
+def _leaves_table(columns: Columns) -> str:
+    rows = [
+        (f"{load.name}, {call}", f"{share:.1%}", f"`{frame}`")
+        for load, call, profile in columns
+        for frame, share in profile.leaves(NUM_LEAVES).items()
+    ]
+    return markdown(("load", "samples", "function"), rows)
