@@ -10,8 +10,8 @@ A vector of `messages.json`, whose `text` says the same in pieces of any size:
     text              the output
     says              `content`, `reasoning` and `calls` with name and arguments; missing if there are none
 
-A vector of `deltas.json` has, in place of the text, `pieces` with the deltas that each one adds, and those that
-come at the `end`. Names are those of the Python SDK. The seed of ids is "s".
+A vector of `deltas.json` has, in place of the text, `pieces` with the deltas that each one adds, and those
+that come at the `end`. Names are those of the Python SDK. The seed of ids is "s".
 """
 
 from __future__ import annotations
