@@ -1,4 +1,4 @@
-"""What the Python parser says of a vector, as JSON."""
+"""Take a vector apart with the Python parser, into deltas as JSON."""
 
 from __future__ import annotations
 

@@ -25,9 +25,13 @@ pytestmark = [pytest.mark.node, pytest.mark.integration]
 @pytest.fixture(scope="module")
 def node() -> Iterator[subprocess.Popen[str]]:
     """A process of Node.js that takes outputs apart."""
-    command = [str(BIN / "node"), "test/take_apart.ts"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=SDK, text=True, encoding="utf-8", **pipes) as process:
+    with subprocess.Popen(
+        [BIN / "node", "test/take_apart.ts"],
+        cwd=SDK,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
         yield process
         assert process.stdin is not None
         process.stdin.close()
@@ -44,7 +48,7 @@ def said_by(node: subprocess.Popen[str], vector: Output, pieces: list[str]) -> A
 
 def test_the_vectors_are_played() -> None:
     ran = subprocess.run(
-        [str(BIN / "node"), "--test", "test/parsing.test.ts"],
+        [BIN / "node", "--test", "test/parsing.test.ts"],
         cwd=SDK,
         env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
         capture_output=True,
