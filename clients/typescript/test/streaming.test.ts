@@ -119,18 +119,12 @@ test("a forced call names its tool, and its arguments validate", async () => {
 
 test("a stream says the calls that a completion says, which the next request takes", async () => {
   const messages: ChatMessage[] = [{ role: "user", content: "It is dark." }];
-  const chat = {
-    messages,
-    tools: [{ name: "look" }],
-    toolChoice: "required",
-    parallelToolCalls: false,
-  } as const;
-  const options = {
-    sampling: { temperature: 1, seed: 7 },
-    stop: { maxTokens: 200 },
-    requestId: randomUUID(),
-  };
-  const message = messageOf(await client.complete(chat, options), chat.tools);
+  const on = { type: "boolean" };
+  const parameters = { type: "object", properties: { on }, required: ["on"], additionalProperties: false };
+  const tools = [{ name: "switch", parameters }];
+  const chat = { messages, tools, toolChoice: "required", parallelToolCalls: false } as const;
+  const options = { sampling: { temperature: 1, seed: 7 }, requestId: randomUUID() };
+  const message = messageOf(await client.complete(chat, options), tools);
   const called = { id: "", name: "", arguments: "" };
   for await (const event of client.generate(chat, options).parsed()) {
     if (event.type !== "choiceDelta") continue;
@@ -138,10 +132,10 @@ test("a stream says the calls that a completion says, which the next request tak
       Object.assign(called, { id: event.delta.id, name: event.delta.name });
     if (event.delta.type === "toolCallArguments") called.arguments += event.delta.text;
   }
-  assert.equal(called.name, "look");
+  assert.equal(called.name, "switch");
   assert.deepEqual(message.toolCalls, [called]);
   messages.push(message, { role: "tool", toolCallId: called.id, content: "all black" });
-  await client.complete({ messages, tools: chat.tools }, { stop: { maxTokens: 2 } });
+  await client.complete({ messages, tools }, { stop: { maxTokens: 2 } });
 });
 
 test("sixty-four streams at once are each whole", async () => {

@@ -133,7 +133,7 @@ export class Source {
   *until(markers: Markers, emit: Emit): Reader<string> {
     for (;;) {
       const found = markers.find(this.#text, this.#at);
-      if (found !== undefined && (this.#isEnded || !markers.mayGrow(this.#text, found))) {
+      if (found !== undefined) {
         emit(this.#text.slice(this.#at, found.start));
         this.#at = found.start + found.marker.length;
         return found.marker;
@@ -153,15 +153,14 @@ interface Found {
   start: number;
 }
 
-/** Texts to look for. */
+/** Texts to look for, none of which begins another one. */
 export class Markers {
   readonly #pattern: RegExp;
   readonly #prefixes: ReadonlySet<string>;
   readonly #longest: number;
 
   constructor(texts: readonly string[]) {
-    const ordered = [...texts].sort((one, other) => other.length - one.length);
-    this.#pattern = new RegExp(ordered.map(escapedPattern).join("|") || "(?!)", "g");
+    this.#pattern = new RegExp(texts.map(escapedPattern).join("|") || "(?!)", "g");
     this.#prefixes = new Set(
       texts.flatMap((text) =>
         Array.from({ length: text.length - 1 }, (_, place) => text.slice(0, place + 1)),
@@ -170,16 +169,11 @@ export class Markers {
     this.#longest = Math.max(1, ...texts.map((text) => text.length)) - 1;
   }
 
-  /** Return the first marker at `start` or behind it, the longest one there. */
+  /** Return the first marker at `start` or behind it. */
   find(text: string, start: number): Found | undefined {
     this.#pattern.lastIndex = start;
     const found = this.#pattern.exec(text);
     return found === null ? undefined : { marker: found[0], start: found.index };
-  }
-
-  /** Return whether a longer marker may still come to be where one was found. */
-  mayGrow(text: string, { marker, start }: Found): boolean {
-    return start + marker.length === text.length && this.#prefixes.has(marker);
   }
 
   /** Return where the beginning of a marker may be at the end of `text`, or its end. */
