@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import chat_formats
 from baton.chat import ChatMessage, Tool, ToolCall
+from baton.errors import Internal
 from baton.types import Accepted, ChoiceFinished, Completion, Event, Finished, PromptLogprobs, Queued, Tokens
-from chat_formats import ChatFormats, Delta, Message, OutputParser
+from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats, Delta, Message, OutputParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,12 @@ def parser_of(
 ) -> OutputParser:
     """Return a parser for the text of one choice, from its beginning.
 
-    `has_format`: the request had an output format, so the content is calls or one text in the format.
+    `has_format`: the request had an output format, so the content is calls or one text in the format. Raises
+    `Internal` for a format of calls or reasoning that this client does not know.
     """
+    if tools:
+        _check(accepted.tool_format, TOOL_FORMATS, "tool calls")
+    _check(accepted.reasoning_format, REASONING_FORMATS, "reasoning")
     return OutputParser(
         ChatFormats(accepted.tool_format, accepted.reasoning_format),
         [_tool(tool) for tool in tools],
@@ -38,6 +43,14 @@ def parser_of(
         reasoning_open=accepted.reasoning_open,
         has_format=has_format,
     )
+
+
+def _check(name: str, known: Collection[str], what: str) -> None:
+    if name and name not in known:
+        names = ", ".join(known)
+        raise Internal(
+            f"the router named a format of {what} this client does not know: {name}; known: {names}"
+        )
 
 
 def message_of(

@@ -147,10 +147,14 @@ def _object(arguments: str) -> str:
     try:
         value = json.loads(arguments)
         if isinstance(value, str):
-            arguments, value = value, json.loads(value)
+            arguments, value = value, json.loads(value, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return ""
     return arguments if isinstance(value, dict) else "{}" if value is None else ""
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _read_text(source: Source) -> Reader[str | None]:

@@ -11,8 +11,8 @@ from chat_formats.types import ContentDelta, Delta, ReasoningDelta, Tool, ToolCa
 
 def call_id(seed: str, index: int, *, is_short: bool) -> str:
     """Return the id of a call, the same one each time. Mistral's templates take nine letters and digits."""
-    digest = hashlib.blake2b(f"{seed}/{index}".encode(errors="replace"), digest_size=12).hexdigest()
-    return digest[:9] if is_short else f"call_{digest}"
+    digest = hashlib.sha256(f"{seed}/{index}".encode(errors="replace")).hexdigest()
+    return digest[:9] if is_short else f"call_{digest[:24]}"
 
 
 _Kind = Literal["content", "reasoning", "arguments"]

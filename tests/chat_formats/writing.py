@@ -17,26 +17,11 @@ from chat_formats import (
     ToolCallArguments,
     ToolCallBegun,
 )
+from tests.vectors.outputs.reading import tools
 
 Call = tuple[str, dict[str, Any]]
 
-TOOLS = [
-    Tool(
-        "get_weather",
-        parameters={
-            "type": "object",
-            "properties": {
-                "city": {"type": "string"},
-                "days": {"type": "integer"},
-                "detail": {"type": ["string", "null"]},
-                "where": {"$ref": "#/$defs/place"},
-            },
-            "$defs": {"place": {"type": "object"}},
-        },
-    ),
-    Tool("f"),
-    Tool("look-up"),
-]
+TOOLS = [Tool(**tool) for tool in tools()]
 """The types of `get_weather`'s parameters matter where a notation has no quotes."""
 
 

@@ -6,7 +6,8 @@ A vector is an object of a JSON file:
     routers  each with `scripts`, played one for each Generate or Resume, the last one again and again;
              `answers` of its other calls by name; `running`, the ids that Cancel knows; or `stopped`
     client   options of the client; `addresses` instead of the routers' own
-    call     the `method` with its arguments; `abort_after` or `leave_after` so many events; `times` a prompt
+    call     the `method` with its arguments; `abort_after` or `leave_after` so many events; `times` a prompt;
+             `parsed` is a stream taken apart, and `message_of` makes a message of a completion's `choice`
     sees     what the caller sees: `events`, a `result` or an `error`, `resumes`, `retries`, `aborted`
     calls    for each router, the calls that it sees, in order
 

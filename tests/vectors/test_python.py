@@ -30,9 +30,11 @@ from baton import (
     Tool,
     ToolCall,
     ToolMode,
+    message_of,
 )
 from baton.chat import Prompt
 from baton.errors import BatonError
+from chat_formats import Delta
 from tests.vectors.playing import Seen, Vector, play, vectors
 
 _FORMATS: dict[str, Callable[[Any], Any]] = {
@@ -60,10 +62,15 @@ async def observe(multiplex: bool, vector: Vector, addresses: Sequence[str], saw
     try:
         async with AsyncClient(addresses, multiplex=multiplex, **_client_options(vector)) as client:
             arguments = _arguments(call)
-            if method == "generate":
-                task = asyncio.create_task(_iterate(client, arguments, outcome, saw, **stops))
+            if method in {"generate", "parsed"}:
+                is_parsed = method == "parsed"
+                task = asyncio.create_task(
+                    _iterate(client, arguments, outcome, saw, is_parsed=is_parsed, **stops)
+                )
                 outcome["task"] = task
                 await task
+            elif method == "message_of":
+                outcome["result"] = _plain(await _message_of(client, **arguments))
             else:
                 outcome["result"] = _plain(await getattr(client, method)(**arguments))
     except asyncio.CancelledError:
@@ -80,13 +87,14 @@ async def _iterate(
     outcome: dict[str, Any],
     saw: Seen,
     *,
+    is_parsed: bool,
     abort_after: int | None,
     leave_after: int | None,
 ) -> None:
     events: list[Any] = []
     outcome["events"] = events
     async with client.generate(**arguments) as stream:
-        async for event in stream:
+        async for event in stream.parsed() if is_parsed else stream:
             outcome |= {"resumes": stream.resumes, "retries": stream.retries}
             events.append(_plain(event) | {"type": _snake(type(event).__name__)})
             saw()
@@ -94,6 +102,11 @@ async def _iterate(
                 outcome["task"].cancel()
             if len(events) == leave_after:
                 break
+
+
+async def _message_of(client: AsyncClient, *, prompt: Chat, choice: int = 0, **others: Any) -> ChatMessage:
+    completion = await client.complete(prompt, **others)
+    return message_of(completion, prompt.tools, choice, has_format="output_format" in others)
 
 
 def _client_options(vector: Vector) -> dict[str, Any]:
@@ -154,6 +167,8 @@ def _plain(value: Any) -> Any:
         names = [field.name for field in dataclasses.fields(value)]
         texts = ["text"] if hasattr(value, "text") and "text" not in names else []
         plain = {name: _plain(getattr(value, name)) for name in [*names, *texts]}
+        if isinstance(value, Delta):
+            plain["type"] = _snake(type(value).__name__)
         return plain | ({"seed": str(plain["seed"])} if "seed" in plain else {})
     if isinstance(value, bytes):
         return value.hex()

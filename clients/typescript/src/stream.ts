@@ -22,6 +22,7 @@ import {
   Unavailable,
 } from "./errors.ts";
 import { type CheckedTimeout, Limits } from "./limits.ts";
+import { EventParser, type ParsedEvent } from "./parsing/events.ts";
 import { completionOf, Progress } from "./progress.ts";
 import type { Routers } from "./routers.ts";
 import type { Completion, Event } from "./types.ts";
@@ -68,6 +69,18 @@ export class GenerationStream implements AsyncIterable<Event> {
     if (this.#begun) throw new TypeError("a generation can be iterated only once");
     this.#begun = true;
     return this.#events();
+  }
+
+  /**
+   * Return the events with what the model says in place of its tokens: content, reasoning and calls.
+   *
+   * To be iterated instead of the stream itself.
+   */
+  async *parsed(): AsyncGenerator<ParsedEvent, void, undefined> {
+    const { input, outputFormat } = this.#request;
+    const tools = input.case === "chat" ? input.value.tools : [];
+    const parser = new EventParser(tools, outputFormat !== undefined);
+    for await (const event of this) yield* parser.feed(event);
   }
 
   /** Return the whole generation. Throws `GenerationFailed` if the fleet could not complete it. */

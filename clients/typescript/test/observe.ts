@@ -1,7 +1,7 @@
 // Plays vectors: reads calls as lines of JSON, makes each, and writes what the caller of the SDK sees.
 // `tests/vectors/test_typescript.py` drives it; `tests/vectors/playing.py` describes the vectors.
 import { createInterface } from "node:readline";
-import { BatonError, Client, type GenerateOptions } from "../src/index.ts";
+import { BatonError, Client, type GenerateOptions, messageOf } from "../src/index.ts";
 
 type Json = Record<string, unknown>;
 /** A vector of JSON is not checked: some of its values are wrong on purpose. */
@@ -58,7 +58,9 @@ async function observe({ addresses, client: options, call }: Unchecked, saw: () 
       const text = typeof times === "number" ? String(prompt).repeat(times) : prompt;
       const given = camelised(others) as Json;
       const asked = camelised(text) as never;
-      if (method === "generate") await iterate(client, asked, given, { abort_after, leave_after }, seen, saw);
+      const isParsed = method === "parsed";
+      const stops = { abort_after, leave_after, isParsed };
+      if (method === "generate" || isParsed) await iterate(client, asked, given, stops, seen, saw);
       else seen.result = plain(await make(client, camel(method), asked, given));
     } finally {
       await client.close();
@@ -75,7 +77,7 @@ async function iterate(
   client: Client,
   prompt: never,
   options: GenerateOptions,
-  { abort_after, leave_after }: Json,
+  { abort_after, leave_after, isParsed }: Json,
   seen: Json,
   saw: () => void,
 ): Promise<void> {
@@ -83,7 +85,7 @@ async function iterate(
   const events: unknown[] = [];
   seen.events = events;
   const stream = client.generate(prompt, { ...options, signal: controller.signal });
-  for await (const event of stream) {
+  for await (const event of isParsed ? stream.parsed() : stream) {
     Object.assign(seen, { resumes: stream.resumes, retries: stream.retries });
     events.push(plain(event));
     saw();
@@ -93,10 +95,15 @@ async function iterate(
 }
 
 async function make(client: Client, method: string, prompt: never, given: Json): Promise<unknown> {
-  const { tokenIds, requestId, ...options } = given;
+  const { tokenIds, requestId, choice, ...options } = given;
   switch (method) {
     case "complete":
       return await client.complete(prompt, { ...options, requestId: requestId as never });
+    case "messageOf": {
+      const { tools } = prompt as { tools: [] };
+      const hasFormat = "outputFormat" in options;
+      return messageOf(await client.complete(prompt, options), tools, { choice: choice as never, hasFormat });
+    }
     case "quote":
       return await client.quote(prompt, options);
     case "countTokens":

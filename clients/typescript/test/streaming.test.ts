@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { after, test } from "node:test";
+import { type ChatMessage, messageOf } from "../src/index.ts";
 import { addresses, clientOf, Reader, SAMPLED, sampled } from "./fleet.ts";
 
 const client = clientOf();
@@ -105,7 +106,36 @@ test("a forced call names its tool, and its arguments validate", async () => {
   const chat = { messages, tools, toolChoice: { name: "switch" } };
   const called = await client.complete(chat, { sampling: { temperature: 2, n: 4 }, user: "somebody" });
   assert.notEqual(called.toolFormat, "");
-  for (const { text } of called.choices) assert.match(text, /switch.*"on": ?(true|false)/s);
+  for (const choice of called.choices.keys()) {
+    const { content, toolCalls } = messageOf(called, tools, { choice });
+    assert.equal(content, "");
+    assert.notEqual(toolCalls.length, 0);
+    for (const call of toolCalls) {
+      assert.equal(call.name, "switch");
+      assert.equal(typeof JSON.parse(call.arguments).on, "boolean");
+    }
+  }
+});
+
+test("a stream says the calls that a completion says, which the next request takes", async () => {
+  const messages: ChatMessage[] = [{ role: "user", content: "It is dark." }];
+  const on = { type: "boolean" };
+  const parameters = { type: "object", properties: { on }, required: ["on"], additionalProperties: false };
+  const tools = [{ name: "switch", parameters }];
+  const chat = { messages, tools, toolChoice: "required", parallelToolCalls: false } as const;
+  const options = { sampling: { temperature: 1, seed: 7 }, requestId: randomUUID() };
+  const message = messageOf(await client.complete(chat, options), tools);
+  const called = { id: "", name: "", arguments: "" };
+  for await (const event of client.generate(chat, options).parsed()) {
+    if (event.type !== "choiceDelta") continue;
+    if (event.delta.type === "toolCallBegun")
+      Object.assign(called, { id: event.delta.id, name: event.delta.name });
+    if (event.delta.type === "toolCallArguments") called.arguments += event.delta.text;
+  }
+  assert.equal(called.name, "switch");
+  assert.deepEqual(message.toolCalls, [called]);
+  messages.push(message, { role: "tool", toolCallId: called.id, content: "all black" });
+  await client.complete({ messages, tools }, { stop: { maxTokens: 2 } });
 });
 
 test("sixty-four streams at once are each whole", async () => {
