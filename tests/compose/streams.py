@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import httpx
@@ -12,6 +13,7 @@ import openai
 from baton import AsyncClient, Sampling, Stop, Timeout
 
 NUM_STREAMS, NUM_TOKENS = 8, 600
+ATTEMPTS = 5
 PROMPT = "Several things can be said about a list: "
 
 
@@ -39,13 +41,41 @@ class Received:
         return (self.tokens, self.texts) == (other.tokens, other.texts)
 
 
+async def struck(
+    doors: Doors,
+    strike: Callable[[], None],
+    mend: Callable[[], None],
+    undisturbed: Received,
+    has_hit: Callable[[Received], bool],
+) -> Received:
+    """Strike until it hits streams that are under way, and return what these received.
+
+    On a busy machine all of them may have ended before Docker has killed a container. Whether it hits or not,
+    all streams have to be as if undisturbed.
+    """
+    for _ in range(ATTEMPTS):
+        received = await under(doors, strike)
+        assert received.is_same(undisturbed), strike.__name__
+        await asyncio.to_thread(mend)
+        if has_hit(received):
+            return received
+    raise AssertionError(f"{strike.__name__}: each time the streams had ended before it")
+
+
 async def under(doors: Doors, strike: Callable[[], None] | None) -> Received:
     """Return what all streams receive, when `strike` comes once all have begun."""
     begun = [asyncio.Event() for _ in range(2 * NUM_STREAMS)]
-    async with AsyncClient(doors.grpc, timeout=Timeout(connect_s=120.0), resume_grace_s=30.0) as client:
+    async with AsyncExitStack() as opened:
+        # Before the first stream begins, since opening these takes a while.
+        gateways = [
+            await opened.enter_async_context(openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0))
+            for url in doors.http
+        ]
+        client = AsyncClient(doors.grpc, timeout=Timeout(connect_s=120.0), resume_grace_s=30.0)
+        await opened.enter_async_context(client)
         streams = asyncio.gather(*(_grpc_stream(client, seed, begun[seed]) for seed in range(NUM_STREAMS)))
         texts = asyncio.gather(
-            *(_http_stream(doors.http, seed, begun[NUM_STREAMS + seed]) for seed in range(NUM_STREAMS))
+            *(_http_stream(gateways, seed, begun[NUM_STREAMS + seed]) for seed in range(NUM_STREAMS))
         )
         await asyncio.gather(*(event.wait() for event in begun))
         if strike is not None:
@@ -67,16 +97,17 @@ async def _grpc_stream(client: AsyncClient, seed: int, begun: asyncio.Event) -> 
     return tuple(tokens), stream.resumes
 
 
-async def _http_stream(urls: tuple[str, ...], seed: int, begun: asyncio.Event) -> tuple[str, int]:
+async def _http_stream(
+    gateways: Sequence[openai.AsyncOpenAI], seed: int, begun: asyncio.Event
+) -> tuple[str, int]:
     """Return the text of a request, sent until a gateway completes it, and how often it was sent again."""
     for num_sent_again in range(600):
-        async with openai.AsyncOpenAI(
-            base_url=urls[num_sent_again % len(urls)], api_key="none", max_retries=0
-        ) as client:
-            try:
-                return await _one_http_stream(client, seed, begun), num_sent_again
-            except (openai.APIConnectionError, openai.InternalServerError, httpx.TransportError, _Cut):
-                await asyncio.sleep(0.2)  # a gateway that starts refuses connections for a while
+        try:
+            text = await _one_http_stream(gateways[num_sent_again % len(gateways)], seed, begun)
+        except (openai.APIConnectionError, openai.InternalServerError, httpx.TransportError, _Cut):
+            await asyncio.sleep(0.2)  # a gateway that starts refuses connections for a while
+        else:
+            return text, num_sent_again
     raise AssertionError("no gateway completes the request")
 
 
