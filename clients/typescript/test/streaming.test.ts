@@ -96,7 +96,8 @@ test("the text is what the output format demands", async () => {
 });
 
 test("a forced call names its tool, and its arguments validate", async () => {
-  const parameters = { type: "object", properties: { on: { type: "boolean" } }, required: ["on"] };
+  const on = { type: "boolean" };
+  const parameters = { type: "object", properties: { on }, required: ["on"], additionalProperties: false };
   const tools = [{ name: "look" }, { name: "switch", description: "Switch the light.", parameters }];
   const messages = [
     { role: "user", content: ["It is", "dark."] },
