@@ -12,7 +12,8 @@ import openai
 
 from baton import AsyncClient, Sampling, Stop, Timeout
 
-NUM_STREAMS, NUM_TOKENS = 8, 600
+NUM_STREAMS, NUM_TOKENS = 8, 2000
+"""So many tokens that streams usually still run when Docker has killed a container, on a busy machine too."""
 ATTEMPTS = 5
 PROMPT = "Several things can be said about a list: "
 
