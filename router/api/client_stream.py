@@ -87,16 +87,14 @@ class ClientStream:
             return True
         batch = self._batches.get(choice)
         if batch is None:
-            texts, more = [text] if text else [], [] if logprobs is None else [logprobs]
-            batch = self._batches[choice] = TokenBatch(choice, index, [token_id], texts, more)
+            batch = self._batches[choice] = TokenBatch(choice, index)
             self._items.append(batch)
             self._wake()
-        else:
-            batch.token_ids.append(token_id)
-            if text:
-                batch.texts.append(text)
-            if logprobs is not None:
-                batch.logprobs.append(logprobs)
+        batch.token_ids.append(token_id)
+        if text:
+            batch.texts.append(text)
+        if logprobs is not None:
+            batch.logprobs.append(logprobs)
         if not free:
             self._pending_tokens += 1
             if self._pending_tokens > self._max_pending_tokens:
