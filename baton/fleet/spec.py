@@ -254,6 +254,8 @@ def redis_process(name: str, server: Path, port: int, folder: Path, users: Path 
         "dir": str(folder),
         "save": "",
         "appendonly": "yes" if name == GATEWAY_REDIS else "no",
+        # By default a write that was answered may wait two seconds for its log while the disk is busy.
+        "appendfsync": "always",
         "maxmemory_policy": "noeviction",
         "daemonize": "no",
     }

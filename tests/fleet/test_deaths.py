@@ -1,4 +1,8 @@
-"""A process dies in mid-stream: the stream goes on from the next index, with the tokens it would have had."""
+"""A process dies in mid-stream: the stream goes on from the next index, with the tokens it would have had.
+
+A strike costs one attempt, and more where the machine starves the other worker for so long that it counts as
+lost too.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +92,7 @@ async def test_a_decode_worker_s_standstill_and_death_are_a_pause(
         for strike in (stop, kill):
             received, finished = await tokens_with(client, strike, at_index=20)
             assert tuple(received) == expected.choices[0].token_ids
-            assert finished.usage.attempts == 2
+            assert finished.usage.attempts >= 2
             if strike is stop:
                 struck[0].resume()
                 await until(all_connected, "the stopped worker is back")

@@ -92,7 +92,7 @@ async def test_deaths_of_a_worker_and_a_router_change_no_answer(run_dir: Path, m
 
         replayed = await generate(client, kill_worker)
         assert replayed.resumes == 0
-        assert replayed.completion.finished.usage.attempts == 2
+        assert replayed.completion.finished.usage.attempts >= 2
         assert replayed.completion.choices == expected
 
         resumed = await generate(client, kill_router)

@@ -121,7 +121,7 @@ async def streams(
 def assert_like(found: Sequence[Completion], expected: Sequence[Completion]) -> None:
     for got, wanted in zip(found, expected, strict=True):
         assert got.choices[0].token_ids == wanted.choices[0].token_ids
-    assert any(completion.finished.usage.attempts == 2 for completion in found)
+    assert any(completion.finished.usage.attempts >= 2 for completion in found)
 
 
 @pytest.mark.timeout(600)  # torchrun starts programs that import everything anew, twice

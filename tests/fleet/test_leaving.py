@@ -132,7 +132,7 @@ async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path, ma
         found = await generation(client, drain, stop=stop)
         found.assert_like(expected)
         assert found.finished is not None
-        assert found.finished.usage.attempts == 2
+        assert found.finished.usage.attempts >= 2
         leaving, staying = left
         # Its KV went over, twice for each choice: what was there, and what was written since.
         assert await handoffs(fleet, staying.name) >= 2 * len(found.token_ids)

@@ -178,7 +178,7 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
                         struck = True
                         await kill_busy(fleet, client)
                 elif isinstance(event, Finished):
-                    assert event.usage.attempts == 2
+                    assert event.usage.attempts >= 2
             assert told == pytest.approx(chosen, abs=1e-5)
             assert [tuple(received[choice]) for choice in (0, 1)] == [
                 choice.token_ids for choice in undisturbed.choices

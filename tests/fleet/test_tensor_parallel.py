@@ -170,7 +170,7 @@ async def struck_stream(
                 pid = fleet.process(name).pid
                 os.kill([pid, *children_of(pid)][rank], signal.SIGKILL)
         elif isinstance(event, Finished):
-            assert event.usage.attempts == 2
+            assert event.usage.attempts >= 2
     return received, name
 
 

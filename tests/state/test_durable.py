@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 async def test_what_is_kept_survives_a_killed_server_and_a_new_epoch() -> None:
     key = keys.durable("a", "b")
-    with redis_server("--appendonly", "yes") as server:
+    with redis_server("--appendonly", "yes", "--appendfsync", "always") as server:
         store, durable = await Store.connect(server.url), DurableRedis(server.url)
         await store.charge_tenant("acme", 1.0, 1e9)
         with durable.client() as redis:

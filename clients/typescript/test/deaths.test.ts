@@ -33,7 +33,7 @@ test("streams go on when their decode worker is killed, with the tokens they wou
   const readers = await through(() => kill("decode-0"));
   await assertIdentical(readers);
   const attempts = readers.map(({ events }) => events.find(({ type }) => type === "finished"));
-  assert.ok(attempts.some((finished) => finished?.type === "finished" && finished.usage.attempts === 2));
+  assert.ok(attempts.some((finished) => finished?.type === "finished" && finished.usage.attempts >= 2));
 });
 
 test("streams are resumed at the other router when their own falls silent", async () => {

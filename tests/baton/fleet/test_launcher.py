@@ -82,10 +82,11 @@ async def test_the_private_redis_is_real_keeps_nothing_and_evicts_nothing(make_s
     assert not folder.exists()
 
 
-def test_the_private_redis_of_gateways_logs_for_its_own_restart(tmp_path: Path) -> None:
+def test_the_private_redis_of_gateways_logs_to_the_disk_before_it_answers(tmp_path: Path) -> None:
     for name, setting in ((GATEWAY_REDIS, "yes"), (REDIS, "no")):
         command = redis_process(name, Path("redis-server"), 1, tmp_path).command
         assert command[command.index("--appendonly") + 1] == setting
+        assert command[command.index("--appendfsync") + 1] == "always"
 
 
 async def test_a_given_redis_is_used_and_none_is_started(make_spec: MakeSpec) -> None:
