@@ -82,7 +82,7 @@ async def test_the_private_redis_is_real_keeps_nothing_and_evicts_nothing(make_s
     assert not folder.exists()
 
 
-def test_the_private_redis_of_gateways_logs_to_the_disk_before_it_answers(tmp_path: Path) -> None:
+def test_the_redis_of_gateways_logs_to_the_disk_first(tmp_path: Path) -> None:
     for name, setting in ((GATEWAY_REDIS, "yes"), (REDIS, "no")):
         command = redis_process(name, Path("redis-server"), 1, tmp_path).command
         assert command[command.index("--appendonly") + 1] == setting
