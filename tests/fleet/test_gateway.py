@@ -101,6 +101,32 @@ async def test_streams_go_on_while_everything_is_replaced(served: Served) -> Non
     assert await chat(served.http) == expected
 
 
+async def test_a_busy_fleet_refuses_with_an_slo_it_could_promise(served: Served) -> None:
+    asked = {"prompt": "word " * 200, "max_tokens": 8}
+    idle = await served.http.post("/v1/completions", json=asked | {"slo": {"ttft_ms": 60_000}})
+    limit = round(2 * idle.json()["baton"]["promise"]["predicted_ttft_ms"])
+    async with httpx.AsyncClient(base_url=served.fleet.gateway_urls[1], timeout=PATIENCE_S) as other:
+        endless = {"prompt": "The list is", "max_tokens": 3000, "ignore_eos": True}
+        busy = [asyncio.create_task(other.post("/v1/completions", json=endless)) for _ in range(100)]
+        found: list[httpx.Response] = []
+
+        async def refused() -> bool:
+            body = asked | {"slo": {"ttft_ms": limit}, "stream": len(found) % 2 == 0}
+            found.append(await served.http.post("/v1/completions", json=body))
+            return [response.status_code for response in found[-2:]] == [429, 429]
+
+        await until(refused, "the fleet is too busy for the SLO, whether streamed or not")
+        for call in busy:
+            call.cancel()
+        await asyncio.wait(busy)
+    for response in found[-2:]:
+        error = response.json()["error"]
+        assert (error["code"], error["param"]) == ("slo_refused", "slo")
+        assert error["attainable"]["ttft_ms"] > limit
+        assert int(response.headers["retry-after-ms"]) == error["retry_after_ms"]
+        assert int(response.headers["retry-after"]) >= 1
+
+
 async def test_a_gateway_that_leaves_finishes_its_streams(served: Served) -> None:
     expected, started = await chat(served.http), asyncio.Event()
     streaming = asyncio.create_task(chat(served.http, started))
