@@ -12,6 +12,7 @@ from baton import Slo
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.flags import DEMO_MODEL
 from benchmarks.fleets.arms import Target, reached
+from benchmarks.fleets.doors.gateway import HERE, started
 from benchmarks.fleets.doors.http import HttpError, OpenAIClient
 from benchmarks.fleets.doors.sending import Job
 from benchmarks.fleets.load import closed_loop
@@ -90,3 +91,8 @@ async def test_nobody_at_the_door_is_an_error() -> None:
         with pytest.raises(HttpError, match="ConnectError") as refused:
             await anext(client.completion({"prompt": "x"}))
     assert refused.value.status == 0
+
+
+async def test_the_gateway_of_this_checkout_can_be_measured() -> None:
+    async with started("this", HERE, ["127.0.0.1:1"]) as door:
+        assert door.cpu_s() > 0

@@ -39,7 +39,7 @@ STREAMS = (1, 16, 64)
 TOKENS = 200
 PROMPT = "import asyncio\n"
 TTFT_GOAL_MS = 1.0
-HERE = Path(__file__).parent.parent.parent
+HERE = Path(__file__).parents[3]
 
 
 @dataclass(slots=True)
