@@ -22,6 +22,8 @@ from tests.gateway.running import running_gateway
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 HELLO = [{"role": "user", "content": "How do I read a file?"}]
+# No processor computes it within a millisecond, as it may the new tokens of a prompt that was sent before.
+LONG = [{"role": "user", "content": "word " * 800}]
 MODEL = "demo_model"
 
 
@@ -370,7 +372,7 @@ async def test_errors_have_the_clients_own_types(served: Served) -> None:
     assert wrong.value.param == "temperature"
     with pytest.raises(openai.BadRequestError) as impossible:
         await served.client.chat.completions.create(
-            model=MODEL, messages=HELLO, extra_body={"slo": {"ttft_ms": 1}}
+            model=MODEL, messages=LONG, extra_body={"slo": {"ttft_ms": 1}}
         )
     assert impossible.value.code == "slo_impossible"
 

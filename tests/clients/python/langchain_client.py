@@ -17,6 +17,8 @@ URL = os.environ["BATON_URL"] + "/v1"
 EXPECTED = os.environ["BATON_EXPECTED"]
 """The greedy answer to `HELLO` as the fleet gives it over gRPC."""
 HELLO = "How do I read a file?"
+# No processor computes it within a millisecond, as it may the new tokens of a prompt that was sent before.
+LONG = "word " * 800
 
 
 class Weather(BaseModel):
@@ -89,19 +91,19 @@ def sum_of(chunks: Iterable[AIMessageChunk]) -> AIMessageChunk:
 
 
 def check_errors() -> None:
-    for wrong, kind, param in (
-        ({"model": "gpt-5"}, openai.NotFoundError, "model"),
-        ({"temperature": -1}, openai.BadRequestError, "temperature"),
-        ({"extra_body": {"slo": {"ttft_ms": 1}}}, openai.BadRequestError, "slo.ttft_ms"),
+    for prompt, wrong, kind, param in (
+        (HELLO, {"model": "gpt-5"}, openai.NotFoundError, "model"),
+        (HELLO, {"temperature": -1}, openai.BadRequestError, "temperature"),
+        (LONG, {"extra_body": {"slo": {"ttft_ms": 1}}}, openai.BadRequestError, "slo.ttft_ms"),
     ):
-        error = error_of(wrong)
+        error = error_of(prompt, wrong)
         assert isinstance(error, kind), error
         assert error.param == param, error
 
 
-def error_of(wrong: Mapping[str, object]) -> openai.APIStatusError:
+def error_of(prompt: str, wrong: Mapping[str, object]) -> openai.APIStatusError:
     try:
-        chat(**wrong).invoke(HELLO)
+        chat(**wrong).invoke(prompt)
     except openai.APIStatusError as error:
         return error
     raise AssertionError(f"{wrong} was served")

@@ -13,6 +13,8 @@ URL = os.environ["BATON_URL"]
 EXPECTED = os.environ["BATON_EXPECTED"]
 """The greedy answer to `HELLO` as the fleet gives it over gRPC."""
 HELLO = [{"role": "user", "content": "How do I read a file?"}]
+# No processor computes it within a millisecond, as it may the new tokens of a prompt that was sent before.
+LONG = [{"role": "user", "content": "word " * 800}]
 PROVIDERS = {"openai": f"{URL}/v1", "hosted_vllm": f"{URL}/v1", "anthropic": URL}
 
 
@@ -81,7 +83,7 @@ def check_errors() -> None:
     for wrong, kind in (
         ({"model": "openai/gpt-5", "temperature": 1}, litellm.NotFoundError),
         ({"temperature": -1}, litellm.BadRequestError),
-        ({"extra_body": {"slo": {"ttft_ms": 1}}}, litellm.BadRequestError),
+        ({"messages": LONG, "extra_body": {"slo": {"ttft_ms": 1}}}, litellm.BadRequestError),
     ):
         try:
             litellm.completion(**fields() | wrong)
