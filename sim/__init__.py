@@ -2,8 +2,8 @@
 
 - `spec`: what is simulated, and `workload`: the trace to play; `simulation` puts all parts on one `clock`
 - `requests`: what each request asks for, and what became of it
-- `shell`: carries out the router core's actions; `store`: the shared state without Redis; `workers`: the
-  workers
+- `delays`: how long messages take; `shell`: carries out the router core's actions; `store`: the shared state
+  without Redis; `workers`: the workers
 - `result`: what came of it, and `metrics`: its figures; `bubbles`: how long stages of a pipeline are idle
 - `scaling`: a day of a fleet that grows and shrinks, in the large
 - `commands`: `baton simulate` and `baton plan`

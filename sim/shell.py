@@ -36,8 +36,9 @@ from router.core.events import (
     TimerFired,
 )
 from sim.clock import Clock
+from sim.delays import delay_of
 from sim.requests import Requests
-from sim.spec import Overheads
+from sim.spec import SimSpec
 from sim.store.memory_store import MemoryStore
 from sim.workers.worker import WorkerCommand
 from state import records
@@ -56,7 +57,7 @@ class SimShell:
         core: RouterCore,
         store: MemoryStore,
         clock: Clock,
-        overheads: Overheads,
+        spec: SimSpec,
         requests: Requests,
         send: Callable[[int, WorkerCommand], None],
     ) -> None:
@@ -64,13 +65,16 @@ class SimShell:
         self._router_id = core.state.config.router_id
         self._store = store
         self._clock = clock
-        self._store_s = overheads.store_s
+        self._store_s = spec.overheads.store_s
+        self._delays = spec.delays
+        self._answered_at = 0.0
+        """When the last call so far to the store is answered."""
         self._is_nudged = False
         self._table: dict[type, Callable[[Any], None]] = {
-            Enqueue: self._later(self._enqueue),
+            Enqueue: self._later(self._enqueue, "enqueue"),
             Dequeue: self._later(lambda action: store.dequeue(action.request_key)),
-            AskGrants: self._later(self._ask_grants),
-            Settle: self._later(self._settle),
+            AskGrants: self._later(self._ask_grants, "grant"),
+            Settle: self._later(self._settle, "settle"),
             ReleaseCredit: self._later(
                 lambda action: store.release_credit(action.request_key, action.worker_key)
             ),
@@ -98,11 +102,14 @@ class SimShell:
             if act is not None:
                 act(action)
 
-    def _later(self, call: Callable[[Any], Any]) -> Callable[[Action], None]:
-        """Delay a store call. All take equally long, so none overtakes another."""
+    def _later(self, call: Callable[[Any], Any], kind: str = "") -> Callable[[Action], None]:
+        """Delay a store call. All share a connection, so none overtakes another."""
+        delay_s = delay_of(kind, self._delays, self._store_s)
 
         def act(action: Action) -> None:
-            self._clock.at(self._clock.now + self._store_s, call, action)
+            now = self._clock.now
+            self._answered_at = max(self._answered_at, now + delay_s(now))
+            self._clock.at(self._answered_at, call, action)
 
         return act
 

@@ -10,6 +10,7 @@ from router.core.core import RouterCore
 from router.core.events import StepReported, WorkerJoined
 from router.core.state import CoreConfig
 from sim.clock import Clock
+from sim.delays import delay_of
 from sim.requests import Requests
 from sim.result import SimResult
 from sim.shell import SimShell
@@ -28,6 +29,10 @@ class Simulation:
         self._clock = Clock()
         self._store = MemoryStore(lambda: self._clock.now)
         self._requests = Requests(spec)
+        self._receive_s = delay_of("receive", spec.delays, spec.overheads.receive_s)
+        self._command_s = delay_of("command", spec.delays, spec.overheads.command_s)
+        self._told_at = 0.0
+        """When the last command so far reaches its worker."""
         self._has_shared = any(request.shared_blocks for request in spec.trace)
         self._handoffs = Handoffs(self._clock, spec.overheads.handoff_s, spec.send_token_s)
         self._workers = {worker.key: worker for worker in self._make_workers()}
@@ -88,7 +93,7 @@ class Simulation:
             queue_capacity=spec.queue_capacity,
         )
         core = RouterCore(config)
-        return SimShell(number, core, self._store, self._clock, spec.overheads, self._requests, self._send)
+        return SimShell(number, core, self._store, self._clock, spec, self._requests, self._send)
 
     # Messages on their way
 
@@ -96,7 +101,7 @@ class Simulation:
         spec, clock = self._spec, self._clock
         submit = self._shells[place % spec.num_routers].submit
         hits = self._prefix_hits(place) if self._has_shared else {}
-        clock.at(clock.now + spec.overheads.receive_s, submit, self._requests.arrived(place, hits))
+        clock.at(clock.now + self._receive_s(clock.now), submit, self._requests.arrived(place, hits))
         if place + 1 < len(spec.trace):
             clock.at(spec.trace[place + 1].at_s, self._arrive, place + 1)
 
@@ -107,8 +112,10 @@ class Simulation:
 
     def _send(self, router: int, command: WorkerCommand) -> None:
         """Send a router's command to its worker."""
-        worker = self._workers[command.worker_key]
-        self._clock.at(self._clock.now + self._spec.overheads.command_s, worker.told, router, command)
+        worker, now = self._workers[command.worker_key], self._clock.now
+        # None overtakes another.
+        self._told_at = max(self._told_at, now + self._command_s(now))
+        self._clock.at(self._told_at, worker.told, router, command)
 
     def _report(self, router: int, report: StepReported) -> None:
         """Send a worker's report to a router."""

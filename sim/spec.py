@@ -13,6 +13,7 @@ from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from scheduling.policies import by_name
 from scheduling.policies.policy import Policy
+from sim.delays import KINDS, RecordedDelay
 from sim.workers.step_times import RecordedStep
 from workloads.trace import TraceRequest
 
@@ -103,6 +104,8 @@ class SimSpec:
     noise: float = 1.0
     """How far steps scatter around their prediction: 1 as in the profile, 0 not at all."""
     overheads: Overheads = Overheads()
+    delays: Mapping[str, tuple[RecordedDelay, ...]] = field(default_factory=dict)
+    """Recorded delays by kind (`sim.delays.KINDS`), used instead of the overheads of every time."""
     step_times: Mapping[str, tuple[RecordedStep, ...]] = field(default_factory=dict)
     """Recorded steps by worker (`prefill-0`, `decode-0`), used instead of drawn ones."""
     at_risk: frozenset[int] = frozenset()
@@ -127,6 +130,9 @@ class SimSpec:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is {value}; accepted: a finite number from 0")
+        for kind in self.delays:
+            if kind not in KINDS:
+                raise ValueError(f"delays are given for {kind!r}; accepted: {', '.join(KINDS)}")
         known = {worker_id for _, worker_id in self.fleet.workers}
         for name in self.step_times:
             if name not in known:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.fleets.recorded import Window, decided_again, events
-from router.core.actions import Enqueue, SendDecode, SendPrefill
+from benchmarks.fleets.travel import Travels, commands, usual_s
+from router.core.actions import Action, AskGrants, Enqueue, SendDecode, SendPrefill, Settle
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.events import Arrived, Enqueued, StepReported, WorkerJoined
+from router.core.events import (
+    Arrived,
+    Enqueued,
+    Event,
+    GrantsAnswered,
+    SettleAnswered,
+    StepReported,
+    WorkerJoined,
+)
 from router.replay.replay import Decided
 from scheduling.cost.cost_model import CostModel
 from scheduling.cost.profiles import Profile
+from sim.delays import KINDS, RecordedDelay
 from sim.spec import Overheads
 
 
@@ -21,11 +32,12 @@ from sim.spec import Overheads
 class _Seen:
     """Times between events in seconds; `loads` has each worker's last report."""
 
-    receive: list[float] = field(default_factory=list)
-    store: list[float] = field(default_factory=list)
+    delays: dict[str, list[RecordedDelay]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     travel: list[float] = field(default_factory=list)
-    enqueued: dict[str, float] = field(default_factory=dict)
+    asked: dict[tuple[str, str], deque[float]] = field(default_factory=lambda: defaultdict(deque))
+    """When calls to the store began that are not yet answered, by kind and key."""
     sent: dict[str, float] = field(default_factory=dict)
+    travels: Travels = field(default_factory=Travels)
     loads: dict[str, WorkerLoad] = field(default_factory=dict)
     budgets: dict[str, int] = field(default_factory=dict)
 
@@ -37,45 +49,85 @@ def overheads(path: Path, windows: Sequence[Window] = (Window(),)) -> Overheads:
     a prompt of one step finds its worker idle, and each gets half. The time between two steps is part of the
     steps (`recorded.TimedStep`).
     """
-    seen = _Seen()
-    for decided in decided_again(path):
-        _take(seen, decided, counts=any(decided.recorded.now in window for window in windows))
-    default = Overheads()
+    seen, default = _seen(path, windows), Overheads()
     travel_s = _median(seen.travel, default.command_s + default.report_s)
     return Overheads(
-        receive_s=_median(seen.receive, default.receive_s),
-        store_s=_median(seen.store, default.store_s),
+        receive_s=_median((each.lasted_s for each in seen.delays["receive"]), default.receive_s),
+        store_s=_median((each.lasted_s for each in seen.delays["enqueue"]), default.store_s),
         command_s=travel_s / 2,
         report_s=travel_s / 2,
     )
 
 
-def _median(values: list[float], default: float) -> float:
-    return max(0.0, statistics.median(values)) if values else default
+def delays(path: Path, windows: Sequence[Window] = (Window(),)) -> dict[str, tuple[RecordedDelay, ...]]:
+    """Return each delay that was recorded in these windows, by kind, on the recording's clock."""
+    seen, report_s = _seen(path, windows), overheads(path, windows).report_s
+    travels = [each for each in seen.travels.found if any(each.sent_at in window for window in windows)]
+    seen.delays["command"] += commands(travels, usual_s(travels), report_s)
+    return {kind: tuple(found) for kind, found in seen.delays.items()}
+
+
+def _seen(path: Path, windows: Sequence[Window]) -> _Seen:
+    seen = _Seen()
+    for decided in decided_again(path):
+        _take(seen, decided, counts=any(decided.recorded.now in window for window in windows))
+    return seen
+
+
+def _median(values: Iterable[float], default: float) -> float:
+    found = list(values)
+    return max(0.0, statistics.median(found)) if found else default
 
 
 def _take(seen: _Seen, decided: Decided, *, counts: bool) -> None:
     now, event = decided.recorded.now, decided.recorded.event
     match event:
         case Arrived() if counts:
-            seen.receive.append(now - event.received_at)
-        case Enqueued(request_key):
-            if request_key in seen.enqueued and counts:
-                seen.store.append(now - seen.enqueued.pop(request_key))
+            seen.delays["receive"].append(RecordedDelay(event.received_at, now - event.received_at))
         case WorkerJoined(facts, load):
             seen.budgets[facts.key] = facts.token_budget
             seen.loads[facts.key] = load
         case StepReported():
             _take_step(seen, now, event, counts=counts)
+        case _:
+            _take_answer(seen, now, event, counts=counts)
     for action in decided.actions:
         match action:
-            case Enqueue(entry):
-                seen.enqueued[entry.request_key] = now
             case SendPrefill(key, spec) | SendDecode(key, spec):
+                seen.travels.send(key, now)
                 if key in seen.sent or _is_busy(seen, key):
                     seen.sent.pop(key, None)
                 elif len(spec.prompt_token_ids) <= seen.budgets.get(key, 0):
                     seen.sent[key] = now
+            case _:
+                _take_call(seen, now, action)
+
+
+def _take_call(seen: _Seen, now: float, action: Action) -> None:
+    match action:
+        case Enqueue(entry):
+            seen.asked["enqueue", entry.request_key].append(now)
+        case AskGrants(worker):
+            seen.asked["grant", worker.key].append(now)
+        case Settle(key):
+            seen.asked["settle", key].append(now)
+
+
+def _take_answer(seen: _Seen, now: float, event: Event, *, counts: bool) -> None:
+    match event:
+        case Enqueued(key):
+            kind = "enqueue"
+        case GrantsAnswered(key):
+            kind = "grant"
+        case SettleAnswered(key):
+            kind = "settle"
+        case _:
+            return
+    asked = seen.asked[kind, key]
+    if asked:
+        asked_at = asked.popleft()
+        if counts:
+            seen.delays[kind].append(RecordedDelay(asked_at, now - asked_at))
 
 
 def _is_busy(seen: _Seen, key: str) -> bool:
@@ -85,6 +137,7 @@ def _is_busy(seen: _Seen, key: str) -> bool:
 
 def _take_step(seen: _Seen, now: float, event: StepReported, *, counts: bool) -> None:
     key = event.worker_key
+    seen.travels.take(event, now, is_idle=not _is_busy(seen, key))
     if event.step_s > 0 and counts and key in seen.sent:
         seen.travel.append(now - seen.sent.pop(key) - event.step_s)
     seen.loads[key] = event.load

@@ -7,7 +7,9 @@ The fleet serves the same lengths at the same times in each repetition, with oth
 records. Each repetition is then simulated twice. With the recorded step times, medians of TTFT and TPOT shall
 be within 2 %. With costs fitted to the steps of all repetitions, about which they scatter as they did live,
 the median shall be within the range of the live repetitions. A step lasts from report to report, so the
-pauses of a host count where they occur. All other overheads are measured from the recording.
+pauses of a host count where they occur. So do a router's work on an arrival, its calls to the store and its
+commands to the worker, each as long as one that was recorded then. All other overheads are medians. Latencies
+end with the report of a token. Writing it to the client is not simulated; how long that takes is told apart.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import asyncio
 import random
 import statistics
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -28,17 +30,19 @@ from baton.fleet import FleetSpec
 from benchmarks.flags import add_traffic_flags, number
 from benchmarks.fleets.arms import Arm, Target, started
 from benchmarks.fleets.bench import observed, run_times, samples
-from benchmarks.fleets.calibration import overheads, profile, worker_facts
+from benchmarks.fleets.calibration import delays, overheads, profile, worker_facts
 from benchmarks.fleets.load import jobs
-from benchmarks.fleets.recorded import TimedStep, Window, costs, timed_steps, trace
+from benchmarks.fleets.recorded import TimedStep, Window, costs, delivered, timed_steps, trace
 from benchmarks.fleets.reference import measure_capacity
 from benchmarks.report import report
 from reporting.progress import progress_bars
 from reporting.section import Section, at_most, markdown
+from router.core.actions import Outcome
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from sim.commands.run_rows import samples as simulated_samples
+from sim.delays import RecordedDelay
 from sim.simulation import run as simulate
 from sim.spec import FleetShape, SimSpec
 from sim.workers.step_times import RecordedStep
@@ -67,6 +71,8 @@ class Repetition:
     """Simulated with recorded step times."""
     fitted: Medians
     """Simulated with fitted costs."""
+    written_after_s: float = 0.0
+    """From the report of a first token until it was written to the client, between the medians."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +112,7 @@ async def _live(
         console.print(f"{len(times)} requests at {rate:.2f}/s, load {args.load:g}", highlight=False)
         with progress_bars() as progress:
             found = [await _repetition(args, at, times, number, progress) for number in args.seeds]
-    return [medians for medians, _ in found], [window for _, window in found], at.max_context_tokens
+    return [written for written, _ in found], [window for _, window in found], at.max_context_tokens
 
 
 async def _repetition(
@@ -148,23 +154,55 @@ def _simulated(
             policy=args.policy,
             placement=Placement.AGGREGATED,
             overheads=overheads(recording, windows),
-            # In random order, so that steps scatter about the fit as they did live.
+            # In random order, so that steps and delays scatter as they did live.
+            delays=_delays(delays(recording, windows), _at_random(rng, span_s)),
             step_times=_steps((rng.uniform(0.0, span_s), step) for step in together),
         )
         followed = replace(
             scattered,
             profile=profile_of(own),
             overheads=overheads(recording, [window]),
+            delays=_delays(delays(recording, [window]), _since(began)),
             step_times=_steps((step.at_s - step.step_s - began, step) for step in own),
         )
         found = [simulated_samples(simulate(spec)) for spec in (followed, scattered)]
-        repetitions.append(Repetition(seed, medians, *(_medians(*run) for run in found)))
+        reported = _reported(delivered(recording, window))
+        after_s = medians.ttft_s - reported.ttft_s
+        recorded, fitted = (_medians(*run) for run in found)
+        repetitions.append(Repetition(seed, reported, recorded, fitted, after_s))
     return repetitions
 
 
 def _steps(begun: Iterable[tuple[float, TimedStep]]) -> dict[str, tuple[RecordedStep, ...]]:
     """Return the worker's steps with the times at which they begin, on the clock of their trace."""
     return {WORKER: tuple(RecordedStep(at_s, step.shape, step.lasted_s) for at_s, step in begun)}
+
+
+def _delays(
+    recorded: Mapping[str, Iterable[RecordedDelay]], clock: Callable[[float], float]
+) -> dict[str, tuple[RecordedDelay, ...]]:
+    """Return the delays with their times on the clock of a trace."""
+    return {
+        kind: tuple(replace(delay, at_s=clock(delay.at_s)) for delay in found)
+        for kind, found in recorded.items()
+    }
+
+
+def _since(began: float) -> Callable[[float], float]:
+    return lambda at_s: at_s - began
+
+
+def _at_random(rng: random.Random, span_s: float) -> Callable[[float], float]:
+    return lambda _: rng.uniform(0.0, span_s)
+
+
+def _reported(outcomes: Sequence[Outcome]) -> Medians:
+    """Return the medians of what the router's core measured, after the first tenth of the requests."""
+    later = outcomes[len(outcomes) // 10 :]
+    return _medians(
+        [outcome.marks.first_token_at - outcome.marks.received_at for outcome in later],
+        [outcome.tpot_s for outcome in later if outcome.tpot_s is not None],
+    )
 
 
 def _medians(ttft_s: Sequence[float], tpot_s: Sequence[float]) -> Medians:
@@ -218,5 +256,7 @@ def section(args: argparse.Namespace, repetitions: Sequence[Repetition]) -> Sect
     ]
     method = f"{args.workload} × {args.scale:g}, policy {args.policy}; medians in ms."
     table = markdown(("", "live", "recorded steps", "error", "fitted costs"), rows)
+    after = ", ".join(f"{1000 * repetition.written_after_s:.1f}" for repetition in repetitions)
+    told = f"First tokens are written to the client {after} ms after their report."
     data = {"repetitions": [asdict(repetition) for repetition in repetitions]}
-    return Section("Fidelity: simulated against live", method, (*recorded, *fitted), (table,), data)
+    return Section("Fidelity: simulated against live", method, (*recorded, *fitted), (table, told), data)

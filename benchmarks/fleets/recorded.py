@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from reporting.results import Results, StepSample
-from router.core.actions import RequestEnded
+from router.core.actions import Outcome, RequestEnded, TellFinished
 from router.core.events import Arrived, Event, StepReported, WorkerJoined
 from router.replay.replay import Decided, RecordingError, read, replay
 from scheduling.cost.cost_model import CostModel, StepShape
@@ -132,6 +132,18 @@ def trace(path: Path, window: Window = Window()) -> tuple[float, tuple[TraceRequ
     ordered = sorted(arrived.items(), key=lambda item: item[1].received_at)
     start = ordered[0][1].received_at if ordered else 0.0
     return start, tuple(_request(start, event, lengths.get(name)) for name, event in ordered)
+
+
+def delivered(path: Path, window: Window = Window()) -> tuple[Outcome, ...]:
+    """Return what became of each request that arrived in the window and has tokens, by its arrival."""
+    found = [
+        action.outcome
+        for decided in decided_again(path)
+        for action in decided.actions
+        if isinstance(action, TellFinished) and action.outcome.has_tokens
+    ]
+    found.sort(key=lambda outcome: outcome.marks.received_at)
+    return tuple(outcome for outcome in found if outcome.marks.received_at in window)
 
 
 def _request(start: float, event: Arrived, length: int | None) -> TraceRequest:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.cost.cost_model import Band, CostModel, StepShape
+from sim.delays import RecordedLine
 
 Times = NDArray[np.float64]
 
@@ -18,8 +18,6 @@ _DRAWN_AT_ONCE = 4096
 LONGEST_STRETCH = 64
 """Steps that are taken at once, at most."""
 _PLACES = np.arange(LONGEST_STRETCH)
-ASTRAY_S = 0.25
-"""How far the next recorded step may be from when the simulation has its next."""
 
 
 class StepTimes(Protocol):
@@ -87,49 +85,29 @@ class RecordedStep:
     step_s: float
 
 
-@dataclass(slots=True)
-class _Line:
-    """The recorded steps of one kind in their order, and which of them comes next."""
-
-    times: list[float] = field(default_factory=list)
-    ratios: list[float] = field(default_factory=list)
-    next: int = 0
-
-    def take(self, now: float) -> float:
-        """The next one's, unless that was at quite another time; then that of the closest."""
-        if not (self.next < len(self.times) and abs(self.times[self.next] - now) <= ASTRAY_S):
-            at = bisect.bisect_left(self.times, now)
-            around = range(max(0, at - 1), min(len(self.times), at + 1))
-            self.next = min(around, key=lambda i: abs(self.times[i] - now))
-        self.next += 1
-        return self.ratios[self.next - 1]
-
-
 class RecordedRatios:
-    """Ratios of a live worker's steps, one after the other, so that its host's moods are played as well.
+    """Ratios of a live worker's steps, one after the other.
 
-    Each is taken once: whoever asked for the closest in time alone would meet long ones more often than they
-    were, since more times are close to them. Simulation and record stay together, for neither goes astray by
-    more than `ASTRAY_S`. Steps with prompts and steps of decodes alone are two lines.
+    Steps with prompts and steps of decodes alone are two lines.
     """
 
     def __init__(self, steps: Iterable[RecordedStep], cost: CostModel) -> None:
-        self._kinds = {False: _Line(), True: _Line()}
-        for step in sorted(steps, key=lambda one: one.at_s):
+        kinds: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+        for step in steps:
             predicted_s = cost.predict(step.shape)
             if not (step.step_s > 0 and predicted_s > 0):
                 raise ValueError(
                     f"step_s is {step.step_s}, predicted {predicted_s}, at_s {step.at_s}; "
                     "accepted: seconds above 0, by the record and by the profile"
                 )
-            line = self._kinds[step.shape.num_tokens > step.shape.num_decodes]
-            line.times.append(step.at_s)
-            line.ratios.append(step.step_s / predicted_s)
+            is_mixed = step.shape.num_tokens > step.shape.num_decodes
+            kinds[is_mixed].append((step.at_s, step.step_s / predicted_s))
+        self._kinds = {is_mixed: RecordedLine(ratios) for is_mixed, ratios in kinds.items()}
 
     def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
         """Return the ratio of the next recorded step of this kind, or of the other if none was recorded."""
-        line = self._kinds[is_mixed] if self._kinds[is_mixed].times else self._kinds[not is_mixed]
-        return line.take(now) if line.times else 1.0
+        line = self._kinds[is_mixed] or self._kinds[not is_mixed]
+        return line.take(now) if line else 1.0
 
     def ratios(self, first: int, count: int) -> None:
         """They depend on when each step begins."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fleets.calibration import overheads, profile, worker_facts
+from benchmarks.fleets.calibration import delays, overheads, profile, worker_facts
 from benchmarks.fleets.fidelity import Medians, Repetition, error, outside
 from benchmarks.fleets.recorded import Window
 from router.core.capacity.worker_facts import WorkerLoad
@@ -27,7 +27,8 @@ def test_a_worker_is_simulated_as_it_announced_itself(tmp_path: Path) -> None:
 
 
 def repetition(number: int, live: float, recorded: float, fitted: float) -> Repetition:
-    return Repetition(number, *(Medians(value, value / 10) for value in (live, recorded, fitted)))
+    medians = [Medians(value, value / 10) for value in (live, recorded, fitted)]
+    return Repetition(number, medians[0], medians[1], medians[2])
 
 
 def test_errors_are_relative_and_leave_out_what_is_out_of_range() -> None:
@@ -42,3 +43,14 @@ def test_what_was_spent_outside_of_the_windows_does_not_count(tmp_path: Path) ->
     joined = WorkerJoined(FACTS, WorkerLoad(), COST)
     path = write(tmp_path / "log", [(1.0, joined), (2.003, arrived(1, 2.0)), (5.009, arrived(2, 5.0))])
     assert overheads(path, [Window(4.0, 6.0)]).receive_s == pytest.approx(0.009)
+
+
+def test_each_delay_is_recorded_with_its_time(tmp_path: Path) -> None:
+    joined = WorkerJoined(FACTS, WorkerLoad(), COST)
+    path = write(tmp_path / "log", [(1.0, joined), (2.003, arrived(1, 2.0)), (5.009, arrived(2, 5.0))])
+    found = delays(path)["receive"]
+    assert [(each.at_s, each.lasted_s) for each in found] == [
+        (2.0, pytest.approx(0.003)),
+        (5.0, pytest.approx(0.009)),
+    ]
+    assert [each.at_s for each in delays(path, [Window(4.0, 6.0)])["receive"]] == [5.0]
