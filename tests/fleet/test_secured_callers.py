@@ -25,7 +25,8 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 TWO = Stop(max_tokens=2)
-LONG = Stop(max_tokens=500, ignore_eos=True)
+LONG = Stop(max_tokens=4000, ignore_eos=True)
+"""So many that a stream still runs when clients that connect meanwhile have been slow to."""
 
 
 @pytest.fixture(scope="module")
