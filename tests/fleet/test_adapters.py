@@ -89,7 +89,8 @@ async def test_cached_prefixes_are_found_within_an_adapter_only(adapted: Adapted
         for number in range(TRIES):
             text = f"class Nobody{number}:\n    said = 'this before'\n"
             prompt = await client.count_tokens(f"{number}" * 16 + text * 3)
-            cached, attempts = [], []
+            cached: list[int] = []
+            attempts: list[int] = []
             for name in ("", "red", "blue", "red", ""):
                 completion = await client.complete(prompt, sampling=GREEDY, stop=STOP, adapter=name)
                 cached.append(completion.finished.usage.cached_prompt_tokens)

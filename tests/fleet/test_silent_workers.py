@@ -34,7 +34,8 @@ def hold(*_):
 signal.signal(signal.SIGUSR1, hold)
 """
 """Python runs a signal's handler on the thread of the event loop, which is busy for so long."""
-STOP = Stop(max_tokens=300, ignore_eos=True)
+STOP = Stop(max_tokens=1000, ignore_eos=True)
+"""So many that something still runs when the twentieth is read late."""
 STRUCK_AT = 20
 """The token at which something happens to the worker."""
 
