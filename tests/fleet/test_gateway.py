@@ -169,7 +169,11 @@ async def test_a_killed_gateway_returns_at_its_address(served: Served) -> None:
     urls = served.fleet.gateway_urls
     await kill(served, "gateway-0")
     assert served.fleet.gateway_urls == urls
-    assert (await served.http.get("/health")).status_code == 200
+
+    async def is_healthy() -> bool:
+        return (await served.http.get("/health")).status_code == 200
+
+    await until(is_healthy, "the gateway is healthy")
 
 
 async def test_a_stored_response_outlives_redis_and_its_gateway(served: Served) -> None:
