@@ -133,6 +133,7 @@ async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(
                 generation = asyncio.create_task(undisturbed(client, LONG_PROMPT))
                 busy: list[str] = []
                 while not busy and not generation.done():
+                    await asyncio.sleep(0.01)
                     workers = (await snapshot(client)).workers
                     busy = [
                         worker.worker_id

@@ -120,6 +120,7 @@ async def streams(
         asked = asyncio.gather(*(client.complete(p, sampling=SAMPLING, stop=STOP) for p in prompts))
         is_busy = False
         while struck is not None and not is_busy and not asked.done():
+            await asyncio.sleep(0.01)
             workers = (await snapshot(client)).workers
             is_busy = any(worker.worker_id == NAME and worker.running > 1 for worker in workers)
         if struck is not None and is_busy:

@@ -178,6 +178,7 @@ async def test_a_leaving_prefill_worker_hands_back_what_it_has_not_begun(
                 )
                 both_compute = False
                 while not both_compute and not answers.done():
+                    await asyncio.sleep(0.01)
                     workers = (await snapshot(client)).workers
                     both_compute = all(
                         worker.pending_prefill_tokens > 0

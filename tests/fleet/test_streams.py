@@ -171,6 +171,7 @@ async def test_requests_beyond_the_blocks_wait_and_all_finish(
             num_waiting = 0
             while not num_waiting and not running.done():
                 num_waiting = (await snapshot(client)).queue.waiting
+                await asyncio.sleep(0.01)
             assert all(len(answer.choices[0].token_ids) == 60 for answer in await running)
             await assert_all_is_freed(fleet, client)
             if num_waiting:
