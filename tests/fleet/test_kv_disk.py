@@ -97,7 +97,7 @@ async def test_a_prefix_outlives_the_fleet(make_fleet: MakeFleet, tmp_path: Path
         num_read = await num_blocks(fleet, computes, "read")
     # How many are read before computing is faster depends on what else this machine does.
     assert again.cached_prompt_tokens <= num_read * BLOCK_TOKENS
-    assert {first.cached_prompt_tokens for first in firsts if first.attempts == 1} == {0}
+    assert {first.cached_prompt_tokens for first in firsts if first.attempts == 1} <= {0}
     assert again.token_ids == firsts[place].token_ids
     assert again.logprobs == pytest.approx(firsts[place].logprobs)
 

@@ -94,7 +94,7 @@ async def test_a_prefix_comes_from_a_worker_that_has_it(make_fleet: MakeFleet, r
         place, again = await ask_until(fleet, "completed")
         num_fetched = await metric(fleet, COMPUTES, "baton_kv_prefix_blocks_fetched_total")
         num_lent = await metric(fleet, LENDS, "baton_kv_prefix_blocks_lent_total")
-    assert {first.cached_prompt_tokens for first in firsts if first.attempts == 1} == {0}
+    assert {first.cached_prompt_tokens for first in firsts if first.attempts == 1} <= {0}
     assert num_lent >= num_fetched > 0
     if again.attempts == 1:
         assert again.cached_prompt_tokens == (NUM_TOKENS - 1) // BLOCK_TOKENS * BLOCK_TOKENS
