@@ -31,8 +31,8 @@ SEEDED_SHARE = 0.7
 AT_FIRST = 4
 LEARNING_TRIES = 3
 """A machine that starves makes attempts fail by itself."""
-SETTLED_S = 20.0
-"""Leases last ten seconds where nobody renews them; then nothing may be held."""
+SETTLED_S = 60.0
+"""Leases last ten seconds where nobody renews them. Once they have ended, nothing may be held."""
 WAVE_S = 60.0
 """Between two looks for leaks."""
 

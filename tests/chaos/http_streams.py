@@ -18,7 +18,7 @@ from benchmarks.fleets.doors.http import HttpError, OpenAIClient
 from tests.chaos.arena import GATEWAYS, Arena
 from tests.chaos.streams import ENOUGH_S, LATE_S, REFUSED_S, Ask, Course, Outcome
 
-NOTICED_S = 3.0
+NOTICED_S = 30.0
 """A death that nobody ordered is heard of this late at most."""
 
 

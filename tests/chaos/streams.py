@@ -14,7 +14,7 @@ from baton.errors import BatonError, QueueFull, StreamCorrupt
 from baton.progress import Collector
 from baton.types import Choice, FinishReason
 
-ENOUGH_S = 60.0
+ENOUGH_S = 120.0
 """A stream that has not ended by then hangs: no fault lasts longer than a few seconds."""
 MAX_TOKENS = (8, 40)
 SLOW_EVERY = 8

@@ -12,9 +12,10 @@ from baton.worker.v1 import attempt_pb2, kvtransfer_pb2, worker_pb2
 from tests.chaos.plan import ALL, MESSAGE_KINDS, Fault, Kind, Phase, Place
 from tests.chaos.sightings import Call, Life, Mark, Method, Sighting
 from tests.chaos.watch import BLOCK_BYTES, SPARED_FROM_ATTEMPT, Aim, Watch
+from tests.patience import PATIENCE_S
 
 REQUEST = "r"
-LIMIT_S = 5.0
+LIMIT_S = PATIENCE_S
 
 
 def _fence(attempt: int) -> attempt_pb2.Fence:

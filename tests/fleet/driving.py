@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prometheus_client.samples import Sample
+
 from baton import AsyncClient, Completion, Regex, Sampling, Stop
 from baton.chat import Prompt
 from baton.fleet import Fleet
 from baton.snapshots import FleetSnapshot
+from baton.types import Path as RequestPath
 from benchmarks.fleets.observe import scrape, total
 from state.store import Store
 from tests.patience import PATIENCE_S
@@ -20,6 +23,8 @@ FEW = ("--max-num-seqs", "16", "--token-budget", "128")
 """Sizes of steps that are measured quickly at a start: with the default ones it takes seconds in float64."""
 EXACT = ("--dtype", "float64", "--num-blocks", "256", *FEW)
 """Arguments of workers whose tokens are the same in any batch. What they cost is measured once for all."""
+TRIES = 10
+"""A stream may end before it is struck, on a machine that lets this process stand still. Then try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,10 @@ class Answer:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     cached_prompt_tokens: int
+    attempts: int = 1
+    """More than one where a worker counted as lost. A later attempt finds blocks of an earlier one."""
+    is_handed_over: bool = False
+    """True if a prefill worker computed the prompt, in the only attempt."""
 
 
 async def greedy(client: AsyncClient, prompts: Sequence[list[int]], max_tokens: int) -> list[Answer]:
@@ -40,7 +49,9 @@ async def greedy(client: AsyncClient, prompts: Sequence[list[int]], max_tokens: 
         )
         choice = found.choices[0]
         logprobs = tuple(token.logprob for token in choice.logprobs)
-        return Answer(choice.token_ids, logprobs, found.finished.usage.cached_prompt_tokens)
+        usage = found.finished.usage
+        is_handed_over = found.finished.path is RequestPath.DISAGGREGATED and usage.attempts == 1
+        return Answer(choice.token_ids, logprobs, usage.cached_prompt_tokens, usage.attempts, is_handed_over)
 
     return await asyncio.gather(*(one(prompt) for prompt in prompts))
 
@@ -83,6 +94,34 @@ async def snapshot(client: AsyncClient) -> FleetSnapshot:
         await watch.aclose()
 
 
+async def busy_workers(client: AsyncClient, role: str = "decode") -> list[str]:
+    """Return the workers of a role that run something, or none if what ran has ended.
+
+    A router that has not dispatched it hears of it a little later.
+    """
+    found: list[str] = []
+    for _ in range(100):
+        workers = (await snapshot(client)).workers
+        found = [
+            worker.worker_id
+            for worker in workers
+            if worker.connected and worker.running and worker.worker_id.startswith(role)
+        ]
+        if found:
+            break
+        await asyncio.sleep(0.02)
+    return found
+
+
+def num_given_up(fleet: Fleet) -> int:
+    """Return how often routers have given a worker up, each of which may cost a request one attempt.
+
+    On a machine that starves a worker for a second, routers give it up although it lives.
+    """
+    logs = (fleet.process(name).log_path.read_text(encoding="utf-8") for name in fleet.spec.router_names)
+    return sum(log.count("link_broken") for log in logs)
+
+
 async def assert_all_is_freed(fleet: Fleet, client: AsyncClient) -> None:
     """Every worker has all blocks free or cached, nothing runs, and Redis holds no lease, credit or entry."""
 
@@ -110,13 +149,24 @@ async def assert_all_is_freed(fleet: Fleet, client: AsyncClient) -> None:
 
 async def metric(fleet: Fleet, process: str, name: str) -> float:
     """A metric of one process, summed over its labels."""
-    return total(await scrape(fleet.process(process).metrics_address), name)
+    return total(await _samples(fleet, process), name)
 
 
 async def labelled(fleet: Fleet, process: str, name: str, label: str) -> dict[str, float]:
     """A metric of one process by the values of one label."""
-    samples = await scrape(fleet.process(process).metrics_address)
+    samples = await _samples(fleet, process)
     return {sample.labels[label]: float(sample.value) for sample in samples if sample.name == name}
+
+
+async def _samples(fleet: Fleet, process: str) -> list[Sample]:
+    """Scrape a process, again if it was too busy to respond."""
+    for left in reversed(range(TRIES)):
+        try:
+            return await scrape(fleet.process(process).metrics_address)
+        except OSError:
+            if not left:
+                raise
+    raise AssertionError("it has returned or raised")
 
 
 def children_of(pid: int) -> list[int]:

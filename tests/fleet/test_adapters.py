@@ -15,7 +15,7 @@ from baton import AsyncClient, Sampling, Stop
 from baton.errors import InvalidRequest
 from baton.fleet import Fleet, FleetSpec
 from tests.adapters import merge, write_adapter
-from tests.fleet.driving import DEMO_MODEL, EXACT
+from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES
 from tests.forked import Zygote
 from tests.model_zoo import stock_generate
 
@@ -86,12 +86,18 @@ async def test_requests_of_all_adapters_run_side_by_side(adapted: Adapted) -> No
 
 async def test_cached_prefixes_are_found_within_an_adapter_only(adapted: Adapted) -> None:
     async with AsyncClient(adapted.fleet.router_addresses) as client:
-        prompt = await client.count_tokens("class Nobody:\n    said = 'this before'\n" * 3)
-        cached = []
-        for name in ("", "red", "blue", "red", ""):
-            completion = await client.complete(prompt, sampling=GREEDY, stop=STOP, adapter=name)
-            cached.append(completion.finished.usage.cached_prompt_tokens)
-            assert list(completion.choices[0].token_ids) == adapted.expected(name, prompt)
+        for number in range(TRIES):
+            text = f"class Nobody{number}:\n    said = 'this before'\n"
+            prompt = await client.count_tokens(f"{number}" * 16 + text * 3)
+            cached: list[int] = []
+            attempts: list[int] = []
+            for name in ("", "red", "blue", "red", ""):
+                completion = await client.complete(prompt, sampling=GREEDY, stop=STOP, adapter=name)
+                cached.append(completion.finished.usage.cached_prompt_tokens)
+                attempts.append(completion.finished.usage.attempts)
+                assert list(completion.choices[0].token_ids) == adapted.expected(name, prompt)
+            if max(attempts) == 1:  # a later attempt finds blocks that an earlier one has computed
+                break
     full_blocks = (len(prompt) - 1) // 16 * 16
     assert cached == [0, 0, 0, full_blocks, full_blocks]
 

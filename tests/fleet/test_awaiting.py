@@ -10,7 +10,7 @@ import pytest
 from baton import AsyncClient, Stop, Timeout
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, num_given_up, snapshot, until
 
 pytestmark = pytest.mark.integration
 
@@ -34,6 +34,7 @@ async def test_requests_wait_for_the_worker_that_comes_back(tmp_path: Path, make
         fleet.process("decode-1").pause()
         fleet.process("decode-0").kill()
         await until(gone, "the router has lost its decode workers")
+        num_before = num_given_up(fleet)
         sent = [asyncio.create_task(client.complete([3, 4, 5], stop=STOP)) for _ in range(NUM_REQUESTS)]
 
         async def arrived() -> bool:
@@ -43,5 +44,5 @@ async def test_requests_wait_for_the_worker_that_comes_back(tmp_path: Path, make
         fleet.process("decode-1").resume()
         for found in await asyncio.gather(*sent):
             assert len(found.choices[0].token_ids) == STOP.max_tokens
-            assert found.finished.usage.attempts == 1
+            assert found.finished.usage.attempts <= 1 + num_given_up(fleet) - num_before
         await assert_all_is_freed(fleet, client)

@@ -11,7 +11,7 @@ from baton import AsyncClient, Completion, Slo, Stop, Timeout
 from baton.errors import Overloaded, Refused
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
+from tests.fleet.driving import DEMO_MODEL, TRIES, assert_all_is_freed
 
 pytestmark = pytest.mark.integration
 
@@ -59,11 +59,15 @@ async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(
         AsyncClient(fleet.router_addresses, timeout=PATIENT) as client,
     ):
         await ask(client, "The list is")
-        flood = [asyncio.create_task(client.count_tokens(MEGABYTE)) for _ in range(20)]
-        await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
-        assert (await ask(client, "The list is")).finished.usage.output_tokens == 2
-        assert sum(not task.done() for task in flood) > 2, "a short request passes them"
-        found = await asyncio.gather(*flood, return_exceptions=True)
+        for _ in range(TRIES):  # all may be tokenised while the short request stands still
+            flood = [asyncio.create_task(client.count_tokens(MEGABYTE)) for _ in range(20)]
+            await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+            assert (await ask(client, "The list is")).finished.usage.output_tokens == 2
+            num_passed = sum(not task.done() for task in flood)
+            found = await asyncio.gather(*flood, return_exceptions=True)
+            if num_passed > 2:
+                break
+        assert num_passed > 2, "a short request passes them"
         refused = [event for event in found if isinstance(event, BaseException)]
         assert refused
         for event in refused:

@@ -14,9 +14,18 @@ import pytest
 
 from baton import AsyncClient, Completion, Finished, Sampling, Stop, Timeout, Tokens
 from baton.errors import Unavailable
-from baton.fleet import FleetSpec, ManagedProcess
+from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import (
+    DEMO_MODEL,
+    EXACT,
+    TRIES,
+    assert_all_is_freed,
+    busy_workers,
+    num_given_up,
+    snapshot,
+    until,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -70,33 +79,36 @@ async def test_a_decode_worker_s_standstill_and_death_are_a_pause(
         AsyncClient(fleet.router_addresses) as client,
     ):
         expected = await undisturbed(client)
-        struck: list[ManagedProcess] = []
-
-        async def busy() -> ManagedProcess:
-            workers = (await snapshot(client)).workers
-            [found] = [
-                worker for worker in workers if worker.worker_id.startswith("decode") and worker.running
-            ]
-            struck.append(fleet.process(found.worker_id))
-            return struck[-1]
+        struck: list[str] = []
 
         async def stop() -> None:
-            (await busy()).pause()
+            struck[:] = await busy_workers(client)
+            for name in struck[:1]:
+                fleet.process(name).pause()
 
         async def kill() -> None:
-            (await busy()).kill()
+            struck[:] = await busy_workers(client)
+            for name in struck[:1]:
+                fleet.process(name).kill()
 
         async def all_connected() -> bool:
             return sum(worker.connected for worker in (await snapshot(client)).workers) == 3
 
         for strike in (stop, kill):
-            received, finished = await tokens_with(client, strike, at_index=20)
-            assert tuple(received) == expected.choices[0].token_ids
-            assert finished.usage.attempts >= 2
-            if strike is stop:
-                struck[0].resume()
-                await until(all_connected, "the stopped worker is back")
+            for _ in range(TRIES):
+                received, finished = await tokens_with(client, strike, at_index=20)
+                assert tuple(received) == expected.choices[0].token_ids
+                for name in struck[:1]:
+                    if strike is stop:
+                        fleet.process(name).resume()
+                    else:
+                        await fleet.revive(name)
+                await until(all_connected, "the struck worker is back")
                 await assert_all_is_freed(fleet, client)
+                if struck and finished.usage.attempts >= 2:
+                    break
+            else:
+                raise AssertionError(f"{strike.__name__}: each stream had ended before its worker was struck")
 
 
 async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(
@@ -112,23 +124,28 @@ async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(
     )
     async with (
         make_fleet(slow) as fleet,
-        # Tenants share no cached prefix: the prompt is computed from its beginning, whichever worker has it.
         AsyncClient(fleet.router_addresses, tenant="undisturbed") as other,
-        AsyncClient(fleet.router_addresses) as client,
     ):
         expected = await undisturbed(other, LONG_PROMPT)
-        generation = asyncio.create_task(undisturbed(client, LONG_PROMPT))
-        busy: list[str] = []
-
-        async def one_prefills() -> bool:
-            workers = (await snapshot(client)).workers
-            busy[:] = [worker.worker_id for worker in workers if worker.pending_prefill_tokens > 0]
-            return bool(busy)
-
-        await until(one_prefills, "a prompt in the making")
-        fleet.process(busy[0]).kill()
-        found = await generation
-        assert found.choices == expected.choices
+        for number in range(TRIES):  # it may be computed before it is known where
+            # Tenants share no cached prefix: the prompt is computed from its beginning, whoever has it.
+            async with AsyncClient(fleet.router_addresses, tenant=f"struck-{number}") as client:
+                generation = asyncio.create_task(undisturbed(client, LONG_PROMPT))
+                busy: list[str] = []
+                while not busy and not generation.done():
+                    await asyncio.sleep(0.01)
+                    workers = (await snapshot(client)).workers
+                    busy = [
+                        worker.worker_id
+                        for worker in workers
+                        if worker.worker_id.startswith("prefill") and worker.pending_prefill_tokens > 0
+                    ]
+                if busy:
+                    fleet.process(busy[0]).kill()
+                assert (await generation).choices == expected.choices
+            if busy:
+                return
+        raise AssertionError("no prompt was seen in the making")
 
 
 async def test_a_router_s_death_is_bridged_by_the_client(run_dir: Path, make_fleet: MakeFleet) -> None:
@@ -137,7 +154,6 @@ async def test_a_router_s_death_is_bridged_by_the_client(run_dir: Path, make_fle
         AsyncClient(fleet.router_addresses) as client,
     ):
         expected = await undisturbed(client)
-
         killed: list[str] = []
 
         async def kill() -> None:
@@ -147,8 +163,11 @@ async def test_a_router_s_death_is_bridged_by_the_client(run_dir: Path, make_fle
                         fleet.process(name).kill()
                         killed.append(name)
 
-        received, _ = await tokens_with(client, kill, at_index=20)
-        assert tuple(received) == expected.choices[0].token_ids
+        for _ in range(TRIES):  # the stream may end before it is known which router runs it
+            received, _ = await tokens_with(client, kill, at_index=20)
+            assert tuple(received) == expected.choices[0].token_ids
+            if killed:
+                break
         assert len(killed) == 1
 
 
@@ -164,9 +183,10 @@ async def test_redis_gone_refuses_the_new_and_leaves_the_running_alone(
         async def kill() -> None:
             fleet.process("redis").kill()
 
+        before = num_given_up(fleet)
         received, finished = await tokens_with(client, kill, at_index=5)
         assert tuple(received) == expected.choices[0].token_ids
-        assert finished.usage.attempts == 1
+        assert finished.usage.attempts <= 1 + num_given_up(fleet) - before
 
         with pytest.raises(Unavailable, match="Redis"):
             await client.complete([3, 4, 5], stop=Stop(max_tokens=2), timeout=Timeout(connect_s=1.0))

@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untype
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, until
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +39,7 @@ Status = health_pb2.HealthCheckResponse
 
 def command(address: str) -> int:
     """The exit code of `baton health`."""
-    run = [sys.executable, "-m", "baton.cli", "health", address]
+    run = [sys.executable, "-m", "baton.cli", "health", address, "--timeout-s", f"{PATIENCE_S:g}"]
     return subprocess.run(run, check=False, stdout=subprocess.DEVNULL).returncode
 
 
@@ -47,17 +48,33 @@ async def status(address: str, service: str = "") -> str:
     async with grpc.aio.insecure_channel(address) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         try:
-            answer = await check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            answer = await check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as error:
             return error.code().name
         return str(Status.ServingStatus.Name(answer.status))
 
 
-def says(address: str, wanted: str) -> Callable[[], Awaitable[bool]]:
+def says(address: str, wanted: str, service: str = "") -> Callable[[], Awaitable[bool]]:
+    """A condition to wait for: a router does not serve while a starved worker counts as lost."""
+
     async def condition() -> bool:
-        return await status(address) == wanted
+        return await status(address, service) == wanted
 
     return condition
+
+
+def exits(address: str, wanted: int) -> Callable[[], Awaitable[bool]]:
+    async def condition() -> bool:
+        return await asyncio.to_thread(command, address) == wanted
+
+    return condition
+
+
+async def heard(watch: Any, wanted: int) -> None:
+    """Read what a watch of health says until it is this."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (await watch.read()).status != wanted:
+            pass
 
 
 async def reflected(address: str, version: str, **question: str) -> Any:
@@ -90,9 +107,9 @@ async def test_every_service_is_healthy_and_says_what_it_serves(
         for name, own in SERVES.items():
             address = fleet.process(name).address
             await until(says(address, "SERVING"), f"{name} serves")
-            assert await asyncio.to_thread(command, address) == 0, name
+            await until(exits(address, 0), f"{name} is healthy")
             for service in own | STANDARD:
-                assert await status(address, service) == "SERVING", (name, service)
+                await until(says(address, "SERVING", service), f"{name} serves {service}")
             assert await status(address, "no.such.Service") == "NOT_FOUND"
             for version in ("v1", "v1alpha"):
                 answer = await reflected(address, version, list_services="")
@@ -114,17 +131,17 @@ async def test_a_router_serves_only_while_a_request_could_run(tmp_path: Path, ma
             watch = health_pb2_grpc.HealthStub(channel).Watch(
                 health_pb2.HealthCheckRequest(service=INFERENCE)
             )
-            assert (await watch.read()).status == Status.SERVING
+            await heard(watch, Status.SERVING)
             fleet.process("decode-0").kill()
-            assert (await watch.read()).status == Status.NOT_SERVING
-            assert await status(address) == "NOT_SERVING"
+            await heard(watch, Status.NOT_SERVING)
+            await until(says(address, "NOT_SERVING"), "the router has lost its worker")
             assert await status(address, OPERATORS) == "SERVING"
             assert await asyncio.to_thread(command, address) != 0
             await fleet.revive("decode-0")
-            assert (await watch.read()).status == Status.SERVING
+            await heard(watch, Status.SERVING)
             fleet.process("prefill-0").kill()  # a decode worker computes prompts as well
             fleet.process("redis").kill()
-            assert (await watch.read()).status == Status.NOT_SERVING
+            await heard(watch, Status.NOT_SERVING)
             watch.cancel()
 
 
@@ -138,7 +155,7 @@ async def test_a_router_without_redis_serves_if_it_may(tmp_path: Path, make_flee
         await until(says(address, "SERVING"), "the router serves")
         async with grpc.aio.insecure_channel(address) as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-            assert (await watch.read()).status == Status.SERVING
+            await heard(watch, Status.SERVING)
             fleet.process("redis").kill()
             await fleet.process("redis").wait()
             fleet.process("decode-0").terminate()  # the next word is about this, not about Redis

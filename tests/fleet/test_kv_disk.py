@@ -71,11 +71,11 @@ async def ask_until_read(fleet: Fleet, prompts: list[list[int]]) -> tuple[int, A
     """Ask for one prompt after the other until the KV of one is read; return its place and its answer.
 
     A read that takes longer than computing is stopped, as may happen on a machine that does much else. Then
-    none is tried for `FORGET_S`.
+    none is tried for `FORGET_S`. What an earlier attempt has computed is not read either.
     """
     for place, prompt in enumerate(prompts):
         (answer,) = await ask(fleet, [prompt])
-        if answer.cached_prompt_tokens:
+        if answer.cached_prompt_tokens and answer.attempts == 1:
             return place, answer
         await asyncio.sleep(FORGET_S)
     raise AssertionError("no prompt was read")
@@ -97,7 +97,7 @@ async def test_a_prefix_outlives_the_fleet(make_fleet: MakeFleet, tmp_path: Path
         num_read = await num_blocks(fleet, computes, "read")
     # How many are read before computing is faster depends on what else this machine does.
     assert again.cached_prompt_tokens <= num_read * BLOCK_TOKENS
-    assert [first.cached_prompt_tokens for first in firsts] == [0] * len(prompts)
+    assert {first.cached_prompt_tokens for first in firsts if first.attempts == 1} <= {0}
     assert again.token_ids == firsts[place].token_ids
     assert again.logprobs == pytest.approx(firsts[place].logprobs)
 
@@ -131,27 +131,34 @@ async def test_a_prompt_goes_to_the_worker_whose_disk_has_its_beginning(
 ) -> None:
     role, disk = "decode" if placement == "aggregated" else "prefill", tmp_path / "disk"
     async with make_fleet(spec_of(tmp_path / "first", disk, placement)) as fleet:
-        (first,) = await ask(fleet, [PROMPT])
+        firsts = await ask(fleet, [PROMPT, OTHERS[1]])
     # Of two idle workers the first is taken, unless the other one has something.
     (disk / f"{role}-0").rename(disk / f"{role}-1")
     async with make_fleet(spec_of(tmp_path / "second", disk, placement, num_computing=2)) as fleet:
+
+        async def drawn() -> list[float]:
+            return [
+                await metric(fleet, f"{role}-{number}", "baton_output_tokens_total") for number in range(2)
+            ]
+
         async with AsyncClient(fleet.router_addresses) as client:
             with_disk, without = await client.quote(PROMPT), await client.quote(OTHERS[0])
             workers = (await snapshot(client)).workers
             on_disk = {worker.worker_id: worker.disk_blocks for worker in workers}
-        (again,) = await ask(fleet, [PROMPT])
-        num_read = await num_blocks(fleet, f"{role}-1", "read")
-        num_drawn = {
-            name: await metric(fleet, name, "baton_output_tokens_total")
-            for name in (f"{role}-0", f"{role}-1")
-        }
+        for first, prompt in zip(firsts, (PROMPT, OTHERS[1]), strict=True):
+            read_before, drawn_before = await num_blocks(fleet, f"{role}-1", "read"), await drawn()
+            (again,) = await ask(fleet, [prompt])
+            num_read = await num_blocks(fleet, f"{role}-1", "read") - read_before
+            num_drawn = [after - before for before, after in zip(drawn_before, await drawn(), strict=True)]
+            assert again.token_ids == first.token_ids
+            if again.attempts == 1:  # else the worker was starved and given up, and the other one computed
+                break
     assert on_disk[f"{role}-0"] == 0
     assert (on_disk[f"{role}-1"] or 0) >= len(PROMPT) // BLOCK_TOKENS
     assert with_disk.promise.predicted_ttft_ms < without.promise.predicted_ttft_ms
-    assert num_drawn[f"{role}-0"] == 0 < num_drawn[f"{role}-1"]
+    assert num_drawn[0] == 0 < num_drawn[1]
     # How many are read before computing is faster depends on what else this machine does.
     assert again.cached_prompt_tokens == num_read * BLOCK_TOKENS
-    assert again.token_ids == first.token_ids
 
 
 async def test_damaged_files_cost_only_the_prefix(make_fleet: MakeFleet, tmp_path: Path) -> None:
@@ -167,7 +174,7 @@ async def test_damaged_files_cost_only_the_prefix(make_fleet: MakeFleet, tmp_pat
     async with make_fleet(spec_of(tmp_path / "second", disk)) as fleet:
         (again,) = await ask(fleet, [PROMPT])
         assert await num_blocks(fleet, "decode-0", "refused") == 1, "nothing behind it is looked at"
-    assert again.cached_prompt_tokens == 0
+    assert again.cached_prompt_tokens == 0 or again.attempts > 1
     assert again.token_ids == first.token_ids
 
 
@@ -179,7 +186,11 @@ async def test_a_disk_that_is_gone_is_served_without(make_fleet: MakeFleet, tmp_
         (disk / "decode-0").rename(tmp_path / "away")
         (disk / "decode-0").write_text("")
         await ask(fleet, OTHERS)
-        assert await metric(fleet, "decode-0", "baton_kv_disk_errors_total") > 0
+
+        async def is_noticed() -> bool:
+            return await metric(fleet, "decode-0", "baton_kv_disk_errors_total") > 0
+
+        await until(is_noticed, "the disk's errors are counted")
         (again,) = await ask(fleet, [PROMPT])
         assert again.token_ids == first.token_ids
 

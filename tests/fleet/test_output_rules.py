@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from baton import (
 )
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES, assert_all_is_freed, busy_workers
 from tests.model_zoo import load_stock
 
 pytestmark = pytest.mark.integration
@@ -34,19 +33,12 @@ SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3)
 STOP = Stop(max_tokens=160, ignore_eos=True)
 
 
-async def kill_busy(fleet: Fleet, client: AsyncClient) -> None:
-    """Kill the decode worker that runs something."""
-    busy: list[str] = []
-
-    async def found() -> bool:
-        workers = (await snapshot(client)).workers
-        busy[:] = [
-            worker.worker_id for worker in workers if worker.worker_id.startswith("decode") and worker.running
-        ]
-        return bool(busy)
-
-    await until(found, "a decode worker that runs something")
-    fleet.process(busy[0]).kill()
+async def kill_busy(fleet: Fleet, client: AsyncClient) -> list[str]:
+    """Kill a decode worker that runs something; return its name, or nothing if none does."""
+    killed = (await busy_workers(client))[:1]
+    for name in killed:
+        fleet.process(name).kill()
+    return killed
 
 
 async def heard(
@@ -69,6 +61,22 @@ async def heard(
     assert strike is None
     [end] = ends
     return received, text, end
+
+
+async def heard_struck(
+    fleet: Fleet, client: AsyncClient, stop: Stop
+) -> tuple[list[int], str, ChoiceFinished]:
+    """The same of one whose worker is killed in its middle."""
+    killed: list[str] = []
+
+    async def kill() -> None:
+        killed.extend(await kill_busy(fleet, client))
+
+    for _ in range(TRIES):
+        found = await heard(client, stop, kill)
+        if killed:
+            return found
+    raise AssertionError("each generation had ended before it was known which worker runs it")
 
 
 async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(
@@ -113,7 +121,7 @@ async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(
                 assert await heard(aggregated, stop) == whole
             # A stop string in the text that the killed worker has not reached: text and end come once.
             whole = await heard(client, cases[1][0])
-            assert await heard(client, cases[1][0], partial(kill_busy, fleet, client)) == whole
+            assert await heard_struck(fleet, client, cases[1][0]) == whole
             await assert_all_is_freed(fleet, client)
 
 
@@ -164,25 +172,32 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
                 assert found.choices == undisturbed.choices
                 assert found.finished.usage.cached_prompt_tokens == 0
 
-            received: dict[int, list[int]] = {0: [], 1: []}
-            told: list[float] = []
-            struck = False
-            async for event in client.generate(PROMPT, sampling=asking, stop=STOP):
-                if isinstance(event, PromptLogprobs):
-                    assert event.first_index == 1 + len(told)
-                    told += [entry.logprob for entry in event.logprobs]
-                elif isinstance(event, Tokens):
-                    assert len(told) == len(chosen)
-                    received[event.choice] += event.token_ids
-                    if len(received[0]) > 5 and not struck:
-                        struck = True
-                        await kill_busy(fleet, client)
-                elif isinstance(event, Finished):
-                    assert event.usage.attempts >= 2
-            assert told == pytest.approx(chosen, abs=1e-5)
-            assert [tuple(received[choice]) for choice in (0, 1)] == [
-                choice.token_ids for choice in undisturbed.choices
-            ]
+            for _ in range(TRIES):  # it may end before it is known which worker runs it
+                received: dict[int, list[int]] = {0: [], 1: []}
+                told: list[float] = []
+                killed: list[str] | None = None
+                attempts = 0
+                async for event in client.generate(PROMPT, sampling=asking, stop=STOP):
+                    if isinstance(event, PromptLogprobs):
+                        assert event.first_index == 1 + len(told)
+                        told += [entry.logprob for entry in event.logprobs]
+                    elif isinstance(event, Tokens):
+                        assert len(told) == len(chosen)
+                        received[event.choice] += event.token_ids
+                        if len(received[0]) > 5 and killed is None:
+                            killed = await kill_busy(fleet, client)
+                    elif isinstance(event, Finished):
+                        attempts = event.usage.attempts
+                assert told == pytest.approx(chosen, abs=1e-5)
+                assert [tuple(received[choice]) for choice in (0, 1)] == [
+                    choice.token_ids for choice in undisturbed.choices
+                ]
+                if killed and attempts >= 2:
+                    break
+                for name in killed or ():
+                    await fleet.revive(name)
+            else:
+                raise AssertionError("each generation had ended before its worker was killed")
             await assert_all_is_freed(fleet, client)
 
 
@@ -213,15 +228,20 @@ async def test_bad_words_and_allowed_tokens_hold_on_both_paths(run_dir: Path, ma
             assert set(found.choices[0].token_ids) <= set(digits)
             assert found.text.isdigit()
 
-            received: list[int] = []
-            struck = False
-            async for event in client.generate(prompt, sampling=banning, stop=STOP):
-                if isinstance(event, Tokens):
-                    received += event.token_ids
-                    if len(received) > 5 and not struck:
-                        struck = True
-                        await kill_busy(fleet, client)
-            assert received == ids
+            killed: list[str] = []
+            for _ in range(TRIES):  # it may end before it is known which worker runs it
+                received: list[int] = []
+                struck = False
+                async for event in client.generate(prompt, sampling=banning, stop=STOP):
+                    if isinstance(event, Tokens):
+                        received += event.token_ids
+                        if len(received) > 5 and not struck:
+                            struck = True
+                            killed = await kill_busy(fleet, client)
+                assert received == ids
+                if killed:
+                    break
+            assert killed
 
 
 def stock_without(prompt: Sequence[int], words: Sequence[Sequence[int]], num_tokens: int) -> list[int]:

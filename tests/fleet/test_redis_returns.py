@@ -15,7 +15,15 @@ from baton.fleet import FleetSpec
 from state.errors import StoreUnavailable
 from state.store import Store
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, FEW, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import (
+    DEMO_MODEL,
+    FEW,
+    TRIES,
+    assert_all_is_freed,
+    num_given_up,
+    snapshot,
+    until,
+)
 from tests.redis_server import RedisServer, redis_server
 
 pytestmark = pytest.mark.integration
@@ -51,9 +59,8 @@ async def test_a_redis_that_comes_back_is_told_what_runs(
         make_fleet(spec(run_dir, server)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
-        started = asyncio.Event()
 
-        async def stream() -> Finished:
+        async def stream(started: asyncio.Event) -> Finished:
             count = 0
             async for event in client.generate(PROMPT, stop=STOP):
                 if isinstance(event, Tokens):
@@ -66,11 +73,17 @@ async def test_a_redis_that_comes_back_is_told_what_runs(
                     return event
             raise AssertionError("no end")
 
-        running = asyncio.create_task(stream())
-        await started.wait()
         store = await Store.connect(fleet.redis_url)
         [decoder] = [worker.key for worker in await store.list_workers() if worker.role == "decode"]
-        [(request_key, blocks)] = (await store.leases(decoder)).items()
+        for _ in range(TRIES):  # it may end before its lease is looked up
+            started, num_before = asyncio.Event(), num_given_up(fleet)
+            running = asyncio.create_task(stream(started))
+            await started.wait()
+            leases = await store.leases(decoder)
+            if leases:
+                break
+            await running
+        [(request_key, blocks)] = leases.items()
         async with redis.asyncio.Redis.from_url(server.url) as admin:
             await store.release_lease(request_key, decoder)
             await admin.save()  # what it will remember is wrong
@@ -86,7 +99,7 @@ async def test_a_redis_that_comes_back_is_told_what_runs(
         await until(entered_again, "the running request's lease")
         found = await client.complete(PROMPT[:9], stop=SHORT)
         assert len(found.choices[0].token_ids) == SHORT.max_tokens
-        assert (await running).usage.attempts == 1
+        assert (await running).usage.attempts <= 1 + num_given_up(fleet) - num_before
         await store.close()
         await assert_all_is_freed(fleet, client)
 

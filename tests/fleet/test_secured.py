@@ -133,6 +133,7 @@ def test_probes_get_an_answer_with_a_clients_certificate(fleet: Secured) -> None
     flags = ["--ca", made.ca, "--cert", made.cert("client"), "--key", made.key("client")]
     for address in (fleet.router, fleet.address("decode-0")):
         command = [sys.executable, "-m", "baton.cli", "health", address, *map(str, flags)]
+        command += ["--timeout-s", f"{PATIENCE_S:g}"]
         assert subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
@@ -168,7 +169,7 @@ def test_https_needs_a_key_for_all_but_health_checks(fleet: Secured) -> None:
             wrong = {"authorization": "Bearer wrong"}
             assert http.request(method, urllib.parse.urljoin(url, path), headers=wrong).status_code == 401
         assert http.get(urllib.parse.urljoin(url, "/health")).status_code == 200
-    with httpx.Client() as stranger, pytest.raises(httpx.ConnectError, match="certificate"):
+    with httpx.Client(timeout=PATIENCE_S) as stranger, pytest.raises(httpx.ConnectError, match="certificate"):
         stranger.get(url)
 
 

@@ -25,7 +25,8 @@ from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 TWO = Stop(max_tokens=2)
-LONG = Stop(max_tokens=500, ignore_eos=True)
+LONG = Stop(max_tokens=4000, ignore_eos=True)
+"""So many that a stream still runs when clients that connect meanwhile have been slow to."""
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,9 @@ def test_a_tenant_never_touches_blocks_or_requests_of_another(fleet: Secured) ->
 
     for tenant in ("first", "second"):
         with fleet.bearer_client(fleet.new_key(tenant)) as client:
-            assert cached_tokens(client) == 0
+            usage = client.complete(prompt, stop=TWO).finished.usage
+            # If a worker that was starved counted as lost, the second attempt has found blocks of the first.
+            assert usage.cached_prompt_tokens == 0 or usage.attempts > 1
             deadline = time.monotonic() + PATIENCE_S
             while not cached_tokens(client):  # The worker reports blocks after the step that filled them.
                 assert time.monotonic() < deadline, "the tenant finds its own blocks"

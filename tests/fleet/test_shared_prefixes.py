@@ -75,7 +75,7 @@ async def ask_until(fleet: Fleet, *wanted: str) -> tuple[int, Answer]:
     """Ask for one prompt after the other until a fetch has ended so; return its place and its answer.
 
     A fetch that takes longer than computing is stopped, as may happen on a machine that does much else. Then
-    none is tried for `FORGET_S`.
+    none is tried for `FORGET_S`. An answer of several attempts has found what earlier ones have computed.
     """
     for place, prompt in enumerate(PROMPTS):
         (answer,) = await ask(fleet, [prompt])
@@ -94,9 +94,11 @@ async def test_a_prefix_comes_from_a_worker_that_has_it(make_fleet: MakeFleet, r
         place, again = await ask_until(fleet, "completed")
         num_fetched = await metric(fleet, COMPUTES, "baton_kv_prefix_blocks_fetched_total")
         num_lent = await metric(fleet, LENDS, "baton_kv_prefix_blocks_lent_total")
-    assert [first.cached_prompt_tokens for first in firsts] == [0] * len(PROMPTS)
-    assert again.cached_prompt_tokens == (NUM_TOKENS - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-    assert num_lent >= num_fetched >= again.cached_prompt_tokens // BLOCK_TOKENS
+    assert {first.cached_prompt_tokens for first in firsts if first.attempts == 1} <= {0}
+    assert num_lent >= num_fetched > 0
+    if again.attempts == 1:
+        assert again.cached_prompt_tokens == (NUM_TOKENS - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+        assert num_fetched >= again.cached_prompt_tokens // BLOCK_TOKENS
     assert again.token_ids == firsts[place].token_ids
     assert again.logprobs == pytest.approx(firsts[place].logprobs)
 
@@ -119,7 +121,7 @@ async def test_workers_without_the_flag_compute(make_fleet: MakeFleet, run_dir: 
         await ask(fleet, OTHERS)
         (again,) = await ask(fleet, PROMPTS[:1])
         assert await outcomes(fleet) == {}
-    assert again.cached_prompt_tokens < NUM_TOKENS // 2, "most of it has left the memory"
+    assert again.cached_prompt_tokens < NUM_TOKENS // 2 or again.attempts > 1, "most has left the memory"
     assert again.token_ids == first.token_ids
 
 
@@ -134,7 +136,7 @@ async def test_bytes_that_change_on_the_way_are_computed(make_fleet: MakeFleet, 
             place, again = await ask_until(fleet, "corrupt")
             assert proxy.num_flipped == 1
             assert await metric(fleet, COMPUTES, "baton_kv_blocks_corrupt_total") == 1
-    assert again.cached_prompt_tokens < NUM_TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
+    assert again.cached_prompt_tokens < NUM_TOKENS // BLOCK_TOKENS * BLOCK_TOKENS or again.attempts > 1
     assert again.token_ids == firsts[place].token_ids
 
 
@@ -194,7 +196,8 @@ async def test_a_prefix_on_the_disk_of_another_worker_is_fetched(
         await until(is_written, "the first prompts' blocks are on the disk")
         place, again = await ask_until(fleet, "completed", "shortened")
         num_read = (await labelled(fleet, LENDS, "baton_kv_disk_blocks_total", "outcome"))["read"]
-    assert 0 < again.cached_prompt_tokens <= num_read * BLOCK_TOKENS
+    assert num_read > 0
+    assert 0 < again.cached_prompt_tokens <= num_read * BLOCK_TOKENS or again.attempts > 1
     assert again.token_ids == firsts[place].token_ids
 
 

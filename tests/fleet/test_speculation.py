@@ -46,14 +46,18 @@ async def plain(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 
 async def test_greedy_outputs_are_those_of_stock_transformers(fleet: Fleet) -> None:
+    num_accepted = 0.0
     async with AsyncClient(fleet.router_addresses) as client:
         stop = Stop(max_tokens=LENGTH, ignore_eos=True)
         prompt = await client.count_tokens(TEXT)
-        completion = await client.complete(prompt, sampling=Sampling(temperature=0.0), stop=stop)
-    (choice,) = completion.choices
-    assert list(choice.token_ids) == stock_generate(DEMO_MODEL, list(prompt), LENGTH).tokens
-    # How many depends on what steps cost on this machine.
-    assert await metric(fleet, "decode-0", "baton_accepted_draft_tokens_total") > 0
+        expected = stock_generate(DEMO_MODEL, list(prompt), LENGTH).tokens
+        # How many tokens are drafted depends on what steps cost on this machine. Where others disturbed the
+        # measurement at the start, there may be none at first.
+        while not num_accepted:
+            completion = await client.complete(prompt, sampling=Sampling(temperature=0.0), stop=stop)
+            (choice,) = completion.choices
+            assert list(choice.token_ids) == expected
+            num_accepted = await metric(fleet, "decode-0", "baton_accepted_draft_tokens_total")
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ async def test_a_worker_that_stands_still_is_named_by_launcher_and_status(
     try:
         async with asyncio.timeout(PATIENCE_S):
             await stopped.wait()
+            while not fleet.process("router-0").serving:
+                await asyncio.sleep(0.02)
         found = await silent_start(fleet.process("router-0").address)
         assert (found.worker_id, found.role) == ("decode-0", Role.DECODE)
         assert found.phase in {"importing", "reading weights"}  # it tells Redis once a second

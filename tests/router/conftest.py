@@ -28,6 +28,7 @@ from router.preprocess.tokenizer_pool import TokenizerPool
 from state.store import Store
 from tests.patience import PATIENCE_S
 from tests.router.scripted_worker import Handoffs, ScriptedWorker
+from tests.state.patient import wait_patiently
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
@@ -43,6 +44,12 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: floa
             if met if isinstance(met, bool) else await met:
                 return
             await asyncio.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the router and its Redis stand still for a second, the router is not to turn requests away."""
+    wait_patiently(monkeypatch)
 
 
 @pytest.fixture(scope="session")

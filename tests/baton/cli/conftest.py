@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.baton.scripted_service import ScriptedRouter
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -16,9 +17,9 @@ def router() -> Iterator[ScriptedRouter]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     scripted = ScriptedRouter()
-    asyncio.run_coroutine_threadsafe(scripted.__aenter__(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(scripted.__aenter__(), loop).result(PATIENCE_S)
     yield scripted
-    asyncio.run_coroutine_threadsafe(scripted.stop(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(scripted.stop(), loop).result(PATIENCE_S)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

@@ -94,7 +94,7 @@ def echo() -> Iterator[str]:
 def heard(address: str) -> bytes:
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
             return connection.recv(100)
     except OSError:
         return b""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from baton.fleet import FleetSpec
+from tests.patience import PATIENCE_S
 
 # Serves nothing, but behaves as the services do towards their launcher. What it does besides is its `--act`.
 _STAND_IN = """
@@ -79,7 +80,7 @@ def make_spec(checkout: Path, tmp_path: Path) -> Callable[..., FleetSpec]:
             "run_dir": tmp_path / "run",
             "await_connections": False,
             "standstill_s": 30.0,
-            "stop_grace_s": 1.0,
+            "stop_grace_s": PATIENCE_S,
         }
         return FleetSpec(**{**settings, **changes})  # type: ignore[arg-type]  # settings by name
 

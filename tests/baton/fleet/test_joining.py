@@ -11,6 +11,7 @@ import grpc
 from baton.fleet.joining import wait_until_connected, wait_until_serving
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from services.rpc.health import WHOLE, Health
+from tests.patience import PATIENCE_S
 
 
 class ConnectedRouter(fleet_pb2_grpc.FleetServiceServicer):
@@ -41,13 +42,13 @@ async def test_a_connected_router_is_waited_for_until_it_serves() -> None:
     await server.start()
     try:
         await health.set_status([WHOLE], serving=False)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await wait_until_connected(address, {"127.0.0.1:1"})
         joining = asyncio.create_task(wait_until_serving(address))
         done, _ = await asyncio.wait([joining], timeout=0.3)
         assert not done
         await health.set_status([WHOLE], serving=True)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await joining
     finally:
         await server.stop(None)

@@ -149,7 +149,7 @@ async def test_a_gateway_starts_after_the_routers_and_stops_before_them(make_spe
     """Both are deaf to SIGTERM, so each takes its whole grace, and the router's end cannot be missed."""
     events: list[FleetEvent] = []
     deaf = ("--act", "deaf")
-    spec = make_spec(gateways=1, extra_args={"gateway": deaf, "router": deaf})
+    spec = make_spec(gateways=1, extra_args={"gateway": deaf, "router": deaf}, stop_grace_s=1.0)
     async with Fleet(spec, events.append) as fleet:
         gateway, router = fleet.process("gateway-0"), fleet.process("router-0")
         assert "--router 127.0.0.1:1 --act deaf" in " ".join(gateway.spec.command)
@@ -287,7 +287,10 @@ async def test_nothing_stays_in_shared_memory_even_when_a_worker_is_killed(make_
     assert not folder.exists()
 
 
-async def test_a_killed_service_leaves_no_semaphore_of_its_helpers(make_spec: MakeSpec) -> None:
+async def test_a_killed_service_leaves_no_semaphore_of_its_helpers(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "HELPERS_GRACE_S", PATIENCE_S)
     async with Fleet(make_spec(extra_args={"router": ("--act", "semaphore")})) as fleet:
         router = fleet.process("router-0")
         semaphore = Path(f"/dev/shm/sem.{said(router.log_tail(), 'semaphore').lstrip('/')}")
