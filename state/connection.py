@@ -20,6 +20,7 @@ from importlib import resources
 from typing import Any
 
 import redis.asyncio
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
@@ -208,7 +209,7 @@ class Connection:
 
 def open_pool(url: str, access: RedisAccess, **more: Any) -> redis.asyncio.BlockingConnectionPool:
     """Return a bounded pool whose calls fail soon. Raises `SecretUnusable`."""
-    return redis.asyncio.BlockingConnectionPool.from_url(
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
         max_connections=MAX_CONNECTIONS,
         timeout=MAX_WAIT_FOR_CONNECTION_S,
@@ -218,6 +219,25 @@ def open_pool(url: str, access: RedisAccess, **more: Any) -> redis.asyncio.Block
         **connection_settings(url, access),
         **more,
     )
+    pool.connection_class = _losing_closed_transports(pool.connection_class)
+    return pool
+
+
+def _losing_closed_transports(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Return a kind of connection that is lost, like any other, when its transport has been closed.
+
+    Writing to one raises `RuntimeError` on uvloop, which redis-py does not expect. It can be closed in the
+    middle of a greeting, by a server that dies.
+    """
+
+    class Losing(kind):  # type: ignore[misc, valid-type]  # one of three, by the scheme of the URL
+        async def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+            try:
+                await super().send_packed_command(*args, **kwargs)
+            except RuntimeError as error:
+                raise RedisConnectionError(str(error)) from error
+
+    return Losing
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ A call that gets no answer fails as it would over a connection of its own:
 - The connection is lost: calls without an answer are sent once more, in their order, over a new connection.
 - No connection can be made: all calls that wait for it fail.
 - Redis does not answer a call in time: that call fails, and the connection takes no more calls. Those that
-  were sent over it keep their own time.
+  were sent over it keep their own time. A standstill of the caller's own event loop is not held against
+  Redis.
 - Too many calls are under way: a call waits for its turn, and fails if that takes too long.
 """
 
@@ -29,6 +30,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 MAX_SENT = 256
 """The most calls of a connection that wait for answers: far fewer than Redis executes within `answer_s`."""
+STANDSTILL_S = 0.05
+"""A look for late answers that comes so much too late itself tells that the event loop stood still."""
 
 
 @dataclass(slots=True, eq=False)
@@ -163,7 +166,7 @@ class _Line:
             calls = self._next_calls(loop.time())
             if calls:
                 if self._timer is None:
-                    self._timer = loop.call_at(calls[0].due_at, self._fail_late)
+                    self._look_at(calls[0].due_at)
                 packed = b"".join([call.packed for call in calls])
                 await self._connection.send_packed_command(packed, check_health=False)
 
@@ -192,6 +195,17 @@ class _Line:
             if self._unsent:
                 self._can_send.set()
 
+    def _look(self, due_at: float) -> None:
+        """Fail the calls that are late. If this loop stood still, first let it read what came meanwhile."""
+        now = asyncio.get_running_loop().time()
+        if now - due_at > STANDSTILL_S:
+            self._look_at(now + STANDSTILL_S)
+        else:
+            self._fail_late()
+
+    def _look_at(self, due_at: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(due_at, self._look, due_at)
+
     def _fail_late(self) -> None:
         """Fail the calls whose answers are late, and retire the connection if there are any."""
         loop = asyncio.get_running_loop()
@@ -205,7 +219,9 @@ class _Line:
             # By then, all calls that were sent have their answers or are late.
             loop.call_later(self._answer_s, self.task.cancel)
         rest = waiting[len(late) :]
-        self._timer = loop.call_at(rest[0].due_at, self._fail_late) if rest else None
+        self._timer = None
+        if rest:
+            self._look_at(rest[0].due_at)
 
     def _retire(self, calls: Iterable[_Call]) -> None:
         """Take no more calls, and leave these to another line."""

@@ -87,7 +87,8 @@ class Pool:
             while True:
                 try:
                     await self._follow(address, target)
-                except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
+                # uvloop raises RuntimeError where something is written to a closed transport.
+                except (OSError, ValueError, EOFError, RuntimeError, asyncio.LimitOverrunError) as error:
                     reason = str(error) or type(error).__name__
                 self._set(address, reason)
                 await asyncio.sleep(RETRY_S)
