@@ -23,7 +23,7 @@ from tests.forked import Zygote
 from tests.patience import PATIENCE_S
 from tools.house.source_tree import ROOT
 
-pytestmark = [pytest.mark.node, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.node, pytest.mark.integration, pytest.mark.timeout(900)]
 
 STRICT = ["--strict", "--noEmit", "--allowJs", "--checkJs", "--module", "nodenext", "--target", "es2023"]
 
@@ -38,14 +38,14 @@ async def run(command: Sequence[str], folder: Path, environment: Mapping[str, st
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=540,
     )
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     return ran.stdout
 
 
 async def run_tests(name: str, environment: Mapping[str, str]) -> None:
-    await run(["node", "--test", "--test-timeout=120000", f"test/{name}.test.ts"], SDK, environment)
+    await run(["node", "--test", "--test-timeout=240000", f"test/{name}.test.ts"], SDK, environment)
 
 
 async def until_idle(client: AsyncClient) -> None:
