@@ -29,7 +29,7 @@ async function assertIdentical(readers: readonly Reader[]): Promise<void> {
   }
 }
 
-/** What is done to the fleet while streams are under way, and what makes it whole again. */
+/** An act on the fleet while streams are under way, and the one that makes the fleet whole again. */
 interface Strike {
   strike: (attempt: number) => void;
   mend: (attempt: number) => void | Promise<void>;
