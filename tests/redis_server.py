@@ -17,6 +17,8 @@ import redis.asyncio
 
 from state import keys
 from state.store import Store
+from tests.patience import PATIENCE_S
+from tests.state.patient import wait_patiently
 
 
 def redis_binary() -> str:
@@ -89,8 +91,9 @@ def empty(admin: redis.Redis) -> None:
 
 
 @pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[Store]:
-    opened = await Store.connect(redis_url)
+async def store(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    wait_patiently(monkeypatch)
+    opened = await Store.connect(redis_url, PATIENCE_S)
     async with redis.asyncio.Redis.from_url(redis_url) as admin:
         await admin.flushall()
         await opened.list_workers()  # enters the epoch

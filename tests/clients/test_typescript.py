@@ -8,20 +8,22 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from baton import AsyncClient
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
+from baton.fleet.events import ProcessRestarted
 from tests.clients.node import BIN, SDK
 from tests.fleet.driving import DEMO_MODEL
 from tests.forked import Zygote
 from tests.patience import PATIENCE_S
 from tools.house.source_tree import ROOT
 
-pytestmark = [pytest.mark.node, pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.integration, pytest.mark.timeout(900)]
 
 STRICT = ["--strict", "--noEmit", "--allowJs", "--checkJs", "--module", "nodenext", "--target", "es2023"]
 
@@ -36,14 +38,14 @@ async def run(command: Sequence[str], folder: Path, environment: Mapping[str, st
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=540,
     )
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     return ran.stdout
 
 
 async def run_tests(name: str, environment: Mapping[str, str]) -> None:
-    await run(["node", "--test", "--test-timeout=120000", f"test/{name}.test.ts"], SDK, environment)
+    await run(["node", "--test", "--test-timeout=240000", f"test/{name}.test.ts"], SDK, environment)
 
 
 async def until_idle(client: AsyncClient) -> None:
@@ -68,16 +70,41 @@ async def run_quick_start(folder: Path, address: str) -> None:
     await run([str(SDK / "node_modules" / ".bin" / "tsc"), *STRICT, *types, name], folder)
 
 
+@asynccontextmanager
+async def kept(fleet: Fleet, pids: Path) -> AsyncIterator[None]:
+    """Restart what dies while the block lasts, and keep the ids of the fleet's processes in a file."""
+
+    def write_pids() -> None:
+        found = {process.name: process.pid for process in fleet.processes}
+        unfinished = pids.with_suffix(".new")
+        unfinished.write_text(json.dumps(found), encoding="utf-8")
+        unfinished.replace(pids)
+
+    def on_event(event: FleetEvent) -> None:
+        if isinstance(event, ProcessRestarted):
+            write_pids()
+
+    write_pids()
+    keeping = asyncio.create_task(Keeper(fleet, on_event).keep())
+    try:
+        yield
+        assert not keeping.done(), keeping
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+
 async def test_the_typescript_sdk_is_served_through_deaths(tmp_path: Path, zygote: Zygote) -> None:
     spec = FleetSpec(
         model=DEMO_MODEL, run_dir=tmp_path / "run", decode=2, routers=2, placement="disaggregated"
     )
+    pids = tmp_path / "pids.json"
     async with (
         Fleet(spec, make_process=zygote.process) as fleet,
+        kept(fleet, pids),
         AsyncClient(fleet.router_addresses) as client,
     ):
-        pids = {process.name: process.pid for process in fleet.processes}
-        environment = {"BATON_ADDRESSES": ",".join(fleet.router_addresses), "BATON_PIDS": json.dumps(pids)}
+        environment = {"BATON_ADDRESSES": ",".join(fleet.router_addresses), "BATON_PIDS_FILE": str(pids)}
         empty = tmp_path / "project"
         empty.mkdir()
         await run_quick_start(empty, fleet.router_addresses[0])

@@ -18,6 +18,7 @@ from gateway.errors import ApiError
 from state.durable import DurableRedis
 from state.store import Store
 from tests.patience import PATIENCE_S
+from tests.state.patient import wait_patiently
 
 pytestmark = pytest.mark.integration
 
@@ -78,8 +79,9 @@ class Stores:
 
 
 @pytest_asyncio.fixture
-async def stores(redis_url: str) -> AsyncIterator[Stores]:
-    await (await Store.connect(redis_url)).close()  # waits for the server
+async def stores(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stores]:
+    wait_patiently(monkeypatch)
+    await (await Store.connect(redis_url, PATIENCE_S)).close()  # waits for the server
     opened = Stores(redis_url)
     with opened.redis.client() as redis:
         await redis.flushall()

@@ -386,25 +386,32 @@ async def test_a_closed_stream_frees_the_fleet(served: Served) -> None:
     await assert_all_is_freed(served.fleet, served.sdk)
 
 
+ATTEMPTS = 5
+
+
 async def test_a_stream_outlives_its_router(served: Served) -> None:
     body = {"model": MODEL, "prompt": "import", "max_tokens": 400, "seed": 5}
     extra = {"ignore_eos": True}
     undisturbed = await served.client.completions.create(**body, extra_body=extra)
-    stream = await served.client.completions.create(**body, stream=True, extra_body=extra)
-    texts, killed = [], False
-    async for chunk in stream:
-        texts.append(chunk.choices[0].text)
-        if len(texts) == 20 and not killed:
-            killed = True
-            await _kill_the_router_in_use(served)
-    assert "".join(texts) == undisturbed.choices[0].text
+    for _ in range(ATTEMPTS):  # on a busy machine a stream may have ended before it is known where it runs
+        stream = await served.client.completions.create(**body, stream=True, extra_body=extra)
+        texts, has_killed = [], False
+        async for chunk in stream:
+            texts.append(chunk.choices[0].text)
+            if len(texts) == 20:
+                has_killed = await _kill_the_router_in_use(served)
+        assert "".join(texts) == undisturbed.choices[0].text
+        if has_killed:
+            return
+    raise AssertionError("each stream had ended before it was known where it ran")
 
 
-async def _kill_the_router_in_use(served: Served) -> None:
+async def _kill_the_router_in_use(served: Served) -> bool:
+    """Return whether one was in use."""
     for address, name in zip(served.fleet.router_addresses, served.fleet.spec.router_names, strict=True):
         async with AsyncClient(address) as client:
             counters = (await snapshot(client)).counters
             if counters.accepted > counters.finished + counters.cancelled + counters.failed:
                 served.fleet.process(name).kill()
-                return
-    raise AssertionError("no router runs the stream")
+                return True
+    return False

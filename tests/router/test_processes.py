@@ -20,13 +20,14 @@ import pytest
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from benchmarks.fleets.observe import child_processes
 from router.config import parse_config
-from router.processes import MAX_DEATHS, config_of
+from router.processes import MAX_DEATHS, WITHIN_S, config_of
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
+ATTEMPTS = 3
 
 
 @contextlib.contextmanager
@@ -149,18 +150,24 @@ def test_a_process_that_cannot_start_ends_all_with_its_code(flags: tuple[str, ..
 
 
 def test_a_process_that_dies_is_replaced_until_too_many_have_died(flags: tuple[str, ...]) -> None:
-    with started(*flags) as (process, ready):
-        for _ in range(MAX_DEATHS):
-            first, other = child_processes(process.pid)
-            helpers = child_processes(first)
-            os.kill(first, signal.SIGKILL)
-            until(partial(have_ended, helpers))
-            until(partial(has_replaced, process.pid, first, other))
-            wait_for_both(ready["address"])
-        os.kill(child_processes(process.pid)[0], signal.SIGKILL)
-        assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
-        assert process.stderr is not None
-        assert "ended with exit code -9; all stop" in process.stderr.read()
+    for _ in range(ATTEMPTS):
+        with started(*flags) as (process, ready):
+            began_s = time.monotonic()
+            for _ in range(MAX_DEATHS):
+                first, other = child_processes(process.pid)
+                helpers = child_processes(first)
+                os.kill(first, signal.SIGKILL)
+                until(partial(have_ended, helpers))
+                until(partial(has_replaced, process.pid, first, other))
+                wait_for_both(ready["address"])
+            os.kill(child_processes(process.pid)[0], signal.SIGKILL)
+            if time.monotonic() - began_s > WITHIN_S / 2:  # the first death may be forgotten by now
+                continue
+            assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
+            assert process.stderr is not None
+            assert "ended with exit code -9; all stop" in process.stderr.read()
+            return
+    raise AssertionError("this machine is too slow for so many deaths in that time")
 
 
 def test_all_leave_when_the_parent_is_killed(flags: tuple[str, ...]) -> None:

@@ -9,14 +9,23 @@ import pytest
 from sim.store.memory_store import MemoryStore
 from tests.state.async_store import AsyncMemoryStore
 from tests.state.common import AnyStore
-from tests.state.given_clock import give_clock
+from tests.state.given_clock import START_MS, give_clock
 from tests.state.patient import wait_patiently
 
 
+@pytest.fixture
+def time_passes() -> None:
+    """Ask for stores in which time passes, for a test that waits until it has."""
+
+
 @pytest.fixture(params=["redis", "memory"])
-def either(request: pytest.FixtureRequest) -> AnyStore:
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AnyStore:
+    """Return either store. Unless time passes, no grant expires in it, however slow the machine is."""
+    stands_still = "time_passes" not in request.fixturenames
     if request.param == "memory":
-        return AsyncMemoryStore(MemoryStore(time.monotonic))
+        return AsyncMemoryStore(MemoryStore((lambda: START_MS / 1000) if stands_still else time.monotonic))
+    if stands_still:
+        give_clock(monkeypatch)
     store: AnyStore = request.getfixturevalue("store")
     return store
 

@@ -26,7 +26,8 @@ PREFILL = [PrefillRoom("p1:a", 8), PrefillRoom("p2:a", 8)]
 DECODE = [DecodeRoom("d1:a", 20, 4), DecodeRoom("d2:a", 9, 8), DecodeRoom("d3:a", 30, 30)]
 MOST_IN_FLIGHT = sum(room.limit_tokens for room in PREFILL)
 """Each request is one token of work: so many hold a credit at most."""
-LEASE_TTL_S = 2.0
+LEASE_TTL_S = 8.0
+"""Longer than a busy machine keeps a process from returning what it has claimed."""
 PER_ROUTER = 150
 ASK_AGAIN_S = 1.0
 

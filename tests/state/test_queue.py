@@ -140,6 +140,7 @@ async def test_enqueued_again_a_request_only_moves_forward(either: AnyStore) -> 
     assert (await either.enqueue(entry("second", slo_class=3, due=0), 10)).position == 1
 
 
+@pytest.mark.usefixtures("time_passes")
 async def test_requests_due_on_arrival_go_in_the_order_of_arrival(either: AnyStore) -> None:
     for key in "cab":
         before = (await either.enqueue(entry(key, slo_class=0, due=0), 10)).position

@@ -68,7 +68,7 @@ async def test_a_start_is_listed_with_its_silence_until_it_is_over(store: Store)
     old = StartingRecord("decode-0", "old", "decode", "reading weights", 3, 10)
     new = dataclasses.replace(old, incarnation="new", phase="measuring steps")
     await store.announce_start(old)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             [found] = await store.list_starting()
             assert found.record == old
@@ -120,8 +120,8 @@ async def test_no_redis_is_said_in_time(tmp_path: Path) -> None:
 
 async def test_a_name_that_does_not_resolve_is_said() -> None:
     url = "redis://redis.invalid:6379/0"
-    with pytest.raises(StoreUnavailable, match=r"waited 0\.5 s: its name does not resolve: "):
-        await Store.connect(url, timeout_s=0.5)
+    with pytest.raises(StoreUnavailable, match="waited 3 s: its name does not resolve: "):
+        await Store.connect(url, timeout_s=3.0)
 
 
 async def test_a_server_that_refuses_is_as_good_as_away(store: Store, redis_url: str) -> None:

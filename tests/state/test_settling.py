@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from state.records import DecodeRoom, Grant, Hold, Nudge, PrefillRoom, QueueStatus, Settled, Settlement
 from tests.patience import PATIENCE_S
 from tests.state.common import DECODE, PREFILL, ROOMY, AnyStore, entry, settle, subscribed
@@ -106,6 +108,7 @@ async def test_a_grant_that_is_out_no_more_leaves_nothing(either: AnyStore) -> N
     assert await either.queue_status() == QueueStatus(1, 50)
 
 
+@pytest.mark.usefixtures("time_passes")
 async def test_a_grant_that_expires_takes_nothing_of_a_lease_that_is_held(either: AnyStore) -> None:
     await either.take_holds([], [Hold("a", "d:1", 6)], ttl_s=30)
     await either.enqueue(entry("a"), 10)
@@ -123,6 +126,7 @@ async def grants_after_expiry(either: AnyStore) -> list[str]:
     return [grant.request_key for grant in granted]
 
 
+@pytest.mark.usefixtures("time_passes")
 async def test_an_unsettled_grant_gives_its_place_and_credit_back(either: AnyStore) -> None:
     await either.enqueue(entry("stalled"), 10)
     await either.enqueue(entry("next", due=9000), 10)
@@ -132,6 +136,7 @@ async def test_an_unsettled_grant_gives_its_place_and_credit_back(either: AnySto
     assert await either.credits("p:1") == {"stalled": 50}
 
 
+@pytest.mark.usefixtures("time_passes")
 async def test_a_request_that_keeps_losing_grants_leaves_the_queue(either: AnyStore) -> None:
     await either.enqueue(entry("stalled"), 10)
     await either.enqueue(entry("next", due=9000), 10)
@@ -187,6 +192,7 @@ async def test_one_name_of_two_routers_is_served_at_both_and_leaves_nothing(eith
     await stream.aclose()
 
 
+@pytest.mark.usefixtures("time_passes")
 async def test_what_is_renewed_does_not_expire(either: AnyStore) -> None:
     await either.enqueue(entry("kept", tokens=1), 10)
     await either.enqueue(entry("lost", tokens=1), 10)

@@ -35,6 +35,7 @@ from state.records import (
     WorkerRecord,
 )
 from state.store import Store
+from tests.patience import PATIENCE_S
 from tests.redis_server import empty
 from tests.state.async_store import AsyncMemoryStore
 from tests.state.common import AnyStore
@@ -110,7 +111,7 @@ class SideBySide(RuleBasedStateMachine):
         self.pubsub = admin.pubsub(ignore_subscribe_messages=True)
         self.pubsub.subscribe(*(keys.router_channel(name) for name in LISTENING), keys.nudge_channel())
         for _ in range(len(LISTENING) + 1):
-            assert self.pubsub.get_message(timeout=5) is None
+            assert self.pubsub.get_message(timeout=PATIENCE_S) is None
         for name in LISTENING:
             self.memory.subscribe(name, lambda notice, name=name: self.notices.append((name, notice)))  # type: ignore[misc]  # a lambda's default has no annotation
         self.pass_time(0)
@@ -134,7 +135,7 @@ class SideBySide(RuleBasedStateMachine):
         assert heard == said + Counter({(keys.nudge_channel(), ""): nudges})
 
     def next_message(self) -> tuple[str, str]:
-        message = self.pubsub.get_message(timeout=5)
+        message = self.pubsub.get_message(timeout=PATIENCE_S)
         assert message is not None
         return message["channel"], message["data"]
 

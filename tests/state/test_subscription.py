@@ -85,11 +85,16 @@ async def test_grants_are_heard_again_after_the_other_end_has_vanished(
 
 
 async def test_a_quiet_subscription_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SILENCE_S", 0.5)  # longer than a busy machine lets Redis wait
+    monkeypatch.setattr(connection, "SILENCE_S", 0.5)
     notices = await subscribed(store, "far")
-    waiting = asyncio.ensure_future(anext(notices))
-    await asyncio.wait((waiting,), timeout=5 * connection.SILENCE_S)
-    assert not waiting.done(), "it was opened again, though its other end answers"
+    for _ in range(10):  # a busy machine may let Redis wait for longer than that, but not each time
+        waiting = asyncio.ensure_future(anext(notices))
+        await asyncio.wait((waiting,), timeout=5 * connection.SILENCE_S)
+        if not waiting.done():
+            break
+        assert await waiting == Nudge()
+    else:
+        raise AssertionError("it was opened again each time, though its other end answers")
     await store.enqueue(entry("mine", router="far"), 10)
     await store.grant("r1", PREFILL, [ROOMY])
     heard = await waiting

@@ -11,6 +11,7 @@ from scheduling.memory.tiers import Tier
 from state.records import Leading, LinkRecord, LoraRecord, TierRecord, WorkerRecord
 from state.store import Store
 from tests.patience import PATIENCE_S
+from tests.state.patient import wait_patiently
 from worker import registration
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
@@ -139,7 +140,8 @@ async def _until_known(store: Store, held: list[bytes]) -> None:
 @pytest.fixture
 async def store(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     monkeypatch.setattr(registration, "RENEW_S", 0.01)
-    opened = await Store.connect(redis_url + "?db=7")
+    wait_patiently(monkeypatch)
+    opened = await Store.connect(redis_url + "?db=7", PATIENCE_S)
     yield opened
     async with redis.asyncio.Redis.from_url(redis_url + "?db=7") as admin:
         await admin.flushdb()

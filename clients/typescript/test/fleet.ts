@@ -1,5 +1,6 @@
 /** The fleet that the driver (`tests/clients/test_typescript.py`) has started. */
 
+import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
   Client,
@@ -11,7 +12,9 @@ import {
 
 export const addresses: string[] = process.env.BATON_ADDRESSES?.split(",") ?? [];
 export const credentials: Credentials = JSON.parse(process.env.BATON_CREDENTIALS ?? "{}");
-const pids: Record<string, number> = JSON.parse(process.env.BATON_PIDS ?? "{}");
+/** The path of a file with the ids of its processes, which the driver writes anew when one has returned. */
+const pidsFile = process.env.BATON_PIDS_FILE ?? "";
+const killed = new Map<string, number>();
 
 /** Sampling and stop rules of a generation that is the same each time. */
 export const SAMPLED = { sampling: { temperature: 1, seed: 7 }, stop: { maxTokens: 40, ignoreEos: true } };
@@ -25,10 +28,22 @@ export function clientOf(routers: readonly string[] = addresses, options: Client
   return new Client(routers, { credentials, ...options });
 }
 
-export function kill(name: string, signal: NodeJS.Signals = "SIGKILL"): void {
+function pidOf(name: string): number {
+  const pids: Record<string, number> = JSON.parse(readFileSync(pidsFile, "utf8"));
   const pid = pids[name];
   if (pid === undefined) throw new Error(`there is no ${name}`);
+  return pid;
+}
+
+export function kill(name: string, signal: NodeJS.Signals = "SIGKILL"): void {
+  const pid = pidOf(name);
   process.kill(pid, signal);
+  if (signal === "SIGKILL") killed.set(name, pid);
+}
+
+/** Wait until a process that was killed serves again. */
+export async function returned(name: string): Promise<void> {
+  await eventually(async () => pidOf(name) !== killed.get(name), `${name} serves again`);
 }
 
 /** A stream's events as they come. */
@@ -58,10 +73,13 @@ export class Reader {
   }
 }
 
+/** Only a failure takes this long. */
+const PATIENCE_S = 60;
+
 /** Wait for a condition of the fleet. */
 export async function eventually(condition: () => Promise<boolean>, what: string): Promise<void> {
-  for (const giveUpAt = Date.now() + 20_000; Date.now() < giveUpAt; await sleep(50)) {
+  for (const giveUpAt = Date.now() + 1000 * PATIENCE_S; Date.now() < giveUpAt; await sleep(50)) {
     if (await condition()) return;
   }
-  throw new Error(`${what}: not within 20 s`);
+  throw new Error(`${what}: not within ${PATIENCE_S} s`);
 }

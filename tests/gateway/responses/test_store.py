@@ -18,12 +18,14 @@ from state.durable import DurableRedis
 from state.errors import StoreUnavailable
 from tests.fleet.driving import until
 from tests.redis_server import redis_server
+from tests.state.patient import wait_patiently
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-async def opened() -> AsyncIterator[DurableRedis]:
+async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DurableRedis]:
+    wait_patiently(monkeypatch)
     with redis_server() as server:
         connection = DurableRedis(server.url)
 

@@ -1,4 +1,4 @@
-"""The bounds of one connection, with its limits made short, over real sockets."""
+"""The bounds of one connection, over real sockets. A test makes a limit short if it waits for it."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class App:
 
 @pytest_asyncio.fixture
 async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[App, uvicorn.Server, int]]:
-    for name, seconds in (("READ_S", 0.3), ("CLOSE_S", 0.3), ("_CHECK_S", 0.05)):
+    for name, seconds in (("READ_S", 3600), ("CLOSE_S", 0.3), ("_CHECK_S", 0.05)):
         monkeypatch.setattr(connection, name, seconds)
     app, listener = App(), socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, http=Connection, ws="none", lifespan="off", log_config=None, timeout_keep_alive=1
+        app, http=Connection, ws="none", lifespan="off", log_config=None, timeout_keep_alive=3600
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -68,6 +68,12 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[App, uv
 
 
 Served = tuple[App, uvicorn.Server, int]
+
+
+@pytest.fixture
+def impatient(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make short how long a request may take to arrive."""
+    monkeypatch.setattr(connection, "READ_S", 0.3)
 
 
 @asynccontextmanager
@@ -92,6 +98,7 @@ async def until_closed(server: uvicorn.Server) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_head_that_does_not_arrive_is_408(served: Served) -> None:
     async with connected(served[2]) as (reader, writer):
         writer.write(POST)
@@ -100,6 +107,7 @@ async def test_a_head_that_does_not_arrive_is_408(served: Served) -> None:
     await until_closed(served[1])
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_body_that_does_not_arrive_is_408_and_ends_its_request(served: Served) -> None:
     app, server, port = served
     async with connected(port) as (reader, writer):
@@ -110,15 +118,19 @@ async def test_a_body_that_does_not_arrive_is_408_and_ends_its_request(served: S
     await until_closed(server)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_connection_that_says_nothing_is_closed(served: Served) -> None:
     async with connected(served[2]) as (reader, _):
         assert await reader.read() == b""
 
 
-async def test_empty_lines_do_not_keep_a_connection_open(served: Served) -> None:
+async def test_empty_lines_do_not_keep_a_connection_open(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connected(served[2]) as (reader, writer):
         writer.write(POST + b"content-length: 0\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n0")
+        monkeypatch.setattr(connection, "READ_S", 0.3)
         writer.write(b"\r\n")
         assert await reader.read() == b""
 
@@ -173,6 +185,7 @@ async def test_a_caller_who_leaves_is_noticed_with_requests_behind(served: Serve
 
 async def test_a_whole_response_that_nobody_reads_is_dropped(served: Served) -> None:
     _, server, port = served
+    server.config.timeout_keep_alive = 1
     async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
         writer.write(b"GET /long HTTP/1.1\r\n\r\n")
@@ -226,7 +239,6 @@ async def test_half_a_request_to_a_leaving_server_may_be_completed(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "LEAVE_S", 0)
-    monkeypatch.setattr(connection, "READ_S", PATIENCE_S)
     asked = POST + b"content-length: 1\r\n\r\n"
     async with connected(served[2]) as (reader, writer):
         writer.write(asked + b"a" + asked[:9])

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.preprocess.fair_turns import FairTurns
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -67,7 +68,7 @@ async def test_a_waiter_that_leaves_takes_no_turn(place: int, *, is_given: bool)
             await asyncio.sleep(0)
     scene.tasks[place].cancel()
     assert len(await scene.done()) in (3, 4)
-    async with asyncio.timeout(1), scene.turns.turn("d"):
+    async with asyncio.timeout(PATIENCE_S), scene.turns.turn("d"):
         assert not scene.turns.is_full("a")
 
 
@@ -88,9 +89,9 @@ async def test_waiters_that_are_cancelled_with_the_holder_keep_no_turn(cancelled
     for task in (holder, *(scene.tasks[place] for place in cancelled)):
         task.cancel()
     await scene.ask("d1")
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE_S):
         order = await scene.done()
     left = [name for place, name in enumerate(["a1", "b1", "a2", "c1", "x1"]) if place not in cancelled]
     assert sorted(order) == sorted([*left, "d1"])
-    async with asyncio.timeout(1), scene.turns.turn("d"):
+    async with asyncio.timeout(PATIENCE_S), scene.turns.turn("d"):
         assert not scene.turns.is_full("a")

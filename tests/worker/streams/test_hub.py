@@ -71,7 +71,9 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> Scene:
+async def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    # On a starved machine its 50 ms may pass between two lines of a test.
+    monkeypatch.setattr(hub_module, "IDLE_REPORT_S", 3600.0)
     return Scene()
 
 
@@ -157,11 +159,7 @@ async def test_the_fence_is_broken_before_the_engine_may_free_blocks(
     assert scene.engine[-1] == cancel
 
 
-async def test_the_canceller_hears_the_end_and_all_hear_when_none_is_left(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # On a starved machine its 50 ms may pass between two lines of this test.
-    monkeypatch.setattr(hub_module, "IDLE_REPORT_S", 3600.0)
+async def test_the_canceller_hears_the_end_and_all_hear_when_none_is_left(scene: Scene) -> None:
     mine, other = scene.hub.connect("router-1"), scene.hub.connect("router-2")
     first, second = scene.decode(mine, 7), scene.decode(mine, 8)
     scene.hub.apply(mine, CancelHandles((7, 8)))

@@ -28,6 +28,7 @@ from worker.timed.timed_runner import TimedRunner, layout, logits_table
 PROFILE = "h200-llama-3.1-8b"
 PROMPT = [3 + i % 90 for i in range(75)]
 TOKENS = 24
+ATTEMPTS = 5
 
 
 @pytest.fixture(scope="module")
@@ -90,28 +91,39 @@ class Listener(WorkClient):
 @pytest.mark.alone
 @pytest.mark.parametrize("num_seqs", [1, 48])
 async def test_steps_last_what_the_profile_says(workshop: Workshop, num_seqs: int) -> None:
-    cost = load_profile(PROFILE).cost
     sizes = ("--num-blocks=1024", "--token-budget=512", f"--max-num-seqs={num_seqs}")
     worker = workshop.start("decode", f"--timed={PROFILE}", *sizes)
     async with Listener(worker.address) as client:
-        specs = [
-            spec_of([3 + row, *PROMPT], target=client.welcome.incarnation, max_tokens=80)
-            for row in range(num_seqs)
-        ]
-        began = time.perf_counter()
-        handles = [await client.decode(spec) for spec in specs]
-        await client.until_finished(*handles)
-        elapsed = time.perf_counter() - began
+        for _ in range(ATTEMPTS):  # other users of this machine may make most steps late, but not each time
+            ratios = await _ratios_to_profile(client, num_seqs)
+            # Where some steps are late, the next ones make up for it: not all are shorter.
+            first_quartile, _, third_quartile = statistics.quantiles(ratios, n=4)
+            assert third_quartile > 0.95
+            if first_quartile < 1.05:
+                return
+    raise AssertionError(f"each time most steps lasted over {first_quartile:.2f} times what they should")
+
+
+async def _ratios_to_profile(client: Listener, num_seqs: int) -> list[float]:
+    """Decode so many sequences; return how long each step lasted, as a part of what the profile says.
+
+    No step ends before its time, so all of them together take at least that long.
+    """
+    client.steps.clear()
+    specs = [
+        spec_of([3 + row, *PROMPT], target=client.welcome.incarnation, max_tokens=80)
+        for row in range(num_seqs)
+    ]
+    began = time.perf_counter()
+    handles = [await client.decode(spec) for spec in specs]
+    await client.until_finished(*handles)
+    elapsed = time.perf_counter() - began
     decoding = [step for step in client.steps if len(step.tokens.handles) == step.load.running == num_seqs]
+    cost = load_profile(PROFILE).cost
     predicted = [cost.predict(_decode_shape(step)) for step in decoding]
     assert len(predicted) > 40
-    # A busy machine makes steps late, and the next ones make up for it: no step ends before its time, and
-    # neither all of them are late nor all of them shorter.
     assert elapsed >= sum(predicted)
-    ratios = [step.step_seconds / duration for step, duration in zip(decoding, predicted, strict=True)]
-    first_quartile, _, third_quartile = statistics.quantiles(ratios, n=4)
-    assert first_quartile < 1.05
-    assert third_quartile > 0.95
+    return [step.step_seconds / duration for step, duration in zip(decoding, predicted, strict=True)]
 
 
 def _decode_shape(step: pb.StepReport) -> StepShape:
