@@ -9,8 +9,8 @@ from dataclasses import dataclass
 ASTRAY_S = 0.25
 """How far the next recorded value may be from when the simulation has its next."""
 KINDS = ("receive", "enqueue", "grant", "settle", "command")
-"""What can be recorded: a router's work before its core receives a request, three calls to the store, and the
-way of a command to a worker's steps."""
+"""A router's work before its core receives a request, three calls to the store, and the way of a command to a
+worker's steps."""
 
 Delay = Callable[[float], float]
 """From when a message is sent to the seconds that it takes."""
