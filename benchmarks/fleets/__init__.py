@@ -6,6 +6,6 @@
 - `bench`: a workload at a rate under several policies; `recorded`: its routers' event logs
 - `batching`: continuous against static batching; `plain_transformers` is the simplest baseline
 - `gateway`: what HTTP costs beside gRPC
-- `fidelity`: the simulator against a live fleet, with the overheads of `calibration`, of which `travel` is the
-  way of commands
+- `fidelity`: the simulator against a live fleet, with the overheads of `calibration`; `travel` is the way
+  of commands
 """

@@ -1,4 +1,4 @@
-"""What Redis answered while the caller's own event loop stood still is an answer, on any event loop."""
+"""Answers of Redis that came while the caller's own event loop stood still count, on any event loop."""
 
 from __future__ import annotations
 
