@@ -87,6 +87,11 @@ COMMANDS: dict[str, Command] = {
     "soak": Command(
         "failures.soak", "what grows until a process stalls, at the size of real cards", seeds=THREE_SEEDS
     ),
+    "burst": Command(
+        "failures.burst",
+        "what becomes of ten thousand requests at once, and of a neighbour's",
+        seeds=THREE_SEEDS,
+    ),
     "leaving": Command(
         "failures.leaving", "the pause of streams when a decode worker leaves", seeds=THREE_SEEDS
     ),

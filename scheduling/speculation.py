@@ -10,6 +10,7 @@ the step stays within what the promises of all rows allow.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable
 
 from scheduling.cost.cost_model import CostModel, StepShape
@@ -105,16 +106,24 @@ def draft_lengths(
 
 
 def _best_length(offer: Offer, longest: int, shape: StepShape, cost: CostModel, token_s: float) -> int:
-    """Return the length whose expected saving is the largest above its cost; `token_s` is a token's worth."""
-    before_s, accepted, best, best_s = cost.predict(shape), 0.0, 0, 0.0
+    """Return the length whose expected saving is the largest above its cost; `token_s` is a token's worth.
+
+    Each token saves less than the one before it, and after the first one costs no less. So a draft pays
+    nowhere if all its tokens save less than the first one costs, and the search ends where the gain falls.
+    """
+    rate = offer.acceptance
+    if not cost.is_trusted:
+        return next((num for num in range(longest, 0, -1) if rate**num > LIKELY), 0)
+    before_s, accepted, last_s, best, best_s = cost.predict(shape), 0.0, -math.inf, 0, 0.0
     for num in range(1, longest + 1):
-        reached = offer.acceptance**num
-        accepted += reached
-        if not cost.is_trusted:
-            best = num if reached > LIKELY else best
-            continue
         added_s = cost.predict(shape.with_more(offer.num_context_tokens, num)) - before_s
+        if num == 1 and rate / (1 - rate) * token_s <= added_s:
+            return 0
+        accepted += rate**num
         gain_s = accepted * token_s - added_s
+        if gain_s < last_s:
+            break
         if gain_s > best_s:
             best, best_s = num, gain_s
+        last_s = gain_s
     return best

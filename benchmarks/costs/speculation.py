@@ -3,7 +3,8 @@
 Outputs with and without drafts are compared token by token. A greedy output of a small model soon repeats
 itself, so nearly all of its tokens can be drafted, as where an answer quotes its prompt. Random draws at a
 high temperature hardly repeat anything, so drafts can only cost. Times are of the clock, of the decode steps
-alone; ratios are of runs that followed each other.
+alone; ratios are of runs that followed each other. Each batch is decoded several times, the arm that comes
+first in turns, and the figures of a seed are the medians.
 
 The draft model is measured with a target made from it (`benchmarks.deep_model`): --layers layers, of which
 those of the draft model do nearly all. So they agree most of the time, and what is measured is what drafting
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -53,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=count, default=2, metavar="N", help="threads of the worker (2)")
     parser.add_argument("--outputs", type=count, default=256, metavar="N", help="tokens of each output (256)")
+    parser.add_argument(
+        "--rounds", type=count, default=4, metavar="N", help="times that each batch is decoded (4)"
+    )
     parser.add_argument(
         "--layers", type=count, default=48, metavar="N", help="layers of the draft model's target (48)"
     )
@@ -108,14 +113,17 @@ def _compare(args: argparse.Namespace, without: BuiltEngine, drafting: BuiltEngi
     kinds = [(kind, size) for kind in KINDS for size in BATCHES]
     found: Found = {each: [] for each in kinds}
     for seed, (kind, size) in tracked([(seed, each) for seed in args.seeds for each in kinds], "batches"):
-        engines = (without, drafting)
-        off, on = (_decode(engine, KINDS[kind], size, seed, args.outputs) for engine in engines)
-        if on.tokens != off.tokens:
-            raise ValueError(f"{kind}, {size} sequences, seed {seed}: drafts have changed the output")
-        accepted = on.num_accepted / max(1, on.num_drafted)
-        found[kind, size].append(
-            (off.tokens_per_s, on.tokens_per_s, on.tokens_per_s / off.tokens_per_s, accepted)
-        )
+        rounds: list[tuple[float, ...]] = []
+        for number in range(args.rounds):
+            engines = (without, drafting) if number % 2 == 0 else (drafting, without)
+            of_round = f"{seed}/{number}"
+            decoded = [_decode(engine, KINDS[kind], size, of_round, args.outputs) for engine in engines]
+            off, on = decoded if number % 2 == 0 else reversed(decoded)
+            if on.tokens != off.tokens:
+                raise ValueError(f"{kind}, {size} sequences, seed {seed}: drafts have changed the output")
+            accepted = on.num_accepted / max(1, on.num_drafted)
+            rounds.append((off.tokens_per_s, on.tokens_per_s, on.tokens_per_s / off.tokens_per_s, accepted))
+        found[kind, size].append(tuple(map(statistics.median, zip(*rounds, strict=True))))
     return found
 
 
@@ -143,16 +151,16 @@ def _engine(
     return build(replace(plain, speculation=speculation, draft_model=draft_model))
 
 
-def _decode(engine: BuiltEngine, sampling: SamplingParams, size: int, seed: int, num_outputs: int) -> Decoded:
+def _decode(engine: BuiltEngine, sampling: SamplingParams, size: int, seed: str, num_outputs: int) -> Decoded:
     rng = random.Random(seed)
     requests = [
         decode(
             tuple(rng.randrange(VOCAB) for _ in range(PROMPT_TOKENS)),
             fixed_length(num_outputs),
-            SamplingParams(temperature=sampling.temperature, seed=seed + place),
+            SamplingParams(temperature=sampling.temperature, seed=rng.getrandbits(32)),
             is_salted=True,
         )
-        for place in range(size)
+        for _ in range(size)
     ]
     places = {request.spec.handle: place for place, request in enumerate(requests)}
     tokens: dict[int, list[int]] = {place: [] for place in places.values()}

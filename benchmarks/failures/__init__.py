@@ -5,5 +5,6 @@
   and `freeing` observes its blocks and its entries in Redis
 - `many_routers`: routers on one Redis, of which `redis_watch` checks every command
 - `soak`: minutes of load on a fleet of the size of real cards
+- `burst`: thousands of requests in one moment, beside a neighbour's
 - `crowd`: the clients of `many_routers` and `soak`, in their own processes
 """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -66,6 +69,23 @@ def test_a_draft_is_expected_to_save_more_than_it_takes(
     )
     added = cost.predict(longer(shape, offers, lengths)) - cost.predict(shape)
     assert accepted * token_s >= added - 1e-9
+
+
+@given(offer=st.builds(Offer, st.just(0), st.integers(1, 4000), st.integers(1, 16), RATES), cost=COSTS)
+def test_no_other_length_is_expected_to_save_more(offer: Offer, cost: CostModel) -> None:
+    cost = replace(cost, is_trusted=True, chunk_floor_s=cost.coefficients[1])
+    shape = StepShape.of(1, offer.num_context_tokens, ())
+    token_s = cost.predict(shape)
+
+    def gain_s(length: int) -> float:
+        accepted = sum(offer.acceptance**num for num in range(1, length + 1))
+        longer_s = cost.predict(shape.with_more(offer.num_context_tokens, length)) if length else token_s
+        return accepted * token_s - (longer_s - token_s)
+
+    decodes = DecodeLoad(1, offer.num_context_tokens, math.inf, math.inf)
+    [*chosen] = draft_lengths([offer], shape, decodes, cost, 64).values()
+    best_s = max(gain_s(length) for length in range(offer.num_tokens + 1))
+    assert gain_s(chosen[0] if chosen else 0) >= best_s - 1e-9
 
 
 def test_a_draft_that_costs_nothing_is_taken_whole() -> None:
