@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
-from functools import partial
 
 import grpc.aio
 
@@ -25,7 +23,6 @@ from router.api.convert import (
     reason_to_pb,
     request_from_pb,
 )
-from router.api.entrance import Entrance
 from router.api.many.call import ManyCall
 from router.api.pending_calls import PendingCalls
 from router.api.sizes import check_chat_size, check_sizes
@@ -76,7 +73,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._shares_port = shares_port
         """True if a call may reach another process of this router than the one that it is about."""
         self._pending = PendingCalls()
-        self._entrance = Entrance()
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Serve on `server`; returns the service's full name, for reflection."""
@@ -86,20 +82,20 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> None:
-        async with self._open_stream(context, request) as (stream, reading):
+        async with self._open_stream(request) as (stream, reading):
             await self._write(stream, reading, inference_pb2.GenerateResponse, context)
 
     async def Resume(  # type: ignore[override]  # as Generate
         self, request: inference_pb2.ResumeRequest, context: Context
     ) -> None:
-        async with self._open_stream(context, request.request, request) as (stream, reading):
+        async with self._open_stream(request.request, request) as (stream, reading):
             await self._write(stream, reading, inference_pb2.ResumeResponse, context)
 
     async def GenerateOnce(
         self, request: inference_pb2.GenerateOnceRequest, context: Context
     ) -> inference_pb2.GenerateOnceResponse:
         collected = _Collected()
-        async with self._open_stream(context, request.request) as (stream, reading):
+        async with self._open_stream(request.request) as (stream, reading):
             async for item in _until_finished(stream):
                 collected.add(item)
         return collected.message(reading, self._shell.now())
@@ -108,9 +104,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request_iterator: AsyncIterator[inference_pb2.GenerateManyRequest], context: Context
     ) -> None:
         shell = self._shell
-        many = ManyCall(
-            partial(self._open_stream, context), self._auth, self._max_generations, shell.now, self._count
-        )
+        many = ManyCall(self._open_stream, self._auth, self._max_generations, shell.now, self._count)
         await many.serve(request_iterator, context)
 
     async def Cancel(
@@ -189,7 +183,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     @contextlib.asynccontextmanager
     async def _open_stream(
         self,
-        context: Context,
         message: inference_pb2.GenerateRequest,
         resume: inference_pb2.ResumeRequest | None = None,
         outbox: Outbox | None = None,
@@ -213,10 +206,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 name = caller.tenant, caller.request_id
                 with self._pending.track(name) as pending:
                     await self._admit(wait)
-                    async with (
-                        self._until_deadline(raw.deadline_ms, received_at),
-                        self._in_turn(context, caller, resume),
-                    ):
+                    async with self._until_deadline(raw.deadline_ms, received_at):
                         if resume is not None:
                             check_resumption(caller)
                         prepared = await self._preprocessor.arrival(
@@ -246,18 +236,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             shell.close_stream(listener)
             if bill is not None:
                 self._refund(bill, stream, refusal)
-
-    def _in_turn(
-        self, context: Context, caller: RawRequest, resume: inference_pb2.ResumeRequest | None
-    ) -> AbstractAsyncContextManager[None]:
-        """Let a new request wait for its turn among those of other tenants, or of other connections.
-
-        A tenant that is only named could be another one in each request. A resumed request does not wait:
-        it holds what it has computed.
-        """
-        if resume is not None:
-            return contextlib.nullcontext()
-        return self._entrance.entered(context.peer() if self._auth is None else caller.tenant)
 
     def _count(self, error: RouterError) -> None:
         self._shell.metrics.requests.labels(type(error).__name__).inc()

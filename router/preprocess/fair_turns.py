@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-_Waiters = OrderedDict[asyncio.Future[None], None]
-
 
 class FairTurns:
-    """A lock that waiting tenants get in turns, each its waiters in the order in which they came.
-
-    Taking, giving and leaving cost the same, however many wait.
-    """
+    """A lock that waiting tenants get in turns, each its waiters in the order in which they came."""
 
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
         self._holder: str | None = None
         """The tenant that has the turn."""
-        self._waiting: OrderedDict[str, _Waiters] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """By tenant; the first tenant is next."""
-
-    @property
-    def is_taken(self) -> bool:
-        """True if a new caller would wait."""
-        return self._holder is not None
 
     def is_full(self, tenant: str) -> bool:
         """Return True if the tenant has as many waiters as its share of all that may wait."""
@@ -48,7 +38,7 @@ class FairTurns:
             self._holder = tenant
             return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant, OrderedDict())[turn] = None
+        self._waiting.setdefault(tenant, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -59,9 +49,9 @@ class FairTurns:
             raise
 
     def _leave(self, tenant: str, turn: asyncio.Future[None]) -> None:
-        turns = self._waiting.get(tenant)
-        if turns is not None and turn in turns:
-            del turns[turn]
+        turns = self._waiting.get(tenant, deque())
+        if turn in turns:
+            turns.remove(turn)
             if not turns:
                 del self._waiting[tenant]
 
@@ -72,7 +62,7 @@ class FairTurns:
         self._holder = None
         while self._waiting and self._holder is None:
             tenant, turns = next(iter(self._waiting.items()))
-            turn, _ = turns.popitem(last=False)
+            turn = turns.popleft()
             if not turns:
                 del self._waiting[tenant]
             if not turn.done():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -49,24 +48,6 @@ async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path, make_fle
             )
             assert [event for event in found if isinstance(event, BaseException)] == []
         await assert_all_is_freed(fleet, client)
-
-
-async def test_a_neighbour_passes_a_crowd_of_calls(run_dir: Path, make_fleet: MakeFleet) -> None:
-    async with make_fleet(spec(run_dir)) as fleet, AsyncExitStack() as stack:
-        neighbour, *crowd = [
-            await stack.enter_async_context(AsyncClient(fleet.router_addresses, timeout=PATIENT))
-            for _ in range(5)
-        ]
-        await ask(neighbour, "The list is")
-        calls = [
-            asyncio.create_task(ask(crowd[number % 4], f"The list is {number}")) for number in range(2000)
-        ]
-        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-        for _ in range(5):
-            assert (await ask(neighbour, "The list is")).finished.usage.output_tokens == 2
-        assert sum(not call.done() for call in calls) > 1000
-        await asyncio.gather(*calls)
-        await assert_all_is_freed(fleet, neighbour)
 
 
 async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(

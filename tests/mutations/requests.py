@@ -342,23 +342,4 @@ REQUESTS = (
             ),
         ),
     ),
-    Failure(
-        "crowd",
-        "Baton itself",
-        "ten thousand calls of one client held up everyone else's until the last had begun",
-        (
-            Guard(
-                "router/api/entrance.py",
-                "        if self._num_inside >= AT_ONCE or self._turns.is_taken:\n",
-                "        if False:\n",
-                "tests/router/api/test_entrance.py::test_a_neighbour_waits_for_one_call_of_a_crowd",
-            ),
-            Guard(
-                "router/api/service.py",
-                "        return self._entrance.entered(",
-                "        return contextlib.nullcontext(",
-                "tests/fleet/test_bursts.py::test_a_neighbour_passes_a_crowd_of_calls",
-            ),
-        ),
-    ),
 )
