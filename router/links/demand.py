@@ -16,7 +16,7 @@ from router.core.capacity.fleet_capacity import cuts_steps
 from router.core.events import Arrived
 from router.core.state import RouterState
 from scheduling.admission.speeds import PrefillSpeed
-from scheduling.policies.slack import ARRIVAL_S
+from scheduling.policies.slack import arrival_s
 from scheduling.scaling.demand import Slot, came, total
 from scheduling.scaling.need import typical
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
@@ -126,6 +126,6 @@ class DemandRecorder:
             facts.num_blocks,
             facts.block_size,
             facts.max_num_seqs,
-            ARRIVAL_S if is_short else NO_LIMIT_S,
+            arrival_s(worker.cost) if is_short else NO_LIMIT_S,
             facts.num_stages,
         )

@@ -178,6 +178,12 @@ class CostModel:
             + c6 * shape.chunk_context
         )
 
+    @property
+    def fixed_s(self) -> float:
+        """The part of a long step of one sequence that is the same however many tokens it computes."""
+        a0, c1, c3, *_ = self.coefficients
+        return max(0.0, a0 + c1 - c3 * self.knee_tokens)
+
     def predict_q95(self, shape: StepShape) -> float:
         """Return the seconds that 19 of 20 such steps stay within."""
         return self.predict(shape) * self.late_ratio(shape)

@@ -13,13 +13,23 @@ it breaks promises of short outputs.
 
 from __future__ import annotations
 
+from scheduling.cost.cost_model import CostModel
 from scheduling.packing import fill_to_budget, fill_to_duration
 from scheduling.placement import Placement
 from scheduling.policies.policy import Order, Policy
 from scheduling.step import NO_LIMIT_S, StepPlan, StepView
 
 ARRIVAL_S = 0.05
-"""The longest step without decodes, after which a new arrival can be computed."""
+FIXED_SHARE = 0.05
+
+
+def arrival_s(cost: CostModel) -> float:
+    """Return the longest that a step without decodes lasts, after which a new arrival can be computed.
+
+    It is ARRIVAL_S, unless steps that short would spend more than FIXED_SHARE of their time on what any step
+    costs, as on a CPU that reads large weights: prompts would be computed much slower then.
+    """
+    return max(ARRIVAL_S, cost.fixed_s / FIXED_SHARE)
 
 
 def plan(view: StepView) -> StepPlan:
@@ -42,7 +52,7 @@ def duration_s(view: StepView) -> float:
     """Return the longest this step may last; infinite if decodes run and none has a promise."""
     limit_s = min(view.decodes.slack_s, view.decodes.gap_limit_s)
     # On a pipeline, decodes of other steps may wait for one that has none.
-    return min(limit_s, ARRIVAL_S) if view.decodes.num_seqs == 0 else limit_s
+    return min(limit_s, arrival_s(view.cost)) if view.decodes.num_seqs == 0 else limit_s
 
 
 SLACK = Policy(

@@ -25,7 +25,7 @@ from scheduling.admission.speeds import (
 )
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
-from scheduling.policies.slack import ARRIVAL_S
+from scheduling.policies.slack import arrival_s
 from scheduling.stages import num_micro_batches, share, step_limit_s
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
@@ -294,7 +294,7 @@ def _prefill_view(worker: Worker, *, is_short: bool) -> PrefillView:
     cost, budget, num_stages = worker.cost, worker.facts.token_budget, worker.facts.num_stages
     decodes = min(share(worker.num_seqs, num_stages), budget - 1) if worker.facts.role == DECODE else 0
     if decodes == 0:
-        limit_s = ARRIVAL_S if is_short else NO_LIMIT_S
+        limit_s = arrival_s(cost) if is_short else NO_LIMIT_S
         return PrefillView(cost, budget, limit_s=limit_s, num_stages=num_stages)
     limit_s = step_limit_s(worker.tightest_pace_s(), num_stages) if is_short else NO_LIMIT_S
     context = share(worker.load.context_tokens, num_stages)

@@ -219,6 +219,17 @@ def test_without_decodes_a_step_lasts_until_an_arrival_may_get_in() -> None:
     assert 0.9 * slack.ARRIVAL_S < duration_s(view, plan) <= slack.ARRIVAL_S
 
 
+def test_without_decodes_a_step_spends_little_on_what_any_costs() -> None:
+    laptop = CostModel((0.02, 0.0, 1e-3, 0.0, 0.0, 0.0), knee_tokens=0)
+    sizes = []
+    for cost in (laptop, laptop.scaled(10), laptop.scaled(0.01)):
+        [chunk] = slack.plan(replace(view_of([20_000], budget=4096), cost=cost)).chunks
+        sizes.append(chunk.num_tokens)
+        seconds = cost.predict(StepShape.of(0, 0, [(0, chunk.num_tokens)]))
+        assert seconds <= slack.ARRIVAL_S or cost.fixed_s >= 0.9 * slack.FIXED_SHARE * seconds
+    assert sizes == [320, 320, 4096]
+
+
 @pytest.mark.parametrize("cost", [FREE, replace(COST, is_trusted=False)])
 def test_slack_keeps_to_the_fixed_budget_where_costs_are_not_known(cost: CostModel) -> None:
     view = replace(view_of([5000], DecodeLoad(8, 8000, 0.001, 0.001)), cost=cost)

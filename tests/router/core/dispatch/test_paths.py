@@ -52,8 +52,8 @@ def test_nothing_waits_for_prefill_beside_an_idle_decode_worker() -> None:
 
 def test_a_free_worker_is_left_alone_if_waiting_is_better() -> None:
     core = conditional(PREFILL, DECODE)
-    loaded(core, PREFILL, pending=2100)
-    assert core.state.capacity.chunk(core.state.fleet.workers[PREFILL.key], core.state.now) < 1050
+    loaded(core, PREFILL, pending=4200)
+    assert core.state.capacity.chunk(core.state.fleet.workers[PREFILL.key], core.state.now) < 2100
     loaded(core, DECODE, running=64, context=6000)
     assert asked_first(core) == []
 
