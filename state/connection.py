@@ -103,7 +103,7 @@ class Connection:
     def _make_connection(self) -> redis.asyncio.Connection:
         make = self._redis.connection_pool.make_connection
         connection: redis.asyncio.Connection = make()  # type: ignore[no-untyped-call]  # as below
-        connection.socket_timeout = None  # the calls over it have their own
+        connection.socket_timeout = connection.socket_connect_timeout = None  # calls have their own
         return connection
 
     async def wait_until_ready(self, timeout_s: float) -> None:
