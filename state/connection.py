@@ -96,7 +96,7 @@ class Connection:
         self._scripts = {name: source(name) for name in SCRIPTS}
         self._hashes = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self._scripts.items()}  # noqa: S324 -- how Redis names scripts
         self._epoch = ""
-        self._entering = asyncio.Lock()
+        self._entering: asyncio.Future[str] | None = None
         self.on_new_epoch: Callable[[], None] = lambda: None
         """Called in each epoch but the first: this process must enter again what it holds."""
 
@@ -172,12 +172,20 @@ class Connection:
                 await self._enter(epoch)
 
     async def _enter(self, last: str) -> None:
-        async with self._entering:
-            if self._epoch != last:
-                return
-            self._epoch = await self._calls.call("EVAL", *_enter(last))
-        if last:
-            self.on_new_epoch()
+        """Enter the epoch after the last one, with one call for all that wait for it."""
+        if self._epoch != last:
+            return
+        if self._entering is None:
+            self._entering = self._calls.call("EVAL", *_enter(last))
+            self._entering.add_done_callback(self._entered)
+        await asyncio.shield(self._entering)
+
+    def _entered(self, epoch: asyncio.Future[str]) -> None:
+        last, self._entering = self._epoch, None
+        if epoch.exception() is None:
+            self._epoch = epoch.result()
+            if last:
+                self.on_new_epoch()
 
     @contextlib.contextmanager
     def client(self) -> Iterator[redis.asyncio.Redis]:

@@ -9,7 +9,10 @@ import pytest
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import state.multiplexer
+from state.connection import Connection
+from state.errors import StoreUnavailable
 from state.multiplexer import STANDSTILL_S
+from state.store import Store
 from tests.state.fake_server import ANSWER_S, WAIT_S, ManualLoop, Server, multiplexer_of
 
 
@@ -109,6 +112,37 @@ def test_a_redis_that_greets_nobody_is_given_up_in_time() -> None:
         await multiplexer.close()
 
     play(main)
+
+
+class HeldBack:
+    """Takes a connection's calls and answers none by itself."""
+
+    def __init__(self) -> None:
+        self.calls: list[asyncio.Future[object]] = []
+
+    def call(self, *command: str | int) -> asyncio.Future[object]:
+        assert command[0] == "EVAL", "the epoch is not entered yet"
+        self.calls.append(asyncio.get_running_loop().create_future())
+        return self.calls[-1]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_calls_do_not_wait_for_each_other_to_enter_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, held = Connection("unix:///nowhere"), HeldBack()
+    monkeypatch.setattr(connection, "_calls", held)
+    store = Store(connection)
+    calls = [asyncio.create_task(store.queue_status()) for _ in range(10)]
+    given_up = asyncio.create_task(store.queue_status())
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await asyncio.wait((given_up,))
+    held.calls[0].set_exception(RedisTimeoutError("no answer"))
+    done, _ = await asyncio.wait(calls, timeout=0.1)
+    assert len(held.calls) == 1
+    assert [type(call.exception()) for call in done] == [StoreUnavailable] * 10
+    await store.close()
 
 
 async def answered(server: Server, call: asyncio.Future[object]) -> None:
