@@ -69,7 +69,7 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "add_demand": (),
     "demand": (),
 }
-"""Each script with the parts that precede it, besides the constants and the prelude."""
+"""Each script with the parts that precede it, besides the constants, the clock and the prelude."""
 
 LONGEST_SILENCE_MS = 5000
 """A living fleet calls more often than this. It is less than the time by which holds outlast a renewal."""
@@ -277,12 +277,16 @@ async def _greet(connection: redis.asyncio.Connection) -> None:
 
 
 def _enter(last: str) -> tuple[str, int, str, str, str, str, str]:
-    return script_text("enter"), 1, keys.epoch(), uuid.uuid4().hex, last, str(QUIET_MS), keys.all_keys()
+    return _joined("clock", "enter"), 1, keys.epoch(), uuid.uuid4().hex, last, str(QUIET_MS), keys.all_keys()
 
 
 def source(script: str) -> str:
     """Return a script with all the parts that precede it."""
-    return _CONSTANTS + "".join(script_text(part) for part in ("prelude", *SCRIPTS[script], script))
+    return _joined("clock", "prelude", *SCRIPTS[script], script)
+
+
+def _joined(*parts: str) -> str:
+    return _CONSTANTS + "".join(map(script_text, parts))
 
 
 def script_text(part: str) -> str:
