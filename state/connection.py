@@ -23,7 +23,7 @@ import redis.asyncio
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
@@ -117,23 +117,26 @@ class Connection:
                 while failure := await self._failure():
                     reason = failure
                     await asyncio.sleep(0.1)
-                policy = (await self._redis.info("memory"))["maxmemory_policy"]
         except TimeoutError as error:
             raise StoreUnavailable(self._url, f"waited {timeout_s:g} s: {reason}") from error
         except RedisError as error:
             raise StoreUnavailable(self._url, f"refused us: {error}") from error
-        if policy != NO_EVICTION:
-            raise StoreEvicts(self._url, policy)
 
     async def _failure(self) -> str:
-        """Return why Redis does not respond, or "" if it does. Raises `RedisError` if it refuses us."""
+        """Return why Redis does not respond, or "" if it does.
+
+        Raises `RedisError` if it refuses us, and `StoreEvicts`.
+        """
         try:
             with _keeping_cancellation():
                 await self._redis.ping()
+                policy = (await self._redis.info("memory"))["maxmemory_policy"]
         except RedisError as error:
             if _is_refusal(error):
                 raise
             return _reason(error)
+        if policy != NO_EVICTION:
+            raise StoreEvicts(self._url, policy)
         return ""
 
     async def read_clock_s(self) -> float | None:
@@ -311,8 +314,9 @@ def _keeping_cancellation() -> Iterator[None]:
 
 
 def _is_refusal(error: RedisError) -> bool:
-    """Return whether Redis refused our credentials. redis-py wraps errors that occur while it connects."""
-    return isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError)
+    """Return whether Redis refused us. redis-py wraps errors that occur while it connects."""
+    refusals = AuthenticationError, NoPermissionError
+    return isinstance(error, refusals) or isinstance(error.__cause__, refusals)
 
 
 def _reason(error: Exception) -> str:
