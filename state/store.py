@@ -1,7 +1,8 @@
 """The operations on the fleet's shared state: living workers, the queue, grants, credits and leases.
 
-Every operation is one Lua script: atomic and, except for tenants' charges, idempotent by id. Redis keeps a
-copy on which the fleet agrees. The workers decide about their memory, and no operation is on the token path.
+Every operation is one Lua script: atomic and idempotent by id, except for what only adds up (tenants' charges
+and budgets, and the demand). Redis keeps a copy on which the fleet agrees. The workers decide about their
+memory, and no operation is on the token path.
 """
 
 from __future__ import annotations
