@@ -174,6 +174,16 @@ def test_what_could_not_be_entered_is_entered_when_the_store_answers() -> None:
     assert len(driver.entered) == 3, "nothing runs any more"
 
 
+def test_holds_that_may_have_expired_meanwhile_are_entered_again() -> None:
+    driver = Driver(DECODE)
+    driver.arrive(1)
+    driver.tell(StoreFailed(StoreCall.OTHER, "renew", "away"))
+    driver.tell(QueueSeen(0, 0))
+    group = driver.core.state.groups["t/r/0"]
+    bound, running = (Hold("t/r/0", DECODE.key, amount) for amount in (group.work_tokens, group.blocks))
+    assert driver.entered == [TakeHolds((bound,), (running,))]
+
+
 def test_a_hold_of_an_earlier_attempt_is_kept_for_a_later_one() -> None:
     driver = Driver(DECODE)
     driver.arrive(1)
