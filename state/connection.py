@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import socket
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -25,6 +26,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
 from state import keys
@@ -32,6 +34,7 @@ from state.access import UNENCRYPTED, RedisAccess, connection_settings
 from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 from state.multiplexer import Multiplexer
 from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
+from state.standstill import time_limit
 
 CALL_TIMEOUT_S = 1.0
 RECONNECT_S = 0.5
@@ -230,25 +233,40 @@ def open_pool(url: str, access: RedisAccess, **more: Any) -> redis.asyncio.Block
         **connection_settings(url, access),
         **more,
     )
-    pool.connection_class = _losing_closed_transports(pool.connection_class)
+    pool.connection_class = _hardened(pool.connection_class)
     return pool
 
 
-def _losing_closed_transports(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Return a kind of connection that is lost, like any other, when its transport has been closed.
+def _hardened(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Return a kind of connection that takes two things into account.
 
-    Writing to one raises `RuntimeError` on uvloop, which redis-py does not expect. It can be closed in the
-    middle of a greeting, by a server that dies.
+    - A transport that has been closed is a lost connection like any other. Writing to one raises
+      `RuntimeError` on uvloop, which redis-py does not expect. It can be closed in the middle of a greeting,
+      by a server that dies.
+    - A response that came while the event loop stood still came in time.
     """
 
-    class Losing(kind):  # type: ignore[misc, valid-type]  # one of three, by the scheme of the URL
+    class Hardened(kind):  # type: ignore[misc, valid-type]  # one of three, by the scheme of the URL
         async def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
             try:
                 await super().send_packed_command(*args, **kwargs)
             except RuntimeError as error:
                 raise RedisConnectionError(str(error)) from error
 
-    return Losing
+        def read_response(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Awaitable[Any]:
+            read: Callable[..., Awaitable[Any]] = super().read_response
+            if timeout is not None or self.socket_timeout is None:
+                return read(*args, timeout=timeout, **kwargs)
+            return self._read_in_time(read(*args, timeout=math.inf, **kwargs))
+
+        async def _read_in_time(self, response: Awaitable[Any]) -> Any:
+            try:
+                async with time_limit(self.socket_timeout):
+                    return await response
+            except TimeoutError as error:
+                raise RedisTimeoutError(f"no response within {self.socket_timeout:g} s") from error
+
+    return Hardened
 
 
 @contextlib.contextmanager

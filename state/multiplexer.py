@@ -29,12 +29,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from state.standstill import Alarm
+
 MAX_SENT = 256
 """The most calls of a connection that wait for answers: far fewer than Redis executes within `answer_s`."""
-STANDSTILL_S = 0.05
-"""An alarm that goes off so much too late tells that the event loop stood still."""
-MAX_EXCUSES = 3
-"""Standstills in a row that are excused. A busy loop is always late, and by then has read what came."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,31 +61,6 @@ def pack(command: Sequence[str | int]) -> bytes:
     arguments = [part.encode() if isinstance(part, str) else b"%d" % part for part in command]
     parts = [b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments]
     return b"*%d\r\n%b" % (len(parts), b"".join(parts))
-
-
-class _Alarm:
-    """Goes off at a time. After a standstill the event loop has `again_s` to read what came meanwhile."""
-
-    def __init__(self, due_at: float, again_s: float, ring: Callable[[], object]) -> None:
-        self._again_s = again_s
-        self._ring = ring
-        self._excuses = MAX_EXCUSES
-        self._set(due_at)
-
-    def cancel(self) -> None:
-        """Stay silent."""
-        self._handle.cancel()
-
-    def _set(self, due_at: float) -> None:
-        self._handle = asyncio.get_running_loop().call_at(due_at, self._look, due_at)
-
-    def _look(self, due_at: float) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - due_at > STANDSTILL_S and self._excuses:
-            self._excuses -= 1
-            self._set(now + self._again_s)
-        else:
-            self._ring()
 
 
 class Multiplexer:
@@ -155,7 +128,7 @@ class _Line:
         self._sent: deque[_Call] = deque()
         self._can_send = asyncio.Event()
         self._can_send_since = 0.0
-        self._alarm: _Alarm | None = None
+        self._alarm: Alarm | None = None
         """Goes off when the connection is not open in time, and then, when the next answer is late."""
         self._is_open = False
         self._is_retired = False
@@ -172,7 +145,7 @@ class _Line:
     async def _run(self) -> None:
         """Connect, send and receive, until the connection is lost or this task is cancelled."""
         due_at = asyncio.get_running_loop().time() + self._answer_s
-        self._alarm = _Alarm(due_at, self._answer_s, self._give_up)
+        self._alarm = Alarm(due_at, self._give_up, self._answer_s)
         try:
             await self._connection.connect()  # type: ignore[no-untyped-call]  # redis ships no annotation
             self._alarm.cancel()
@@ -238,7 +211,7 @@ class _Line:
                 self._wake()
 
     def _set_alarm(self, due_at: float) -> None:
-        self._alarm = _Alarm(due_at, STANDSTILL_S, self._fail_late)
+        self._alarm = Alarm(due_at, self._fail_late)
 
     def _fail_late(self) -> None:
         """Fail the calls whose answers are late, and retire the connection if there are any.
@@ -253,7 +226,7 @@ class _Line:
             unsent, self._unsent = self._unsent, deque()
             self._retire(unsent)
             # By then, all calls that were sent have their answers or are late.
-            _Alarm(now + self._answer_s, STANDSTILL_S, self.task.cancel)
+            Alarm(now + self._answer_s, self.task.cancel)
         self._alarm = None
         if len(late) < len(self._sent):
             self._set_alarm(self._sent[len(late)].due_at)

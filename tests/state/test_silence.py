@@ -11,7 +11,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 import state.multiplexer
 from state.connection import Connection
 from state.errors import StoreUnavailable
-from state.multiplexer import STANDSTILL_S
+from state.standstill import STANDSTILL_S
 from state.store import Store
 from tests.state.fake_server import ANSWER_S, WAIT_S, ManualLoop, Server, multiplexer_of
 

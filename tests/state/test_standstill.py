@@ -13,6 +13,7 @@ import redis.asyncio
 import uvloop
 
 from state import connection
+from state.durable import DurableRedis
 from state.errors import StoreUnavailable
 from state.multiplexer import Multiplexer
 from state.store import Store
@@ -62,6 +63,37 @@ def test_a_greeting_that_came_meanwhile_counts(
         for turns in (2, 5, 8):
             # A busy machine may be as slow as a server that is too slow, but not each time.
             assert any(runner.run(_stand_still_while_it_greets(server.url, turns)) for _ in range(5))
+
+
+@LOOPS
+def test_a_response_over_a_connection_of_ones_own_counts(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with redis_server() as server, asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(_wait_for(server.url))
+        monkeypatch.setattr(connection, "CALL_TIMEOUT_S", ANSWER_S)
+        assert any(runner.run(_stand_still_while_it_responds(server.url)) for _ in range(5))
+
+
+async def _stand_still_while_it_responds(url: str) -> bool:
+    durable = DurableRedis(url)
+
+    async def ask() -> bool:
+        try:
+            with durable.client() as redis:
+                return bool(await redis.ping())
+        except StoreUnavailable:
+            return False
+
+    while not await ask():
+        pass
+    call = asyncio.create_task(ask())
+    for _ in range(5):
+        await asyncio.sleep(0)  # it is sent
+    time.sleep(3 * ANSWER_S)
+    is_answered = await call
+    await durable.close()
+    return is_answered
 
 
 async def _wait_for(url: str) -> None:
