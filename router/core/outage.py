@@ -45,7 +45,8 @@ def on_store_failed(state: RouterState, event: StoreFailed) -> None:
 def _fail_call_of_group(state: RouterState, event: StoreFailed) -> None:
     group = state.groups.get(event.key)
     if group is None:
-        if event.call in (StoreCall.ENQUEUE, StoreCall.DEQUEUE):
+        is_place = event.call in (StoreCall.ENQUEUE, StoreCall.DEQUEUE)
+        if is_place and len(state.to_dequeue) < state.config.queue_capacity:
             state.to_dequeue.add(event.key)
     elif event.call is StoreCall.ENQUEUE and group.phase in IN_QUEUE:
         _on_enqueue_failed(state, group, event.reason)

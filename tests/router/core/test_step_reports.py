@@ -5,6 +5,7 @@ from __future__ import annotations
 from router.core.actions import (
     Action,
     AskGrants,
+    Dequeue,
     Enqueue,
     ReleaseCredit,
     ReleaseLease,
@@ -145,6 +146,17 @@ def test_returns_that_redis_missed_are_repeated_when_it_is_back() -> None:
     driver.tell(QueueSeen(0, 0))
     driver.tell(QueueSeen(0, 0))
     assert driver.released == [credit, lease, credit, lease]
+
+
+def test_no_more_places_are_given_up_later_than_the_queue_has() -> None:
+    """An outage may be long, and a request that ends meanwhile leaves a place that Redis may still have."""
+    core = RouterCore(CoreConfig("router-a", queue_capacity=3))
+    for number in range(10):
+        core.on(StoreFailed(StoreCall.DEQUEUE, f"t/r{number}/0", "away"), 1.0)
+    actions = core.on(QueueSeen(0, 0), 2.0)
+    assert [action for action in actions if isinstance(action, Dequeue)] == [
+        Dequeue(f"t/r{number}/0") for number in range(3)
+    ]
 
 
 def test_what_runs_is_entered_again_where_the_store_forgot_it() -> None:
