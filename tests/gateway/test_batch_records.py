@@ -141,7 +141,7 @@ async def test_results_wait_for_room(stores: Stores) -> None:
 
 
 async def test_a_repeated_record_needs_no_more_room(stores: Stores) -> None:
-    """As after a lost response."""
+    """It is repeated where the response to the first call was lost."""
     lease = await stores.lease()
     results = {0: b"x" * (LIMITS.max_tenant_bytes - 10)}
     for _ in range(2):
@@ -151,7 +151,7 @@ async def test_a_repeated_record_needs_no_more_room(stores: Stores) -> None:
 
 
 async def test_a_repeated_cancel_changes_nothing_more(stores: Stores) -> None:
-    """As after a lost response."""
+    """It is repeated where the response to the first call was lost."""
     lease = await stores.lease()
     assert await stores.batches.cancel(lease.batch.id)
     with stores.redis.client() as redis:

@@ -1,4 +1,4 @@
-"""What Redis sent while the caller's own event loop stood still counts, on any event loop."""
+"""Messages of Redis that came while the caller's own event loop stood still count, on any event loop."""
 
 from __future__ import annotations
 
