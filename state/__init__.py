@@ -2,8 +2,8 @@
 
 In reading order: `records` (what is stored), `keys`, `store` (the operations), `announcements` (the texts of
 workers), `prefix_walk` (how far a worker has a prompt), `connection` (scripts and epochs), `multiplexer` (one
-connection for many calls), `durable` (what outlives epochs, for gateways), `access` (credentials), `errors`,
-and the scripts themselves in `lua/`.
+connection for many calls), `standstill` (time limits), `durable` (what outlives epochs, for gateways),
+`access` (credentials), `errors`, and the scripts themselves in `lua/`.
 
 May import `scheduling`. Every process of the fleet and `baton status` use it.
 """

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import socket
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -23,8 +24,9 @@ import redis.asyncio
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
 from state import keys
@@ -32,6 +34,7 @@ from state.access import UNENCRYPTED, RedisAccess, connection_settings
 from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 from state.multiplexer import Multiplexer
 from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
+from state.standstill import time_limit
 
 CALL_TIMEOUT_S = 1.0
 RECONNECT_S = 0.5
@@ -69,7 +72,7 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "add_demand": (),
     "demand": (),
 }
-"""Each script with the parts that precede it, besides the constants and the prelude."""
+"""Each script with the parts that precede it, besides the constants, the clock and the prelude."""
 
 LONGEST_SILENCE_MS = 5000
 """A living fleet calls more often than this. It is less than the time by which holds outlast a renewal."""
@@ -96,14 +99,14 @@ class Connection:
         self._scripts = {name: source(name) for name in SCRIPTS}
         self._hashes = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self._scripts.items()}  # noqa: S324 -- how Redis names scripts
         self._epoch = ""
-        self._entering = asyncio.Lock()
+        self._entering: asyncio.Future[str] | None = None
         self.on_new_epoch: Callable[[], None] = lambda: None
         """Called in each epoch but the first: this process must enter again what it holds."""
 
     def _make_connection(self) -> redis.asyncio.Connection:
         make = self._redis.connection_pool.make_connection
         connection: redis.asyncio.Connection = make()  # type: ignore[no-untyped-call]  # as below
-        connection.socket_timeout = None  # the calls over it have their own
+        connection.socket_timeout = connection.socket_connect_timeout = None  # calls have their own
         return connection
 
     async def wait_until_ready(self, timeout_s: float) -> None:
@@ -117,23 +120,26 @@ class Connection:
                 while failure := await self._failure():
                     reason = failure
                     await asyncio.sleep(0.1)
-                policy = (await self._redis.info("memory"))["maxmemory_policy"]
         except TimeoutError as error:
             raise StoreUnavailable(self._url, f"waited {timeout_s:g} s: {reason}") from error
         except RedisError as error:
             raise StoreUnavailable(self._url, f"refused us: {error}") from error
-        if policy != NO_EVICTION:
-            raise StoreEvicts(self._url, policy)
 
     async def _failure(self) -> str:
-        """Return why Redis does not respond, or "" if it does. Raises `RedisError` if it refuses us."""
+        """Return why Redis does not respond, or "" if it does.
+
+        Raises `RedisError` if it refuses us, and `StoreEvicts`.
+        """
         try:
             with _keeping_cancellation():
                 await self._redis.ping()
+                policy = (await self._redis.info("memory"))["maxmemory_policy"]
         except RedisError as error:
             if _is_refusal(error):
                 raise
             return _reason(error)
+        if policy != NO_EVICTION:
+            raise StoreEvicts(self._url, policy)
         return ""
 
     async def read_clock_s(self) -> float | None:
@@ -172,12 +178,20 @@ class Connection:
                 await self._enter(epoch)
 
     async def _enter(self, last: str) -> None:
-        async with self._entering:
-            if self._epoch != last:
-                return
-            self._epoch = await self._calls.call("EVAL", *_enter(last))
-        if last:
-            self.on_new_epoch()
+        """Enter the epoch after the last one, with one call for all that wait for it."""
+        if self._epoch != last:
+            return
+        if self._entering is None:
+            self._entering = self._calls.call("EVAL", *_enter(last))
+            self._entering.add_done_callback(self._entered)
+        await asyncio.shield(self._entering)
+
+    def _entered(self, epoch: asyncio.Future[str]) -> None:
+        last, self._entering = self._epoch, None
+        if epoch.exception() is None:
+            self._epoch = epoch.result()
+            if last:
+                self.on_new_epoch()
 
     @contextlib.contextmanager
     def client(self) -> Iterator[redis.asyncio.Redis]:
@@ -219,25 +233,40 @@ def open_pool(url: str, access: RedisAccess, **more: Any) -> redis.asyncio.Block
         **connection_settings(url, access),
         **more,
     )
-    pool.connection_class = _losing_closed_transports(pool.connection_class)
+    pool.connection_class = _hardened(pool.connection_class)
     return pool
 
 
-def _losing_closed_transports(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Return a kind of connection that is lost, like any other, when its transport has been closed.
+def _hardened(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Return a kind of connection that takes two things into account.
 
-    Writing to one raises `RuntimeError` on uvloop, which redis-py does not expect. It can be closed in the
-    middle of a greeting, by a server that dies.
+    - A transport that has been closed is a lost connection like any other. Writing to one raises
+      `RuntimeError` on uvloop, which redis-py does not expect. It can be closed in the middle of a greeting,
+      by a server that dies.
+    - A response that came while the event loop stood still came in time.
     """
 
-    class Losing(kind):  # type: ignore[misc, valid-type]  # one of three, by the scheme of the URL
+    class Hardened(kind):  # type: ignore[misc, valid-type]  # one of three, by the scheme of the URL
         async def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
             try:
                 await super().send_packed_command(*args, **kwargs)
             except RuntimeError as error:
                 raise RedisConnectionError(str(error)) from error
 
-    return Losing
+        def read_response(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Awaitable[Any]:
+            read: Callable[..., Awaitable[Any]] = super().read_response
+            if timeout is not None or self.socket_timeout is None:
+                return read(*args, timeout=timeout, **kwargs)
+            return self._read_in_time(read(*args, timeout=math.inf, **kwargs))
+
+        async def _read_in_time(self, response: Awaitable[Any]) -> Any:
+            try:
+                async with time_limit(self.socket_timeout):
+                    return await response
+            except TimeoutError as error:
+                raise RedisTimeoutError(f"no response within {self.socket_timeout:g} s") from error
+
+    return Hardened
 
 
 @contextlib.contextmanager
@@ -269,12 +298,16 @@ async def _greet(connection: redis.asyncio.Connection) -> None:
 
 
 def _enter(last: str) -> tuple[str, int, str, str, str, str, str]:
-    return script_text("enter"), 1, keys.epoch(), uuid.uuid4().hex, last, str(QUIET_MS), keys.all_keys()
+    return _joined("clock", "enter"), 1, keys.epoch(), uuid.uuid4().hex, last, str(QUIET_MS), keys.all_keys()
 
 
 def source(script: str) -> str:
     """Return a script with all the parts that precede it."""
-    return _CONSTANTS + "".join(script_text(part) for part in ("prelude", *SCRIPTS[script], script))
+    return _joined("clock", "prelude", *SCRIPTS[script], script)
+
+
+def _joined(*parts: str) -> str:
+    return _CONSTANTS + "".join(map(script_text, parts))
 
 
 def script_text(part: str) -> str:
@@ -299,8 +332,9 @@ def _keeping_cancellation() -> Iterator[None]:
 
 
 def _is_refusal(error: RedisError) -> bool:
-    """Return whether Redis refused our credentials. redis-py wraps errors that occur while it connects."""
-    return isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError)
+    """Return whether Redis refused us. redis-py wraps errors that occur while it connects."""
+    refusals = AuthenticationError, NoPermissionError
+    return isinstance(error, refusals) or isinstance(error.__cause__, refusals)
 
 
 def _reason(error: Exception) -> str:

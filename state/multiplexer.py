@@ -9,9 +9,10 @@ A call that gets no answer fails as it would over a connection of its own:
 - The connection is lost: calls without an answer are sent once more, in their order, over a new connection.
 - No connection can be made: all calls that wait for it fail.
 - Redis does not answer a call in time: that call fails, and the connection takes no more calls. Those that
-  were sent over it keep their own time. A standstill of the caller's own event loop is not held against
-  Redis.
+  were sent over it keep their own time.
 - Too many calls are under way: a call waits for its turn, and fails if that takes too long.
+
+A standstill of the caller's own event loop is not held against Redis.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from state.standstill import Alarm
+
 MAX_SENT = 256
 """The most calls of a connection that wait for answers: far fewer than Redis executes within `answer_s`."""
-STANDSTILL_S = 0.05
-"""A look for late answers that comes so much too late itself tells that the event loop stood still."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,8 +127,9 @@ class _Line:
         self._unsent: deque[_Call] = deque()
         self._sent: deque[_Call] = deque()
         self._can_send = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        """The next look for calls whose answers are late; None if no call was sent since the last one."""
+        self._can_send_since = 0.0
+        self._alarm: Alarm | None = None
+        """Goes off when the connection is not open in time, and then, when the next answer is late."""
         self._is_open = False
         self._is_retired = False
         self._failure: BaseException = RedisConnectionError("the connection was closed")
@@ -138,13 +140,16 @@ class _Line:
     def take(self, call: _Call) -> None:
         """Send a call after the earlier ones."""
         self._unsent.append(call)
-        self._can_send.set()
+        self._wake()
 
     async def _run(self) -> None:
         """Connect, send and receive, until the connection is lost or this task is cancelled."""
+        due_at = asyncio.get_running_loop().time() + self._answer_s
+        self._alarm = Alarm(due_at, self._give_up, self._answer_s)
         try:
-            async with asyncio.timeout(self._answer_s):
-                await self._connection.connect()  # type: ignore[no-untyped-call]  # redis ships no annotation
+            await self._connection.connect()  # type: ignore[no-untyped-call]  # redis ships no annotation
+            self._alarm.cancel()
+            self._alarm = None
             self._is_open = True
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._send())
@@ -157,6 +162,16 @@ class _Line:
             self._end()
             await self._connection.disconnect(nowait=True)
 
+    def _give_up(self) -> None:
+        """End a line whose connection is not open in time."""
+        self._failure = RedisTimeoutError(f"no connection within {self._answer_s:g} s")
+        self.task.cancel()
+
+    def _wake(self) -> None:
+        if not self._can_send.is_set():
+            self._can_send.set()
+            self._can_send_since = asyncio.get_running_loop().time()
+
     async def _send(self) -> None:
         """Write all calls that are ready, at each turn of the loop that has any."""
         loop = asyncio.get_running_loop()
@@ -165,8 +180,8 @@ class _Line:
             self._can_send.clear()
             calls = self._next_calls(loop.time())
             if calls:
-                if self._timer is None:
-                    self._look_at(calls[0].due_at)
+                if self._alarm is None:
+                    self._set_alarm(calls[0].due_at)
                 packed = b"".join([call.packed for call in calls])
                 await self._connection.send_packed_command(packed, check_health=False)
 
@@ -175,7 +190,7 @@ class _Line:
         calls: list[_Call] = []
         while self._unsent and len(self._sent) + len(calls) < MAX_SENT:
             call = self._unsent.popleft()
-            if call.due_at < now:
+            if call.due_at < self._can_send_since:  # `now` may be after a standstill
                 call.fail(RedisConnectionError("too many calls are under way"))
             elif not call.answer.done():
                 call.due_at = now + self._answer_s
@@ -193,35 +208,28 @@ class _Line:
             else:
                 self._sent.popleft().resolve(answer)
             if self._unsent:
-                self._can_send.set()
+                self._wake()
 
-    def _look(self, due_at: float) -> None:
-        """Fail the calls that are late. If this loop stood still, first let it read what came meanwhile."""
-        now = asyncio.get_running_loop().time()
-        if now - due_at > STANDSTILL_S:
-            self._look_at(now + STANDSTILL_S)
-        else:
-            self._fail_late()
-
-    def _look_at(self, due_at: float) -> None:
-        self._timer = asyncio.get_running_loop().call_at(due_at, self._look, due_at)
+    def _set_alarm(self, due_at: float) -> None:
+        self._alarm = Alarm(due_at, self._fail_late)
 
     def _fail_late(self) -> None:
-        """Fail the calls whose answers are late, and retire the connection if there are any."""
-        loop = asyncio.get_running_loop()
-        waiting = [call for call in self._sent if not call.answer.done()]
-        late = [call for call in waiting if call.due_at <= loop.time()]
+        """Fail the calls whose answers are late, and retire the connection if there are any.
+
+        So it is if their callers have given up: other calls wait behind them.
+        """
+        now = asyncio.get_running_loop().time()
+        late = [call for call in self._sent if call.due_at <= now]
         for call in late:
             call.fail(RedisTimeoutError(f"no answer within {self._answer_s:g} s"))
         if late and not self._is_retired:
             unsent, self._unsent = self._unsent, deque()
             self._retire(unsent)
             # By then, all calls that were sent have their answers or are late.
-            loop.call_later(self._answer_s, self.task.cancel)
-        rest = waiting[len(late) :]
-        self._timer = None
-        if rest:
-            self._look_at(rest[0].due_at)
+            Alarm(now + self._answer_s, self.task.cancel)
+        self._alarm = None
+        if len(late) < len(self._sent):
+            self._set_alarm(self._sent[len(late)].due_at)
 
     def _retire(self, calls: Iterable[_Call]) -> None:
         """Take no more calls, and leave these to another line."""
@@ -239,8 +247,8 @@ class _Line:
 
     def _end(self) -> None:
         """Take no more calls, and fail those that are left."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
         left = [*self._sent, *self._unsent]
         self._sent.clear()
         self._unsent.clear()

@@ -1,7 +1,7 @@
 """The operations on the fleet's shared state: living workers, the queue, grants, credits and leases.
 
-Every operation is one Lua script: atomic and, except for tenants' charges, idempotent by id. Redis keeps a
-copy on which the fleet agrees. The workers decide about their memory, and no operation is on the token path.
+Every operation is one Lua script: atomic, and idempotent by id, except for what adds up (charges, budgets and
+demand). Redis keeps a copy for the fleet; workers decide about their memory. None is on the token path.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Container, ItemsView, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Self
 
@@ -52,6 +52,8 @@ PREFIX_LOOKUPS = 1024
 MIN_LOOKUPS_PER_WORKER = 16
 SETS_AT_ONCE = 64
 """Sets of blocks that one script looks into: between scripts, Redis serves others."""
+LEDGERS_AT_ONCE = 32
+"""One after the other, those of many workers would not be entered within `connection.QUIET_MS`."""
 NO_TIERS: Mapping[Tier, Container[str]] = {}
 """No worker has blocks outside of its pool."""
 
@@ -280,21 +282,30 @@ class Store:
         ttl_s: float,
     ) -> None:
         """Keep credits and leases, each `(request_key, worker_key)`, from expiring."""
-        for key, args in _by_ledger(
-            ((worker_key, request_key) for request_key, worker_key in credits_held),
-            ((worker_key, request_key) for request_key, worker_key in leases_held),
-        ):
-            await self._run("renew", [key], [round(ttl_s * 1000), *args])
+        credit_rows = ((worker_key, request_key) for request_key, worker_key in credits_held)
+        lease_rows = ((worker_key, request_key) for request_key, worker_key in leases_held)
+        await self._run_by_ledger("renew", credit_rows, lease_rows, ttl_s)
 
     async def take_holds(
         self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
     ) -> None:
         """Enter holds again that a restarted Redis may have lost. Existing holds stay as they are."""
-        for key, args in _by_ledger(
-            ((hold.worker_key, hold.request_key, hold.amount) for hold in credits_held),
-            ((hold.worker_key, hold.request_key, hold.amount) for hold in leases_held),
-        ):
-            await self._run("take_holds", [key], [round(ttl_s * 1000), *args])
+        credit_rows = ((hold.worker_key, hold.request_key, hold.amount) for hold in credits_held)
+        lease_rows = ((hold.worker_key, hold.request_key, hold.amount) for hold in leases_held)
+        await self._run_by_ledger("take_holds", credit_rows, lease_rows, ttl_s)
+
+    async def _run_by_ledger(
+        self, script: str, credit_rows: Iterable[_Row], lease_rows: Iterable[_Row], ttl_s: float
+    ) -> None:
+        """Run a script once for each ledger."""
+        found: defaultdict[str, list[str | int]] = defaultdict(lambda: [round(ttl_s * 1000)])
+        for ledger_of, rows in ((keys.credits_of, credit_rows), (keys.leases_of, lease_rows)):
+            for worker_key, *row in rows:
+                found[ledger_of(worker_key)] += row
+        ledgers = list(found.items())
+        for at in range(0, len(ledgers), LEDGERS_AT_ONCE):
+            part = ledgers[at : at + LEDGERS_AT_ONCE]
+            await asyncio.gather(*(self._run(script, [key], args) for key, args in part))
 
     async def leases(self, worker_key: str) -> dict[str, int]:
         """Return the blocks leased on a decode worker, by request."""
@@ -387,12 +398,3 @@ class Store:
 def _directories(worker_key: str) -> list[str]:
     """Return the keys of the prefix directory that belong to one worker."""
     return [keys.prefixes_of(worker_key, tier) for tier in Tier]
-
-
-def _by_ledger(credits_held: Iterable[_Row], leases_held: Iterable[_Row]) -> ItemsView[str, list[str | int]]:
-    """Collect the arguments of each ledger for one call."""
-    args: defaultdict[str, list[str | int]] = defaultdict(list)
-    for ledger_of, rows in ((keys.credits_of, credits_held), (keys.leases_of, leases_held)):
-        for worker_key, *row in rows:
-            args[ledger_of(worker_key)] += row
-    return args.items()

@@ -132,8 +132,10 @@ class Registration:
     async def _renew(self) -> None:
         reachable = True
         while True:
+            # Not `wait_for`, which before Python 3.12 loses a cancellation at the moment of a change.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), RENEW_S)
+                async with asyncio.timeout(RENEW_S):
+                    await self._changed.wait()
             self._changed.clear()
             try:
                 await self._announce()

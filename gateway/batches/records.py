@@ -257,7 +257,7 @@ class BatchStore:
         moved = await self._redis.run(
             "move_batch",
             [batch_key(lease.batch.id)],
-            [Status.FINALIZING, lease.fence, Status.IN_PROGRESS, Status.FINALIZING],
+            [Status.FINALIZING, lease.fence, Status.IN_PROGRESS],
         )
         return bool(moved)
 

@@ -1,7 +1,7 @@
 """The store goes away and comes back, with what it held or without.
 
 What was to be returned while it was away is kept, and returned once it is back, unless a later attempt holds
-it again by then. A store that comes back empty is told first what is held here.
+it again by then. A store that comes back is told first what is held here.
 
 Meanwhile groups are placed by what this router alone knows. Each router then sees only its own queue. What
 several of them promise of the same workers is not added up, and no tenant is held to its share. Workers keep
@@ -38,8 +38,6 @@ def on_store_failed(state: RouterState, event: StoreFailed) -> None:
             state.to_release[ReleaseCredit(event.key, event.worker_key)] = None
         case StoreCall.RELEASE_LEASE:
             state.to_release[ReleaseLease(event.key, event.worker_key)] = None
-        case StoreCall.TAKE_HOLDS:
-            state.must_take_holds = True
         case _:
             _fail_call_of_group(state, event)
 
@@ -47,7 +45,8 @@ def on_store_failed(state: RouterState, event: StoreFailed) -> None:
 def _fail_call_of_group(state: RouterState, event: StoreFailed) -> None:
     group = state.groups.get(event.key)
     if group is None:
-        if event.call in (StoreCall.ENQUEUE, StoreCall.DEQUEUE):
+        is_place = event.call in (StoreCall.ENQUEUE, StoreCall.DEQUEUE)
+        if is_place and len(state.to_dequeue) < state.config.queue_capacity:
             state.to_dequeue.add(event.key)
     elif event.call is StoreCall.ENQUEUE and group.phase in IN_QUEUE:
         _on_enqueue_failed(state, group, event.reason)
@@ -57,12 +56,13 @@ def _fail_call_of_group(state: RouterState, event: StoreFailed) -> None:
 
 
 def on_store_back(state: RouterState) -> None:
-    """Take in that the store is back: return what could not be returned while it was away."""
+    """Take in that the store is back: return what could not be returned while it was away.
+
+    What is held may have expired there, if it was away from this router only.
+    """
     state.store_reachable = True
     state.actions.append(StoreChanged(reachable=True, reason=""))
-    if state.must_take_holds:
-        state.must_take_holds = False
-        _take_holds(state)
+    _take_holds(state)
     state.actions += (Dequeue(key) for key in sorted(state.to_dequeue - state.groups.keys()))
     state.to_dequeue.clear()
     releases, state.to_release = state.to_release, {}

@@ -101,10 +101,8 @@ class RouterState:
         # The store
         self.queue = QueueStatus(0, 0)
         self.store_reachable = True
-        self.must_take_holds = False
-        """True if the store has lost what workers hold, and was away when this router told it again."""
         self.to_dequeue: set[str] = set()
-        """Places in the queue of groups that ended while the store was away."""
+        """Places in the queue of groups that ended while the store was away; no more than the queue has."""
         self.to_release: dict[ReleaseCredit | ReleaseLease, None] = {}
         """An ordered set: releases that the store missed while it was away."""
 

@@ -55,7 +55,7 @@ class _PendingEnqueue:
 
 
 class StoreCalls:
-    """The calls under way. Calls of the same key run one after the other.
+    """The calls under way. Calls of the same key run one after the other, those without a key at once.
 
     Repeated calls must not pile up while the store is slow or away. A new enqueue call of a key therefore
     replaces one that has not begun, unless a call of another kind was made in between.
@@ -124,7 +124,8 @@ class StoreCalls:
         self, key: str, call: StoreCall, work: Coroutine[None, None, Sequence[Event]], worker_key: str = ""
     ) -> asyncio.Task[None]:
         task = asyncio.create_task(self._after(self._last.get(key), key, call, work, worker_key))
-        self._last[key] = task
+        if key:
+            self._last[key] = task
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._done(key, done))
         return task

@@ -6,7 +6,6 @@
 -- KEYS scans the whole server, once per epoch. Clearing and opening must be one step, or a client could enter state
 -- that is then cleared; and keys of a former fleet can only be found by name. It takes milliseconds: there are a few
 -- keys per worker and tenant, and the server has just come back or is empty.
-local time = redis.call('TIME')
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local epoch = redis.call('HGET', KEYS[1], 'id')
 if not epoch or redis.call('HGET', KEYS[1], 'run_id') ~= run_id then
@@ -15,7 +14,7 @@ if not epoch or redis.call('HGET', KEYS[1], 'run_id') ~= run_id then
   redis.call('HSET', KEYS[1], 'id', epoch, 'run_id', run_id)
 end
 if ARGV[2] ~= '' and ARGV[2] ~= epoch then
-  local now = time[1] * 1000 + math.floor(time[2] / 1000) - (redis.call('HGET', KEYS[1], 'jumped') or 0)
+  local now = read_clock(KEYS[1], unpack(redis.call('HMGET', KEYS[1], 'seen', 'jumped')))
   redis.call('HSET', KEYS[1], 'quiet_until', now + ARGV[3])
 end
 return epoch

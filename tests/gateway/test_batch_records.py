@@ -140,6 +140,28 @@ async def test_results_wait_for_room(stores: Stores) -> None:
     assert await stores.batches.record(lease, {0: big[1:]}, failed=False) is Recorded.DONE
 
 
+async def test_a_repeated_record_needs_no_more_room(stores: Stores) -> None:
+    """It is repeated where the response to the first call was lost."""
+    lease = await stores.lease()
+    results = {0: b"x" * (LIMITS.max_tenant_bytes - 10)}
+    for _ in range(2):
+        assert await stores.batches.record(lease, results, failed=False) is Recorded.DONE
+    assert await stores.batches.record(lease, results | {1: b"y"}, failed=False) is Recorded.NO_ROOM
+    assert await stores.output(lease) == results[0]
+
+
+async def test_a_repeated_cancel_changes_nothing_more(stores: Stores) -> None:
+    """It is repeated where the response to the first call was lost."""
+    lease = await stores.lease()
+    assert await stores.batches.cancel(lease.batch.id)
+    with stores.redis.client() as redis:
+        await redis.hset(batch_key(lease.batch.id), "cancelling_at", 7)
+    assert await stores.batches.cancel(lease.batch.id)
+    assert (await stores.batches.find(lease.batch.id, "acme")).to_json()["cancelling_at"] == 7
+    assert await stores.batches.end(lease, Status.CANCELLED)
+    assert not await stores.batches.cancel(lease.batch.id)
+
+
 async def test_bytes_are_counted_until_the_file_is_gone(stores: Stores) -> None:
     await stores.file("a", 60)
     with pytest.raises(ApiError, match="60 of this tenant"):

@@ -13,9 +13,9 @@ START_MS = 1_800_000_000_000
 
 def give_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """To stores that connect from now on. Milliseconds."""
-    source = state.connection.source
+    script_text = state.connection.script_text
     now = f"(redis.call('GET', '{NOW_KEY}') or {START_MS})"
     time = f"{{math.floor({now} / 1000), {now} % 1000 * 1000}}"
     monkeypatch.setattr(
-        state.connection, "source", lambda script: source(script).replace("redis.call('TIME')", time)
+        state.connection, "script_text", lambda part: script_text(part).replace("redis.call('TIME')", time)
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import redis.asyncio
 
+from state.connection import QUIET_MS
 from state.records import GRANT_TTL_MS, SILENT_MS, Grant, Settled
 from state.store import Store
+from tests.patience import PATIENCE_S
 from tests.state.common import DECODE, PREFILL, ROOMY, entry, subscribed
 from tests.state.given_clock import NOW_KEY, START_MS
 
@@ -92,6 +94,29 @@ async def test_what_is_held_outlives_a_server_that_stood_still(
     await clock.live(30)
     assert set(await store.leases(DECODE.key)) == {"living"}
     await clock.close()
+
+
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS], ids=["forward", "backward"])
+async def test_a_peer_that_enters_after_a_jump_has_a_second_as_well(
+    on_the_tests_clock: None, redis_url: str, store: Store, jump_ms: int
+) -> None:
+    """To enter what it holds, before anything is granted; nor does the fleet wait for longer."""
+    peer = await Store.connect(redis_url, PATIENCE_S)
+    await peer.list_workers()
+    async with redis.asyncio.Redis.from_url(redis_url) as admin:
+        await admin.flushall()
+    clock = JumpingClock(redis_url, store)
+    await store.list_workers()
+    for _ in range(QUIET_MS // 1000 + 1):
+        await clock.jump(1000)
+        await store.enqueue(entry("waiting"), 10)
+    await clock.jump(jump_ms)
+    await peer.list_workers()
+    assert await store.grant("r1", PREFILL, [DECODE]) == []
+    await clock.jump(QUIET_MS)
+    assert [grant.request_key for grant in await store.grant("r1", PREFILL, [DECODE])] == ["waiting"]
+    await clock.close()
+    await peer.close()
 
 
 async def test_a_router_that_stands_still_holds_nobody_up(

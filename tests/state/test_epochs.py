@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 import redis.asyncio
 
 from state import connection, keys
 from state.records import Grant, Hold
-from state.store import Store
+from state.store import LEDGERS_AT_ONCE, Store
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, redis_server
 from tests.state.common import DECODE, PREFILL, entry, subscribed
@@ -96,6 +96,29 @@ async def test_nothing_is_granted_before_others_could_report_their_holds(
     await second.release_lease("running", DECODE.key)
     assert [grant.request_key for grant in await grants(server, first, wait=True)] == ["new"]
     await heard.aclose()
+
+
+async def test_what_is_held_of_many_workers_is_entered_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a busy router would not have entered it when grants go on."""
+    run = store._run
+    under_way: list[str] = []
+    most = 0
+
+    async def counted(script: str, script_keys: Sequence[str], args: Sequence[str | int]) -> object:
+        nonlocal most
+        under_way.append(script)
+        most = max(most, len(under_way))
+        answer = await run(script, script_keys, args)
+        under_way.remove(script)
+        return answer
+
+    monkeypatch.setattr(store, "_run", counted)
+    held = [Hold(f"r{number}", f"w{number}:1", 1) for number in range(100)]
+    await store.take_holds(held, held, ttl_s=30)
+    assert most == LEDGERS_AT_ONCE, "bounded, too: the loop has other things to do"
+    assert all([await store.leases(hold.worker_key) == {hold.request_key: 1} for hold in held])
 
 
 async def test_what_is_held_is_not_entered_twice(store: Store) -> None:

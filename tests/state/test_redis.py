@@ -197,6 +197,22 @@ async def test_waiting_for_redis_ends_when_a_cancellation_was_lost(monkeypatch: 
             await Store.connect("redis://localhost:1/0", timeout_s=0.1)
 
 
+async def test_a_redis_that_dies_while_it_is_asked_is_waited_for(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = redis.asyncio.Redis.info
+    left = [RedisConnectionError("it died")]
+
+    async def info(client: redis.asyncio.Redis, section: str) -> object:
+        if left:
+            raise left.pop()
+        return await ask(client, section)
+
+    monkeypatch.setattr(redis.asyncio.Redis, "info", info)
+    await (await Store.connect(redis_url, PATIENCE_S)).close()
+    assert not left
+
+
 async def test_a_call_in_a_cancelled_task_s_cleanup_is_answered(store: Store) -> None:
     answers = []
 

@@ -1,4 +1,4 @@
-"""Answers of Redis that came while the caller's own event loop stood still count, on any event loop."""
+"""Messages of Redis that came while the caller's own event loop stood still count, on any event loop."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import pytest
 import redis.asyncio
 import uvloop
 
+from state import connection
+from state.durable import DurableRedis
+from state.errors import StoreUnavailable
 from state.multiplexer import Multiplexer
 from state.store import Store
 from tests.redis_server import redis_server
@@ -19,16 +22,17 @@ from tests.redis_server import redis_server
 pytestmark = pytest.mark.integration
 
 ANSWER_S = 0.2
+LOOPS = pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 
 
-@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@LOOPS
 def test_answers_that_came_meanwhile_count(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     with redis_server() as server, asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(_stand_still(server.url))
 
 
 async def _stand_still(url: str) -> None:
-    await (await Store.connect(url)).close()  # it waits until the server responds
+    await _wait_for(url)
     path = url.removeprefix("unix://")
     make = cast(
         "Callable[[], redis.asyncio.Connection]", partial(redis.asyncio.UnixDomainSocketConnection, path=path)
@@ -47,3 +51,66 @@ async def _stand_still(url: str) -> None:
         time.sleep(3 * ANSWER_S)  # the standstill
         assert await answer == b"PONG"
     await calls.close()
+
+
+@LOOPS
+def test_a_greeting_that_came_meanwhile_counts(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with redis_server() as server, asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(_wait_for(server.url))
+        monkeypatch.setattr(connection, "CALL_TIMEOUT_S", ANSWER_S)
+        for turns in (2, 5, 8):
+            # A busy machine may be as slow as a server that is too slow, but not each time.
+            assert any(runner.run(_stand_still_while_it_greets(server.url, turns)) for _ in range(5))
+
+
+@LOOPS
+def test_a_response_over_a_connection_of_ones_own_counts(
+    make_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with redis_server() as server, asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(_wait_for(server.url))
+        monkeypatch.setattr(connection, "CALL_TIMEOUT_S", ANSWER_S)
+        assert any(runner.run(_stand_still_while_it_responds(server.url)) for _ in range(5))
+
+
+async def _stand_still_while_it_responds(url: str) -> bool:
+    durable = DurableRedis(url)
+
+    async def ask() -> bool:
+        try:
+            with durable.client() as redis:
+                return bool(await redis.ping())
+        except StoreUnavailable:
+            return False
+
+    while not await ask():
+        pass
+    call = asyncio.create_task(ask())
+    for _ in range(5):
+        await asyncio.sleep(0)  # it is sent
+    time.sleep(3 * ANSWER_S)
+    is_answered = await call
+    await durable.close()
+    return is_answered
+
+
+async def _wait_for(url: str) -> None:
+    await (await Store.connect(url)).close()
+
+
+async def _stand_still_while_it_greets(url: str, turns: int) -> bool:
+    """Return whether a call gets its answer, although the loop stood still after so many turns."""
+    store = Store(connection.Connection(url))
+    call = asyncio.create_task(store.queue_status())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert not call.done()
+    time.sleep(3 * ANSWER_S)
+    try:
+        return (await call).waiting == 0
+    except StoreUnavailable:
+        return False
+    finally:
+        await store.close()

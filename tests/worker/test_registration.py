@@ -180,3 +180,16 @@ async def test_workers_that_join_at_one_moment_see_each_other(
     with pytest.raises(ForeignFleetError, match="fingerprint"):
         await Registration(store, OWN, WorkerMetrics()).start()
     assert [worker.worker_id for worker in await store.list_workers()] == ["decode-2"]
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_worker_leaves_although_it_has_just_changed(store: Store, turns: int) -> None:
+    registered = Registration(store, OWN, WorkerMetrics())
+    await registered.start()
+    await asyncio.sleep(0)  # it waits for a change
+    registered.announce_soon()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_S):
+        await registered.stop()
+    assert await store.list_workers() == []

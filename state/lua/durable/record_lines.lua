@@ -9,7 +9,9 @@ if fence ~= ARGV[1] or status == 'completed' or status == 'expired' or status ==
 local own = tonumber(redis.call('HGET', KEYS[5], 'tenant:' .. ARGV[3]) or 0)
 local all = tonumber(redis.call('HGET', KEYS[5], 'all') or 0)
 local bytes, lines = 0, 0
-for i = 6, #ARGV, 3 do bytes = bytes + ARGV[i + 1] end
+for i = 6, #ARGV, 3 do
+  if redis.call('GETBIT', KEYS[2], ARGV[i]) == 0 then bytes = bytes + ARGV[i + 1] end
+end
 if own + bytes > tonumber(ARGV[4]) or all + bytes > tonumber(ARGV[5]) then return -1 end
 bytes = 0
 for i = 6, #ARGV, 3 do

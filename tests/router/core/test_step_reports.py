@@ -5,6 +5,7 @@ from __future__ import annotations
 from router.core.actions import (
     Action,
     AskGrants,
+    Dequeue,
     Enqueue,
     ReleaseCredit,
     ReleaseLease,
@@ -147,6 +148,17 @@ def test_returns_that_redis_missed_are_repeated_when_it_is_back() -> None:
     assert driver.released == [credit, lease, credit, lease]
 
 
+def test_no_more_places_are_given_up_later_than_the_queue_has() -> None:
+    """An outage may be long, and a request that ends meanwhile leaves a place that Redis may still have."""
+    core = RouterCore(CoreConfig("router-a", queue_capacity=3))
+    for number in range(10):
+        core.on(StoreFailed(StoreCall.DEQUEUE, f"t/r{number}/0", "away"), 1.0)
+    actions = core.on(QueueSeen(0, 0), 2.0)
+    assert [action for action in actions if isinstance(action, Dequeue)] == [
+        Dequeue(f"t/r{number}/0") for number in range(3)
+    ]
+
+
 def test_what_runs_is_entered_again_where_the_store_forgot_it() -> None:
     driver = Driver(DECODE)
     driver.arrive(1)
@@ -172,6 +184,16 @@ def test_what_could_not_be_entered_is_entered_when_the_store_answers() -> None:
     driver.step(DECODE, 0, FinishReason.LENGTH)
     driver.tell(QueueSeen(0, 0))
     assert len(driver.entered) == 3, "nothing runs any more"
+
+
+def test_holds_that_may_have_expired_meanwhile_are_entered_again() -> None:
+    driver = Driver(DECODE)
+    driver.arrive(1)
+    driver.tell(StoreFailed(StoreCall.OTHER, "renew", "away"))
+    driver.tell(QueueSeen(0, 0))
+    group = driver.core.state.groups["t/r/0"]
+    bound, running = (Hold("t/r/0", DECODE.key, amount) for amount in (group.work_tokens, group.blocks))
+    assert driver.entered == [TakeHolds((bound,), (running,))]
 
 
 def test_a_hold_of_an_earlier_attempt_is_kept_for_a_later_one() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import redis.asyncio
 
-from router.core.actions import Dequeue, Enqueue, Renew
+from router.core.actions import Dequeue, Enqueue, RefundTenant, Renew, TakeHolds
 from router.core.events import Enqueued, Event
 from router.links.store_calls import StoreCalls
 from state.records import QueueEntry
@@ -70,3 +72,25 @@ async def test_a_place_given_up_and_asked_for_anew_is_asked_for_after(
     await calls.settle(timeout_s=PATIENCE_S)
     assert [type(event) for event in heard] == [Enqueued, Enqueued]
     assert (await store.queue_status()).waiting == 1
+
+
+async def test_refunds_and_holds_do_not_wait_for_each_other(
+    calls: StoreCalls, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router that refuses much would have ever more of them waiting."""
+    under_way, answered = [], asyncio.Event()
+
+    async def slow(*args: object) -> None:
+        under_way.append(args)
+        await answered.wait()
+
+    for name in ("refund_tenant", "take_holds"):
+        monkeypatch.setattr(store, name, slow)
+    for _ in range(50):
+        calls.do(RefundTenant("t", 1.0))
+    calls.do(TakeHolds((), ()))
+    await asyncio.sleep(0)
+    assert len(under_way) == 51
+    answered.set()
+    await calls.settle(timeout_s=PATIENCE_S)
+    assert len(calls) == 0
