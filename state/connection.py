@@ -188,7 +188,7 @@ class Connection:
 
     def _entered(self, epoch: asyncio.Future[str]) -> None:
         last, self._entering = self._epoch, None
-        if epoch.exception() is None:
+        if not epoch.cancelled() and epoch.exception() is None:
             self._epoch = epoch.result()
             if last:
                 self.on_new_epoch()
