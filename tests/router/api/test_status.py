@@ -34,7 +34,7 @@ def contract() -> dict[str, str]:
 def documented() -> dict[str, tuple[str, str]]:
     """Return the status and the action that the documented table has for each reason."""
     text = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| .* \| (.*) \|$", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| [^|]+ \| [^|]+ \| ([^|]+) \|$", text, flags=re.MULTILINE)
     return {reason: (status, action) for reason, status, action in rows}
 
 
