@@ -8,7 +8,7 @@ import pytest
 
 from router.core.actions import Action, Enqueue, SendCancel, SetTimer, TellChoiceFinished, TellFinished
 from router.core.core import RouterCore
-from router.core.events import CancelAsked, ClientGone, TimerFired, TimerKind
+from router.core.events import Arrived, CancelAsked, ClientGone, TimerFired, TimerKind
 from scheduling.request import FinishReason
 from tests.router.core_driver import ARRIVAL, core_of, start, tell
 
@@ -70,13 +70,15 @@ def test_a_client_that_comes_back_is_not_told_of_an_unwanted_end() -> None:
     assert core.is_running("t", "r1")
 
 
-def test_who_was_given_up_may_ask_again_from_the_start() -> None:
+@pytest.mark.parametrize("asked", [ARRIVAL, RESUMABLE], ids=["no grace", "grace"])
+def test_who_was_given_up_may_ask_again_from_the_start(asked: Arrived) -> None:
     """Without a grace it is given up at once."""
     core = core_of("slack")
-    start(core, 1)
-    tell(core, ClientGone(1), now=2.0)
+    start(core, 1, asked)
+    for timer in _graces(tell(core, ClientGone(1), now=2.0)):
+        fire(core, timer)
     assert not core.is_running("t", "r1")
-    tell(core, replace(ARRIVAL, listener=2, request_id="r1"), now=3.0)
+    tell(core, replace(asked, listener=2, request_id="r1"), now=8.0)
     assert core.is_running("t", "r1")
 
 
