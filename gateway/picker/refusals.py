@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 from pydantic import ValidationError
@@ -28,7 +28,13 @@ from gateway.slo import AT_RISK_HEADER, CLASS_HEADER, HEADERS
 QUOTE_S = 1.0
 """A quote that takes longer is not waited for: the gateway finds out."""
 _STATED_IN = {*HEADERS, CLASS_HEADER, AT_RISK_HEADER}
-_Read = Callable[[bytes, Mapping[str, str], int], list[Generation]]
+_Body = ChatBody | CompletionBody | MessagesBody | ResponsesBody
+_BODIES: dict[str, type[_Body]] = {
+    "/v1/chat/completions": ChatBody,
+    "/v1/completions": CompletionBody,
+    "/v1/messages": MessagesBody,
+    "/v1/responses": ResponsesBody,
+}
 
 
 async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None:
@@ -37,18 +43,19 @@ async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None
     Only a request that states an SLO is quoted, since no other one is refused for its latency. One with an
     Idempotency-Key may attach to a generation that runs. All else that can be wrong is the gateway's to say.
     """
-    read = _READERS.get(head.path)
-    if read is None or head.method != "POST" or ID_HEADER in head.headers:
+    kind = _BODIES.get(head.path)
+    if kind is None or head.method != "POST" or ID_HEADER in head.headers:
         return None
     if b'"slo"' not in body and not _STATED_IN & head.headers.keys():
         return None
     caller_key.set(key_of(head.headers))
     try:
         async with asyncio.timeout(QUOTE_S):
-            model = await fleet.model()
-            read_all = read(body, head.headers, model.facts.max_context_tokens)
-            asked = [generation for generation in read_all if _promises(generation.slo)]
-            quotes = await asyncio.gather(*(_quote(fleet, generation) for generation in asked))
+            parsed = kind.model_validate_json(body)
+            model = await fleet.model(parsed.model)
+            read = _generations(parsed, head.headers, model.facts.max_context_tokens)
+            asked = [generation for generation in read if _promises(generation.slo)]
+            quotes = await asyncio.gather(*(_quote(fleet, generation, model.adapter) for generation in asked))
     except (ApiError, BatonError, ValidationError, TimeoutError) as error:
         structlog.get_logger().debug("not_quoted", path=head.path, reason=str(error) or type(error).__name__)
         return None
@@ -60,7 +67,7 @@ def _promises(slo: Slo) -> bool:
     return any(limit is not None for limit in (slo.ttft_ms, slo.tpot_ms, slo.itl_ms))
 
 
-async def _quote(fleet: FleetClient, asked: Generation) -> Quote:
+async def _quote(fleet: FleetClient, asked: Generation, adapter: str) -> Quote:
     return await fleet.sdk.quote(
         asked.prompt,
         sampling=asked.sampling,
@@ -68,6 +75,7 @@ async def _quote(fleet: FleetClient, asked: Generation) -> Quote:
         slo=asked.slo,
         truncate_prompt_tokens=asked.truncate_prompt_tokens,
         output_format=asked.output_format,
+        adapter=adapter,
     )
 
 
@@ -82,30 +90,15 @@ def _problem(quote: Quote) -> Problem:
     return problem_of(Refused(message, retry_after_s, attainable), str)
 
 
-def _chat(body: bytes, headers: Mapping[str, str], context_tokens: int) -> list[Generation]:
-    return [chat_generation(ChatBody.model_validate_json(body), headers, context_tokens)]
-
-
-def _completion(body: bytes, headers: Mapping[str, str], _: int) -> list[Generation]:
-    return completion_generations(CompletionBody.model_validate_json(body), headers)
-
-
-def _message(body: bytes, headers: Mapping[str, str], _: int) -> list[Generation]:
-    parsed = MessagesBody.model_validate_json(body)
-    return [message_generation(parsed, anthropic_chat(parsed), headers)]
-
-
-def _response(body: bytes, headers: Mapping[str, str], context_tokens: int) -> list[Generation]:
-    parsed = ResponsesBody.model_validate_json(body)
-    if parsed.previous_response_id is not None:  # only a gateway has the conversation
-        return []
-    items = read_items(parsed.input, "")
-    return [response_generation(parsed, items, 0, headers, "", context_tokens)]
-
-
-_READERS: dict[str, _Read] = {
-    "/v1/chat/completions": _chat,
-    "/v1/completions": _completion,
-    "/v1/messages": _message,
-    "/v1/responses": _response,
-}
+def _generations(body: _Body, headers: Mapping[str, str], context_tokens: int) -> list[Generation]:
+    match body:
+        case ChatBody():
+            return [chat_generation(body, headers, context_tokens)]
+        case CompletionBody():
+            return completion_generations(body, headers)
+        case MessagesBody():
+            return [message_generation(body, anthropic_chat(body), headers)]
+        case ResponsesBody(previous_response_id=None):
+            return [response_generation(body, read_items(body.input, ""), 0, headers, "", context_tokens)]
+        case _:  # only a gateway has the conversation
+            return []

@@ -19,7 +19,11 @@ from tests.baton.scripted_service import ScriptedRouter
 ENDPOINT = "x-gateway-destination-endpoint"
 TEXT = "/v1/completions"
 MODEL = inference_pb2.ListModelsResponse(
-    models=[inference_pb2.Model(name="m", max_context_tokens=100, vocab_size=10, fingerprint="f")]
+    models=[
+        inference_pb2.Model(
+            name="m", max_context_tokens=100, vocab_size=10, fingerprint="f", adapters=["red"]
+        )
+    ]
 )
 DUPLEX = pb.ProtocolConfiguration(request_body_mode=FULL_DUPLEX, response_body_mode=FULL_DUPLEX)
 

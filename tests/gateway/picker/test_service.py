@@ -156,6 +156,13 @@ class TestProcess:
             assert error["error"]["attainable"]["ttft_ms"] == 950
         assert {quoted.request.slo.ttft_ms for quoted in asking.router.calls("Quote")} == {5}
 
+    async def test_a_quote_is_for_the_adapter_that_the_model_names(self, asking: Asking) -> None:
+        asking.router.answers["Quote"] = REFUSED
+        for model, adapter in (("m:red", "red"), ("m", "")):
+            [response] = await asking.post(ASKED | {"model": model, "slo": {"ttft_ms": 5}})
+            assert response.immediate_response.status.code == 429
+            assert asking.router.calls("Quote")[-1].request.adapter == adapter
+
     async def test_what_would_be_accepted_or_cannot_be_quoted_passes(self, asking: Asking) -> None:
         for answer in (ACCEPTED, BREAK):
             asking.router.answers["Quote"] = answer
@@ -169,6 +176,7 @@ class TestProcess:
             (ASKED | {"slo": {"slo_class": "batch"}}, TEXT, {}),
             (ASKED | {"slo": {"ttft_ms": "soon"}}, TEXT, {}),
             (ASKED | {"slo": {"ttft_ms": 5}}, TEXT, {"idempotency_key": "mine"}),
+            (ASKED | {"model": "m:blue", "slo": {"ttft_ms": 5}}, TEXT, {}),
             ({"input": "hi", "previous_response_id": "resp_1", "slo": {"ttft_ms": 5}}, "/v1/responses", {}),
             (["slo"], TEXT, {}),
             (ASKED | {"slo": {"ttft_ms": 5}}, "/v1/files", {}),
