@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 import uuid
@@ -16,7 +17,7 @@ from baton.types import Choice
 from state.errors import StoreUnavailable
 from tests.chaos.arena import GATEWAYS, ROUTERS, WORKERS, Arena
 from tests.chaos.http_streams import run_http
-from tests.chaos.leaks import Growth, gauges, held
+from tests.chaos.leaks import Gauges, Growth, gauges, held
 from tests.chaos.plan import LANES, Lane
 from tests.chaos.sightings import Life
 from tests.chaos.streams import SLOW_EVERY, Ask, Course, Outcome, asks, run
@@ -152,6 +153,17 @@ class _Battle:
         except (BatonError, StoreUnavailable):
             return {"silence of a router or Redis": 1}
 
+    async def _settled(self, name: str) -> Gauges:
+        """Return what a process holds once it holds no more than before, or has had its time."""
+        process = self._arena.fleet.process(name)
+        now = await gauges(process)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLED_S):
+                while self._growth.grown(name, now):
+                    await asyncio.sleep(0.2)
+                    now = await gauges(process)
+        return now
+
     async def rest(self) -> None:
         """Nothing runs: all must come back.
 
@@ -168,7 +180,7 @@ class _Battle:
             self._tally.add_leaks(found, where)
         for name in (*GATEWAYS, *ROUTERS, *WORKERS):
             try:
-                grown = self._growth.look(name, await gauges(self._arena.fleet.process(name)))
+                grown = self._growth.look(name, await self._settled(name))
             except OSError:
                 grown = {f"silence of {name}'s metrics": 1}
             self._tally.add_leaks(grown, where)

@@ -62,18 +62,26 @@ class Growth:
         self._rests: dict[str, list[Gauges]] = {}
 
     def look(self, name: str, now: Gauges) -> dict[str, float]:
-        """Return what grew by more than connections explain, and by how much."""
+        """Take in a rest; return what grew by more than connections explain, and by how much."""
         rests = self._rests.setdefault(name, [])
         if rests and rests[0].pid != now.pid:
             rests.clear()
+        found = self.grown(name, now)
         rests.append(now)
+        return found
+
+    def grown(self, name: str, now: Gauges) -> dict[str, float]:
+        """Return what `look` would, and forget it: what has just ended may not be gone yet."""
+        rests = self._rests.get(name, [])
+        if not rests or rests[0].pid != now.pid:
+            return {}
         first = rests[0].amounts
         found = {
             what: now.amounts[what] - first[what]
             for what, more in MORE.items()
             if what in first and now.amounts[what] > first[what] + more
         }
-        if len(rests) > WARM_RESTS:
+        if len(rests) >= WARM_RESTS:
             warm = rests[WARM_RESTS - 1].amounts["memory"]
             if now.amounts["memory"] > warm * MEMORY_SHARE:
                 found["memory"] = now.amounts["memory"] - warm

@@ -59,5 +59,8 @@ def test_growth_at_rest_is_a_leak_and_a_successor_starts_anew() -> None:
         assert look(1, 30, 100.0) == {}
     assert look(1, 30, 104.0) == {}
     assert growth.flattest() == {"decode-0": 1.04}
+    passing = Gauges(1, {"descriptors": 90.0, "tasks": 9.0, "threads": 12.0, "memory": 100.0})
+    assert growth.grown("decode-0", passing) == {"descriptors of decode-0": 60}
+    assert growth.flattest() == {"decode-0": 1.04}, "it is not taken in"
     assert look(1, 90, 120.0) == {"descriptors of decode-0": 60, "memory of decode-0": 20.0}
     assert look(2, 90, 500.0) == {}
