@@ -24,6 +24,7 @@ from typing import Any
 import uvloop
 
 from baton import BatonError
+from baton.errors import Overloaded
 from baton.fleet import Fleet, FleetSpec
 from baton.wire.transport import GrpcTransport
 from benchmarks.flags import count
@@ -50,7 +51,7 @@ class Burst:
     """The results of one seed. Times in seconds."""
 
     ends: Counter[str]
-    """How the requests ended: `served`, or the name of an error."""
+    """How the requests ended: `served`, `refused` for load, or the name of an error."""
     seconds: float
     """From the first one's sending to the last one's end."""
     alone_s: list[float]
@@ -62,7 +63,7 @@ class Burst:
 
     @property
     def figures(self) -> tuple[float, ...]:
-        served, refused = self.ends["served"], self.ends["Overloaded"]
+        served, refused = self.ends["served"], self.ends["refused"]
         return (
             served,
             refused,
@@ -168,6 +169,8 @@ async def _all(
 async def _end(transport: GrpcTransport, rng: random.Random) -> str:
     try:
         await _ask(transport, rng)
+    except Overloaded:
+        return "refused"
     except BatonError as error:
         return type(error).__name__
     return "served"

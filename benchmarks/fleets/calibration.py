@@ -49,7 +49,11 @@ def overheads(path: Path, windows: Sequence[Window] = (Window(),)) -> Overheads:
     a prompt of one step finds its worker idle, and each gets half. The time between two steps is part of the
     steps (`recorded.TimedStep`).
     """
-    seen, default = _seen(path, windows), Overheads()
+    return _overheads(_seen(path, windows))
+
+
+def _overheads(seen: _Seen) -> Overheads:
+    default = Overheads()
     travel_s = _median(seen.travel, default.command_s + default.report_s)
     return Overheads(
         receive_s=_median((each.lasted_s for each in seen.delays["receive"]), default.receive_s),
@@ -61,9 +65,9 @@ def overheads(path: Path, windows: Sequence[Window] = (Window(),)) -> Overheads:
 
 def delays(path: Path, windows: Sequence[Window] = (Window(),)) -> dict[str, tuple[RecordedDelay, ...]]:
     """Return each delay that was recorded in these windows, by kind, on the recording's clock."""
-    seen, report_s = _seen(path, windows), overheads(path, windows).report_s
+    seen = _seen(path, windows)
     travels = [each for each in seen.travels.found if any(each.sent_at in window for window in windows)]
-    seen.delays["command"] += commands(travels, usual_s(travels), report_s)
+    seen.delays["command"] += commands(travels, usual_s(travels), _overheads(seen).report_s)
     return {kind: tuple(found) for kind, found in seen.delays.items()}
 
 
