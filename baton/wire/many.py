@@ -214,6 +214,8 @@ class _SharedCall:
         finally:
             self._call.cancel()
             self._is_open = False
+            # grpc.aio goes on to wait for requests after the router has ended the call.
+            self._commands.put_nowait(None)
             for generation in self._by_id.values():
                 generation.end(self._over(generation, failure))
             self._by_id.clear()

@@ -43,6 +43,11 @@ def waiting(gate: asyncio.Event) -> tuple[Step, ...]:
     return accepted(), Wait(gate), tokens(0, 10, 11, 12), ended(3), finished()
 
 
+def num_writing() -> int:
+    """Return how many of grpc.aio's tasks write the requests of a call."""
+    return sum("_consume_request_iterator" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
 async def test_generations_at_once_share_a_call_and_the_last_one_ends_it(gate: asyncio.Event) -> None:
     async with ScriptedRouter(waiting(gate)) as router, AsyncClient(router.address, multiplex=True) as client:
         running = [asyncio.create_task(client.complete(f"prompt {number}")) for number in range(20)]
@@ -101,6 +106,23 @@ async def test_what_one_generation_does_to_a_call_harms_no_other_on_it(
             assert isinstance([event async for event in iterator][-1], Finished)
     assert [stream.resumes for stream in streams] == [1, 1]
     assert len(router.calls("GenerateMany")) == 1
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
+async def test_a_call_that_its_router_ends_leaves_no_task(code: grpc.StatusCode, gate: asyncio.Event) -> None:
+    harmful = accepted(), Wait(gate), FailShared(code)
+    async with (
+        ScriptedRouter(harmful, WHOLE) as router,
+        AsyncClient(router.address, multiplex=True) as client,
+    ):
+        generation = asyncio.create_task(client.complete("harmful"))
+        await router.until_heard("Generate")
+        assert num_writing() == 1
+        gate.set()
+        await generation
+        async with asyncio.timeout(PATIENCE_S):
+            while num_writing() > 0:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_generation_without_events_is_sent_again_alone(
