@@ -21,6 +21,9 @@ from baton.types import (
 
 E = TypeVar("E")
 
+MAX_TAKEN_BACK = 3
+"""How often a generation without events takes its request back from an earlier caller."""
+
 
 class Progress:
     """Everything received for one request, over all of its sessions, in order of arrival."""
@@ -35,6 +38,7 @@ class Progress:
         """The count that the last router reported; a resumption passes it on."""
         self.session = 0
         """The session of the newest call. Its router may have moved it to a later one."""
+        self._taken_back = 0
         self._finished: dict[int, ChoiceFinished] = {}
         self.num_prompt_logprobs = 0
 
@@ -50,6 +54,27 @@ class Progress:
     def received(self) -> dict[int, Sequence[int]]:
         """Return the tokens of every choice that has any."""
         return {choice: ids.tolist() for choice, ids in self._token_ids.items() if ids}
+
+    def next_session(self) -> None:
+        """Number the next call, which repeats the first one if there were no events.
+
+        Each Resume is a session of its own: another router may still be at work on the one before it.
+        """
+        if self.started or self.session:
+            self.session += 1
+
+    def take_back(self, session: int) -> bool:
+        """Take the request back from an earlier caller, who resumed it in this session.
+
+        Return False if it stays with the other one: this generation has had events, or the session is not
+        known. What the other one sent may come in several calls, and late. Two that both begin must not take
+        the request from each other for ever.
+        """
+        self._taken_back += 1
+        if self.started or not session or self._taken_back > MAX_TAKEN_BACK:
+            return False
+        self.session = max(self.session, session) + 1
+        return True
 
     def admit(self, event: Event) -> bool:
         """Record an event. Return False if a resumed session only repeats it.

@@ -149,10 +149,8 @@ class GenerationStream:
                 self._routers.failed(router)
                 await clock.limit(backoff.wait_after(error), has_tokens=progress.has_tokens)
             except Superseded as error:
-                # A caller of before resumed this request. This one begins, so it takes the request back.
-                if progress.started or progress.session or not error.session:
+                if not progress.take_back(error.session):
                     raise
-                progress.session = error.session + 1
                 continue
             except CallCrashed as error:
                 crashes += 1
@@ -161,9 +159,8 @@ class GenerationStream:
                 self._routers.failed(router)
                 away = Unavailable(str(error), router.address)
                 await clock.limit(backoff.wait_after(away), has_tokens=progress.has_tokens)
-            if progress.started:
-                progress.session += 1
-            else:
+            progress.next_session()
+            if not progress.started:
                 self.retries += 1
 
     async def _session(

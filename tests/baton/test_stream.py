@@ -18,6 +18,7 @@ from baton.errors import (
     InvalidRequest,
     Superseded,
 )
+from baton.progress import MAX_TAKEN_BACK
 from baton.v1 import inference_pb2
 from tests.baton.scripted_service import (
     BREAK,
@@ -70,7 +71,27 @@ async def test_a_request_that_others_keep_taking_is_given_up(*, multiplex: bool)
     async with ScriptedRouter((TAKEN,)) as router, AsyncClient(router.address, multiplex=multiplex) as client:
         with pytest.raises(Superseded):
             await client.complete("hello", request_id="mine")
-    assert (len(router.calls("Generate")), len(router.calls("Resume"))) == (1, 1)
+    assert (len(router.calls("Generate")), len(router.calls("Resume"))) == (1, MAX_TAKEN_BACK)
+
+
+async def test_what_an_earlier_caller_sent_and_came_late_is_taken_back_too(*, multiplex: bool) -> None:
+    async with (
+        ScriptedRouter((TAKEN,), (TAKEN,), WHOLE) as router,
+        AsyncClient(router.address, multiplex=multiplex) as client,
+    ):
+        completion = await client.complete("hello", request_id="mine")
+    assert completion.choices[0].token_ids == (10, 11, 12)
+    assert [resume.session for resume in router.calls("Resume")] == [4, 5]
+
+
+async def test_a_resume_that_breaks_is_followed_by_a_session_of_its_own(*, multiplex: bool) -> None:
+    """The broken one may still be at work on its router, and the next one go to another."""
+    async with (
+        ScriptedRouter((TAKEN,), (accepted(), BREAK), WHOLE) as router,
+        AsyncClient(router.address, multiplex=multiplex) as client,
+    ):
+        await client.complete("hello", request_id="mine")
+    assert [resume.session for resume in router.calls("Resume")] == [4, 5]
 
 
 @pytest.mark.parametrize(

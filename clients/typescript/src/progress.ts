@@ -3,6 +3,9 @@
 import { Internal, StreamCorrupt } from "./errors.ts";
 import type { Accepted, Choice, ChoiceFinished, Completion, Event, PromptLogprobs, Tokens } from "./types.ts";
 
+/** How often a generation without events takes its request back from an earlier caller. */
+const MAX_TAKEN_BACK = 3;
+
 /** Everything received for one request, over all of its sessions, in order of arrival. */
 export class Progress {
   /** The count that the last router reported; a resumption passes it on. */
@@ -15,6 +18,7 @@ export class Progress {
   readonly #tokenIds = new Map<number, number[]>();
   readonly #finished = new Map<number, ChoiceFinished>();
   #accepted: Accepted | undefined;
+  #takenBack = 0;
 
   constructor(numChoices: number) {
     this.#numChoices = numChoices;
@@ -33,6 +37,29 @@ export class Progress {
   received(): { choice: number; tokenIds: number[] }[] {
     const all = [...this.#tokenIds].map(([choice, tokenIds]) => ({ choice, tokenIds }));
     return all.filter(({ tokenIds }) => tokenIds.length > 0);
+  }
+
+  /**
+   * Number the next call, which repeats the first one if there were no events.
+   *
+   * Each Resume is a session of its own: another router may still be at work on the one before it.
+   */
+  nextSession(): void {
+    if (this.started || this.session > 0) this.session += 1;
+  }
+
+  /**
+   * Take the request back from an earlier caller, who resumed it in this session.
+   *
+   * Return false if it stays with the other one: this generation has had events, or the session is not known. What
+   * the other one sent may come in several calls, and late. Two that both begin must not take the request from each
+   * other for ever.
+   */
+  takeBack(session: number): boolean {
+    this.#takenBack += 1;
+    if (this.started || session === 0 || this.#takenBack > MAX_TAKEN_BACK) return false;
+    this.session = Math.max(this.session, session) + 1;
+    return true;
   }
 
   /**

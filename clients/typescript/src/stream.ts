@@ -129,20 +129,15 @@ export class GenerationStream implements AsyncIterable<Event> {
         throw new Unavailable("the stream ended before the generation did", router.address);
       } catch (error) {
         limits.signal.throwIfAborted();
-        // An earlier caller resumed this request. This one begins, so it takes the request back.
-        const isNew = progress.session === 0 && !progress.started;
-        if (error instanceof Superseded && isNew && error.session > 0) {
-          progress.session = error.session + 1;
-          continue;
-        }
+        if (error instanceof Superseded && progress.takeBack(error.session)) continue;
         if (error instanceof CallCrashed) crashes += 1;
         if (crashes === MAX_CRASHES) throw new Internal(String(error), { cause: error });
         const away = breakOf(error, router);
         routers.failed(router);
         if (away !== undefined) await backoff.waitAfter(away, limits.signal);
       }
-      if (progress.started) progress.session += 1;
-      else this.retries += 1;
+      progress.nextSession();
+      if (!progress.started) this.retries += 1;
     }
   }
 
