@@ -26,8 +26,8 @@ from engine.group.follower import follow
 from engine.group.leader import Leader
 from engine.group.links import Kind, Link
 from engine.group.pipeline import Pipeline
-from engine.group.remote import RemoteLeader, follow_connected
-from engine.group.remote_sums import Connected
+from engine.group.remote.group import RemoteLeader, follow_connected
+from engine.group.remote.sums import Connected
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
 from engine.model.allow_list import Config, is_listed, read_config
@@ -90,7 +90,7 @@ def build(
     on_progress(Phase.READING, 0, 0)
     adapters = [read_adapter(name, path) for name, path in settings.adapters]
     config = read_config(settings.model, unlisted=settings.prove_model)
-    _check_cut(settings, config)
+    _check_cut(settings, config, shares_memory=not isinstance(group, RemoteLeader))
     draft_config = _read_draft_config(settings, config)
     _check_model_fits(settings, config, draft_config, adapters)
     model, proof = _load(settings, config, adapters, on_progress)
@@ -111,7 +111,8 @@ def build(
     record = None
     if can_record(settings.device, settings.dtype, wanted=settings.cuda_graphs):
         record = CudaGraphs(settings.device), partial(on_progress, Phase.RECORDING)
-        runner.record_decodes(settings.max_num_seqs, *record)
+        if group is None:  # in a group the host sends messages in the middle of a step
+            runner.record_decodes(settings.max_num_seqs, *record)
     on_progress(Phase.MEASURING, 0, 0)
     warm_up(runner, **sizes)
     warm_draws(settings.device, settings.dtype, model.facts.vocab_size)
@@ -154,6 +155,8 @@ def build(
         draft_model=draft_engine,
         adapters=_adapter_slots(settings, model),
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
+        # Followers are told the tokens of each step, so the host has to know them.
+        overlaps=None if group is None else False,
         stages=group if isinstance(group, Pipeline) else None,
         tiers=tiers,
         links=None if settings.open_links is None else settings.open_links(pool),
@@ -182,7 +185,7 @@ def follow_leader(settings: EngineSettings, link: Link | Connected) -> bool:
     messages = link.channels[0] if isinstance(link, Connected) else link
     try:
         config = read_config(settings.model)
-        _check_cut(settings, config)
+        _check_cut(settings, config, shares_memory=not isinstance(link, Connected))
         adapters = [read_adapter(name, path) for name, path in settings.adapters]
         model, _ = _load(settings, config, adapters, ignore_progress)
         name = _group_name(_fingerprint(settings, model), model)
@@ -253,16 +256,21 @@ def _adapter_slots(settings: EngineSettings, model: Model) -> AdapterSlots:
     return AdapterSlots(model.adapters.num_slots, model.adapters.slots, settings.loadable)
 
 
-def _check_cut(settings: EngineSettings, config: Config) -> None:
-    """Raise ValueError for a part or stage of a model that cannot be cut so."""
-    cuts = (("--tensor-parallel", settings.part), ("--pipeline-parallel", settings.stage))
-    for flag, own in cuts:
-        if own is not None and settings.device.type != "cpu":
-            chosen = f"{flag} is {own.size} on {settings.device}"
-            raise ValueError(f"{chosen}; accepted: a worker on a CPU (--device cpu)")
+def _check_cut(settings: EngineSettings, config: Config, *, shares_memory: bool) -> None:
+    """Raise ValueError for a part or stage of a model that cannot be cut so.
+
+    Processes that `shares_memory` means were started for a CPU.
+    """
+    on_cpu = settings.device.type == "cpu"
     if settings.part is not None:
+        if shares_memory and not on_cpu:
+            chosen = f"--device is auto with --tensor-parallel {settings.part.size}"
+            raise ValueError(f"{chosen}, and there is no /dev/nvidia0, but a GPU; accepted: cuda or cpu")
         check_divides(config, settings.part.size)
     if settings.stage is not None:
+        if not on_cpu:
+            chosen = f"--pipeline-parallel is {settings.stage.size} on {settings.device}"
+            raise ValueError(f"{chosen}; accepted: a worker on a CPU (--device cpu)")
         check_layers(config, settings.stage.size)
 
 

@@ -14,7 +14,7 @@ from kvtransfer.transports import nixl
 from kvtransfer.transports.transport import TransportMode
 from scheduling.cost.profiles import Profile
 from services.settings import ServiceSettings, check_least
-from worker.startup.hosts import Place
+from worker.startup.group.hosts import Place
 
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_NAME_RULE = "1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or digit"
@@ -171,7 +171,7 @@ class WorkerConfig:
         if self.num_processes == 1:
             return
         chosen = self._chosen_processes
-        if self.device == "cuda":
+        if self.device == "cuda" and self.pipeline_parallel > 1:
             raise ValueError(f"{chosen} with --device cuda; accepted: a worker on a CPU")
         for field in ("deterministic", "prove_model"):
             if getattr(self, field):

@@ -30,7 +30,7 @@ from engine.errors import (
     NotDeterministic,
 )
 from engine.group.links import Link
-from engine.group.remote_sums import Connected
+from engine.group.remote.sums import Connected
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator

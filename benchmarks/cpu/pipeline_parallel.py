@@ -43,7 +43,7 @@ from engine.settings import EngineSettings
 from reporting.progress import tracked
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
-from worker.startup.followers import start_followers
+from worker.startup.group.followers import start_followers
 
 CPU = torch.device("cpu")
 LONG = 2048

@@ -36,7 +36,7 @@ from engine.calibration.sweep import make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.group.leader import Leader
 from engine.group.links import Link
-from engine.group.remote import RemoteLeader
+from engine.group.remote.group import RemoteLeader
 from engine.kv.kv_pool import KVPool
 from engine.model.fingerprint import fingerprint
 from engine.model.model import DTYPES, Model, load_model
@@ -44,9 +44,9 @@ from engine.model.parallel.part import Part
 from engine.model.step_batch import StepBatch
 from engine.starting import ignore_progress
 from reporting.progress import tracked
-from worker.startup.followers import start_followers
-from worker.startup.hosts import Place
-from worker.startup.rendezvous import connect
+from worker.startup.group.followers import start_followers
+from worker.startup.group.hosts import Place
+from worker.startup.group.rendezvous import connect
 
 CPU = torch.device("cpu")
 STEPS = {

@@ -11,6 +11,7 @@ from engine.calibration.sweep import make_batch
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.model import Model
+from engine.model.parallel.joining import alone
 
 MEBIBYTE = 1024 * 1024
 CPU_MEBIBYTES = 256
@@ -88,6 +89,7 @@ def _largest_step_bytes(
     pool = KVPool(layout, -(-chunk // layout.block_size), model.device)
     runner = ModelRunner(model, pool)
     batch = make_batch(runner, Step(num_decodes, 1, (0, chunk)))
-    num_bytes = memory.peak_bytes(lambda: runner.forward(batch))
+    with alone(model.module, model.cuts):
+        num_bytes = memory.peak_bytes(lambda: runner.forward(batch))
     pool.close()
     return num_bytes

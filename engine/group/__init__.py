@@ -9,9 +9,7 @@
     pipeline       sends steps through stages, of which each computes some layers, in one or several parts
     follower       computes them
     adapter_loads  LoRA adapters that all load, each its part
-    remote         leader and follower that share no memory, on whichever hosts they are
-    remote_sums    their parts' results, which meet over torch.distributed
-    kv_mirror      the KV that they exchange
+    remote/        groups whose processes share no memory, on several hosts or GPUs
 
 The leader serves, plans and draws; followers only compute. On one host all map the leader's KV pool and write
 their own heads or layers, so blocks have the same bytes as those of one process. The leader sends each step's

@@ -40,12 +40,10 @@ class Kind(enum.IntEnum):
     LOADED = 7
     """From a follower, after LOAD: that adapter is there, or why it cannot be."""
     BLOCKS = 8
-    """From a leader that shares no memory with its followers, before STEP: blocks, and their KV."""
-    LOGITS = 9
-    """From its followers, in a step: the logits of their token ids."""
-    WRITTEN = 10
-    """From its followers, at the end of a step: the KV that they have written."""
-    END = 11
+    """From a leader that shares no memory with its followers, before STEP: blocks, whose KV comes next."""
+    TENSOR = 9
+    """Between the same: the bytes of a tensor that the other side expects."""
+    END = 10
     """From that leader, at last: it ends in order."""
 
 

@@ -1,4 +1,4 @@
-"""A step's batch as bytes, for followers on the same machine."""
+"""A step's batch as bytes, for followers. Its tensors are on the CPU."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.model.adapters.grouping import AdapterRows
+from engine.model.adapters.grouping import AdapterRows, adapter_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,22 @@ class StepBatch:
             logit_rows=(ends[1:] - 1).to(device),
             max_query_len=max(tokens for _, tokens in chunks),
             max_context_len=max(map(sum, chunks)),
+        )
+
+    def on(self, device: torch.device) -> StepBatch:
+        """Return the batch, all of whose tokens are known, with its tensors on a device."""
+        adapters = self.adapters
+        return StepBatch(
+            token_ids=self.token_ids.to(device),
+            positions=self.positions.to(device),
+            slot_mapping=self.slot_mapping.to(device),
+            block_tables=self.block_tables.to(device),
+            context_lens=self.context_lens.to(device),
+            cu_seqlens_q=self.cu_seqlens_q.to(device),
+            logit_rows=self.logit_rows.to(device),
+            max_query_len=self.max_query_len,
+            max_context_len=self.max_context_len,
+            adapters=None if adapters is None else adapter_rows(adapters.slots, device),
         )
 
     def without_logits(self) -> StepBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +17,9 @@ from engine.group.follower import follow
 from engine.group.leader import Leader
 from engine.group.links import Kind, Link
 from engine.group.pipeline import Pipeline
-from engine.group.remote import RemoteLeader, follow_connected
-from engine.group.remote_sums import Connected, gloo
+from engine.group.remote.group import RemoteLeader, follow_connected
+from engine.group.remote.sums import Connected, gloo
+from engine.group.remote.wires import ProcessGroup
 from engine.kv.kv_pool import KVPool
 from engine.model.model import Model, load_model
 from engine.model.parallel.part import Part
@@ -31,11 +32,14 @@ BLOCK_SIZE, NUM_BLOCKS, MOST_TOKENS = 4, 160, 128
 WEIGHTS = "fingerprint"
 
 
+Connect = Callable[[Part, Sequence[Link], Sequence[Link], ProcessGroup], Connected]
+
+
 class CopyingRunner(ModelRunner):
-    """Returns logits that outlive the next step."""
+    """Takes batches on the CPU, and returns logits there that outlive the next step."""
 
     def forward(self, batch: StepBatch) -> Tensor:
-        return super().forward(batch).clone()
+        return super().forward(batch.on(self.model.device)).clone().cpu()
 
 
 @contextmanager
@@ -77,15 +81,22 @@ def staged(
 
 
 @contextmanager
-def apart(directory: Path, dtype: torch.dtype, size: int, **options: Any) -> Iterator[ModelRunner]:
+def apart(
+    directory: Path,
+    dtype: torch.dtype,
+    size: int,
+    connect: Connect = Connected.on_cpus,
+    device: torch.device = CPU,
+    **options: Any,
+) -> Iterator[ModelRunner]:
     """The leader's runner of a group whose processes share no memory."""
-    models = [load_model(directory, dtype, CPU, part=Part(rank, size), **options) for rank in range(size)]
+    models = [load_model(directory, dtype, device, part=Part(rank, size), **options) for rank in range(size)]
     steps, loads = ([Link.pair() for _ in models[1:]] for _ in range(2))
     own = [[[leader for leader, _ in pairs], *([theirs] for _, theirs in pairs)] for pairs in (steps, loads)]
     with ThreadPoolExecutor(size) as threads:
         store, parts = new_store(), [Part(rank, size) for rank in range(size)]
         sums = list(threads.map(lambda part: gloo(store, part, "127.0.0.1"), parts))
-        connected = list(map(Connected, parts, *own, sums))
+        connected = list(map(connect, parts, *own, sums))
         following = [
             threads.submit(follow_connected, model, BLOCK_SIZE, WEIGHTS, each)
             for model, each in zip(models[1:], connected[1:], strict=True)
@@ -137,15 +148,15 @@ def following(models: Sequence[Model]) -> Iterator[list[Link]]:
             theirs.close()
 
 
-def whole(directory: Path, dtype: torch.dtype, **options: Any) -> ModelRunner:
+def whole(directory: Path, dtype: torch.dtype, device: torch.device = CPU, **options: Any) -> ModelRunner:
     """The runner of one process."""
-    model = load_model(directory, dtype, CPU, **options)
+    model = load_model(directory, dtype, device, **options)
     return CopyingRunner(model, pool_of(model))
 
 
 def pool_of(model: Model) -> KVPool:
     """A pool in which every number that was not written shows."""
-    pool = KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS)
+    pool = KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS, model.device)
     if model.stored is None:
         pool.tensor.fill_(float("nan"))
     else:

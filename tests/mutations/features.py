@@ -82,10 +82,10 @@ FEATURES = (
         "one process of a group died, and the others waited for it in a step without end",
         (
             Guard(
-                "worker/startup/followers.py",
+                "worker/startup/group/followers.py",
                 "            self._leave(self._pidfds[ended[0]])\n\n    def _leave",
                 "            pass\n\n    def _leave",
-                "tests/worker/startup/test_followers.py::test_the_leader_ends_with_a_follower_that_is_killed",
+                "tests/worker/startup/group/test_followers.py::test_the_leader_ends_with_a_follower_that_is_killed",
             ),
             Guard(
                 "engine/group/leader.py",

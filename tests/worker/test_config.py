@@ -161,7 +161,6 @@ def test_an_unknown_choice_leaves_with_code_2(capsys: pytest.CaptureFixture[str]
     [
         ("0", "--tensor-parallel is 0; accepted: 1 or more"),
         ("9", "--tensor-parallel is 9; accepted: 1 to 8, the cores this process may use (8 in the"),
-        ("2 --device=cuda", "--tensor-parallel is 2 with --device cuda; accepted: a worker on a CPU"),
         ("2 --deterministic", "--tensor-parallel is 2 with --deterministic; accepted: one of the two"),
         ("2 --prove-model", "--tensor-parallel is 2 with --prove-model; accepted: one of the two"),
         ("2 --timed=demo-cpu", "--tensor-parallel is 2 with --timed; accepted: 1, since nothing is computed"),

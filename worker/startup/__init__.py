@@ -2,9 +2,7 @@
 
 command      reads the flags, checks the environment, reports the start, runs
 flags        the parser of flags, and the settings that they give
-followers    the processes that compute steps together with this one
-hosts        the place of this process in a group that a cluster has started
-rendezvous   connects the processes of such a group
+group/       the processes of a worker that has several
 starting     reports the progress of the start
 build        builds the engine that the flags ask for
 tiers        opens host memory and the disk for blocks that leave the pool

@@ -18,8 +18,8 @@ from engine.group.adapter_loads import GroupAdapters
 from engine.group.leader import Leader
 from engine.group.links import Link
 from engine.group.pipeline import Pipeline
-from engine.group.remote import RemoteLeader
-from engine.group.remote_sums import Connected
+from engine.group.remote.group import RemoteLeader
+from engine.group.remote.sums import Connected
 from engine.model.adapters.attaching import AdapterRoom
 from engine.model.allow_list import is_listed, read_config
 from engine.model.fingerprint import weights_digest
@@ -84,7 +84,7 @@ def build_engine(
         random_weights=config.random_weights,
         quantisation=config.quantisation,
         cuda_graphs=config.cuda_graphs,
-        fusion=_fuses(config),
+        fusion=_fuses(config, device, links),
         speculation=config.speculate,
         draft_model=config.draft_model,
         prove_model=config.prove_model,
@@ -99,6 +99,8 @@ def build_engine(
         stage=_stage(config, 0),
     )
     group = _group(config, links)
+    if isinstance(group, RemoteLeader) and device.type == "cuda":
+        log.warning("tensor_parallel", device="cuda", reason="no machine with two GPUs has run this yet")
     built = build(settings, partial(_measure, config, on_progress), on_progress, group)
     if proof_file is not None:
         _keep_proof(proof_file, built.proof, is_new=settings.proof is None)
@@ -149,7 +151,7 @@ def build_follower(config: WorkerConfig, rank: int, link: Link | Connected) -> b
         policy=config.policy,
         random_weights=config.random_weights,
         quantisation=config.quantisation,
-        fusion=_fuses(config),
+        fusion=_fuses(config, device, link),
         adapters=config.lora,
         adapter_room=None if config.lora_dir is None else _adapter_room(config),
         part=_part(config, rank),
@@ -169,9 +171,14 @@ def _group(
     return Pipeline(links, config.tensor_parallel) if config.pipeline_parallel > 1 else Leader(links)
 
 
-def _fuses(config: WorkerConfig) -> bool:
-    """Return whether layers are fused. Native ones meet in shared memory, which a group of hosts lacks."""
-    return config.fusion and config.place is None
+def device_kind(config: WorkerConfig) -> str:
+    """Return `cpu` or `cuda`. Raises ValueError if there is no such GPU."""
+    return resolve_device(config.device).type
+
+
+def _fuses(config: WorkerConfig, device: torch.device, links: Sequence[Link] | Link | Connected) -> bool:
+    """Return whether layers are fused. Native ones meet in shared memory, which not all groups have."""
+    return config.fusion and (device.type != "cpu" or not isinstance(links, Connected))
 
 
 def _part(config: WorkerConfig, rank: int) -> Part | None:

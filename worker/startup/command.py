@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -22,12 +23,15 @@ from worker.config import WorkerConfig
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_GROUP, ForeignKernelsError
 from worker.role import WorkerRole
 from worker.startup.flags import parse_config
-from worker.startup.followers import start_followers
-from worker.startup.hosts import Place
+from worker.startup.group.followers import Followers, start_followers
+from worker.startup.group.gpus import check_number, gpus_for, stay_on_host, take, take_local
+from worker.startup.group.hosts import Place
 from worker.startup.starting import Start
 
-if TYPE_CHECKING:  # it loads torch
-    from worker.startup.rendezvous import Members
+if TYPE_CHECKING:  # they load torch
+    from engine.group.remote.sums import Connected
+    from worker.main import Links
+    from worker.startup.group.rendezvous import Members
 
 log = structlog.get_logger()
 
@@ -45,13 +49,17 @@ def run(role: WorkerRole) -> Never:
     try:
         config = parse_config(sys.argv[1:], role.value, os.getpid())
         check_kernels()
+        gpus = _gpus(config)
     except (ValueError, ForeignKernelsError) as error:
         _leave(EXIT_CONFIG, error)
     configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
-    followers, members = None, None
+    followers, members, listener = None, None, None
     if config.num_processes > 1 and config.place is None:
+        listener = socket.create_server(("127.0.0.1", 0)) if gpus else None
         # Forked while this process has one thread and has not loaded torch.
-        followers = start_followers(config.num_processes, partial(_follow, config), config.processes_flags)
+        follow = partial(_follow, config, gpus, listener)
+        followers = start_followers(config.num_processes, follow, config.processes_flags)
+        take(gpus, 0, os.environ)
     shorten_waits(os.environ)
     use_large_pages(os.environ)
     if config.place is not None and config.place.rank:
@@ -65,10 +73,14 @@ def run(role: WorkerRole) -> Never:
     with uncollected_imports():
         from worker.main import main  # noqa: PLC0415
 
-    others = followers or members
+    links: Links = ()
+    if followers is not None:
+        links = followers.links if listener is None else _connect_gpus(config, followers, listener)
+    elif members is not None:
+        links = members.links
     code = EXIT_CRASHED
     try:
-        code = main(role, config, start, () if others is None else others.links)
+        code = main(role, config, start, links)
     finally:
         if followers is not None:
             followers.end()
@@ -77,30 +89,79 @@ def run(role: WorkerRole) -> Never:
     sys.exit(code)
 
 
-def _follow(config: WorkerConfig, part: tuple[int, int], link: Link) -> int:
-    """Run this process as a follower; return its exit code."""
+def _gpus(config: WorkerConfig) -> Sequence[str]:
+    """Return the GPUs of the processes of this worker; none for one process, or on a CPU."""
+    if config.tensor_parallel == 1 or config.pipeline_parallel > 1:
+        return ()
+    gpus = gpus_for(config.device, os.environ)
+    if config.place is None:
+        check_number(gpus, config.tensor_parallel)
+    else:
+        take_local(gpus, os.environ)
+    return gpus
+
+
+def _follow(
+    config: WorkerConfig,
+    gpus: Sequence[str],
+    listener: socket.socket | None,
+    part: tuple[int, int],
+    links: Sequence[Link],
+) -> int:
+    """Run this process as a follower; return its exit code.
+
+    With GPUs its leader has a socket that listens, at whose port they meet.
+    """
     shorten_waits(os.environ)
     use_large_pages(os.environ)
+    rank, size = part
+    take(gpus, rank, os.environ)
     with uncollected_imports():
-        from worker.startup.build import build_follower  # noqa: PLC0415 - see above
+        from engine.model.parallel.part import Part  # noqa: PLC0415 - see above
+        from worker.startup.build import build_follower, device_kind  # noqa: PLC0415
+        from worker.startup.group.rendezvous import connect_here  # noqa: PLC0415
 
-    rank, _ = part
+    link: Link | Connected = links[0]
+    if listener is not None:
+        port = listener.getsockname()[1]
+        listener.close()
+        stay_on_host(os.environ)
+        link = connect_here(Part(rank, size), links[:1], links[1:], port, device_kind(config))
     build_follower(config, rank, link)
     return 0
+
+
+def _connect_gpus(config: WorkerConfig, followers: Followers, listener: socket.socket) -> Connected:
+    """Connect this process with its followers, which compute on GPUs; end it if that is impossible."""
+    from engine.model.parallel.part import Part  # noqa: PLC0415 - see above
+    from worker.startup.build import device_kind  # noqa: PLC0415
+    from worker.startup.group.rendezvous import connect_here  # noqa: PLC0415
+
+    stay_on_host(os.environ)
+    part, port = Part(0, config.tensor_parallel), listener.getsockname()[1]
+    try:
+        device = device_kind(config)
+        return connect_here(part, followers.links, followers.loads, port, device, listener.detach())
+    except ValueError as error:
+        _leave(EXIT_CONFIG, error)
+    except (OSError, RuntimeError) as error:
+        _leave(EXIT_GROUP, f"{config.processes_flags}: its processes do not come together ({error})")
 
 
 def _gather(config: WorkerConfig, place: Place) -> Members:
     """Connect this process with the others that a cluster has started; end it if that is impossible."""
     with uncollected_imports():
-        from worker.startup.rendezvous import Members, connect  # noqa: PLC0415 - see above
+        from worker.startup.build import device_kind  # noqa: PLC0415 - see above
+        from worker.startup.group.rendezvous import Members, connect  # noqa: PLC0415
 
     flag, security = config.processes_flags, config.service.security
     try:
         security.load(CertificateRole.WORKER)  # it names the file that is unusable
+        device = device_kind(config)
     except ValueError as error:
         _leave(EXIT_CONFIG, error)
     try:
-        return Members(flag, connect(place, security.tls))
+        return Members(flag, connect(place, security.tls, device))
     except (OSError, RuntimeError) as error:  # those of torch.distributed are RuntimeErrors
         _leave(EXIT_GROUP, f"{flag}: its {place.size} processes do not come together ({error})")
 

@@ -15,7 +15,7 @@ from services.process.limits import read_cores
 from services.profiles import load_timed, names
 from services.settings import add_service_flags, settings_of
 from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, SIZES, WorkerConfig, cache_folder
-from worker.startup.hosts import place_in
+from worker.startup.group.hosts import place_in
 from worker.threads import resolve_threads
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
@@ -209,7 +209,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="processes that compute each step of this worker, or of each stage, together, each with a part "
-        "of every layer; on a CPU (1)",
+        "of every layer; on GPUs one for each (1)",
     )
     add(
         "--pipeline-parallel",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from engine.model.fusion import NativeSequence, fused_place
 from engine.model.parallel.cutting import Cuts
-from engine.model.parallel.part import Collectives
+from engine.model.parallel.part import Collectives, Part
 
 
 class Summed(nn.Module):
@@ -71,6 +73,50 @@ class Head(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return [1, R, vocab_size] for [1, R, hidden_size] in the leader, and no rows in the others."""
         return self._collectives.gather_logits(self.inner(hidden))
+
+
+class Alone:
+    """Collectives of a part that computes by itself: as much work as with the others, and wrong results."""
+
+    native = None
+
+    def __init__(self, part: Part, vocab_size: int) -> None:
+        self.part = part
+        self._vocab_size = vocab_size
+
+    def sum(self, own: Tensor) -> Tensor:
+        """Implements `Collectives`."""
+        return own
+
+    def gather_logits(self, own: Tensor) -> Tensor:
+        """Implements `Collectives`."""
+        return own.new_zeros((*own.shape[:-1], self._vocab_size))
+
+
+@contextmanager
+def alone(module: Any, cuts: Cuts | None) -> Iterator[None]:
+    """Let a part that is not joined, and has no native layers, compute without the others for a while.
+
+    Do nothing to a whole model, whose `cuts` are None.
+    """
+    if cuts is None:
+        yield
+        return
+    replaced: dict[str, nn.Module] = {}
+    for name in _joined_places(module, cuts):
+        replaced[name] = module.get_submodule(name)
+    join(module, cuts, Alone(cuts.part, cuts.vocab_size))
+    try:
+        yield
+    finally:
+        for name, stock in replaced.items():
+            module.set_submodule(name, stock)
+
+
+def _joined_places(module: Any, cuts: Cuts) -> list[str]:
+    """Return the paths of all modules that `join` replaces."""
+    summed = [fused_place(module, name, {})[0] for name in cuts.summed]
+    return [*summed, *cuts.norms, cuts.embedding, cuts.head]
 
 
 def join(module: Any, cuts: Cuts, collectives: Collectives) -> None:

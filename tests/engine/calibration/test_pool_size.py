@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from engine.calibration import pool_size
 from engine.calibration.pool_size import MEBIBYTE, CudaMemory, blocks_in, blocks_that_fit
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.model import Model, load_model
+from engine.model.parallel.part import Part
 from tests import model_zoo
 
 
@@ -53,6 +55,16 @@ def test_nine_tenths_of_what_is_left_hold_blocks(model: Model, monkeypatch: pyte
     memory = FakeMemory(free=1000, step=200)
     num_blocks = fit(model, memory, monkeypatch, max_num_seqs=4, token_budget=40)
     assert num_blocks == int(0.9 * 800 * MEBIBYTE) // model.block_layout(16).block_bytes
+
+
+def test_the_step_of_a_part_is_tried_without_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    directory = model_zoo.build("llama", tmp_path)
+    model = load_model(directory, torch.float32, torch.device("cpu"), part=Part(1, 2))
+    before = dict(model.module.named_modules())
+    fit(model, FakeMemory(1000, 200), monkeypatch, max_num_seqs=4, token_budget=40)
+    assert dict(model.module.named_modules()) == before  # it can be joined with the others now
 
 
 @pytest.mark.parametrize(

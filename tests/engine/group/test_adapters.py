@@ -17,7 +17,7 @@ from engine.execution.model_runner import ModelRunner
 from engine.group.adapter_loads import AdapterToLoad, GroupAdapters
 from engine.group.leader import Leader
 from engine.group.pipeline import Pipeline
-from engine.group.remote import RemoteLeader
+from engine.group.remote.group import RemoteLeader
 from engine.group.steps import decoded, encoded
 from engine.kv.kv_pool import KVPool
 from engine.model.adapters.attaching import AdapterRoom

@@ -18,7 +18,7 @@ from engine.core.commands import Command, Decode
 from engine.core.report import StepReport
 from engine.group.links import Link
 from engine.group.pipeline import Pipeline
-from engine.group.remote import RemoteLeader
+from engine.group.remote.group import RemoteLeader
 from engine.model.model import load_model
 from engine.model.parallel.stage import Stage
 from scheduling.request import SamplingParams, StopRules

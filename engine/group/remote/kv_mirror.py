@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.group.links import Bytes
 from engine.kv.kv_pool import KVHeads
 from engine.model.step_batch import StepBatch
 
@@ -31,49 +30,67 @@ _Index = tuple[Tensor | slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Whole blocks, or the slots of some tokens, in each layer of a pool."""
+    """Whole blocks, or the slots of some tokens, in all layers of a pool."""
 
+    layers: _Index
+    """Indexes a pool, [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim]."""
     values: _Index
-    """Indexes a layer's numbers, [num_blocks, 2, block_size, num_kv_heads, head_dim]."""
+    """Indexes the numbers of a layer of 8-bit KV, [num_blocks, 2, block_size, num_kv_heads, head_dim]."""
     scales: _Index
-    """Indexes a layer's scales, [num_blocks, 2, num_kv_heads, block_size]."""
+    """Indexes its scales, [num_blocks, 2, num_kv_heads, block_size]."""
 
     @classmethod
     def of_blocks(cls, blocks: Tensor) -> Places:
-        return cls((blocks,), (blocks,))
+        return cls((blocks,), (blocks,), (blocks,))
 
     @classmethod
     def of_slots(cls, slots: Tensor, block_size: int) -> Places:
         blocks = torch.div(slots, block_size, rounding_mode="floor")
         offsets = slots - blocks * block_size
-        return cls((blocks, _ALL, offsets), (blocks, _ALL, _ALL, offsets))
+        each_layer = blocks, _ALL, _ALL, offsets
+        return cls(each_layer, (blocks, _ALL, offsets), each_layer)
 
 
-def read(heads: KVHeads, places: Places) -> Bytes:
-    """Return the bytes of some places: layer by layer, numbers before scales."""
+def read(heads: KVHeads, places: Places) -> Tensor:
+    """Return the bytes of some places, [num_bytes] uint8.
+
+    Those of 8-bit KV come layer by layer, numbers before scales.
+    """
     found = [tensor[index].view(torch.uint8).flatten() for tensor, index in _parts(heads, places)]
-    return torch.cat(found).numpy().data
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def write(heads: KVHeads, places: Places, content: bytearray) -> None:
+def empty(heads: KVHeads, places: Places) -> Tensor:
+    """Return room for what `read` returns for the same heads, layers and places of another pool."""
+    num_bytes = sum(
+        _found_shape(tensor, index).numel() * tensor.element_size() for tensor, index in _parts(heads, places)
+    )
+    return torch.empty(num_bytes, dtype=torch.uint8, device=heads.tensor.device)
+
+
+def write(heads: KVHeads, places: Places, content: Tensor) -> None:
     """Write what `read` has returned for the same heads, layers and places of another pool."""
-    source, at = torch.frombuffer(content, dtype=torch.uint8), 0
+    at = 0
     for tensor, index in _parts(heads, places):
         shape = _found_shape(tensor, index)
         num_bytes = shape.numel() * tensor.element_size()
-        # Copied, as a part may begin at an address that its type does not allow.
-        tensor[index] = source[at : at + num_bytes].clone().view(tensor.dtype).view(shape)
+        part = content[at : at + num_bytes]
+        if at:  # it may begin at an address that its type does not allow
+            part = part.clone()
+        tensor[index] = part.view(tensor.dtype).view(shape)
         at += num_bytes
     assert at == len(content), f"{len(content)} bytes for places of {at}"
 
 
 def _parts(heads: KVHeads, places: Places) -> Iterator[tuple[Tensor, _Index]]:
+    if heads.layout.stored is None:
+        yield heads.tensor, places.layers
+        return
     for layer in range(heads.layout.num_layers):
         values, scales = heads.layer(layer), heads.scales(layer)
-        # torch indexes fp8 in some ways only.
-        yield values.view(torch.uint8) if values.element_size() == 1 else values, places.values
-        if scales is not None:
-            yield scales, places.scales
+        assert scales is not None, "KV of 8 bits has scales"
+        yield values.view(torch.uint8), places.values  # torch indexes fp8 in some ways only
+        yield scales, places.scales
 
 
 def _found_shape(tensor: Tensor, index: _Index) -> torch.Size:
@@ -99,7 +116,10 @@ class ForeignBlocks:
         self._is_foreign[block] = True
 
     def take(self, batch: StepBatch) -> list[int]:
-        """Return the blocks that a step reads and that followers lack, and count them as known to them."""
+        """Return the blocks that a step reads and that followers lack, and count them as known to them.
+
+        The tensors of the batch are on the CPU.
+        """
         slots = batch.slot_mapping.numpy()
         self._is_foreign[slots[slots % self._block_size == 0] // self._block_size] = False
         num_before = batch.context_lens.numpy() - np.diff(batch.cu_seqlens_q.numpy())

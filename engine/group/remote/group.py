@@ -1,8 +1,8 @@
 """A group whose processes share no memory: its leader, and what a follower does.
 
-A step begins with the leader's message and ends with one from each follower. In between, sums meet over
-torch.distributed. `engine.group.kv_mirror` says which KV travels. Adapters are loaded while steps go on, so
-what is said of them has connections of its own.
+A step begins with the leader's message and ends with the KV from each follower. In between, sums meet over
+torch.distributed. `kv_mirror` says which KV travels, and `wires` how. Adapters are loaded while steps go on,
+so what is said of them has connections of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from torch import Tensor
 
 from engine.errors import GroupBrokenError
 from engine.execution.model_runner import ModelRunner
-from engine.group import kv_mirror
 from engine.group.adapter_loads import begin_load, end_load, follow_loads
-from engine.group.kv_mirror import ForeignBlocks, Places
 from engine.group.leader import wait_ready
-from engine.group.links import Bytes, Kind, Link
-from engine.group.remote_sums import Connected, RemoteSums, expect
+from engine.group.links import Kind, Link
+from engine.group.remote import kv_mirror
+from engine.group.remote.kv_mirror import ForeignBlocks, Places
+from engine.group.remote.sums import Connected, RemoteSums
+from engine.group.remote.wires import Wires
 from engine.group.steps import decoded, encoded
 from engine.kv.kv_pool import KVPool, PoolPart
 from engine.model.adapters.checkpoint import AdapterFiles
@@ -37,6 +38,7 @@ from engine.proof.versions import TORCH, TRANSFORMERS, own_code
 from engine.starting import OnProgress
 
 _NUM_BLOCKS = struct.Struct("<q")
+_CPU = torch.device("cpu")
 
 
 class RemoteLeader:
@@ -81,19 +83,21 @@ class RemoteLeader:
         If the step fails here, the followers wait for a result that does not come: nothing can follow.
         """
         assert self._foreign is not None, "it is opened first"
-        if blocks := self._foreign.take(batch):
+        on_host = batch.on(_CPU)
+        if blocks := self._foreign.take(on_host):
             self._send_blocks(np.array(blocks, dtype=np.int64))
-        content = encoded(batch)
+        content = encoded(on_host)
         for channel in self._connected.channels:
             channel.send(Kind.STEP, content)
         try:
             logits = run(batch)
         except Exception as error:
             raise GroupBrokenError(f"a step failed: {error}") from error
-        block_size = self._heads[0].layout.block_size
-        places = Places.of_slots(batch.slot_mapping, block_size)
-        for rank, (channel, heads) in enumerate(zip(self._connected.channels, self._heads, strict=True), 1):
-            kv_mirror.write(heads, places, expect(channel, rank, Kind.WRITTEN))
+        places = Places.of_slots(batch.slot_mapping, self._heads[0].layout.block_size)
+        for rank, heads in enumerate(self._heads, 1):
+            written = kv_mirror.empty(heads, places)
+            self._connected.wires.receive(written, rank)
+            kv_mirror.write(heads, places, written)
         return logits
 
     def begin_load(self, slot: int, files: AdapterFiles) -> None:
@@ -106,10 +110,10 @@ class RemoteLeader:
 
     def _send_blocks(self, blocks: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         """Send followers their heads of blocks whose content came from elsewhere."""
-        places = Places.of_blocks(torch.from_numpy(blocks))
-        header: list[Bytes] = [_NUM_BLOCKS.pack(len(blocks)), blocks.view(np.uint8).data]
-        for channel, heads in zip(self._connected.channels, self._heads, strict=True):
-            channel.send(Kind.BLOCKS, [*header, kv_mirror.read(heads, places)])
+        places = Places.of_blocks(torch.from_numpy(blocks).to(self._heads[0].tensor.device))
+        for rank, (channel, heads) in enumerate(zip(self._connected.channels, self._heads, strict=True), 1):
+            channel.send(Kind.BLOCKS, [blocks.view(np.uint8).data])
+            self._connected.wires.send(kv_mirror.read(heads, places), rank)
 
 
 def follow_connected(model: Model, block_size: int, fingerprint: str, connected: Connected) -> bool:
@@ -123,37 +127,35 @@ def follow_connected(model: Model, block_size: int, fingerprint: str, connected:
     (num_blocks,) = _NUM_BLOCKS.unpack(opening.content)
     heads = connected.part.share(model.facts.num_kv_heads)
     layout = replace(model.block_layout(block_size), num_kv_heads=heads.stop - heads.start)
-    runner = ModelRunner(model, KVPool(layout, num_blocks))
+    runner = ModelRunner(model, KVPool(layout, num_blocks, model.device))
     _join(model, connected)
     loads = model.adapters, connected.loads[0]
     threading.Thread(target=follow_loads, args=loads, name="adapter-loads", daemon=True).start()
     try:
-        return _follow_steps(runner, leader)
+        return _follow_steps(runner, leader, connected.wires)
     except GroupBrokenError:  # another process is gone in the middle of a step
         return False
     finally:
         runner.pool.close()
 
 
-def _follow_steps(runner: ModelRunner, leader: Link) -> bool:
+def _follow_steps(runner: ModelRunner, leader: Link, wires: Wires) -> bool:
+    pool, device = runner.pool, runner.model.device
     while (message := leader.receive()) is not None:
         if message.kind is Kind.END:
             return True
         if message.kind is Kind.BLOCKS:
-            _take_blocks(runner.pool, message.content)
+            blocks = torch.frombuffer(message.content, dtype=torch.int64).to(device)
+            places = Places.of_blocks(blocks)
+            content = kv_mirror.empty(pool, places)
+            wires.receive(content, 0)
+            kv_mirror.write(pool, places, content)
             continue
-        batch = decoded(message.content)
+        batch = decoded(message.content).on(device)
         runner.forward(batch)
-        places = Places.of_slots(batch.slot_mapping, runner.pool.layout.block_size)
-        leader.send(Kind.WRITTEN, [kv_mirror.read(runner.pool, places)])
+        places = Places.of_slots(batch.slot_mapping, pool.layout.block_size)
+        wires.send(kv_mirror.read(pool, places), 0)
     return False
-
-
-def _take_blocks(pool: KVPool, content: bytearray) -> None:
-    (num_blocks,) = _NUM_BLOCKS.unpack_from(content)
-    begin = _NUM_BLOCKS.size + num_blocks * np.dtype(np.int64).itemsize
-    blocks = np.frombuffer(content, np.int64, num_blocks, _NUM_BLOCKS.size)
-    kv_mirror.write(pool, Places.of_blocks(torch.from_numpy(blocks.copy())), content[begin:])
 
 
 def _join(model: Model, connected: Connected) -> None:

@@ -17,14 +17,14 @@ import torch
 from baton.security.certificates import make_certificates
 from baton.security.secret_files import Certificates
 from engine.group.links import Kind
-from engine.group.remote_sums import Connected, RemoteSums
+from engine.group.remote.sums import Connected, RemoteSums
 from services.security.tls import TlsFiles
 from tests.engine.group_driver import new_store
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from worker.startup import rendezvous
-from worker.startup.hosts import Place, place_in
-from worker.startup.rendezvous import Use, connect
+from worker.startup.group import rendezvous
+from worker.startup.group.hosts import Place, place_in
+from worker.startup.group.rendezvous import Use, connect
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def assert_joined(leader: Connected, follower: Connected) -> None:
     received = to_leader.receive()
     assert received is not None
     assert (received.kind, received.content) == (Kind.STEP, content)
-    to_leader.send(Kind.WRITTEN, [b"kv"])
+    to_leader.send(Kind.TENSOR, [b"kv"])
     answer = to_follower.receive()
     assert answer is not None
     assert answer.content == b"kv"

@@ -4,7 +4,10 @@ They find each other in a store of torch.distributed at rank 0's address: torchr
 them, otherwise one that rank 0 opens. In it rank 0 says on which port it takes connections. Each follower
 makes two: steps, logits and KV travel on one, and adapters to load are named on the other. If the fleet has
 certificates, these connections use mutual TLS, and both sides are workers. What torch.distributed adds up
-travels on connections of its own, which are neither encrypted nor authenticated.
+travels on connections of its own, which are neither encrypted nor authenticated; between GPUs, logits and KV
+travel there too.
+
+Processes that compute on GPUs of one host, which their leader has forked, have links already.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any, Never
 
@@ -28,11 +32,11 @@ import torch.distributed
 
 from engine.errors import GroupBrokenError
 from engine.group.links import Kind, Link
-from engine.group.remote_sums import Connected, gloo
+from engine.group.remote.sums import Connected, gloo, nccl
 from engine.model.parallel.part import Part
 from services.security.tls import CertificateRole, TlsFiles
 from worker.errors import EXIT_GROUP
-from worker.startup.hosts import Place
+from worker.startup.group.hosts import Place
 
 log = structlog.get_logger()
 
@@ -45,12 +49,14 @@ SILENCE_S = 20
 RETRY_S = 0.5
 """After how long a follower looks again for a leader that does not take it."""
 _LEAVE_S = 5.0
+_LOOPBACK = "127.0.0.1"
 _NAME_BYTES = 16
 """The length of a group's name, hexadecimal digits that no group has had before."""
 _WORD = b"baton-tp"
 _GREETING = struct.Struct("<8sqq")
 """_WORD, rank, use."""
 _PORT = "baton/leader_port"
+_DEVICE = "baton/leader_device"
 _ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
@@ -104,24 +110,52 @@ class Members:
         os._exit(EXIT_GROUP)
 
 
-def connect(place: Place, tls: TlsFiles | None) -> Connected:
-    """Connect this process with the others of its group.
+def connect(place: Place, tls: TlsFiles | None, device: str = "cpu") -> Connected:
+    """Connect this process with the others of its group, all of which compute on a `cpu` or `cuda` device.
 
-    Raises OSError or RuntimeError if one does not come in time, or is gone again.
+    Raises OSError or RuntimeError if one does not come in time, is gone again, or computes elsewhere.
     """
     until = time.monotonic() + GATHER_S
     store = _store(place)
     if place.rank == 0:
+        store.set(_DEVICE, device)
         name = secrets.token_hex(_NAME_BYTES // 2)
         channels, loads = _followers(place, name, store, tls, until)
     else:
         name, channel, of_loads = _leader(place, store, tls, until)
         channels, loads = [channel], [of_loads]
+        if (theirs := store.get(_DEVICE).decode()) != device:
+            raise ConnectionError(f"--device is {device} here and {theirs} at rank 0; accepted: the same")
     part, address = Part(place.rank, place.size), _plain(channels[0].socket.getsockname()[0])
     # The store may have keys of a group that was here before this one.
     library: Any = torch.distributed
-    sums = gloo(library.PrefixStore(f"baton/{name}", store), part, address)
-    return Connected(part, channels, loads, sums)
+    own = library.PrefixStore(f"baton/{name}", store)
+    return _connected(part, channels, loads, own, address, device)
+
+
+def connect_here(
+    part: Part, channels: Sequence[Link], loads: Sequence[Link], port: int, device: str, fd: int = -1
+) -> Connected:
+    """Connect this process with those of its host that compute with it, to which it has links.
+
+    They find each other at a port of loopback, on which rank 0 has a socket `fd` that listens; it is closed
+    with the store. Raises OSError or RuntimeError if one does not come in time.
+    """
+    library: Any = torch.distributed
+    timeout = dt.timedelta(seconds=GATHER_S)
+    store = library.TCPStore(
+        _LOOPBACK, port, part.size, part.rank == 0, timeout, wait_for_workers=False,
+        master_listen_fd=None if part.rank else fd,
+    )  # fmt: skip
+    return _connected(part, channels, loads, store, _LOOPBACK, device)
+
+
+def _connected(
+    part: Part, channels: Sequence[Link], loads: Sequence[Link], store: Any, address: str, device: str
+) -> Connected:
+    if device == "cuda":
+        return Connected.on_gpus(part, channels, loads, nccl(store, part))
+    return Connected.on_cpus(part, channels, loads, gloo(store, part, address))
 
 
 def _store(place: Place) -> Any:

@@ -14,14 +14,16 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Never
 
 from engine.group.links import Link
 from worker.errors import EXIT_CRASHED, EXIT_GROUP
 
-Follow = Callable[[tuple[int, int], Link], int]
-"""Runs a process as the follower (rank, size), over its link to the leader; returns its exit code."""
+Follow = Callable[[tuple[int, int], Sequence[Link]], int]
+"""Runs a process as the follower (rank, size), over its links to the leader; returns its exit code."""
+NUM_LINKS = 2
+"""A follower's links: for steps, and for adapters that are loaded meanwhile where that has one of its own."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,7 +31,7 @@ _PR_SET_PDEATHSIG = 1
 class Followers:
     """The followers of this process, by rank from 1 on; a thread watches them."""
 
-    def __init__(self, flag: str, children: dict[int, tuple[int, Link]]) -> None:
+    def __init__(self, flag: str, children: dict[int, tuple[int, Sequence[Link]]]) -> None:
         self._flag = flag
         self._children = children
         self._ending = threading.Lock()
@@ -39,8 +41,13 @@ class Followers:
 
     @property
     def links(self) -> list[Link]:
-        """Links to the followers, by rank."""
-        return [link for _, link in self._children.values()]
+        """Links to the followers for steps, by rank."""
+        return [links[0] for _, links in self._children.values()]
+
+    @property
+    def loads(self) -> list[Link]:
+        """Links to the followers for adapters."""
+        return [links[1] for _, links in self._children.values()]
 
     def cpu_s(self) -> float:
         """Return the seconds that the followers have computed."""
@@ -79,24 +86,26 @@ def start_followers(size: int, follow: Follow, flag: str) -> Followers:
     Call it from the main thread, as the only one of this process: followers die with the thread that forks
     them. In a follower this does not return.
     """
-    links = [Link.pair() for _ in range(1, size)]
+    pairs = {rank: [Link.pair() for _ in range(NUM_LINKS)] for rank in range(1, size)}
     leader_pid = os.getpid()
-    children: dict[int, tuple[int, Link]] = {}
-    for rank, (own, theirs) in enumerate(links, 1):
+    children: dict[int, tuple[int, Sequence[Link]]] = {}
+    for rank, links in pairs.items():
         pid = os.fork()
         if pid == 0:
-            for other in links:
-                other[0].close()
-                if other[1] is not theirs:
-                    other[1].close()
-            _be_follower(leader_pid, follow, (rank, size), theirs)
-        children[rank] = (pid, own)
-    for _, theirs in links:
-        theirs.close()
+            for other, ends in pairs.items():
+                for own, theirs in ends:
+                    own.close()
+                    if other != rank:
+                        theirs.close()
+            _be_follower(leader_pid, follow, (rank, size), [theirs for _, theirs in links])
+        children[rank] = pid, [own for own, _ in links]
+    for links in pairs.values():
+        for _, theirs in links:
+            theirs.close()
     return Followers(flag, children)
 
 
-def _be_follower(leader_pid: int, follow: Follow, part: tuple[int, int], link: Link) -> None:
+def _be_follower(leader_pid: int, follow: Follow, part: tuple[int, int], links: Sequence[Link]) -> None:
     """Run this process, which was just forked, until it ends."""
     code = EXIT_CRASHED
     try:
@@ -108,7 +117,7 @@ def _be_follower(leader_pid: int, follow: Follow, part: tuple[int, int], link: L
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with open(os.devnull, "r+b", buffering=0) as null:  # noqa: PTH123 - stdout is the leader's alone
             os.dup2(null.fileno(), sys.stdout.fileno())
-        code = follow(part, link)
+        code = follow(part, links)
     except BaseException:  # noqa: BLE001 - the process's top
         traceback.print_exc()
     finally:

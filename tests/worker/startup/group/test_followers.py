@@ -19,9 +19,10 @@ from worker.errors import EXIT_GROUP
 # A leader with two followers: it writes their ids, and then does what it is told on stdin.
 LEADER = """
 import os, sys
-from worker.startup.followers import start_followers
+from worker.startup.group.followers import start_followers
 
-def follow(part, link):
+def follow(part, links):
+    link = links[0]
     link.send(1, [str(os.getpid()).encode()])
     if sys.argv[1] == "fails" and part[0] == 2:
         raise RuntimeError("a follower's error")
