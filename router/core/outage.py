@@ -62,7 +62,7 @@ def on_store_back(state: RouterState) -> None:
     """
     state.store_reachable = True
     state.actions.append(StoreChanged(reachable=True, reason=""))
-    _take_holds(state)
+    take_holds(state)
     state.actions += (Dequeue(key) for key in sorted(state.to_dequeue - state.groups.keys()))
     state.to_dequeue.clear()
     releases, state.to_release = state.to_release, {}
@@ -75,12 +75,13 @@ def on_store_back(state: RouterState) -> None:
 
 def on_store_forgot(state: RouterState) -> None:
     """Tell the store what is held, before anybody is granted it; then all that waits asks for a place."""
-    _take_holds(state)
+    take_holds(state)
     for group in list(state.waiting):
         enqueue(state, group)
 
 
-def _take_holds(state: RouterState) -> None:
+def take_holds(state: RouterState) -> None:
+    """Enter what is held again, in a store that may not have it any more."""
     groups = state.groups.values()
     holds = TakeHolds(
         tuple(Hold(group.key, group.credit_on, group.work_tokens) for group in groups if group.credit_on),

@@ -23,6 +23,7 @@ from router.core.actions import (
     StoreAction,
     TakeHolds,
 )
+from router.core.actions.to_store import LEASE_TTL_S
 from router.core.events import (
     Charged,
     Enqueued,
@@ -42,8 +43,6 @@ QUEUE_CALL, RENEW_CALL = "queue", "renew"
 """Keys of calls that are made one at a time, so that they do not pile up if the store hangs."""
 SETTLE_S = 5.0
 """The time for the last calls. If the store hangs, what the router holds expires there."""
-LEASE_TTL_S = 10.0
-"""The holds of a dead router expire after this time; a living router renews them every second."""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from router.core.actions import (
     Action,
     AskGrants,
@@ -16,7 +18,7 @@ from router.core.actions import (
     TellFinished,
 )
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.core import RouterCore
+from router.core.core import CHORES_S, RouterCore
 from router.core.events import (
     Arrived,
     Enqueued,
@@ -30,6 +32,9 @@ from router.core.events import (
     StoreCall,
     StoreFailed,
     StoreForgot,
+    Timer,
+    TimerFired,
+    TimerKind,
     WorkerJoined,
     WorkerLost,
 )
@@ -58,8 +63,8 @@ class Driver:
         for facts in workers:
             self.tell(WorkerJoined(facts, WorkerLoad(free_blocks=64), COST))
 
-    def tell(self, event: Event) -> None:
-        for action in self.core.on(event, 1.0):
+    def tell(self, event: Event, now: float = 1.0) -> None:
+        for action in self.core.on(event, now):
             self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
@@ -194,6 +199,18 @@ def test_holds_that_may_have_expired_meanwhile_are_entered_again() -> None:
     group = driver.core.state.groups["t/r/0"]
     bound, running = (Hold("t/r/0", DECODE.key, amount) for amount in (group.work_tokens, group.blocks))
     assert driver.entered == [TakeHolds((bound,), (running,))]
+
+
+@pytest.mark.parametrize(("late_s", "is_entered"), [(8.5, False), (9.5, True)])
+def test_holds_that_expired_while_this_process_stood_still_are_entered_again(
+    late_s: float, *, is_entered: bool
+) -> None:
+    driver = Driver(DECODE)
+    driver.arrive(1)
+    group = driver.core.state.groups["t/r/0"]
+    driver.tell(TimerFired(Timer(TimerKind.CHORES)), 1.0 + CHORES_S + late_s)
+    bound, running = (Hold("t/r/0", DECODE.key, amount) for amount in (group.work_tokens, group.blocks))
+    assert driver.entered == ([TakeHolds((bound,), (running,))] if is_entered else [])
 
 
 def test_a_hold_of_an_earlier_attempt_is_kept_for_a_later_one() -> None:
