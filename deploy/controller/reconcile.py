@@ -43,7 +43,8 @@ class Reconciler:
         listed_at = float("-inf")
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LONGEST_PAUSE_S)
+                async with asyncio.timeout(LONGEST_PAUSE_S):  # wait_for may lose a cancellation before 3.12
+                    await self._changed.wait()
             self._changed.clear()
             if time.monotonic() - listed_at > LIST_EVERY_S and await _tried(self._writer.list_all()):
                 listed_at = time.monotonic()

@@ -202,9 +202,7 @@ def test_holds_that_may_have_expired_meanwhile_are_entered_again() -> None:
 
 
 @pytest.mark.parametrize(("late_s", "is_entered"), [(8.5, False), (9.5, True)])
-def test_holds_that_expired_while_this_process_stood_still_are_entered_again(
-    late_s: float, *, is_entered: bool
-) -> None:
+def test_holds_that_expired_in_a_standstill_are_entered_again(late_s: float, *, is_entered: bool) -> None:
     driver = Driver(DECODE)
     driver.arrive(1)
     group = driver.core.state.groups["t/r/0"]
