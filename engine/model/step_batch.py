@@ -72,6 +72,8 @@ class StepBatch:
 
     def on(self, device: torch.device) -> StepBatch:
         """Return the batch, all of whose tokens are known, with its tensors on a device."""
+        if self.token_ids.device == device:
+            return self
         adapters = self.adapters
         return StepBatch(
             token_ids=self.token_ids.to(device),

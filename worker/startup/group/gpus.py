@@ -40,8 +40,8 @@ def check_number(gpus: Sequence[str], size: int) -> None:
     """Raise ValueError if there are GPUs, but fewer than `size` processes."""
     if 0 < len(gpus) < size:
         raise ValueError(
-            f"--tensor-parallel is {size}, and this machine shows {len(gpus)} GPUs; accepted: 1 to "
-            f"{len(gpus)}, or --device cpu"
+            f"--tensor-parallel is {size}, one GPU for each process, and CUDA shows {len(gpus)}; accepted: 1 "
+            f"to {len(gpus)}, or --device cpu"
         )
 
 
@@ -59,7 +59,7 @@ def take_local(gpus: Sequence[str], environment: MutableMapping[str, str]) -> No
     number = int(environment.get(LOCAL_RANK, "0"))
     if gpus and number >= len(gpus):
         raise ValueError(
-            f"{LOCAL_RANK} is {number}, and this machine shows {len(gpus)} GPUs; accepted: 0 to "
+            f"{LOCAL_RANK} is {number}, the number of a GPU, and CUDA shows {len(gpus)}; accepted: 0 to "
             f"{len(gpus) - 1}, or --device cpu"
         )
     take(gpus, number, environment)

@@ -42,7 +42,9 @@ def test_there_are_none_without_a_driver(tmp_path: Path) -> None:
 def test_more_processes_than_gpus_are_refused() -> None:
     check_number((), 8)
     check_number(("0", "1"), 2)
-    with pytest.raises(ValueError, match="--tensor-parallel is 3, and this machine shows 2 GPUs; accep"):
+    with pytest.raises(
+        ValueError, match="--tensor-parallel is 3, one GPU for each process, and CUDA shows 2; a"
+    ):
         check_number(("0", "1"), 3)
 
 
@@ -50,7 +52,9 @@ def test_a_process_of_torchrun_takes_the_gpu_of_its_rank() -> None:
     environment = {"LOCAL_RANK": "1"}
     take_local(("0", "3"), environment)
     assert environment[VISIBLE] == "3"
-    with pytest.raises(ValueError, match="LOCAL_RANK is 2, and this machine shows 2 GPUs; accepted: 0 to 1"):
+    with pytest.raises(
+        ValueError, match="LOCAL_RANK is 2, the number of a GPU, and CUDA shows 2; accepted: 0 t"
+    ):
         take_local(("0", "3"), {"LOCAL_RANK": "2"})
 
 
