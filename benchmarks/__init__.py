@@ -13,5 +13,6 @@
 - `gpu`: the engine beside the limits of a GPU, with its own command
 - `compilers`: a busy machine; `plot`: a page from the JSON of measurements
 
-The package may import everything except `tests`; nothing but `baton` bench commands imports it.
+`tests/house/walls.py` lists what the package may import. Only `tools` imports it, and `baton bench` starts
+it.
 """

@@ -1,4 +1,7 @@
-"""The messages from sender to receiver about blocks; they are the same for every transport."""
+"""The messages from sender to receiver about blocks; they are the same for every transport.
+
+The calls that carry them are in `proto/baton/worker/v1/kvtransfer.proto`; `convert` converts them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The receiver's half of a handoff, without any I/O; its states are drawn in `handoff.py`."""
+"""The receiver's half of a handoff, without any I/O: here offered hashes and checksums are compared.
+
+Its states are drawn in `handoff.py`.
+"""
 
 from __future__ import annotations
 

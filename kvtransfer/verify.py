@@ -1,7 +1,8 @@
 """The content check of a block: xxh3 with 64 bits over all its bytes.
 
-It finds damage by a link, a copy or a bug. It does not protect from forgery, which the chained block hash
-does. xxhash releases the interpreter lock from 96 KiB on, so these calls belong on a thread.
+It finds damage by a link, a copy or a bug. It does not protect from forgery; the chained block hash does.
+`receiver_handoff` compares the checksum of each copy with the one that was offered. xxhash releases the
+interpreter lock from 96 KiB on, so these calls belong on a thread.
 """
 
 from __future__ import annotations

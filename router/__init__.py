@@ -9,6 +9,6 @@ In reading order:
 - `links`: carries actions out, and turns what happens into events.
 - `replay`: records events, and decides recordings again.
 
-May import `output_text`, `scheduling`, `services`, `state` and the generated stubs, but nothing that imports
-torch. `core` imports no other package of the router.
+May import `chat_formats`, `output_text`, `scheduling`, `services`, `state` and the generated stubs, but
+nothing that imports torch. `core` imports no other package of the router.
 """

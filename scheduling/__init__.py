@@ -1,7 +1,8 @@
 """Pure decisions, and the types that router, workers and simulator share.
 
 Nothing here does I/O, reads a clock, draws random numbers or logs: functions take frozen snapshots and `now`,
-and return data. The package may import only `numpy`; `router`, workers and `sim` import it. In reading order:
+and return data. The package imports only parts of Python's own library, and `cost.cost_fit` also numpy. In
+reading order:
 
 - `request`: a request as a worker receives it (sampling, stop rules, SLO)
 - `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced

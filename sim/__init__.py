@@ -9,7 +9,7 @@
 - `commands`: `baton simulate` and `baton plan`
 
 `run(SimSpec(...))` plays a trace and returns a `SimResult`; `measure` computes its metrics. The package may
-import `router`, `scheduling`, `state`, `services`, `workloads` and `reporting`.
+import `router`, `engine.core`, `scheduling`, `state`, `services`, `workloads` and `reporting`.
 """
 
 from sim.metrics import Metrics, measure

@@ -5,5 +5,5 @@ workers), `prefix_walk` (how far a worker has a prompt), `connection` (scripts a
 connection for many calls), `standstill` (time limits), `durable` (what outlives epochs, for gateways),
 `access` (credentials), `errors`, and the scripts themselves in `lua/`.
 
-May import `scheduling`. Every process of the fleet and `baton status` use it.
+May import `scheduling`. Routers, workers, gateways and the simulator use it.
 """

@@ -5,5 +5,5 @@
 - `try_models`: try every model type of transformers, and list which are served
 - `minimal_root`: copy what an image needs while it is built; `lint_chart`: render and validate the Helm chart
 
-They may import any package of the project; no package imports them, only tests.
+`tests/house/walls.py` lists what they may import. No package imports them, only tests.
 """

@@ -12,7 +12,7 @@ Decode and Prefill, if the prefix goes on in blocks of other tiers
               WAITING → FOLLOWING ─ BlocksRead of another → READING, FOLLOWING or ARRIVED
               PREEMPTED → READING or FOLLOWING, as if it was new
 
-    Who is to decode and gives its blocks up to others comes back before anybody new starts:
+    A group that is to decode, and gave up its blocks to others, comes back before any new group starts:
     ARRIVED, PREFILLING, RUNNING → PREEMPTED → PREFILLING          its tokens are computed again
                          RUNNING → SWAPPED   → RUNNING             its blocks wait in host memory
 
@@ -51,21 +51,25 @@ class Goal(enum.Enum):
 
 class Phase(enum.Enum):
     WAITING = "waiting"
-    """Without blocks, for its turn."""
+    """It has no blocks yet, and waits for its turn."""
     RECEIVING = "receiving"
+    """Another worker's KV is copied into its blocks."""
     READING = "reading"
-    """From another tier."""
+    """Blocks come from another tier, or from a worker that lends them."""
     FOLLOWING = "following"
     """Another group reads the blocks that it needs next from another tier."""
     ABANDONED = "abandoned"
     """Cancelled, but a copy may still write to the blocks."""
     ARRIVED = "arrived"
-    """For a row."""
+    """The copy is over, and it waits for rows of the batch."""
     PREFILLING = "prefilling"
     HELD = "held"
+    """It only keeps its blocks for another worker, until `Release`."""
     RUNNING = "running"
     PREEMPTED = "preempted"
+    """It gave up its blocks; its tokens are computed again."""
     SWAPPED = "swapped"
+    """Its blocks are in host memory."""
     ENDED = "ended"
     """A launched step may still compute for it; nobody looks at what."""
 

@@ -13,5 +13,5 @@
     postprocessing  what happens to sequences once a step's tokens are known
     token_rows      the tokens of one report
 
-Of the engine it imports all rooms but `engine.calibration`.
+Of the engine it imports `core`, `device`, `errors`, `kv`, `model`, `sampling` and `speculation`.
 """

@@ -13,5 +13,5 @@
     read_queue   the reads that wait for one of these threads, and how fast it is
     told         the callbacks by which the tiers tell what happens to blocks
 
-Imports `kvtransfer.verify` and the pool's protocol alone.
+Imports `scheduling`, and of `kvtransfer` only `verify` and the pool's protocol.
 """

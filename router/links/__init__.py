@@ -4,5 +4,6 @@ In reading order: `shell` (carries actions out), `store_calls` (to Redis), `disc
 `worker_link` (one worker's stream, and its probes), `convert_worker` (its messages), `failure_detector` and
 `ticker` (whether a worker is alive, measured in ticks), `demand` (what is asked of the fleet).
 
-May import `router.core`, `state` and `services`, and of `router.api` the clients' streams.
+Of the router it may import `core`, `errors`, `metrics`, `replay.recording`, and of `api` the clients'
+streams.
 """

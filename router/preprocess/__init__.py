@@ -6,6 +6,6 @@ tokenise), `tokenizer_process` (what they run), `tokenizer_line` (the order in w
 `grammar_compiler` (output formats), `fair_turns` (whose format is next), `helpers` (the ends of these
 processes), `model_facts` (the model's limits), `prefix_lookup` (which workers have a prompt's beginning).
 
-May import `router.api.validation`, `router.auth.limits`, `router.links.shell`, `output_text` and
-`chat_formats`.
+May import `chat_formats`, `output_text`, `scheduling` and `state`, and of the router `api.validation`,
+`auth.limits`, `errors`, `links.shell`, `core.events`, `core.admission.admit` and `core.queue.queue`.
 """

@@ -8,10 +8,11 @@ must be within the limit that the SLO states:
     TPOT    predicted TPOT                  q90 of observed / predicted, learnt     none
     ITL     longest unavoidable step        q95 of step times, in the cost model    ITL_MARGIN, 0.92
 
-The learnt ratios apply to the predicted part alone: the time waited already is known. They are capped where
-they would refuse what can be kept (`at_most`): at 1 in an idle fleet, and at the pace itself where workers
-shorten their steps for it. A trial is accepted if the floor, the quickest steps ever seen, keeps the SLO
-(`learnt.Trials`). A caller that sets `allow_at_risk` is accepted at risk instead of refused, by two rules:
+The learnt ratios apply to the predicted part alone: the time waited already is known. `at_most` caps them
+where they would refuse what can be kept: both at 1 in an idle fleet, and that of the TPOT where workers
+shorten their steps for a stated TPOT, so that predicted · ratio is at most the pace that these steps keep. A
+trial is accepted if the floor, the quickest steps ever seen, keeps the SLO (`learnt.Trials`). A caller that
+sets `allow_at_risk` is accepted at risk instead of refused, by two rules:
 
     decide         TTFT and TPOT at the q10 of the learnt ratios, ITL as above, are within the limits: the SLO
                    may still be kept, and the fleet aims at all of it
@@ -22,6 +23,9 @@ Under a policy without promises, all that would be refused is at risk (`unpromis
 
 To promise everything that could be kept at the q10 would fill the queue with requests that all just miss. All
 times are in seconds unless named otherwise.
+
+`router/core/admission/judge.py` calls `decide` with the numbers of its fleet, and `admit.py` beside it
+carries the decision out.
 """
 
 from __future__ import annotations
@@ -77,9 +81,9 @@ def at_most(spread: Spread, ratio: float) -> Spread:
 
     An idle fleet is judged by the bare prediction, so by ratios of at most 1. Ratios learnt under load may be
     worse; if they refused everything, no admitted request could ever show that the load is over. The risk is
-    one request at a time. And where workers keep their steps short enough for the promise, the ratio is at
-    most the pace itself: outputs of a few tokens, which are slower than the mean of many, must not refuse
-    what the step rule will keep.
+    one request at a time. And where workers shorten their steps for a stated TPOT, `ratio` is such that
+    predicted · ratio is the pace that these steps keep: outputs of a few tokens, which are slower than the
+    mean of many, must not refuse what the step rule will keep.
     """
     return Spread(min(spread.q10, ratio), min(spread.q90, ratio))
 
@@ -102,7 +106,7 @@ class Decision:
     is_trial: bool = False
     """An idle fleet accepts it to find out whether the learnt costs still hold."""
     is_late: bool = False
-    """It would be refused without `allow_at_risk`."""
+    """At risk by the second rule (`rather_late`): it will probably miss a limit, or make others late."""
 
     @property
     def attainable_ttft_ms(self) -> int:

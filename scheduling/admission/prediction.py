@@ -1,16 +1,17 @@
 """Predict a request's time to first token, its time per token, and its longest gap.
 
-    TTFT = max(prefill work ahead / prefill rate, wait for a decode slot) + rest of the step + own prompt
+    TTFT = max(rest of the step + prefill work ahead / prefill rate, wait for a decode slot) + own prompt
     TPOT = cost of the decode steps it will join
     ITL  = the 95 % quantile of the longest step that its worker must run
 
 TTFT and TPOT are then scaled by quantiles of observed / predicted, so the factors that the formulas leave out
 (hand-over, network, neighbours on the same cores) are learnt instead of assumed. All times are in seconds.
 
-These are formulas over numbers alone; `router/core/admission/judge.py` applies them to the router's fleet.
-A worker is examined when it has changed (`speeds`). The fleet's capacity is a sum over
-the workers (`capacity_of`). `predict` is called often; its cost does not depend on the number of workers.
-`soonest` predicts the first token on the worker that would have it first.
+These are formulas over numbers alone; `router/core/admission/judge.py` applies them to the router's fleet. A
+worker is examined when it has changed (`speeds`). The fleet's capacity is a sum over the workers
+(`capacity_of`). `predict` is called often; its cost does not depend on the number of workers. `soonest`
+predicts the first token on the worker that would have it first. Where requests are bound late, and no more of
+them are ahead than workers compute prompts, `judge` takes its wait and own prompt instead of the formula's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The policies by name: each says how a step is filled, and how its fleet queues requests and makes promises.
 
 `policy` has the type, and each policy has a file: `static`, `dynamic`, `orca`, `prefill_first` and `chunked`
-are baselines that name their paper or origin; `slack` is Baton's own. They may import only `scheduling`.
+are baselines that name their paper or origin; `slack` is Baton's own. A policy may also let a worker wait
+before its next step (`wait_s` of `scheduling.step.StepPlan`), as `dynamic` does. They may import only
+`scheduling`.
 """
 
 from __future__ import annotations

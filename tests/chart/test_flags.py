@@ -1,4 +1,4 @@
-"""Every flag that the chart writes or takes is one that the program has."""
+"""Every flag that the chart writes or takes is one that the program has, and the chart takes every flag."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import gateway.picker.config
 import router.config
 from baton.cli.arguments import parser as cli_parser
 from tests.chart.parts import LAPTOP, arguments, chart, workloads
+from tools.house.source_tree import ROOT
 from tools.lint_chart import CHART, OVERLAYS
 from worker.startup.flags import flags as worker_flags
-
-pytestmark = pytest.mark.helm
 
 PARSERS = {
     "router": lambda: router.config.flags(1),
@@ -26,6 +25,7 @@ PARSERS = {
     "decode_worker": lambda: worker_flags("decode", 1),
     "baton.cli": cli_parser,
 }
+SCHEMA = (CHART / "values.schema.json").relative_to(ROOT)
 WRITTEN = {"--help", "--listen", "--advertise", "--redis", "--model", "--metrics-port", "--drain-s"}
 WRITTEN |= {"--tls-ca", "--tls-cert", "--tls-key", "--redis-ca", "--redis-password-file", "--insecure-listen"}
 OF_PART = {
@@ -51,6 +51,7 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
             yield f"hook {name}", arguments(workload)
 
 
+@pytest.mark.helm
 def test_the_programs_take_what_the_chart_gives_them() -> None:
     for _, (module, *given) in _commands():
         filled = [argument.replace("$(CORES)", "2") for argument in given]
@@ -67,7 +68,12 @@ def test_the_schema_takes_every_flag_that_the_chart_does_not_write(part: str) ->
     known = _flags(PARSERS[{"worker": "decode_worker", "picker": "gateway.picker"}.get(part, part)]())
     from_fleet = set(shared) if part == "worker" else {"policy", "timed"} if part == "router" else set()
     accepted = {f"--{flag}" for flag in {*taken, *from_fleet}}
-    assert accepted == known - WRITTEN - OF_PART[part] - LEFT_OUT.get(part, set())
+    expected = known - WRITTEN - OF_PART[part] - LEFT_OUT.get(part, set())
+    missing, unknown = sorted(expected - accepted), sorted(accepted - expected)
+    assert not missing, (
+        f"{SCHEMA} lacks flags of {part}; add them there, or to OF_PART or LEFT_OUT: {missing}"
+    )
+    assert not unknown, f"{SCHEMA} has flags that {part} does not take: {unknown}"
 
 
 def test_the_schema_takes_the_choices_that_the_programs_take() -> None:
@@ -86,7 +92,8 @@ def test_the_schema_takes_the_choices_that_the_programs_take() -> None:
             for flag in action.option_strings:
                 chosen = flags.get(flag.removeprefix("--"), {})
                 if action.choices is not None and flag.removeprefix("--") in flags:
-                    assert set(chosen.get("enum", action.choices)) == set(action.choices), flag
+                    accepted = set(chosen.get("enum", action.choices))
+                    assert accepted == set(action.choices), f"{SCHEMA} accepts other values of {flag}"
 
 
 def _flags(parser: argparse.ArgumentParser) -> set[str]:

@@ -1,7 +1,7 @@
 """Which package may import what. A new package or arrow is drawn here first."""
 
-# Services sit on engine, kvtransfer, state and scheduling, which sit on kernels. `baton` is at the bottom
-# for everybody: services use its generated stubs, and only those.
+# Routers, workers and gateways sit on engine, kvtransfer, state and scheduling; only engine sits on kernels.
+# `baton` is at the bottom: all but `SDK_USERS` take only its generated stubs.
 MAY_IMPORT: dict[str, set[str]] = {
     "baton": {"chat_formats"},
     "chat_formats": set(),

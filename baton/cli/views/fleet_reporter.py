@@ -63,7 +63,8 @@ class FleetReporter:
             case ProcessReady():
                 self._ready(event)
             case WorkersJoined(workers=workers):
-                self._line("✓", "green", "fleet", f"{workers} workers joined")
+                counted = "1 worker" if workers == 1 else f"{workers} workers"
+                self._line("✓", "green", "fleet", f"{counted} joined")
                 self.rest()
             case ProcessDied():
                 self._died(event)

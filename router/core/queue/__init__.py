@@ -6,5 +6,6 @@ Read in this order:
     waiting    the groups of this router that wait, in order and summed up
     grants     offers free capacity to the queue, chooses decode workers, turns grants into leases
 
-Imports `state`, `capacity` and `session.session`; `waiting` imports only the last.
+Of the core it imports `actions`, `capacity`, `events`, `session.session` and `state`; `waiting` imports only
+`session.session`.
 """

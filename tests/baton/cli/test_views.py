@@ -13,7 +13,14 @@ from baton.cli.views.demo_view import Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter
 from baton.cli.views.message_view import MessageView
 from baton.cli.views.status_view import bar, render
-from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
+from baton.fleet.events import (
+    FleetStopping,
+    ProcessDied,
+    ProcessReady,
+    ProcessStarted,
+    ProcessStarting,
+    WorkersJoined,
+)
 from baton.operators.v1 import fleet_pb2
 from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.types import Finished, Queued, Tokens
@@ -175,6 +182,14 @@ def test_a_starting_fleet_is_told_line_by_line() -> None:
     assert f"out of memory\n  its log is {'x' * 90}\n" in text
     assert "| last [words]\n  its log is y.log\n" in text
     assert text.endswith("All processes have stopped.\n")
+
+
+def test_one_worker_that_joins_is_not_called_workers() -> None:
+    file = io.StringIO()
+    with FleetReporter(Console(file=file, width=80)) as report:
+        report(WorkersJoined(1))
+        report(WorkersJoined(2))
+    assert file.getvalue() == "✓ fleet      1 worker joined\n✓ fleet      2 workers joined\n"
 
 
 def test_a_stalled_start_is_named_once_and_again_after_it_moved() -> None:
