@@ -227,7 +227,13 @@ class Tiers:
         self._told.on_change(self._told.in_memory, hashes, ())
         if self._max_kept:
             self._told.count(Tier.HOST, "kept", len(blocks), len(blocks) * self._block_bytes)
-        sums = self._copies.store(blocks, slots)
+        try:
+            sums = self._copies.store(blocks, slots)
+        except RuntimeError as error:  # CUDA's: where the device has failed, the next step reports it
+            log.warning("kv_host_copy_failed", blocks=len(blocks), reason=str(error))
+            for block_hash, slot in zip(hashes, slots, strict=True):
+                self._land(block_hash, slot, None)
+            return
         if not self._copies.is_immediate:
             self._arrivals.put(hashes, slots, sums)
             return
