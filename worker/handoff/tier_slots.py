@@ -13,6 +13,10 @@ from engine.kv.kv_pool import KVPool
 from kvtransfer.tiers.copies import InPlaceCopies, TierCopies
 from kvtransfer.verify import HostBlocks, checksum_blocks
 
+LOCKED_STAGING_BYTES = 1024**3
+"""Page-locked memory for blocks on their way to a disk. What a step or a handoff allocates leaves the device
+at once, before the disk has written any of it: 8192 tokens of an 8B model are so large."""
+
 
 def copies_for(pool: KVPool) -> Callable[[int], TierCopies]:
     """Return what makes so many slots of host memory for the tiers of a pool, with their copies."""
