@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+import structlog
 
 from engine.calibration.pool_size import MEBIBYTE
 from engine.kv.kv_pool import KVPool
@@ -15,6 +15,8 @@ from kvtransfer.tiers.folder import Folder
 from kvtransfer.tiers.tiers import STAGING_BYTES, Tiers, num_staged_blocks
 from worker.handoff.staging import staging_bytes
 from worker.handoff.tier_slots import LOCKED_STAGING_BYTES, copies_for
+
+log = structlog.get_logger()
 
 
 class TiersOpener:
@@ -26,16 +28,8 @@ class TiersOpener:
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        host_mb: int,
-        path: Path | None,
-        disk_mb: int,
-        available_bytes: Callable[[], int],
+        self, host_mb: int, path: Path | None, disk_mb: int, available_bytes: Callable[[], int]
     ) -> None:
-        if device.type != "cpu":
-            chosen = f"--kv-host-memory-mb is {host_mb}" if path is None else f"--kv-disk is {str(path)!r}"
-            raise ValueError(f"{chosen} on {device}; accepted: a worker on a CPU")
         self._host_mb, self._disk_mb = host_mb, disk_mb
         self._available_bytes = available_bytes
         self._folder = None if path is None else _folder(path)
@@ -59,6 +53,9 @@ class TiersOpener:
             raise ValueError(
                 f"{self._chosen}, for which CUDA has no memory ({error}); accepted: {accepted}"
             ) from error
+        if pool.fd is None:
+            reason = "copies between a GPU and its tiers were tested on a CPU, and have not run on a GPU"
+            log.warning("kv_tiers_untried", device=str(pool.device), reason=reason)
         return self.tiers
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog.testing
 import torch
 
 from engine.kv.kv_pool import BlockLayout, KVPool
@@ -27,16 +28,7 @@ SMALL = KVPool(BlockLayout(2, 16, 4, 64, torch.float32), 8)
 
 
 def opener(host_mb: int = 0, path: Path | None = None, disk_mb: int = 1, left_mb: int = 100) -> TiersOpener:
-    return TiersOpener(torch.device("cpu"), host_mb, path, disk_mb, lambda: left_mb * MIB)
-
-
-def test_a_gpu_is_refused(tmp_path: Path) -> None:
-    for host_mb, path, chosen in (
-        (0, Path("/kv"), "--kv-disk is '/kv'"),
-        (5, None, "--kv-host-memory-mb is 5"),
-    ):
-        with pytest.raises(ValueError, match=f"{chosen} on cuda; accepted: a worker on a CPU"):
-            TiersOpener(torch.device("cuda"), host_mb, path, 1, lambda: MIB)
+    return TiersOpener(host_mb, path, disk_mb, lambda: left_mb * MIB)
 
 
 def taken_mb(pool: KVPool, max_context: int = MAX_CONTEXT) -> float:
@@ -127,6 +119,15 @@ def test_a_whole_step_leaves_a_gpu_for_the_disk(tmp_path: Path) -> None:
     pool = KVPool(BlockLayout(32, 16, 8, 128, torch.bfloat16), 10**5, torch.device("meta"))
     tiers = opener(0, tmp_path, 4096, left_mb=10**6).open(pool, "model", MAX_CONTEXT)
     assert tiers._memory.num_free >= 8192 // 16
+
+
+def test_a_worker_on_a_gpu_says_that_its_tiers_are_untried() -> None:
+    for device, expected in ((torch.device("meta"), 1), (torch.device("cpu"), 0)):
+        pool = KVPool(SMALL.layout, 8, device)
+        with structlog.testing.capture_logs() as logs:
+            opener(1).open(pool, "model", MAX_CONTEXT)
+        warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+        assert [entry["event"] for entry in warnings] == ["kv_tiers_untried"] * expected
 
 
 @pytest.mark.parametrize(
