@@ -133,7 +133,9 @@ def build(
             measure=lambda runner: measured(runner, draft_name),
         )
     # KV that was computed without `deterministic` has other bits.
-    tiers = None if settings.open_tiers is None else settings.open_tiers(pool, f"{name} {determinism_digest}")
+    tiers = None
+    if settings.open_tiers is not None:
+        tiers = settings.open_tiers(pool, f"{name} {determinism_digest}", model.facts.max_context)
     on_allocated = group.on_allocated if isinstance(group, RemoteLeader) else None
     blocks = BlockManager(pool.num_blocks, settings.block_size, tiers, on_allocated)
     loop = StepLoop(

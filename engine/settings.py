@@ -59,8 +59,9 @@ class EngineSettings:
     """Memory for adapters that are loaded while the engine runs; then there are no others."""
     loadable: Container[str] = ()
     """The digests of these."""
-    open_tiers: Callable[[KVPool, str], KVTiers] | None = None
-    """Returns the tiers for blocks that leave the pool, given a name for what else decides on their bytes."""
+    open_tiers: Callable[[KVPool, str, int], KVTiers] | None = None
+    """Returns the tiers for blocks that leave the pool, given a name for what else decides on their bytes,
+    and the most tokens of a sequence."""
     open_links: Callable[[KVPool], KVLinks] | None = None
     """Returns the links to workers that lend their blocks; None: there are none."""
     available_bytes: Callable[[], int] | None = None

@@ -10,12 +10,13 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.core.report import Mark
 from engine.device.copy_stream import CopyStream
-from engine.device.host_copies import upload_ids
+from engine.device.host_copies import upload, upload_ids
 from kernels.copy_blocks import gather_blocks, scatter_blocks
 
 BUFFER_BYTES = 32 * 1024 * 1024
@@ -88,11 +89,16 @@ class BlockCopies:
     ) -> Iterator[tuple[Tensor, Tensor, Sequence[int]]]:
         """Yield (part of the buffer, block numbers on the device, slots) for each piece that fits."""
         assert len(blocks) == len(slots), (len(blocks), len(slots))
-        ids = upload_ids(blocks, self._pool.device)
-        size = len(self._buffer)
-        for start in range(0, len(blocks), size):
-            piece = ids[start : start + size]
-            yield self._buffer[: len(piece)], piece, slots[start : start + size]
+        size = min(len(self._buffer), len(blocks)) or 1
+        pieces = [blocks[start : start + size] for start in range(0, len(blocks), size)]
+        # Each begins at a multiple of 16 bytes: for another pointer kernels would be compiled, as steps wait.
+        padded = np.zeros((len(pieces), size + size % 2), dtype=np.int64)
+        for row, piece in zip(padded, pieces, strict=True):
+            row[: len(piece)] = piece
+        uploaded = upload(padded, self._pool.device)
+        for place, piece in enumerate(pieces):
+            places = slots[place * size : place * size + len(piece)]
+            yield self._buffer[: len(piece)], uploaded[place, : len(piece)], places
 
 
 def runs(slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -74,15 +74,19 @@ class ReadQueue:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             read, num_expected = item
-            began_s, num_before = time.monotonic(), read.num_done
+            began_s, num_before = None, read.num_done
             try:
                 read.wait()
-                began_s = time.monotonic()  # the wait for a step says nothing about the tier
-                while (hashes := read.next_hashes) and self._take(read, hashes):
-                    pass
+                while hashes := read.next_hashes:
+                    began_s = began_s or time.monotonic()  # waits before say nothing about the tier
+                    if not self._take(read, hashes):
+                        break
             except RuntimeError as error:  # CUDA's: the step under way fails, too, and is reported
                 log.warning("kv_read_failed", queue=self.thread.name, reason=str(error))
-            self._observe(num_expected, read.num_done - num_before, read, time.monotonic() - began_s)
+            with self._lock:
+                self._num_waiting -= num_expected
+            if began_s is not None:
+                self._observe(read.num_done - num_before, read, time.monotonic() - began_s)
             self._on_end(read)
 
     def _take(self, read: TierRead, hashes: Sequence[bytes]) -> bool:
@@ -92,11 +96,11 @@ class ReadQueue:
         finally:
             self._block_since = None
 
-    def _observe(self, num_expected: int, num_read: int, read: TierRead, seconds: float) -> None:
+    def _observe(self, num_read: int, read: TierRead, seconds: float) -> None:
+        if not num_read and not read.is_stopped:
+            return
         with self._lock:
-            self._num_waiting -= num_expected
-            if num_read or read.is_stopped:
-                # Half of what was known before counts no more.
-                self._read_bytes = self._read_bytes / 2 + max(num_read, 1) * self._block_bytes
-                self._read_s = self._read_s / 2 + seconds
-                self._read_at = time.monotonic()
+            # Half of what was known before counts no more.
+            self._read_bytes = self._read_bytes / 2 + max(num_read, 1) * self._block_bytes
+            self._read_s = self._read_s / 2 + seconds
+            self._read_at = time.monotonic()

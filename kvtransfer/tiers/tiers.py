@@ -37,7 +37,12 @@ from scheduling.memory.tiers import Tier
 log = structlog.get_logger()
 
 STAGING_BYTES = 64 * 1024 * 1024
-"""Host memory for blocks on their way to the disk, beside the budget."""
+"""Host memory for blocks on their way to the disk, beside the budget, unless another size is given."""
+
+
+def num_staged_blocks(pool: BlockPool, staging_bytes: int) -> int:
+    """Return for how many blocks on their way to the disk there is room in so much host memory."""
+    return min(pool.num_blocks, max(1, staging_bytes // pool.block_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Tiers:
     """Implements `engine.core.memory.prefix_reads.KVTiers`. `host_bytes` are for blocks in host memory.
 
     `new_copies` returns so many slots of host memory, with their copies; by default, the pool is there, too.
+    Blocks on their way to the disk have `staging_bytes` beside the budget.
     Raises ValueError if neither `host_bytes` nor a disk are given, or if a budget is not enough for a block.
     """
 
@@ -64,12 +70,13 @@ class Tiers:
         host_bytes: int = 0,
         disk: DiskSettings | None = None,
         new_copies: Callable[[int], TierCopies] | None = None,
+        staging_bytes: int = STAGING_BYTES,
     ) -> None:
         self._block_bytes = block_bytes = pool.block_bytes
         self._max_kept = host_bytes // block_bytes
         if not self._max_kept and (host_bytes or disk is None):
             raise ValueError(f"a block takes {block_bytes} bytes, {host_bytes} are allowed")
-        num_staged = 0 if disk is None else min(pool.num_blocks, max(1, STAGING_BYTES // block_bytes))
+        num_staged = 0 if disk is None else num_staged_blocks(pool, staging_bytes)
         num_slots = self._max_kept + num_staged
         self._copies = (new_copies or partial(InPlaceCopies, pool))(num_slots + int(disk is not None))
         self._memory = HostMemory(self._copies.slots, num_slots)
@@ -227,7 +234,13 @@ class Tiers:
         self._told.on_change(self._told.in_memory, hashes, ())
         if self._max_kept:
             self._told.count(Tier.HOST, "kept", len(blocks), len(blocks) * self._block_bytes)
-        sums = self._copies.store(blocks, slots)
+        try:
+            sums = self._copies.store(blocks, slots)
+        except RuntimeError as error:  # CUDA's: where the device has failed, the next step reports it
+            log.warning("kv_host_copy_failed", blocks=len(blocks), reason=str(error))
+            for block_hash, slot in zip(hashes, slots, strict=True):
+                self._land(block_hash, slot, None)
+            return
         if not self._copies.is_immediate:
             self._arrivals.put(hashes, slots, sums)
             return

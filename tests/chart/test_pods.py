@@ -185,6 +185,16 @@ def test_a_kv_disk_is_a_volume_with_room_for_its_budget(storage_class: str) -> N
     assert "--kv-disk" not in arguments(deployments["prefill"])
 
 
+def test_workers_on_gpus_have_both_tiers() -> None:
+    """The KV memory of a GPU does not count against the container's limit."""
+    flags = {"kv-memory-mb": 60000, "kv-host-memory-mb": 1000}
+    sets = [f"pools.decode.flags.{flag}={value}" for flag, value in flags.items()]
+    sets += ["pools.decode.gpu.count=1", "pools.decode.kvDisk.megabytes=8192", "fleet.flags.dtype=float32"]
+    decode = workloads(chart(LAPTOP, *sets))["decode"]
+    assert value_of(decode, "--kv-host-memory-mb") == "1000"
+    assert value_of(decode, "--kv-disk-mb") == "8192"
+
+
 def test_claims_for_pods_are_refused_where_kubernetes_has_none() -> None:
     sets = ("pools.decode.kvDisk.megabytes=100", "pools.decode.kvDisk.storageClass=fast")
     with pytest.raises(Refused, match=r"pools\.decode\.kvDisk\.storageClass is set, but Kubernetes"):

@@ -49,10 +49,6 @@ CASES = {
         "pools.decode.flags.transport=shm",
         "sharedMemory.hostPath=",
     ],
-    "pools.decode.kvDisk is set, but pools.decode.gpu.count is 1": [
-        "pools.decode.kvDisk.megabytes=100",
-        "pools.decode.gpu.count=1",
-    ],
     "pools.decode.kvDisk is set, but its workers are timed": [
         "pools.decode.kvDisk.megabytes=100",
         "fleet.flags.timed=h200-llama-3.1-8b",
@@ -64,7 +60,11 @@ CASES = {
     "pools.decode.flags.kv-host-memory-mb is 2048 beside a kv-memory-mb of 0, but": [
         "pools.decode.flags.kv-host-memory-mb=2048"
     ],
-    "pools.decode.flags.kv-host-memory-mb is 100, but its workers are on GPUs or timed": [
+    "pools.decode.flags.kv-host-memory-mb is 2048, but pools.decode.resources.limits.memory is 2Gi": [
+        "pools.decode.flags.kv-host-memory-mb=2048",
+        "pools.decode.gpu.count=1",
+    ],
+    "pools.decode.flags.kv-host-memory-mb is 100, but its workers are timed": [
         "pools.decode.flags.kv-host-memory-mb=100",
         "fleet.flags.timed=h200-llama-3.1-8b",
     ],

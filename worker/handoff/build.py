@@ -90,7 +90,7 @@ def _build_receiver(context: HandoffContext) -> Receiver:
 
 async def _build_sender(context: HandoffContext) -> SenderSide:
     config, engine = context.config, context.engine
-    source = source_of(engine, config.block_size)
+    source = source_of(engine)
     shm = None
     if config.transport in (TransportMode.AUTO, TransportMode.SHM):
         shm = ShmServer(source.pool, context.incarnation, config.shm_dir)

@@ -32,22 +32,20 @@ class HostSlots:
         self._copies.load(slots, blocks, behind).ended.synchronize()
 
 
-def staging_bytes(pool: KVPool) -> int:
-    """Return the host memory that handoffs of a pool take, unless a sequence needs more; 0 in place."""
+def staging_bytes(pool: KVPool, max_context: int) -> int:
+    """Return the host memory that handoffs of a pool take, with sequences of so many tokens; 0 in place."""
     if pool.fd is not None:
         return 0
     num_received = max_blocks_in_flight(pool.block_bytes, ReceiverLimits())
-    return min(pool.num_blocks * pool.block_bytes, SEND_BYTES) + num_received * pool.block_bytes
+    return (_num_sent(pool, max_context) + num_received) * pool.block_bytes
 
 
-def source_of(engine: Engine, block_size: int) -> HostSource:
+def source_of(engine: Engine) -> HostSource:
     """Return the source for receivers that do not reach the pool's device; page-locking it takes seconds."""
     pool = engine.pool
     if pool.fd is not None:
         return InPlace(pool)
-    longest = -(-engine.max_context // block_size)
-    num_slots = min(pool.num_blocks, max(longest, SEND_BYTES // pool.block_bytes))
-    return SendStaging(HostSlots(pool, num_slots))
+    return SendStaging(HostSlots(pool, _num_sent(pool, engine.max_context)))
 
 
 def target_of(pool: KVPool, limits: ReceiverLimits) -> HostTarget:
@@ -55,3 +53,9 @@ def target_of(pool: KVPool, limits: ReceiverLimits) -> HostTarget:
     if pool.fd is not None:
         return InPlace(pool)
     return ReceiveStaging(HostSlots(pool, max_blocks_in_flight(pool.block_bytes, limits)))
+
+
+def _num_sent(pool: KVPool, max_context: int) -> int:
+    """Return how many slots there are for blocks to send."""
+    longest = -(-max_context // pool.layout.block_size)
+    return min(pool.num_blocks, max(longest, SEND_BYTES // pool.block_bytes))

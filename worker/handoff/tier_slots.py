@@ -13,6 +13,10 @@ from engine.kv.kv_pool import KVPool
 from kvtransfer.tiers.copies import InPlaceCopies, TierCopies
 from kvtransfer.verify import HostBlocks, checksum_blocks
 
+LOCKED_STAGING_BYTES = 1024**3
+"""Page-locked memory for blocks on their way to a disk. What a step or a handoff allocates leaves the device
+at once, before the disk has written any of it: 8192 tokens of an 8B model are so large."""
+
 
 def copies_for(pool: KVPool) -> Callable[[int], TierCopies]:
     """Return what makes so many slots of host memory for the tiers of a pool, with their copies."""
@@ -38,11 +42,12 @@ class TierSlots:
         """Guards `_back`: host memory and the disk have a reader each."""
 
     def store(self, blocks: Sequence[int], slots: Sequence[int]) -> Iterator[int]:
-        copying = self._out.store(blocks, slots, mark_steps(self._device))
+        copying = self._out.store(*_by_slot(blocks, slots), mark_steps(self._device))
         delay_steps(self._device, copying.read)
         return self._sums(slots, copying.ended)
 
     def load(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
+        blocks, slots = _by_slot(blocks, slots)
         with self._lock:
             copying = self._back.load(slots, blocks)
         copying.ended.synchronize()
@@ -52,3 +57,12 @@ class TierSlots:
         ended.synchronize()
         for slot in slots:
             yield from checksum_blocks(self.slots, (slot,))
+
+
+def _by_slot(blocks: Sequence[int], slots: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return both in the order of the slots, of which each run goes over the bus in one copy.
+
+    A sequence's last blocks leave the pool first, and are read last.
+    """
+    pairs = sorted(zip(slots, blocks, strict=True))
+    return [block for _, block in pairs], [slot for slot, _ in pairs]

@@ -64,7 +64,7 @@ def build_engine(
     opener = None
     if config.kv_disk is not None or config.kv_host_memory_mb:
         disk_mb = config.kv_disk_mb or KV_DISK_MB
-        opener = TiersOpener(device, config.kv_host_memory_mb, config.kv_disk, disk_mb, available_bytes)
+        opener = TiersOpener(config.kv_host_memory_mb, config.kv_disk, disk_mb, available_bytes)
     lenders = LinkOpener() if config.share_prefixes else None
     times = LoadTimes()
     catalog = None if config.lora_dir is None else AdapterCatalog(config.lora_dir, times)

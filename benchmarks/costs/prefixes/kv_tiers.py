@@ -151,7 +151,7 @@ class Bench:
         return read_limit_s(num_tokens, 0, expected_s, self.engine.cost) is not None
 
     def _build(self, args: argparse.Namespace) -> BuiltEngine:
-        def open_tiers(pool: KVPool, identity: str) -> KVTiers:
+        def open_tiers(pool: KVPool, identity: str, _: int) -> KVTiers:
             disk = DiskSettings(Folder(self._folder), DISK_BYTES, identity)
             self._opened.append(EagerTiers(pool, HOST_BYTES, disk, copies_for(pool)))
             return self._opened[0]

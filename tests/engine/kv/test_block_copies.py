@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from engine.device.copy_stream import delay_steps, mark_steps
 from engine.kv import block_copies
@@ -37,6 +38,26 @@ def test_every_block_arrives_where_it_was_sent(
     expected = before.clone()
     expected[[1, 2, 7]] = num_bytes[[9, 11, 0]]
     assert _bytes(pool) == _bytes(expected)
+
+
+@pytest.mark.parametrize("buffer_blocks", [1, 3, 4])
+def test_every_piece_begins_where_kernels_are_compiled_for(
+    buffer_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For numbers of blocks that begin elsewhere, kernels would be compiled while a step waits."""
+    offsets = set[int]()
+
+    def note(pool: Tensor, ids: Tensor, _: Tensor) -> None:
+        offsets.add(int(ids.storage_offset()) * ids.element_size() % 16)
+
+    pool = torch.zeros(12, 8)
+    monkeypatch.setattr(block_copies, "BUFFER_BYTES", buffer_blocks * pool[0].nbytes)
+    monkeypatch.setattr(block_copies, "gather_blocks", note)
+    monkeypatch.setattr(block_copies, "scatter_blocks", lambda source, pool, ids: note(pool, ids, source))
+    copies = BlockCopies(pool, torch.zeros_like(pool))
+    copies.store(range(11), range(11))
+    copies.load(range(11), range(11))
+    assert offsets == {0}
 
 
 def test_a_copy_covers_a_run_of_neighbouring_slots() -> None:

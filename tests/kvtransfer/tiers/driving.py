@@ -67,9 +67,13 @@ class LateCopies:
         """How many blocks each call of `store` had."""
         self.error: RuntimeError | None = None
         """Raised by who waits for copies."""
+        self.refuses = False
+        """Whether copies to slots cannot even be queued."""
 
     def store(self, blocks: Sequence[int], slots: Sequence[int]) -> Iterator[int]:
         self.batches.append(len(blocks))
+        if self.refuses:
+            raise RuntimeError("CUDA out of memory")
         return self._wait(self._copies.store(blocks, slots))
 
     def load(self, slots: Sequence[int], blocks: Sequence[int]) -> None:

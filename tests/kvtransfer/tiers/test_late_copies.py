@@ -133,6 +133,18 @@ def test_a_copy_that_fails_leaves_nothing(tiers: Driven) -> None:
     assert tiers.get([0, 1, 2]) == 3
 
 
+def test_copies_that_cannot_be_queued_leave_nothing(tiers: Driven) -> None:
+    tiers.put(0)
+    tiers.late.refuses = True
+    tiers.begin([1, 2])
+    tiers.late.refuses = False
+    assert [number for number in range(3) if tiers.has(number)] == [0]
+    assert tiers.told_of[Tier.HOST] == {name_of(0)}
+    assert tiers.of_host["dropped"] == 2
+    tiers.begin([1, 2])
+    assert tiers.get([0, 1, 2]) == 3
+
+
 def test_a_copy_back_that_fails_ends_its_read_and_no_other(tiers: Driven) -> None:
     tiers.put(1)
     tiers.late.error = RuntimeError("CUDA error: out of memory")
@@ -157,6 +169,19 @@ def test_nothing_is_copied_to_blocks_that_steps_still_use(tiers: Driven) -> None
     never.reach()
     assert tiers.get([1]) == 1, "the one before is over"
     assert bytes(tiers.pool.block_bytes_view(5)) == bytes(BLOCK_BYTES)
+
+
+def test_reads_stopped_before_they_begin_show_no_speed(tiers: Driven) -> None:
+    tiers.put(1)
+    expected_s = tiers.expected_s(1)
+    for _ in range(20):
+        behind = Gate()
+        read = tiers.read([4], [name_of(1)], lambda: None, behind)
+        assert behind.is_awaited.wait(PATIENCE_S)
+        assert read.stop() == 0
+        behind.reach()
+    assert read_to_end(tiers, [4], [name_of(2)]) == 0, "those before are over"
+    assert tiers.expected_s(1) == expected_s
 
 
 def test_what_leaves_for_the_disk_is_written_once_it_has_landed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from scheduling.cost.cost_model import UNKNOWN_COST
 from worker.engine import Engine
 from worker.engine_thread import Loop
 from worker.handoff import staging
-from worker.handoff.staging import source_of, target_of
+from worker.handoff.staging import source_of, staging_bytes, target_of
 
 LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
 ELSEWHERE = torch.device("meta")
@@ -31,7 +31,7 @@ def engine_of(pool: KVPool, max_context: int = 160) -> Engine:
 
 async def test_a_pool_in_host_memory_is_used_where_it_is() -> None:
     engine = engine_of(KVPool(LAYOUT, 4))
-    for end in (source_of(engine, 16), target_of(engine.pool, ReceiverLimits())):
+    for end in (source_of(engine), target_of(engine.pool, ReceiverLimits())):
         assert isinstance(end, InPlace)
         assert end.pool is engine.pool
 
@@ -45,11 +45,22 @@ async def test_what_is_offered_from_elsewhere_has_bounded_host_memory(
     num_blocks: int, allowed_blocks: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "SEND_BYTES", allowed_blocks * LAYOUT.block_bytes)
-    source = source_of(engine_of(KVPool(LAYOUT, num_blocks, ELSEWHERE)), 16)
+    source = source_of(engine_of(KVPool(LAYOUT, num_blocks, ELSEWHERE)))
     assert isinstance(source, SendStaging)
     assert source.pool.num_blocks == expected
     assert source.pool.fd is not None, "other processes map it"
     source.close()
+
+
+async def test_the_memory_of_handoffs_is_known_before_it_is_taken() -> None:
+    """The longest sequence needs more than is allowed otherwise."""
+    pool = KVPool(LAYOUT, 10**6, ELSEWHERE)
+    max_context = 2 * staging.SEND_BYTES // LAYOUT.block_bytes * LAYOUT.block_size
+    expected = staging_bytes(pool, max_context)
+    received = target_of(pool, ReceiverLimits())
+    assert expected == 2 * staging.SEND_BYTES + received.pool.num_blocks * pool.block_bytes
+    assert staging_bytes(KVPool(LAYOUT, 4), max_context) == 0
+    received.close()
 
 
 async def test_staged_receives_have_slots_for_all_that_is_in_flight() -> None:

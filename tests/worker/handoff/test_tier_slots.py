@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pytest
 import torch
 
 from engine.device.copy_stream import mark_steps
+from engine.kv import block_copies
 from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.tiers.copies import InPlaceCopies
 from kvtransfer.tiers.tiers import Tiers
@@ -54,6 +56,28 @@ def test_a_pool_in_host_memory_is_copied_from_where_it_is() -> None:
     here, elsewhere = KVPool(LAYOUTS[0], 4), KVPool(LAYOUTS[0], 4, torch.device("meta"))
     assert isinstance(copies_for(here)(2), InPlaceCopies)
     assert isinstance(copies_for(elsewhere)(2), TierSlots)
+
+
+def test_neighbours_go_in_one_copy_in_whatever_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence's last block leaves first and is read last, and slots are taken again in any order."""
+    real, num_copies = block_copies.runs, 0
+
+    def count(slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        nonlocal num_copies
+        for run in real(slots):
+            num_copies += 1
+            yield run
+
+    monkeypatch.setattr(block_copies, "runs", count)
+    pool = random_pool(LAYOUTS[0], "cpu")
+    before = [bytes_of(pool, block) for block in range(NUM_BLOCKS)]
+    copies = TierSlots(pool, 4)
+    sums = copies.store([6, 1, 3, 0], [3, 2, 1, 0])
+    assert num_copies == 1
+    assert list(sums) == [checksum(before[block]) for block in (6, 1, 3, 0)]
+    copies.load([3, 2, 1], [4, 5, 7])
+    assert num_copies == 2
+    assert [bytes_of(pool, block) for block in (4, 5, 7)] == [before[block] for block in (6, 1, 3)]
 
 
 @pytest.mark.gpu

@@ -64,9 +64,6 @@
 {{- if and (eq ($flags.device | default "auto") "cuda") (not $onGpu) -}}
 {{- fail (printf "pools.%s.flags.device is cuda, but pools.%s.gpu.count is 0; accepted: a count of 1 or more" $name $name) -}}
 {{- end -}}
-{{- if and $pool.kvDisk $onGpu -}}
-{{- fail (printf "pools.%s.kvDisk is set, but pools.%s.gpu.count is %d; accepted: 0, since only workers on CPUs have a disk" $name $name (int $pool.gpu.count)) -}}
-{{- end -}}
 {{- if and ($pool.kvDisk | default dict).storageClass (semverCompare "<1.23.0-0" $.Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "pools.%s.kvDisk.storageClass is set, but Kubernetes %s makes no claims for pods; accepted: 1.23 or newer, or no storageClass" $name $.Capabilities.KubeVersion.Version) -}}
 {{- end -}}
@@ -74,8 +71,8 @@
 {{- fail (printf "pools.%s.kvDisk is set, but its workers are timed; accepted: workers that compute" $name) -}}
 {{- end -}}
 {{- $host := int64 (index $flags "kv-host-memory-mb" | default 0) -}}
-{{- if and (gt $host 0) (or $onGpu $flags.timed $.Values.fleet.flags.timed) -}}
-{{- fail (printf "pools.%s.flags.kv-host-memory-mb is %d, but its workers are on GPUs or timed; accepted: 0, or workers that compute on CPUs" $name $host) -}}
+{{- if and (gt $host 0) (or $flags.timed $.Values.fleet.flags.timed) -}}
+{{- fail (printf "pools.%s.flags.kv-host-memory-mb is %d, but its workers are timed; accepted: 0, or workers that compute" $name $host) -}}
 {{- end -}}
 {{- if and (eq ($flags.transport | default "auto") "shm") (not ($pool.sharedMemory | default $.Values.sharedMemory).hostPath) -}}
 {{- fail (printf "pools.%s.flags.transport is shm, but pods meet in no folder; accepted: sharedMemory.hostPath, or another transport" $name) -}}
@@ -86,7 +83,10 @@
 {{- $limit := (($pool.resources).limits).memory -}}
 {{- $most := include "baton.megabytes" $limit | int64 -}}
 {{- $kv := int64 (index $flags "kv-memory-mb" | default 0) -}}
-{{- if and $limit (gt $most 0) (gt $host 0) (ge (add $kv $host) $most) -}}
+{{- if and $limit (gt $most 0) (gt $host 0) $onGpu (ge $host $most) -}}
+{{- fail (printf "pools.%s.flags.kv-host-memory-mb is %d, but pools.%s.resources.limits.memory is %v; accepted: less than that, since handoffs need memory too" $name $host $name $limit) -}}
+{{- end -}}
+{{- if and $limit (gt $most 0) (gt $host 0) (not $onGpu) (ge (add $kv $host) $most) -}}
 {{- fail (printf "pools.%s.flags.kv-host-memory-mb is %d beside a kv-memory-mb of %d, but pools.%s.resources.limits.memory is %v; accepted: less than that together, since weights need memory too" $name $host $kv $name $limit) -}}
 {{- end -}}
 {{- if and $limit (gt $most 0) (not $onGpu) (ge $kv $most) -}}
