@@ -90,7 +90,7 @@ def build(
     on_progress(Phase.READING, 0, 0)
     adapters = [read_adapter(name, path) for name, path in settings.adapters]
     config = read_config(settings.model, unlisted=settings.prove_model)
-    _check_cut(settings, config, shares_memory=not isinstance(group, RemoteLeader))
+    _check_cut(settings, config)
     draft_config = _read_draft_config(settings, config)
     _check_model_fits(settings, config, draft_config, adapters)
     model, proof = _load(settings, config, adapters, on_progress)
@@ -187,7 +187,7 @@ def follow_leader(settings: EngineSettings, link: Link | Connected) -> bool:
     messages = link.channels[0] if isinstance(link, Connected) else link
     try:
         config = read_config(settings.model)
-        _check_cut(settings, config, shares_memory=not isinstance(link, Connected))
+        _check_cut(settings, config)
         adapters = [read_adapter(name, path) for name, path in settings.adapters]
         model, _ = _load(settings, config, adapters, ignore_progress)
         name = _group_name(_fingerprint(settings, model), model)
@@ -235,6 +235,7 @@ def _load(
         adapter_room=settings.adapter_room,
         part=settings.part,
         stage=settings.stage,
+        shares_memory=settings.shares_memory,
         unlisted=settings.prove_model,
         on_progress=on_progress,
     )
@@ -258,14 +259,11 @@ def _adapter_slots(settings: EngineSettings, model: Model) -> AdapterSlots:
     return AdapterSlots(model.adapters.num_slots, model.adapters.slots, settings.loadable)
 
 
-def _check_cut(settings: EngineSettings, config: Config, *, shares_memory: bool) -> None:
-    """Raise ValueError for a part or stage of a model that cannot be cut so.
-
-    Processes that `shares_memory` means were started for a CPU.
-    """
+def _check_cut(settings: EngineSettings, config: Config) -> None:
+    """Raise ValueError for a part or stage of a model that cannot be cut so."""
     on_cpu = settings.device.type == "cpu"
     if settings.part is not None:
-        if shares_memory and not on_cpu:
+        if settings.shares_memory and not on_cpu:  # it was started for a CPU
             chosen = f"--device is auto with --tensor-parallel {settings.part.size}"
             raise ValueError(f"{chosen}, and there is no /dev/nvidia0, but a GPU; accepted: cuda or cpu")
         check_divides(config, settings.part.size)

@@ -70,6 +70,8 @@ class EngineSettings:
     """The part of every layer that this process computes; None: all of it."""
     stage: Stage | None = None
     """The layers that this process computes; None: all of them."""
+    shares_memory: bool = True
+    """Whether this process shares memory with those that compute the other parts, all of them on CPUs."""
 
     @property
     def num_processes(self) -> int:

@@ -12,7 +12,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -96,9 +96,9 @@ def run(args: argparse.Namespace) -> int:
     return report(args, [section_of(title, method, found, GOALS, last)])
 
 
-def _follow(args: argparse.Namespace, path: Path, part: tuple[int, int], link: Link) -> int:
+def _follow(args: argparse.Namespace, path: Path, part: tuple[int, int], links: Sequence[Link]) -> int:
     rank, _ = part
-    follow_leader(_settings(args, path, rank), link)
+    follow_leader(_settings(args, path, rank), links[0])
     return 0
 
 

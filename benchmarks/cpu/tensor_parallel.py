@@ -11,6 +11,7 @@ import argparse
 import random
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -96,11 +97,13 @@ def run(args: argparse.Namespace) -> int:
     return report(args, [section_of(title, method, found, goals, last)])
 
 
-def _follow(args: argparse.Namespace, path: Path, place: Place, part: tuple[int, int], link: Link) -> int:
+def _follow(
+    args: argparse.Namespace, path: Path, place: Place, part: tuple[int, int], links: Sequence[Link]
+) -> int:
     most_decodes = max(step.num_decodes for step in STEPS.values())
     usual = cpu_settings(path, args.dtype, POOL_TOKENS, max_num_seqs=most_decodes)
-    settings = replace(usual, token_budget=TOKENS, fusion=not args.apart, part=Part(*part))
-    follow_leader(settings, connect(replace(place, rank=part[0]), None) if args.apart else link)
+    settings = replace(usual, token_budget=TOKENS, part=Part(*part), shares_memory=not args.apart)
+    follow_leader(settings, connect(replace(place, rank=part[0]), None) if args.apart else links[0])
     return 0
 
 
@@ -114,9 +117,8 @@ def _split(args: argparse.Namespace, path: Path, leader: Leader | RemoteLeader) 
 
 def _load(args: argparse.Namespace, path: Path, part: Part | None) -> Model:
     dtype = DTYPES[args.dtype]
-    # Native layers meet in shared memory.
-    fused = can_fuse(CPU, dtype, deterministic=False) and not (args.apart and part is not None)
-    return load_model(path, dtype, CPU, fused=fused, part=part)
+    fused = can_fuse(CPU, dtype, deterministic=False)
+    return load_model(path, dtype, CPU, fused=fused, part=part, shares_memory=part is None or not args.apart)
 
 
 def _free_port() -> int:

@@ -158,6 +158,7 @@ def load_model(
     adapter_room: AdapterRoom | None = None,
     part: Part | None = None,
     stage: Stage | None = None,
+    shares_memory: bool = True,
     on_progress: OnProgress = ignore_progress,
 ) -> Model:
     """Load a model directory of the allow-list; with `unlisted`, of any architecture that may fit.
@@ -169,7 +170,8 @@ def load_model(
     number of bytes to read. With `adapters`, tokens may have one of them, and with `adapter_room` those that
     are loaded later; such a model is not deterministic.
     Of a `part`, a `stage` or a part of a stage only its weights are kept; it has to be joined with the others
-    (`engine.model.parallel`).
+    (`engine.model.parallel`). Only with parts that it `shares_memory` with it meets in native ops, which then
+    may compute all layers in one call.
 
     Raises ModelRefused or AdapterRefused, naming the field that is not accepted, and ValueError for settings
     that do not fit.
@@ -211,6 +213,7 @@ def load_model(
         adapter_room=adapter_room,
         part=part,
         stage=stage,
+        shares_memory=shares_memory,
         on_progress=on_progress,
     )
     try:
@@ -251,6 +254,7 @@ def _load(
     adapter_room: AdapterRoom | None,
     part: Part | None,
     stage: Stage | None,
+    shares_memory: bool,
     on_progress: OnProgress,
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
@@ -288,7 +292,8 @@ def _load(
     elif deterministic and device.type != "cpu":
         make_rows_invariant(directory, module)
     linears = AdaptableLinears(linear_sizes(module) if has_adapters else {}, whole_sizes, share)
-    fusion = fuse(module, layers, native=stored is None) if fused else NOT_FUSED
+    is_one_call = stored is None and shares_memory
+    fusion = fuse(module, layers, native=is_one_call) if fused else NOT_FUSED
     if device.type == "cpu" and not deterministic:
         pack_linears(module)
     attached = _attached(module, adapters, adapter_room, linears, dtype, device)

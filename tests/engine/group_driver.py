@@ -90,6 +90,7 @@ def apart(
     **options: Any,
 ) -> Iterator[ModelRunner]:
     """The leader's runner of a group whose processes share no memory."""
+    options |= {"shares_memory": False}
     models = [load_model(directory, dtype, device, part=Part(rank, size), **options) for rank in range(size)]
     steps, loads = ([Link.pair() for _ in models[1:]] for _ in range(2))
     own = [[[leader for leader, _ in pairs], *([theirs] for _, theirs in pairs)] for pairs in (steps, loads)]

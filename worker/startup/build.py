@@ -84,7 +84,7 @@ def build_engine(
         random_weights=config.random_weights,
         quantisation=config.quantisation,
         cuda_graphs=config.cuda_graphs,
-        fusion=_fuses(config, device, links),
+        fusion=config.fusion,
         speculation=config.speculate,
         draft_model=config.draft_model,
         prove_model=config.prove_model,
@@ -97,6 +97,7 @@ def build_engine(
         available_bytes=available_bytes,
         part=_part(config, 0),
         stage=_stage(config, 0),
+        shares_memory=not isinstance(links, Connected),
     )
     group = _group(config, links)
     if isinstance(group, RemoteLeader) and device.type == "cuda":
@@ -151,11 +152,12 @@ def build_follower(config: WorkerConfig, rank: int, link: Link | Connected) -> b
         policy=config.policy,
         random_weights=config.random_weights,
         quantisation=config.quantisation,
-        fusion=_fuses(config, device, link),
+        fusion=config.fusion,
         adapters=config.lora,
         adapter_room=None if config.lora_dir is None else _adapter_room(config),
         part=_part(config, rank),
         stage=_stage(config, rank),
+        shares_memory=not isinstance(link, Connected),
     )
     return follow_leader(settings, link)
 
@@ -174,11 +176,6 @@ def _group(
 def device_kind(config: WorkerConfig) -> str:
     """Return `cpu` or `cuda`. Raises ValueError if there is no such GPU."""
     return resolve_device(config.device).type
-
-
-def _fuses(config: WorkerConfig, device: torch.device, links: Sequence[Link] | Link | Connected) -> bool:
-    """Return whether layers are fused. Native ones meet in shared memory, which not all groups have."""
-    return config.fusion and (device.type != "cpu" or not isinstance(links, Connected))
 
 
 def _part(config: WorkerConfig, rank: int) -> Part | None:

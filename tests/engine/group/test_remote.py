@@ -88,15 +88,14 @@ def on_one_gpu(part: Part, channels: Sequence[Link], loads: Sequence[Link], sums
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", ["llama", "phi3", "gemma2", "mixtral"])
-def test_parts_on_a_gpu_compute_what_one_process_does(
+def test_fused_parts_apart_compute_what_one_process_does(
     name: str, device: str, zoo: Callable[[str], Path]
 ) -> None:
     where = torch.device(device)
-    fused = device == "cuda"
-    with apart(zoo(name), torch.float32, 2, on_one_gpu, where, fused=fused) as split:
-        one = whole(zoo(name), torch.float32, where, fused=fused)
-        assert split.model.fusion.replaced == one.model.fusion.replaced
-        assert_equal(split, one, 1e-3)
+    with apart(zoo(name), torch.float32, 2, on_one_gpu, where, fused=True) as split:
+        assert split.model.is_fused
+        assert not split.model.fusion.is_native
+        assert_equal(split, whole(zoo(name), torch.float32, where, fused=True), 1e-3)
 
 
 @pytest.mark.parametrize(
