@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 
 import grpc.aio
+import structlog
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.api.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
@@ -47,6 +48,8 @@ from scheduling.admission.prefixes import PrefixHits
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
+
+log = structlog.get_logger()
 
 ResponseKind = type[inference_pb2.GenerateResponse] | type[inference_pb2.ResumeResponse]
 
@@ -228,7 +231,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             shell.submit(event)
             if pending.cancelled:
                 shell.submit(CancelAsked(*name))
-            yield stream, prepared.reading
+            try:
+                yield stream, prepared.reading
+            except RouterError as error:
+                _log_end(stream, name, event.session, error)
+                raise
         except RouterError as error:
             refusal = error
             raise
@@ -296,6 +303,16 @@ async def _until_finished(stream: ClientStream) -> AsyncIterator[StreamItem]:
             yield item
             if isinstance(item, TellFinished):
                 return
+
+
+def _log_end(stream: ClientStream, name: tuple[str, str], session: int, error: RouterError) -> None:
+    """Log that a call was refused, or that its stream was broken off, with the name of its request."""
+    log.info(
+        "broken_off" if stream.accepted else "refused",
+        request="/".join((*name, str(session))),
+        error=type(error).__name__,
+        reason=str(error),
+    )
 
 
 class _Collected:

@@ -242,7 +242,6 @@ class Shell:
                 self.metrics.ended(action)
             case RequestRefused():
                 self.metrics.refused(action)
-                self._log.info("refused", error=type(action.error).__name__)
             case RequestShed() | GroupPreempted() | GroupMigrated():
                 self.metrics.happened(action)
             case PromiseBroken(request_key):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from scheduling.admission.admission import ITL_MARGIN
@@ -48,8 +49,10 @@ async def test_slo_that_cannot_be_met_is_refused_at_once_with_what_could(fleet: 
     await fleet.pair(step_s=0.05)
     slo = generation_pb2.Slo(ttft_ms=55)
     async with kept_busy(fleet):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await events_of(fleet.inference.Generate(request(5, slo=slo)))
+        with pytest.raises(grpc.aio.AioRpcError) as error, capture_logs() as logs:
+            await events_of(fleet.inference.Generate(request(5, slo=slo, request_id="mine")))
+    [line] = [entry for entry in logs if entry["event"] == "refused"]
+    assert (line["request"], line["error"], line["reason"]) == ("/mine/0", "Refused", error.value.details())
     assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     details = details_of(error.value)
     refusal = details["baton.v1.SloRefusal"]
