@@ -22,7 +22,7 @@ from baton.types import (
 E = TypeVar("E")
 
 MAX_TAKEN_BACK = 3
-"""How often a generation without events takes its request back from an earlier caller."""
+"""How often a generation without tokens takes its request back from an earlier caller."""
 
 
 class Progress:
@@ -66,12 +66,13 @@ class Progress:
     def take_back(self, session: int) -> bool:
         """Take the request back from an earlier caller, who resumed it in this session.
 
-        Return False if it stays with the other one: this generation has had events, or the session is not
-        known. What the other one sent may come in several calls, and late. Two that both begin must not take
-        the request from each other for ever.
+        Return False if it stays with the other one: this generation has had tokens, or the session is not
+        known. What the other one sent may come in several calls, and late, also after this one was accepted.
+        Two that both begin must not take the request from each other for ever.
         """
         self._taken_back += 1
-        if self.started or not session or self._taken_back > MAX_TAKEN_BACK:
+        has_begun = self.has_tokens or self.num_prompt_logprobs or self._finished
+        if has_begun or not session or self._taken_back > MAX_TAKEN_BACK:
             return False
         self.session = max(self.session, session) + 1
         return True

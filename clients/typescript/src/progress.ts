@@ -3,7 +3,7 @@
 import { Internal, StreamCorrupt } from "./errors.ts";
 import type { Accepted, Choice, ChoiceFinished, Completion, Event, PromptLogprobs, Tokens } from "./types.ts";
 
-/** How often a generation without events takes its request back from an earlier caller. */
+/** How often a generation without tokens takes its request back from an earlier caller. */
 const MAX_TAKEN_BACK = 3;
 
 /** Everything received for one request, over all of its sessions, in order of arrival. */
@@ -51,13 +51,14 @@ export class Progress {
   /**
    * Take the request back from an earlier caller, who resumed it in this session.
    *
-   * Return false if it stays with the other one: this generation has had events, or the session is not known. What
-   * the other one sent may come in several calls, and late. Two that both begin must not take the request from each
-   * other for ever.
+   * Return false if it stays with the other one: this generation has had tokens, or the session is not known. What
+   * the other one sent may come in several calls, and late, also after this one was accepted. Two that both begin must
+   * not take the request from each other for ever.
    */
   takeBack(session: number): boolean {
     this.#takenBack += 1;
-    if (this.started || session === 0 || this.#takenBack > MAX_TAKEN_BACK) return false;
+    const hasBegun = this.hasTokens || this.numPromptLogprobs > 0 || this.#finished.size > 0;
+    if (hasBegun || session === 0 || this.#takenBack > MAX_TAKEN_BACK) return false;
     this.session = Math.max(this.session, session) + 1;
     return true;
   }
