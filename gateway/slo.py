@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
 
 from baton.types import Slo, SloClass
 from baton.wire.shown import shown
@@ -20,9 +21,36 @@ HEADERS = {
 CLASS_HEADER = "x-baton-slo-class"
 AT_RISK_HEADER = "x-baton-allow-at-risk"
 _MAX_DIGITS = 10
+MAX_MESSAGES = 4096
+"""Messages of a chat: the limit of a router."""
 
 
-class Strict(BaseModel):
+def _stop_at_first_error(schema: Any) -> None:
+    """Make the lists and objects in a schema of pydantic's stop at their first wrong entry."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("list", "dict"):
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _stop_at_first_error(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _stop_at_first_error(part)
+
+
+class Checked(BaseModel):
+    """A message whose lists and objects are read up to their first wrong entry.
+
+    Otherwise pydantic collects an error, with its value, for every entry: gigabytes for a body of megabytes.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _stop_at_first_error(schema)
+        return schema
+
+
+class Strict(Checked):
     """A message without unknown fields, whose numbers are numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.slo import SloFields, Strict
+from gateway.slo import MAX_MESSAGES, SloFields, Strict
 
 Content = str | list[dict[str, Any]]
 """A text, or blocks, which `messages` takes apart by their types."""
@@ -102,7 +102,7 @@ class PromptFields(Strict):
     """The fields that a message and a count of tokens have in common."""
 
     model: str = ""
-    messages: list[MessageParam] = Field(min_length=1)
+    messages: list[MessageParam] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: Content | None = None
     tools: list[ToolParam] | None = None
     tool_choice: ToolChoiceParam | None = None

@@ -17,6 +17,7 @@ from baton.wire.shown import shown
 from gateway.batches.files import FileStore, StoredFile, new_id
 from gateway.batches.lines import LineChecker
 from gateway.errors import invalid
+from gateway.serving.bounds import away_from_loop
 from state.errors import StoreUnavailable
 
 PIECE_BYTES = 16_384
@@ -113,7 +114,7 @@ async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker
             raise invalid("", message, code="too_large")
         piece += line
         if not line.isspace():
-            checker.check(line.rstrip(b"\r\n"))
+            await away_from_loop(len(line), checker.check, line.rstrip(b"\r\n"))
         elif source.read(1):
             raise invalid("file", f"line {checker.num_lines + 1} is empty; accepted: only the last one")
         if len(piece) >= PIECE_BYTES:

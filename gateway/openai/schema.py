@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from gateway.slo import SloFields, Strict
+from gateway.slo import MAX_MESSAGES, Checked, SloFields, Strict
 
 
 class StreamOptions(Strict):
@@ -106,7 +106,7 @@ class MessageCall(Strict):
     index: int | None = None
 
 
-class Message(BaseModel):
+class Message(Checked):
     """One message of a chat. Fields of kinds that are not served are refused by `messages`, by name."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
@@ -147,7 +147,7 @@ class ChatFields(Strict):
 class ChatBody(GenerationBody, ChatFields):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -180,7 +180,7 @@ class TokenizeBody(ChatFields):
     model: str = ""
     add_special_tokens: bool | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
 
 
 class DetokenizeBody(Strict):
