@@ -13,7 +13,7 @@ from baton.errors import Internal
 from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
 from gateway.fleet import FleetClient
-from gateway.serving.requests import record
+from gateway.serving.requests import raise_if_over, record
 
 MAX_USER_CHARACTERS = 128
 """The contract's limit for the name of a caller's own user."""
@@ -65,7 +65,11 @@ class Events:
         return self
 
     async def __anext__(self) -> Event:
-        event = await self._events.__anext__()
+        try:
+            event = await self._events.__anext__()
+        except asyncio.CancelledError:
+            raise_if_over()
+            raise
         if type(event) is Tokens and self._record is not None:
             self._record.relayed(len(event.token_ids))
         return event

@@ -12,7 +12,6 @@ from baton.types import Quote, Slo, Verdict
 from gateway.anthropic.convert import generation_of as message_generation
 from gateway.anthropic.messages import chat_of as anthropic_chat
 from gateway.anthropic.schema import MessagesBody
-from gateway.app import key_of
 from gateway.bodies import parsed
 from gateway.errors import ApiError, Problem, problem_of
 from gateway.fleet import FleetClient, caller_key
@@ -24,6 +23,7 @@ from gateway.responses.convert import generation_of as response_generation
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
 from gateway.serving.bounds import away_from_loop
+from gateway.serving.door import key_of
 from gateway.slo import AT_RISK_HEADER, CLASS_HEADER, HEADERS
 
 QUOTE_S = 1.0
@@ -49,8 +49,8 @@ async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None
         return None
     if b'"slo"' not in body and not _STATED_IN & head.headers.keys():
         return None
-    caller_key.set(key_of(head.headers))
     try:
+        caller_key.set(key_of(head.headers.get("authorization", ""), head.headers.get("x-api-key", "")))
         async with asyncio.timeout(QUOTE_S):
             asked_for = await away_from_loop(len(body), parsed, kind, body)
             model = await fleet.model(asked_for.model)

@@ -190,7 +190,7 @@ class Making:
                             yield draft.finish(event, request_id, self._running.resumes)
                         elif found := draft.of(event):
                             yield found
-                except BatonError as error:
+                except (BatonError, ApiError) as error:
                     yield draft.fail(problem_of(error, param_of))
             has_ended = True
             await self._keeping.end(draft.response)
