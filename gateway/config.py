@@ -247,7 +247,7 @@ def flags() -> argparse.ArgumentParser:
         ("--max-connections", 4096, "connections at once, half of them from one address (4096)"),
         ("--max-idle-connections", 1024, "idle connections; the oldest is closed for the next one (1024)"),
         ("--max-body-bytes", DEFAULT_MAX_BODY_BYTES, f"the largest request ({DEFAULT_MAX_BODY_BYTES})"),
-        ("--max-bodies-bytes", 256 << 20, "requests without a response, half of them one caller's (256 MiB)"),
+        ("--max-bodies-bytes", 128 << 20, "requests without a response, half of them one caller's (128 MiB)"),
         ("--max-spooled-bytes", 256 << 20, "files that arrive, half of them one tenant's (256 MiB)"),
         ("--max-file-bytes", 100 << 20, "the largest file for batches (100 MiB)"),
         ("--max-tenant-bytes", 256 << 20, "the most that files of one tenant take together (256 MiB)"),

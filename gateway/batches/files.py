@@ -121,10 +121,11 @@ class FileStore:
         return left
 
     def _full(self, file: str, own: int, all_files: int) -> ApiError:
+        limits = self.limits
         message = (
-            f"{file} has no room: {own} bytes of this tenant and {all_files} of all are stored; "
-            f"accepted: at most {self.limits.max_tenant_bytes} for a tenant and "
-            f"{self.limits.max_stored_bytes} for all. Delete files, or wait until some expire"
+            f"{file} has no room, in bytes: {own} of this tenant and {all_files} of all are stored; accepted: "
+            f"at most {limits.max_tenant_bytes} for a tenant and {limits.max_stored_bytes} for all. "
+            "Delete files, or wait until some expire"
         )
         return invalid("file", message, status=413, code="too_large")
 
