@@ -51,7 +51,8 @@ class FleetSpec:
     folder `kv_disk`, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each
     other where that is faster than computing them. `tensor_parallel` processes of each worker compute its
     steps together. With `pipeline_parallel` stages, which compute them in turn, each with some of the layers,
-    each stage has as many.
+    each stage has as many. `served_model_names` are names of the model for HTTP callers, beside its own.
+    Gateways with `strict_fields` refuse what is not served and would be left out otherwise.
     """
 
     model: Path
@@ -82,6 +83,8 @@ class FleetSpec:
     share_prefixes: bool = False
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    served_model_names: Sequence[str] = ()
+    strict_fields: bool = False
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -234,6 +237,9 @@ def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[s
     named = ["--redis", around.gateway_redis_url]
     for address in routers:
         named += ["--router", address] * spec.router_processes
+    for name in spec.served_model_names:
+        named += ["--served-model-name", name]
+    named += ["--strict-fields"] if spec.strict_fields else []
     return [
         _process(spec, around, "gateway", name, [*_listen(spec.http_port, index), *named])
         for index, name in enumerate(spec.gateway_names)
