@@ -17,9 +17,9 @@ import codecs
 import contextlib
 import enum
 import json
-import os.path
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -215,12 +215,18 @@ class _WindowStream:
         # Only what follows the last settled token is needed as the next window's context.
         self._settled, self._pending = self._pending, []
         if self._of_prompt:
-            text, self._of_prompt = text[len(os.path.commonprefix([text, self._of_prompt])) :], ""
+            text, self._of_prompt = _beyond(self._of_prompt, text), ""
         return text
 
     def _text(self) -> str:
         before = self._table.decode(self._settled) if self._settled else ""
         return self._table.decode(self._settled + self._pending)[len(before) :]
+
+
+def _beyond(before: str, text: str) -> str:
+    """Return what follows the beginning that both have in common."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False))
+    return text[sum(1 for _ in same) :]
 
 
 def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
@@ -68,8 +67,8 @@ def test_the_text_of_an_output_is_what_transformers_decodes_beyond_the_prompt(
     decode = partial(AS_TRANSFORMERS[name].decode, skip_special_tokens=skip)
     before, text = str(decode(prompt)), str(decode(prompt + output))
     # A prompt that ends inside a character has a U+FFFD where the whole text may have the character.
-    expected = text[len(os.path.commonprefix([before, text])) :]
-    assert "".join(pieces(tokenizer, output, skip=skip, prompt=prompt)) == expected
+    same = max(length for length in range(len(before) + 1) if text.startswith(before[:length]))
+    assert "".join(pieces(tokenizer, output, skip=skip, prompt=prompt)) == text[same:]
 
 
 def test_the_blank_before_a_completion_stays() -> None:
