@@ -60,19 +60,16 @@ class ServedModel:
 
 
 def served_by(facts: Model, more_names: Iterable[str] = ()) -> dict[str, ServedModel]:
-    """Return what a fleet serves, by name; the model alone is first.
+    """Return what a fleet serves, by name; the model alone, by its own name, is first.
 
-    `more_names` are names of the model beside its own. With an adapter, a name has its own with a colon
-    between.
+    `more_names` are names of the model beside its own. A name with an adapter is both with a colon between.
     """
-    names = dict.fromkeys((facts.name, *more_names))
-    models = [ServedModel(name, facts) for name in names]
-    models += [
-        ServedModel(f"{name}:{adapter}", facts, adapter) for adapter in facts.adapters for name in names
-    ]
     found: dict[str, ServedModel] = {}
-    for model in models:
-        found.setdefault(model.name, model)
+    for name in (facts.name, *more_names):
+        found.setdefault(name, ServedModel(name, facts))
+        for adapter in facts.adapters:
+            adapted = f"{name}:{adapter}"
+            found.setdefault(adapted, ServedModel(adapted, facts, adapter))
     return found
 
 
