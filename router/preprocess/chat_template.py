@@ -17,7 +17,8 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from router.preprocess.conversation import Conversation, template_tools
+from router.preprocess.conversation import ChatRefused, Conversation, template_tools
+from router.preprocess.plain_text.control_tokens import Marks
 
 
 class TemplateRefused(Exception):
@@ -97,8 +98,15 @@ class ChatTemplate:
         """Variables that a caller's arguments may not set."""
         return frozenset({"messages", "add_generation_prompt", *self._special_tokens})
 
-    def render(self, chat: Conversation, schemas: list[dict[str, Any]] | None = None) -> str:
-        """Return the prompt's text; `schemas` are those of the chat's tools.
+    @property
+    def written(self) -> str:
+        """The sources of the templates, and the tokens that they may write by name."""
+        return "\n".join((self.source, self.tool_source, *self._special_tokens.values()))
+
+    def render(
+        self, chat: Conversation, schemas: list[dict[str, Any]] | None = None, marks: Marks | None = None
+    ) -> str:
+        """Return the prompt's text, with `marks`; `schemas` are those of the chat's tools.
 
         Raises `TemplateRefused`, or `ChatRefused` naming a field that is wrong.
         """
@@ -109,15 +117,19 @@ class ChatTemplate:
         conversation = chat.template_messages(
             tuple(key for key in _REASONING_KEYS if key in source) or _REASONING_KEYS[:1]
         )
-        if options.continue_final_message:
-            conversation[-1]["content"] += _CONTINUE_HERE
         variables = {"tools": None, "documents": None, **options.arguments, **self._special_tokens}
         variables["messages"] = conversation
         variables["add_generation_prompt"] = options.add_generation_prompt
         if chat.shown_tools:
             variables["tools"] = template_tools(chat.tools, chat.schemas() if schemas is None else schemas)
         try:
+            if marks is not None:
+                variables = marks.on(variables, {"add_generation_prompt", *self._special_tokens})
+            if options.continue_final_message:
+                variables["messages"][-1]["content"] += _CONTINUE_HERE
             text = template.render(variables)
+        except ChatRefused:
+            raise
         except Exception as error:
             raise TemplateRefused(str(error)) from error
         return _up_to_mark(text) if options.continue_final_message else text
