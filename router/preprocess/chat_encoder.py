@@ -17,7 +17,8 @@ from chat_formats import ChatFormats, NotForcible, is_reasoning_open, special_ma
 from output_text.bounds import bounded
 from router.preprocess.chat_template import ChatTemplate, TemplateRefused
 from router.preprocess.conversation import ChatRefused, Conversation
-from router.preprocess.plain_text.control_tokens import ControlTokens, InContent, Marks
+from router.preprocess.plain_text.control_tokens import ControlTokens, Marks
+from router.preprocess.plain_text.in_content import InContent
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ Conversations without such texts take none of this way, except for one search.
 
 from __future__ import annotations
 
-import enum
 import re
 import secrets
 from collections.abc import Container, Iterable, Mapping
@@ -21,6 +20,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
 from router.preprocess.conversation import ChatRefused, Conversation
+from router.preprocess.plain_text.in_content import InContent
 from router.preprocess.plain_text.plain_tokenizer import PlainTokenizer
 
 _TAG = re.compile(r"<.+>|\[.+\]")
@@ -31,14 +31,6 @@ _ESCAPES = ("\\u", "\\/")
 _MARK_DIGITS = 6
 _CONTRACT_NAMES = {"reasoning_content": "reasoning", "thinking": "reasoning"}
 """Fields of a message by their names in templates."""
-
-
-class InContent(enum.StrEnum):
-    """Meaning of the text of a control token that a caller wrote."""
-
-    TEXT = "text"
-    KEEP = "keep"
-    REFUSE = "refuse"
 
 
 class ControlTokens:

@@ -17,7 +17,8 @@ from chat_formats import formats_of
 from router.preprocess.chat_encoder import ChatEncoder
 from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import ChatOptions, ChatRefused, Conversation, Message, Tool, ToolCall
-from router.preprocess.plain_text.control_tokens import InContent, Marks
+from router.preprocess.plain_text.control_tokens import Marks
+from router.preprocess.plain_text.in_content import InContent
 from tests.fleet.driving import DEMO_MODEL
 from tests.router.preprocess.chat_templates import TEMPLATES
 from tests.router.preprocess.chat_tokenizers import KINDS
