@@ -19,6 +19,7 @@ from router.preprocess.chat_encoder import ChatEncoder, EncodedPrompt
 from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import Conversation
 from router.preprocess.helpers import end_with_parent
+from router.preprocess.plain_text.in_content import InContent
 from scheduling.request import FinishReason, Matched, StopRules
 
 _tokenizer: Tokenizer | None = None
@@ -26,14 +27,20 @@ _detokenizer: Detokenizer | None = None
 _encoder: ChatEncoder | None = None
 
 
-def start(tokenizer_file: str, template: ChatTemplate | None, formats: ChatFormats) -> None:
+def start(
+    tokenizer_file: str,
+    template: ChatTemplate | None,
+    formats: ChatFormats,
+    special_tokens_in_content: InContent,
+) -> None:
     """Load what the other functions use."""
     global _tokenizer, _detokenizer, _encoder  # noqa: PLW0603 -- one of each in a process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     end_with_parent()
     _tokenizer = Tokenizer.from_file(tokenizer_file)
     _detokenizer = Detokenizer(_tokenizer)
-    _encoder = None if template is None else ChatEncoder(_tokenizer, template, formats)
+    if template is not None:
+        _encoder = ChatEncoder(_tokenizer, template, formats, special_tokens_in_content)
 
 
 def encode(text: str, add_special_tokens: bool) -> list[int]:
