@@ -68,7 +68,9 @@ async def serve(config: GatewayConfig) -> None:
     standstills = measure_loop(metrics.registry)
     try:
         async with (
-            FleetClient(config.routers, config.credentials, config.connect_s) as fleet,
+            FleetClient(
+                config.routers, config.credentials, config.connect_s, config.served_model_names
+            ) as fleet,
             open_durable(config.redis, config.redis_access) as redis,
         ):
             if redis is not None:
@@ -77,7 +79,9 @@ async def serve(config: GatewayConfig) -> None:
             app = make_app(fleet, config.max_body_bytes, redis, batch_api, config.response_limits)
             async with running_batches(app, batch_api, config.batch_lines):
                 ending = asyncio.get_running_loop().create_future()
-                counted = Requests(_behind_door(config, app, fleet), metrics, ending)
+                counted = Requests(
+                    _behind_door(config, app, fleet), metrics, ending, strict_fields=config.strict_fields
+                )
                 server = _Server(
                     _settings(config, counted), listener, metrics_server.address, ending, config.drain_s
                 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticUseDefault
 
 from baton.types import Slo, SloClass
 from baton.wire.shown import shown
@@ -37,11 +37,18 @@ def _stop_at_first_error(schema: Any) -> None:
             _stop_at_first_error(part)
 
 
-class Checked(BaseModel):
-    """A message whose lists and objects are read up to their first wrong entry.
+class Strict(BaseModel):
+    """A message whose numbers are numbers, read up to the first wrong entry of each list and object.
 
     Otherwise pydantic collects an error, with its value, for every entry: gigabytes for a body of megabytes.
+
+    Fields that it does not know are taken, and `gateway.bodies.leave_out_unknown` takes them out again.
     """
+
+    unserved: ClassVar[frozenset[str]] = frozenset()
+    """Fields that decide what the output says, and that are refused because they are not served."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -50,10 +57,14 @@ class Checked(BaseModel):
         return schema
 
 
-class Strict(Checked):
-    """A message without unknown fields, whose numbers are numbers."""
+def _default_for_null(value: object) -> object:
+    if value is None:
+        raise PydanticUseDefault
+    return value
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+NullIsUnset = BeforeValidator(_default_for_null)
+"""Marks a field that has its default where a body says null."""
 
 
 class SloFields(Strict):
@@ -63,8 +74,8 @@ class SloFields(Strict):
     tpot_ms: int | None = None
     itl_ms: int | None = None
     deadline_ms: int | None = None
-    slo_class: Literal["interactive", "standard", "batch"] = SloClass.STANDARD.value
-    allow_at_risk: bool = False
+    slo_class: Annotated[Literal["interactive", "standard", "batch"], NullIsUnset] = SloClass.STANDARD.value
+    allow_at_risk: Annotated[bool, NullIsUnset] = False
 
 
 def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:

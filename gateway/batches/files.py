@@ -123,7 +123,7 @@ class FileStore:
     def _full(self, file: str, own: int, all_files: int) -> ApiError:
         limits = self.limits
         message = (
-            f"{file} has no room, in bytes: {own} of this tenant and {all_files} of all are stored; accepted: "
+            f"{file} has no room, in bytes: {own} of this tenant and {all_files} of all are stored; accepted "
             f"at most {limits.max_tenant_bytes} for a tenant and {limits.max_stored_bytes} for all. "
             "Delete files, or wait until some expire"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -59,4 +60,5 @@ async def away_from_loop(size: int, work: Callable[P, T], *args: P.args, **kwarg
     """Return the result of work on this many bytes, done at once if they are few."""
     if size <= LARGE_BYTES:
         return work(*args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_large_work, partial(work, *args, **kwargs))
+    run = partial(copy_context().run, work, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_large_work, run)
