@@ -105,9 +105,10 @@ class Conversation:
     @property
     def num_bytes(self) -> int:
         """All text in the conversation, in UTF-8."""
-        return sum(len(text.encode()) for text in self._texts())
+        return sum(len(text.encode()) for text in self.texts())
 
-    def _texts(self) -> Iterator[str]:
+    def texts(self) -> Iterator[str]:
+        """Yield every text of the conversation; some are JSON."""
         for message in self.messages:
             yield from (message.role, message.content, message.tool_call_id, message.name, message.reasoning)
             for call in message.tool_calls:
