@@ -139,11 +139,9 @@ async def test_in_a_form_a_query_or_a_header(gateway: Gateway, number: str) -> N
 async def test_in_a_content_length(gateway: Gateway, length: str) -> None:
     host, port = gateway.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{{}}"
-    )
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n"
     writer.write(head.encode("latin-1"))
-    assert b" 400 " in await reader.readline() or length == "9" * 30
+    assert (await reader.readline()).split()[1] in {b"400", b"413"}
     writer.close()
 
 
