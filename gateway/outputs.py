@@ -24,5 +24,9 @@ def end_of(reason: FinishReason, parser: OutputParser | None) -> FinishReason:
     An output with a call that a stop rule cut off is as incomplete as one that reached its limit, which is
     what clients know of calls that must not run.
     """
-    is_cut = parser is not None and parser.has_cut_call
-    return FinishReason.LENGTH if is_cut and reason is FinishReason.STOP else reason
+    return FinishReason.LENGTH if has_cut_call(parser) and reason is FinishReason.STOP else reason
+
+
+def has_cut_call(parser: OutputParser | None) -> bool:
+    """Return whether a call broke off in what a parser has read, so that it must not be told as one to run."""
+    return parser is not None and parser.has_cut_call

@@ -27,7 +27,7 @@ from gateway.anthropic.convert import param_of
 from gateway.errors import ApiError, Problem, problem_of
 from gateway.generations import Generation, Running
 from gateway.outcome import early_end, outcome_json
-from gateway.outputs import end_of, parser_of
+from gateway.outputs import end_of, has_cut_call, parser_of
 
 _TYPES = {413: "request_too_large", 408: "timeout_error", 409: "invalid_request_error"}
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -185,8 +185,7 @@ def _stop(
 ) -> dict[str, Any]:
     match end_of(end.reason, parser):
         case FinishReason.EOS:
-            is_whole = parser is None or not parser.has_cut_call
-            reason = "tool_use" if has_calls and is_whole else "end_turn"
+            reason = "tool_use" if has_calls and not has_cut_call(parser) else "end_turn"
         case FinishReason.STOP:
             reason = "stop_sequence"
         case FinishReason.LENGTH | FinishReason.DEADLINE:

@@ -38,7 +38,7 @@ from gateway.openai.problems import error_json
 from gateway.openai.schema import GenerationBody
 from gateway.openai.shapes import Shape
 from gateway.outcome import comment, early_end, outcome_json
-from gateway.outputs import end_of
+from gateway.outputs import end_of, has_cut_call
 from gateway.streaming import merged
 
 
@@ -120,7 +120,7 @@ class Writer:
             logprobs = [None, *completion.prompt_logprobs, *logprobs]
         parser = self.shape.parser(completion, choice.index)
         said = Message(text) if parser is None else parser.read(text, cut_before(end.reason, end))
-        has_calls = parser is not None and bool(said.calls) and not parser.has_cut_call
+        has_calls = bool(said.calls) and self.shape.names_calls and not has_cut_call(parser)
         found = self.shape.message(said) | {
             "logprobs": self.logprobs(token_ids, logprobs),
             "finish_reason": finish_reason(end_of(end.reason, parser), has_calls=has_calls),
@@ -169,7 +169,7 @@ class _Chunks:
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
         self._parsers = [writer.shape.parser(running.accepted, choice) for choice in range(self._left)]
         self._callers: set[int] = set()
-        """The choices that call tools."""
+        """The choices whose end says that they call tools."""
         self._last_end: ChoiceFinished | None = None
 
     async def written(self) -> AsyncGenerator[bytes, None]:
@@ -235,7 +235,7 @@ class _Chunks:
         return [self._chunk(event.choice, fields) for fields in pieces]
 
     def _pieces(self, choice: int, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
-        if any(isinstance(delta, ToolCallBegun) for delta in deltas):
+        if self._writer.shape.names_calls and any(isinstance(delta, ToolCallBegun) for delta in deltas):
             self._callers.add(choice)
         return [self._writer.shape.piece(delta) for delta in deltas]
 
@@ -263,7 +263,7 @@ class _Chunks:
 
     def _ended(self, end: ChoiceFinished) -> dict[str, Any]:
         parser = self._parsers[end.choice]
-        has_calls = end.choice in self._callers and not (parser is not None and parser.has_cut_call)
+        has_calls = end.choice in self._callers and not has_cut_call(parser)
         return self._writer.shape.piece(None) | {
             "finish_reason": finish_reason(end_of(end.reason, parser), has_calls=has_calls),
             "stop_reason": stop_reason(end),
