@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
+
+from output_text.exact_numbers import schema_of
 
 
 class ChatRefused(Exception):
@@ -181,13 +182,9 @@ def _object(text: str, where: str, accepted: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = schema_of(text)
     except (ValueError, RecursionError) as error:
         raise ChatRefused(where, text, f"{accepted} ({error})") from None
     if not isinstance(value, dict):
         raise ChatRefused(where, text, accepted)
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

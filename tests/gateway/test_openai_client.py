@@ -19,6 +19,7 @@ from baton.fleet import Fleet, FleetSpec
 from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot
 from tests.forked import Zygote
 from tests.gateway.running import running_gateway
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -184,6 +185,48 @@ async def test_control_tokens_that_a_user_writes_are_text_on_every_api(served: S
         model=MODEL, prompt=written, max_tokens=1, extra_body={"return_token_ids": True}
     )
     assert set(control) < set(completion.choices[0].prompt_token_ids)
+
+
+LARGE = {"type": "object", "properties": {"id": {"enum": [9007199254740993]}}, "required": ["id"]}
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": LARGE}}},
+        ),
+        ("/v1/chat/completions", {"structured_outputs": {"json": LARGE}}),
+        (
+            "/v1/chat/completions",
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": LARGE}}],
+                "tool_choice": "required",
+            },
+        ),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "x", "schema": LARGE}}}),
+        (
+            "/v1/responses",
+            {"tools": [{"type": "function", "name": "f", "parameters": LARGE, "strict": True}]},
+        ),
+        ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": LARGE}}}),
+        (
+            "/v1/messages",
+            {"tools": [{"name": "f", "input_schema": LARGE}], "tool_choice": {"type": "any"}},
+        ),
+        ("/v1/chat/completions", {"chat_template_kwargs": {"seed": 9007199254740993}}),
+    ],
+)
+async def test_a_number_that_would_be_rounded_is_refused(
+    served: Served, url: str, asked: dict[str, Any]
+) -> None:
+    turns = {"input": "a"} if url == "/v1/responses" else {"messages": [{"role": "user", "content": "a"}]}
+    body = {"model": MODEL, ("max_output_tokens" if "input" in turns else "max_tokens"): 32, **turns, **asked}
+    async with httpx.AsyncClient(base_url=str(served.client.base_url).removesuffix("/v1/")) as http:
+        answer = await http.post(url, json=body, timeout=PATIENCE_S)
+    assert answer.status_code == 400, answer.text
+    assert "9007199254740993" in answer.json()["error"]["message"]
 
 
 async def test_an_echo_is_what_is_left_of_a_prompt(served: Served) -> None:
