@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from output_text.exact_numbers import schema_of
+
 
 class ChatRefused(Exception):
     """A field of the chat is wrong: its path, its value, and what is accepted."""
@@ -211,13 +213,9 @@ def _object(text: str, where: str, accepted: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = schema_of(text)
     except (ValueError, RecursionError) as error:
         raise ChatRefused(where, text, f"{accepted} ({error})") from None
     if not isinstance(value, dict):
         raise ChatRefused(where, text, accepted)
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
