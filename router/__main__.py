@@ -70,6 +70,7 @@ async def serve(config: RouterConfig, facts: ModelFacts) -> None:
         facts.chat_template,
         facts.formats,
         config.limits.max_waiting_prompt_bytes,
+        config.special_tokens_in_content,
     )
     watchdog = watch_loop()
     try:
