@@ -6,10 +6,15 @@ the event loop stood still, 71 there was no memory for a decision. Several proce
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import asyncio
 import dataclasses
 import os
-import signal
 import sys
 from pathlib import Path
 
