@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import secrets
 import signal
 import sys
 from pathlib import Path
@@ -86,6 +87,7 @@ async def _serve_with(
         queue_capacity=config.queue_capacity,
         weights=config.weights,
         serves_without_store=config.without_redis == "local",
+        router_incarnation=secrets.token_hex(8),
     )
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)
