@@ -185,7 +185,7 @@ def past_arguments(text: str) -> dict[str, Any] | str:
     A call may have been cut off, or made by another model. An object that no prompt could show is a text too.
     """
     try:
-        value = json.loads(text or "null", parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(text or "null", parse_constant=_refuse, parse_float=_finite)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
@@ -198,6 +198,10 @@ def _finite(digits: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{digits} is too large")
     return number
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _schema(tool: Tool, where: str) -> dict[str, Any]:
