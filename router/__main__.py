@@ -17,6 +17,7 @@ import grpc.aio
 import structlog
 import uvloop
 
+from output_text.model_files import FileUnusable
 from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
 from router.api.fleet_service import FleetService
 from router.api.scaler_service import ScalerService
@@ -64,6 +65,7 @@ async def serve(config: RouterConfig, facts: ModelFacts) -> None:
         facts.chat_template,
         facts.formats,
         config.limits.max_waiting_prompt_bytes,
+        config.special_tokens_in_content,
     )
     watchdog = watch_loop()
     try:
@@ -230,7 +232,7 @@ def _run_one(config: RouterConfig) -> int:
     configure_logging(config.service.log_level, config.service.log_format, router=config.router_id)
     try:
         uvloop.run(serve(config, _facts(config)))
-    except ModelUnusable as error:
+    except (FileUnusable, ModelUnusable) as error:
         return _leave(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _leave(EXIT_REDIS, error)

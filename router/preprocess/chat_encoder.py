@@ -17,6 +17,8 @@ from chat_formats import ChatFormats, NotForcible, is_reasoning_open, special_ma
 from output_text.bounds import bounded
 from router.preprocess.chat_template import ChatTemplate, TemplateRefused
 from router.preprocess.conversation import ChatRefused, Conversation
+from router.preprocess.plain_text.control_tokens import ControlTokens, Marks
+from router.preprocess.plain_text.in_content import InContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,19 @@ class EncodedPrompt:
 class ChatEncoder:
     """Encodes chats for one model."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, formats: ChatFormats) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        formats: ChatFormats,
+        special_tokens_in_content: InContent = InContent.TEXT,
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = template
         self._formats = formats
+        self._control = ControlTokens(
+            tokenizer, template.written, formats, special_tokens_in_content
+        )
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token.content: token_id for token_id, token in added.items() if token.special}
 
@@ -52,9 +63,12 @@ class ChatEncoder:
         Raises `TemplateRefused`, or `ChatRefused` naming a field.
         """
         schemas = chat.schemas()
-        text = self._template.render(chat, schemas)
-        _check_shown(chat, text)
+        marks = self._control.marks_for(chat)
+        text = self._template.render(chat, schemas, marks)
+        _check_shown(chat, text if marks is None else marks.restored(text))
         continued = chat.messages[-1].content if chat.options.continue_final_message else ""
+        if marks is not None and continued:
+            continued = marks.content(chat.messages[-1].role, continued)
         is_open = is_reasoning_open(self._formats, text, continued)
         formats = self._formats if chat.shown_tools else replace(self._formats, tools="")
         grammar = partial(self._grammar, chat, schemas, reasoning_open=is_open)
@@ -69,14 +83,19 @@ class ChatEncoder:
         elif chat.guides_calls:
             calls_grammar = grammar(chat_formats.guided_calls, formats)
         return EncodedPrompt(
-            # The template writes the special tokens itself.
-            list(self._tokenizer.encode(text, add_special_tokens=False).ids),
+            self._tokens_of(text, marks),
             formats,
             is_open,
             bool(special_markers(formats, self._special)),
             calls_grammar,
             around_format,
         )
+
+    def _tokens_of(self, text: str, marks: Marks | None) -> list[int]:
+        if marks is not None:
+            return marks.encode(text)
+        # The template writes the special tokens itself.
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _grammar(
         self,

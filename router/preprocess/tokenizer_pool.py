@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from chat_formats import ChatFormats
+from output_text.detokenizer import PROMPT_TAIL
 from output_text.output import OutputRules
 from router.auth.limits import MAX_WAITING_BYTES
 from router.errors import Overloaded, Reason, Unavailable
@@ -24,6 +25,7 @@ from router.preprocess import tokenizer_process
 from router.preprocess.chat_encoder import EncodedPrompt
 from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import Conversation
+from router.preprocess.plain_text.in_content import InContent
 from router.preprocess.tokenizer_line import Place, TokenizerLine
 from scheduling.request import FinishReason, Matched, StopRules
 
@@ -49,10 +51,11 @@ class TokenizerPool:
         template: ChatTemplate | None = None,
         formats: ChatFormats | None = None,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
+        special_tokens_in_content: InContent = InContent.TEXT,
     ) -> None:
         self._tokenizer_file = tokenizer_file
         self._num_processes = num_processes
-        self._chats = template, formats or ChatFormats()
+        self._chats = template, formats or ChatFormats(), special_tokens_in_content
         self._max_waiting_bytes = max_waiting_bytes
         self._pool = self._new_pool()
         self._line = TokenizerLine()
@@ -107,11 +110,12 @@ class TokenizerPool:
         return await self._run(BYTES_PER_TOKEN * len(token_ids), tokenizer_process.token_bytes, token_ids)
 
     async def end_of(
-        self, token_ids: list[int], stop: StopRules, rules: OutputRules
+        self, prompt_token_ids: Sequence[int], token_ids: list[int], stop: StopRules, rules: OutputRules
     ) -> tuple[FinishReason, Matched | None]:
         """Return whether these tokens end a choice, and what matched. Raises errors of `encode`."""
+        tail = list(prompt_token_ids[-PROMPT_TAIL:])
         return await self._run(
-            BYTES_PER_TOKEN * len(token_ids), tokenizer_process.end_of, token_ids, stop, rules
+            BYTES_PER_TOKEN * len(token_ids), tokenizer_process.end_of, tail, token_ids, stop, rules
         )
 
     def wait_s(self, num_bytes: int) -> float:

@@ -67,7 +67,9 @@ def build_engine(
         opener = TiersOpener(config.kv_host_memory_mb, config.kv_disk, disk_mb, available_bytes)
     lenders = LinkOpener() if config.share_prefixes else None
     times = LoadTimes()
-    catalog = None if config.lora_dir is None else AdapterCatalog(config.lora_dir, times)
+    catalog = (
+        None if config.lora_dir is None else AdapterCatalog(config.lora_dir, times, _adapter_bytes(config))
+    )
     log.info("dtype", dtype=choice.name, reason=choice.reason, checkpoint=checkpoint_dtype(model_config))
     proof_file = None if is_listed(model_config) else _proof_file(config, device, choice.name)
     settings = EngineSettings(
@@ -232,6 +234,15 @@ def _log_quantisation(quantised: Quantised) -> None:
 def _adapter_room(config: WorkerConfig) -> AdapterRoom:
     num_bytes = (config.lora_memory_mb or LORA_MEMORY_MB) * MEBIBYTE
     return AdapterRoom(num_bytes, config.lora_rank or LORA_RANK)
+
+
+def _adapter_bytes(config: WorkerConfig) -> int:
+    """Return the largest file of weights of an adapter that the memory for adapters could have room for.
+
+    Its numbers have 8 bytes at most, and in memory 2 at least, where each process may have another part of
+    them; 1 MiB is for the file's header.
+    """
+    return 4 * _adapter_room(config).num_bytes * config.num_processes + MEBIBYTE
 
 
 def _log_adapters(model: Model) -> None:

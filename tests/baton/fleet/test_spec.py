@@ -146,6 +146,15 @@ def test_only_workers_are_told_to_share_prefixes() -> None:
     assert "--share-prefixes" not in command(FleetSpec(model=MODEL), "decode-0")
 
 
+def test_routers_are_told_what_control_tokens_in_chats_mean() -> None:
+    spec = FleetSpec(model=MODEL, routers=2, special_tokens_in_content="refuse")
+    for name in ("router-0", "router-1"):
+        assert value(command(spec, name), "--special-tokens-in-content") == "refuse"
+    assert "--special-tokens-in-content" not in command(spec, "decode-0")
+    with pytest.raises(ValueError, match="special_tokens_in_content is 'maybe'"):
+        FleetSpec(model=MODEL, special_tokens_in_content="maybe")
+
+
 def test_adapters_go_to_all_workers_by_absolute_paths() -> None:
     spec = FleetSpec(model=MODEL, lora=["red=adapters/red", "blue=/b"])
     for name in ("prefill-0", "decode-0"):
