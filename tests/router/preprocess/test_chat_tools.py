@@ -191,7 +191,7 @@ def test_arguments_of_the_past_are_an_object_or_the_text_itself(family: str, sto
         assert ChatTemplate(source, special).render(chat) == expected, arguments[:20]
 
 
-def test_templates_that_write_single_arguments_are_shown_a_text_as_one() -> None:
+def test_text_arguments_reach_templates_that_take_objects_apart() -> None:
     for arguments, shown in TEXTS.items():
         text = ChatTemplate(TAGGED, {}).render(past(arguments))
         single = {"arguments": shown} if isinstance(shown, str) else shown
