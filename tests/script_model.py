@@ -209,6 +209,7 @@ def _template(scripts: Mapping[str, Script], shows: str) -> str:
     )
     return (
         f"{{#- {shows} -#}}"
+        "{%- if tools -%}<|system|>{{ tools | tojson }}{%- endif -%}"
         "{%- for message in messages -%}<|{{ message.role }}|>{{ message.content }}"
         f"{{%- if not loop.last or add_generation_prompt -%}}{END}{{%- endif -%}}{{%- endfor -%}}"
         "{%- if add_generation_prompt -%}<|assistant|>"

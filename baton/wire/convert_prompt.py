@@ -11,6 +11,7 @@ from baton.wire.fields import invalid, json_of, put
 
 _MAX_DEPTH = 20
 """protobuf reads messages that are 100 deep, and each level of a mapping takes three."""
+_MAX_WHOLE = 2**53
 
 
 def put_prompt(
@@ -77,6 +78,8 @@ def _put_options(chat: inference_pb2.ChatInput, given: Chat) -> None:
     try:
         if _depth(given.template_arguments) > _MAX_DEPTH:
             raise ValueError(f"at most {_MAX_DEPTH} levels")
+        if not all(map(_is_held, given.template_arguments.values())):
+            raise ValueError(f"whole numbers of at most {_MAX_WHOLE}: the contract has no others")
         chat.template_arguments.update(given.template_arguments)
     except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
         raise invalid("chat.template_arguments", given.template_arguments, str(error)) from None
@@ -87,6 +90,15 @@ def _depth(value: object) -> int:
     if isinstance(value, Mapping):
         return 1 + max(map(_depth, value.values()), default=0)
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list | tuple) else 0
+
+
+def _is_held(value: object) -> bool:
+    """Return whether the contract, whose numbers are binary64, holds all whole numbers in a value."""
+    if isinstance(value, Mapping):
+        return all(map(_is_held, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_held, value))
+    return not isinstance(value, int) or abs(value) <= _MAX_WHOLE
 
 
 def _put_tool(target: inference_pb2.Tool, where: str, tool: Tool) -> None:

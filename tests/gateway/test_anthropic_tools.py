@@ -75,12 +75,16 @@ async def test_blocks_are_in_the_order_in_which_the_model_wrote_them(
     assert [block.model_dump() for block in final.content] == [block.model_dump() for block in whole.content]
 
 
-async def test_a_cut_off_call_has_what_came_of_its_input(pair: tuple[ScriptedRouter, Any]) -> None:
+@pytest.mark.parametrize("reason", ["LENGTH", "DEADLINE", "STOP"])
+async def test_a_cut_off_call_is_in_no_whole_message(pair: tuple[ScriptedRouter, Any], reason: str) -> None:
     router, client = pair
-    text = '<tool_call>{"name": "get_weather", "arguments": {"city": "Ro'
-    router.scripts[:] = [script(text, generation_pb2.FINISH_REASON_LENGTH)]
+    text = 'I look.<tool_call>{"name": "get_weather", "arguments": {"city": "Ro'
+    router.scripts[:] = [script(text, generation_pb2.FinishReason.Value(f"FINISH_REASON_{reason}"))]
     found = await client.messages.create(**ASKED)
-    assert (found.content[0].input, found.stop_reason) == ({"city": "Ro"}, "max_tokens")
+    assert [block.model_dump(exclude_none=True) for block in found.content] == [
+        {"type": "text", "text": "I look."}
+    ]
+    assert found.stop_reason == "max_tokens"
     async with client.messages.stream(**ASKED) as stream:
         pieces = [event.partial_json async for event in stream if event.type == "input_json"]
     assert "".join(pieces) == '{"city": "Ro'
