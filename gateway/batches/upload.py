@@ -108,7 +108,7 @@ async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker
     longest = checker.max_line_bytes + 1
     piece, place, has_empty = bytearray(), 0, False
     begin = codecs.BOM_UTF8
-    """What the next line may begin with: some editors mark a file as UTF-8."""
+    """The mark that the next line may begin with: some editors mark a file as UTF-8."""
     while line := source.readline(longest):
         if len(line) == longest and not line.endswith(b"\n"):
             message = (

@@ -34,7 +34,7 @@ class RequestRecord:
     is_stream: bool = False
     is_complete: bool = False
     ignored: str = ""
-    """What the request has and the fleet does not serve."""
+    """The paths of the request's parts that the fleet does not serve."""
 
     def relayed(self, num_tokens: int) -> None:
         """Count tokens that are about to be written."""
