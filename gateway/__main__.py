@@ -5,10 +5,15 @@ Exit codes: 0 after a drain, 2 a setting is wrong, 3 Redis may evict keys, 6 the
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import asyncio
 import os
 import resource
-import signal
 import socket
 import ssl
 import sys
@@ -56,7 +61,9 @@ async def serve(config: GatewayConfig) -> None:
     standstills = measure_loop(metrics.registry)
     try:
         async with (
-            FleetClient(config.routers, config.credentials, config.connect_s) as fleet,
+            FleetClient(
+                config.routers, config.credentials, config.connect_s, config.served_model_names
+            ) as fleet,
             open_durable(config.redis, config.redis_access) as redis,
         ):
             if redis is not None:
@@ -64,7 +71,8 @@ async def serve(config: GatewayConfig) -> None:
             batch_api = None if redis is None else BatchApi.open(redis, config.file_limits)
             app = make_app(fleet, config.max_body_bytes, redis, batch_api, config.response_limits)
             async with running_batches(app, batch_api, config.batch_lines):
-                server = _Server(_settings(config, Requests(app, metrics)), listener, metrics_server.address)
+                counted = Requests(app, metrics, strict_fields=config.strict_fields)
+                server = _Server(_settings(config, counted), listener, metrics_server.address)
                 metrics.open_connections.set_function(lambda: len(server.server_state.connections))
                 await server.serve(sockets=[listener])
     finally:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baton.chat import Chat, ChatMessage, NamedTool, Prompt, Tool, ToolChoice, ToolMode
 from baton.v1 import inference_pb2
-from baton.wire.fields import invalid, put
+from baton.wire.fields import invalid, json_of, put
 
 _MAX_DEPTH = 20
 """protobuf reads messages that are 100 deep, and each level of a mapping takes three."""
@@ -103,14 +102,12 @@ def _is_held(value: object) -> bool:
 
 
 def _put_tool(target: inference_pb2.Tool, where: str, tool: Tool) -> None:
-    given = tool.parameters
-    parameters = given if isinstance(given, str) else json.dumps(given)
     put(
         target,
         where,
         name=tool.name,
         description=tool.description,
-        parameters=parameters,
+        parameters=json_of(f"{where}parameters", tool.parameters),
         strict=tool.strict,
     )
 

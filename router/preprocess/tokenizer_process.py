@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from chat_formats import ChatFormats
 from output_text import output
 from output_text.detokenizer import Detokenizer
+from output_text.model_files import FileUnusable, read_tokenizer
 from output_text.output import OutputRules
 from router.preprocess.chat_encoder import ChatEncoder, EncodedPrompt
 from router.preprocess.chat_template import ChatTemplate
@@ -25,6 +27,7 @@ from scheduling.request import FinishReason, Matched, StopRules
 _tokenizer: Tokenizer | None = None
 _detokenizer: Detokenizer | None = None
 _encoder: ChatEncoder | None = None
+_unusable: FileUnusable | None = None
 
 
 def start(
@@ -34,16 +37,24 @@ def start(
     special_tokens_in_content: InContent,
 ) -> None:
     """Load what the other functions use."""
-    global _tokenizer, _detokenizer, _encoder  # noqa: PLW0603 -- one of each in a process
+    global _tokenizer, _detokenizer, _encoder, _unusable  # noqa: PLW0603 -- one of each in a process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     end_with_parent()
-    _tokenizer = Tokenizer.from_file(tokenizer_file)
+    try:
+        _tokenizer = read_tokenizer(Path(tokenizer_file))
+    except FileUnusable as error:
+        # An error here would break the pool without saying why; calls raise it.
+        _unusable = error
+        return
     _detokenizer = Detokenizer(_tokenizer)
     if template is not None:
         _encoder = ChatEncoder(_tokenizer, template, formats, special_tokens_in_content)
 
 
 def encode(text: str, add_special_tokens: bool) -> list[int]:
+    """Return the token ids of a text. Raises FileUnusable if there is no tokenizer."""
+    if _unusable is not None:
+        raise _unusable
     assert _tokenizer is not None, "the pool's initializer has run"
     return list(_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
@@ -69,6 +80,8 @@ def token_bytes(token_ids: list[int]) -> list[bytes]:
     return [_detokenizer.bytes_of(token_id) for token_id in token_ids]
 
 
-def end_of(token_ids: list[int], stop: StopRules, rules: OutputRules) -> tuple[FinishReason, Matched | None]:
+def end_of(
+    prompt_tail: list[int], token_ids: list[int], stop: StopRules, rules: OutputRules
+) -> tuple[FinishReason, Matched | None]:
     assert _detokenizer is not None, "the pool's initializer has run"
-    return output.end_of(token_ids, stop, rules, _detokenizer)
+    return output.end_of(prompt_tail, token_ids, stop, rules, _detokenizer)
