@@ -53,9 +53,7 @@ class ChatEncoder:
         self._tokenizer = tokenizer
         self._template = template
         self._formats = formats
-        self._control = ControlTokens(
-            tokenizer, template.written, formats, special_tokens_in_content
-        )
+        self._control = ControlTokens(tokenizer, template.written, formats, special_tokens_in_content)
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token.content: token_id for token_id, token in added.items() if token.special}
 
