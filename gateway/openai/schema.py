@@ -116,7 +116,7 @@ class GenerationBody(SamplingFields):
 
 
 class FunctionCall(Strict):
-    """What was called. The arguments are whatever the model wrote, perhaps the beginning of an object."""
+    """A function and its arguments: the text that the model wrote, perhaps the beginning of an object."""
 
     name: str
     arguments: PastText

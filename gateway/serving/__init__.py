@@ -5,4 +5,5 @@
 - `shares`: how much each caller may hold; `bounds`: how much a body may contain.
 - `page`: what people with a browser see.
 - `requests`: what is counted and logged of each request; `metrics`: the metrics.
+- `ignored`: the parts of a request that are left out, and where they are named.
 """

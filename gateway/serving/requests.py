@@ -40,7 +40,7 @@ class RequestRecord:
     on_start: Callable[[], None] | None = None
     """Called when the response begins."""
     ignored: str = ""
-    """What the request has and the fleet does not serve."""
+    """The paths of the request's parts that the fleet does not serve."""
 
     def relayed(self, num_tokens: int) -> None:
         """Count tokens that are about to be written."""
