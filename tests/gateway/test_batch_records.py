@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from starlette.requests import Request
 
 from gateway.batches.executor import Executor
 from gateway.batches.files import EXPIRIES, STORED, FileStore, StoreLimits
 from gateway.batches.records import RUNNABLE, BatchStore, Lease, Recorded, Status, batch_key
+from gateway.batches.upload import received_form
 from gateway.errors import ApiError
+from gateway.serving.shares import Room, Shares
 from state.durable import DurableRedis
 from state.store import Store
 from tests.patience import PATIENCE_S
@@ -162,6 +165,26 @@ async def test_a_repeated_cancel_changes_nothing_more(stores: Stores) -> None:
     assert (await stores.batches.find(lease.batch.id, "acme")).to_json()["cancelling_at"] == 7
     assert await stores.batches.end(lease, Status.CANCELLED)
     assert not await stores.batches.cancel(lease.batch.id)
+
+
+async def test_a_file_without_room_is_refused_before_it_is_read(stores: Stores) -> None:
+    await stores.file("a", 60)
+    assert (await stores.files.room("acme"), await stores.files.room("other")) == (40, 90)
+    await stores.file("b", 40)
+    with pytest.raises(ApiError, match="100 of this tenant"):
+        await stores.files.room("acme")
+
+    async def received() -> Any:
+        raise AssertionError("a form was read that has no room")
+
+    spool = Shares(1000)
+    for size, most, status in ((401, 400, 413), (600, 10**6, 503)):
+        lengths = [(b"content-length", b"%d" % size), (b"content-type", b"multipart/form-data; boundary=a")]
+        request = Request({"type": "http", "headers": lengths}, received)
+        with pytest.raises(ApiError) as caught:
+            async with received_form(request, most, Room(spool, "acme")):
+                pass
+        assert (caught.value.problem.status, spool.held) == (status, 0)
 
 
 async def test_bytes_are_counted_until_the_file_is_gone(stores: Stores) -> None:
