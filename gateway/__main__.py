@@ -5,10 +5,15 @@ Exit codes: 0 after a drain, 2 a setting is wrong, 3 Redis may evict keys, 6 the
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import asyncio
 import os
 import resource
-import signal
 import socket
 import ssl
 import sys

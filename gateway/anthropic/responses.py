@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -49,29 +49,44 @@ def error_json(problem: Problem) -> dict[str, Any]:
 def message_json(completion: Completion, generation: Generation, model: str) -> dict[str, Any]:
     """Return a whole message. Raises `ApiError` if it ended early."""
     choice = completion.choices[0]
-    parser = parser_of(generation, completion, 0)
-    cut = cut_before(choice.finish_reason, choice)
-    said = Message(choice.text) if parser is None else parser.read(choice.text, cut)
+    parser, deltas = parser_of(generation, completion, 0), list[Delta]()
+    if parser is not None:
+        cut = cut_before(choice.finish_reason, choice)
+        deltas = [*parser.feed(choice.text), *parser.finish(cut)]
+    elif choice.text:
+        deltas = [ContentDelta(choice.text)]
+    said = Message.of(deltas)
     end = ChoiceFinished(0, choice.finish_reason, len(choice.token_ids), choice.stop_string)
     return _message(completion.request_id, model) | {
-        "content": [*_content(said)],
+        "content": _content(deltas, said),
         **_stop(end, completion.finished, parser, has_calls=bool(said.calls)),
         "usage": _usage(completion.finished.usage),
         "baton": outcome_json(completion.request_id, completion.finished, completion.resumes),
     }
 
 
-def _content(said: Message) -> Iterator[dict[str, Any]]:
-    if said.reasoning:
-        yield {"type": "thinking", "thinking": said.reasoning, "signature": ""}
-    uses = [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
-        for call in said.calls
-        if (given := _input(call)) is not None
-    ]
-    if said.content or not (said.reasoning or uses):
-        yield {"type": "text", "text": said.content}
-    yield from uses
+def _content(deltas: Sequence[Delta], said: Message) -> list[dict[str, Any]]:
+    """Return the blocks of a message in the order in which the model wrote them, as a stream has them."""
+    blocks: list[dict[str, Any]] = []
+
+    def add(kind: str, field: str, text: str, **more: str) -> None:
+        if not blocks or blocks[-1]["type"] != kind:
+            blocks.append({"type": kind, field: "", **more})
+        blocks[-1][field] += text
+
+    for delta in deltas:
+        match delta:
+            case ContentDelta(text):
+                add("text", "text", text)
+            case ReasoningDelta(text):
+                add("thinking", "thinking", text, signature="")
+            case ToolCallBegun(index):
+                call = said.calls[index]
+                if (given := _input(call)) is not None:
+                    blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+            case ToolCallArguments():
+                pass  # the call has them
+    return blocks or [{"type": "text", "text": ""}]
 
 
 def _input(call: Call) -> dict[str, Any] | None:
