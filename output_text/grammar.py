@@ -20,6 +20,7 @@ from llguidance import JsonCompiler, LLExecutor, LLMatcher, LLParserLimits, LLTo
 
 from output_text.bounds import bounded
 from output_text.ebnf import is_ebnf, lark_of
+from output_text.exact_numbers import check_numbers, schema_of
 from output_text.kept import Kept
 from output_text.refusal import GrammarRefused, in_words
 
@@ -73,9 +74,11 @@ def _or_refused(work: Callable[[], Result]) -> Result:
 def _grammar_of(kind: str, text: str) -> str:
     match kind:
         case "json_schema":
-            needs_bounds = _NEEDS_BOUNDS.search(text) is not None
-            schema = json.dumps(bounded(json.loads(text))) if needs_bounds else text
-            return _JSON.compile("{}" if text.strip() == "true" else schema)
+            schema = schema_of(text)
+            check_numbers(schema)
+            if _NEEDS_BOUNDS.search(text):
+                schema = bounded(schema)
+            return _JSON.compile("{}" if schema is True else json.dumps(schema))
         case "json_object":
             return _JSON.compile('{"type": "object"}')
         case "regex":

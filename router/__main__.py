@@ -15,6 +15,7 @@ if __name__ == "__main__":
 import asyncio
 import dataclasses
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -93,6 +94,7 @@ async def _serve_with(
         queue_capacity=config.queue_capacity,
         weights=config.weights,
         serves_without_store=config.without_redis == "local",
+        router_incarnation=secrets.token_hex(8),
     )
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)

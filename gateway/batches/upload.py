@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import BinaryIO
@@ -23,6 +25,7 @@ PIECE_BYTES = 16_384
 """About how much is checked and compressed at a time: other callers wait a millisecond or two."""
 MIN_TTL_S, MAX_TTL_S = 3600, 30 * 86400
 """OpenAI's limits."""
+_DIGITS = re.compile("[0-9]{1,10}")
 
 
 @asynccontextmanager
@@ -64,16 +67,16 @@ def checked_expiry(where: str, anchor: object, seconds: object) -> int:
     """Return OpenAI's `expires_after` in seconds. Raises `ApiError`."""
     if anchor != "created_at":
         raise invalid(f"{where}.anchor", f"{where}.anchor is {_told(anchor)}; accepted: 'created_at'")
-    if not str(seconds).isdecimal() or not MIN_TTL_S <= int(str(seconds)) <= MAX_TTL_S:
-        raise invalid(
-            f"{where}.seconds", f"{where}.seconds is {_told(seconds)}; accepted: {MIN_TTL_S} to {MAX_TTL_S}"
-        )
-    return int(str(seconds))
+    number = int(seconds) if isinstance(seconds, str) and _DIGITS.fullmatch(seconds) else seconds
+    if type(number) is not int or not MIN_TTL_S <= number <= MAX_TTL_S:
+        accepted = f"{MIN_TTL_S} to {MAX_TTL_S}"
+        raise invalid(f"{where}.seconds", f"{where}.seconds is {_told(seconds)}; accepted: {accepted}")
+    return number
 
 
 def _told(part: object) -> str:
     """Return a part of a form, or a header, as errors show it."""
-    return "missing" if part is None else shown(part) if isinstance(part, str) else "a file"
+    return "missing" if part is None else shown(part) if isinstance(part, str | int) else "a file"
 
 
 async def store_upload(form: FormData, tenant: str, files: FileStore, checker: LineChecker) -> StoredFile:
@@ -103,7 +106,9 @@ async def store_upload(form: FormData, tenant: str, files: FileStore, checker: L
 
 async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker: LineChecker) -> None:
     longest = checker.max_line_bytes + 1
-    piece, place = bytearray(), 0
+    piece, place, has_empty = bytearray(), 0, False
+    begin = codecs.BOM_UTF8
+    """What the next line may begin with: some editors mark a file as UTF-8."""
     while line := source.readline(longest):
         if len(line) == longest and not line.endswith(b"\n"):
             message = (
@@ -112,10 +117,13 @@ async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker
             )
             raise invalid("", message, code="too_large")
         piece += line
-        if not line.isspace():
+        line, begin = line.removeprefix(begin), b""
+        if not line.strip():
+            has_empty = True
+        elif has_empty:
+            raise invalid("file", f"line {checker.num_lines + 1} is empty; accepted: only lines at the end")
+        else:
             checker.check(line.rstrip(b"\r\n"))
-        elif source.read(1):
-            raise invalid("file", f"line {checker.num_lines + 1} is empty; accepted: only the last one")
         if len(piece) >= PIECE_BYTES:
             await files.append(file_id, place, bytes(piece))
             place += 1

@@ -114,6 +114,12 @@ def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str)
     fail_attempt(state, group, worker_key, reason)
 
 
+def fail_fenced(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
+    """Take in that a worker did not start an attempt for its fence, which says nothing about the request."""
+    group.excused_failures += 1
+    fail_attempt(state, group, worker_key, reason)
+
+
 def _count_failed_handoffs(state: RouterState, worker_key: str) -> None:
     """Count the failed handoffs of a lost worker after all: one of these requests may have ended it."""
     for group in state.groups.values():

@@ -247,6 +247,14 @@ def test_a_gateway_calls_every_router_and_is_told_of_no_model() -> None:
     assert "--model" not in first
 
 
+def test_gateways_are_told_what_they_take() -> None:
+    spec = FleetSpec(model=MODEL, gateways=1, served_model_names=("gpt-5", "a:b"), strict_fields=True)
+    [gateway] = gateway_processes(spec, AROUND, ("h:1",))
+    assert "--served-model-name gpt-5 --served-model-name a:b --strict-fields" in " ".join(gateway.command)
+    [plain] = gateway_processes(FleetSpec(model=MODEL, gateways=1), AROUND, ("h:1",))
+    assert not {"--served-model-name", "--strict-fields"} & set(plain.command)
+
+
 def test_the_ready_line_gives_both_addresses() -> None:
     found = READY_LINE.search("READY decode decode-0 address=127.0.0.1:41 metrics=127.0.0.1:42")
     assert found is not None
