@@ -6,10 +6,16 @@ the event loop stood still, 71 there was no memory for a decision. Several proce
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import asyncio
 import dataclasses
 import os
-import signal
+import secrets
 import sys
 from pathlib import Path
 
@@ -88,6 +94,7 @@ async def _serve_with(
         queue_capacity=config.queue_capacity,
         weights=config.weights,
         serves_without_store=config.without_redis == "local",
+        router_incarnation=secrets.token_hex(8),
     )
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)

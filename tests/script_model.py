@@ -93,7 +93,13 @@ class _Writer:
 
     def __init__(self, scripts: Mapping[str, Script]) -> None:
         self.next: dict[int, int] = {}
-        special = [EOS, BOS, END, *_ROLES, *(begin(name) for name, script in scripts.items() if not script.opens)]
+        special = [
+            EOS,
+            BOS,
+            END,
+            *_ROLES,
+            *(begin(name) for name, script in scripts.items() if not script.opens),
+        ]
         opens = [begin(name) + script.opens for name, script in scripts.items() if script.opens]
         tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *_CHARACTERS]
         known, spelt = dict.fromkeys(tokens), dict[str, list[str]]()
@@ -105,7 +111,9 @@ class _Writer:
             first = script.after or begin(name) + script.opens
             ids = [self.id(token) for token in (first, *spelt[name], script.end)]
             for token_id, following in zip(ids, ids[1:], strict=False):
-                assert self.next.setdefault(token_id, following) == following, f"{name}: a token with two ways"
+                assert self.next.setdefault(token_id, following) == following, (
+                    f"{name}: a token with two ways"
+                )
         # Grammars see the texts of tokens as they are: scripts for them have no token twice.
         self.size = -(-self.tokenizer.get_vocab_size() // _WIDTH) * _WIDTH
 
@@ -201,6 +209,7 @@ def _template(scripts: Mapping[str, Script], shows: str) -> str:
     )
     return (
         f"{{#- {shows} -#}}"
+        "{%- if tools -%}<|system|>{{ tools | tojson }}{%- endif -%}"
         "{%- for message in messages -%}<|{{ message.role }}|>{{ message.content }}"
         f"{{%- if not loop.last or add_generation_prompt -%}}{END}{{%- endif -%}}{{%- endfor -%}}"
         "{%- if add_generation_prompt -%}<|assistant|>"

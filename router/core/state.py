@@ -47,6 +47,9 @@ class CoreConfig:
     - an admitted group that no connected worker could hold, from when it is stranded (`chores.py`)
     - a newcomer that finds no decode worker at all, from when the last one was lost (`admission/admit.py`)
     """
+    router_incarnation: str = ""
+    """The router's process, drawn at its start. Workers remember what an earlier process under the same id
+    numbered."""
 
 
 @dataclass(slots=True)

@@ -15,8 +15,10 @@ from tokenizers import Tokenizer
 import chat_formats
 from chat_formats import ChatFormats, NotForcible, is_reasoning_open, special_markers
 from output_text.bounds import bounded
+from output_text.exact_numbers import check_numbers
+from output_text.refusal import GrammarRefused
 from router.preprocess.chat_template import ChatTemplate, TemplateRefused
-from router.preprocess.conversation import ChatRefused, Conversation
+from router.preprocess.conversation import ChatRefused, Conversation, Tool
 from router.preprocess.plain_text.control_tokens import ControlTokens, Marks
 from router.preprocess.plain_text.in_content import InContent
 
@@ -123,6 +125,8 @@ class ChatEncoder:
             for tool, schema in zip(chat.tools, schemas, strict=True)
             if chat.shown_tools and chat.named_tool in {None, tool.name}
         ]
+        for tool, schema in asked:
+            _check_numbers(tool, schema, f"chat.tools[{chat.tools.index(tool)}].parameters")
         try:
             tools = [
                 chat_formats.Tool(tool.name, tool.description, bounded(schema), tool.strict)
@@ -139,6 +143,13 @@ class ChatEncoder:
             why = error if isinstance(error, NotForcible) else "one is nested too deeply"
             names = ", ".join(tool.name for tool, _ in asked)
             raise ChatRefused("chat.tools", names, f"schemas that can be guaranteed ({why})") from None
+
+
+def _check_numbers(tool: Tool, schema: dict[str, Any], where: str) -> None:
+    try:
+        check_numbers(schema)
+    except GrammarRefused as refused:
+        raise ChatRefused(where, tool.parameters, f"a schema that can be guaranteed ({refused})") from None
 
 
 def _check_shown(chat: Conversation, text: str) -> int:

@@ -112,7 +112,7 @@ def build_engine(
     if runner.model.fusion != NOT_FUSED:
         _log_fusion(runner.model.fusion)
     if runner.model.quantised is not None:
-        _log_quantisation(runner.model.quantised)
+        _log_quantisation(runner.model.quantised, device)
     if runner.model.adapters is not None:
         _log_adapters(runner.model)
     loader = None
@@ -221,7 +221,7 @@ def _log_fusion(report: FusionReport) -> None:
         log.warning("not_fused", reason=report.reason)
 
 
-def _log_quantisation(quantised: Quantised) -> None:
+def _log_quantisation(quantised: Quantised, device: torch.device) -> None:
     log.info(
         "weights_quantised",
         layers=quantised.num_layers,
@@ -229,6 +229,11 @@ def _log_quantisation(quantised: Quantised) -> None:
         mb=round(quantised.num_bytes / MEBIBYTE, 1),
         float_mb=round(quantised.float_bytes / MEBIBYTE, 1),
     )
+    if device.type == "cpu":
+        reason = (
+            "on a CPU, int8 weights save memory and cost time: several times that of a step on large models"
+        )
+        log.warning("int8_is_slow", device="cpu", reason=reason)
 
 
 def _adapter_room(config: WorkerConfig) -> AdapterRoom:

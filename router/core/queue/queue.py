@@ -314,6 +314,8 @@ def spec_of(state: RouterState, group: Group, source: Worker | None, target: Wor
         source_incarnation=source.facts.incarnation if source else "",
         target_incarnation=target.facts.incarnation,
         router_id=state.config.router_id,
+        router_incarnation=state.config.router_incarnation,
+        run=session.sid,
     )
     return SequenceSpec(
         handle=group.handle,
