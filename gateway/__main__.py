@@ -64,7 +64,8 @@ async def serve(config: GatewayConfig) -> None:
             batch_api = None if redis is None else BatchApi.open(redis, config.file_limits)
             app = make_app(fleet, config.max_body_bytes, redis, batch_api, config.response_limits)
             async with running_batches(app, batch_api, config.batch_lines):
-                server = _Server(_settings(config, Requests(app, metrics)), listener, metrics_server.address)
+                counted = Requests(app, metrics, strict_fields=config.strict_fields)
+                server = _Server(_settings(config, counted), listener, metrics_server.address)
                 metrics.open_connections.set_function(lambda: len(server.server_state.connections))
                 await server.serve(sockets=[listener])
     finally:

@@ -36,6 +36,7 @@ class GatewayConfig:
     redis_password_file: Path | None
     metrics_port: int
     max_body_bytes: int
+    strict_fields: bool
     file_limits: StoreLimits
     batch_lines: int
     response_limits: ResponseLimits
@@ -178,6 +179,12 @@ def flags() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help=f"the largest request ({DEFAULT_MAX_BODY_BYTES})",
+    )
+    add(
+        "--strict-fields",
+        action="store_true",
+        help="refuse fields, tools and items that are not served, which are otherwise left out and named in "
+        "the header x-baton-ignored",
     )
     for flag, default, help_text in (
         ("--max-file-bytes", 100 << 20, "the largest file for batches (100 MiB)"),

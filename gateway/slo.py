@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import PydanticUseDefault
 
 from baton.types import Slo, SloClass
 from baton.wire.shown import shown
@@ -23,9 +24,25 @@ _MAX_DIGITS = 10
 
 
 class Strict(BaseModel):
-    """A message without unknown fields, whose numbers are numbers."""
+    """A message whose numbers are numbers.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    Fields that it does not know are taken, and `gateway.bodies.leave_out_unknown` takes them out again.
+    """
+
+    unserved: ClassVar[frozenset[str]] = frozenset()
+    """Fields that decide what the output says, and that are refused because they are not served."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def _default_for_null(value: object) -> object:
+    if value is None:
+        raise PydanticUseDefault
+    return value
+
+
+NullIsUnset = BeforeValidator(_default_for_null)
+"""Marks a field that has its default where a body says null."""
 
 
 class SloFields(Strict):
@@ -35,8 +52,8 @@ class SloFields(Strict):
     tpot_ms: int | None = None
     itl_ms: int | None = None
     deadline_ms: int | None = None
-    slo_class: Literal["interactive", "standard", "batch"] = SloClass.STANDARD.value
-    allow_at_risk: bool = False
+    slo_class: Annotated[Literal["interactive", "standard", "batch"], NullIsUnset] = SloClass.STANDARD.value
+    allow_at_risk: Annotated[bool, NullIsUnset] = False
 
 
 def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from baton.types import Model
 from baton.wire.shown import shown
-from gateway.bodies import explained
+from gateway.bodies import explained, leave_out_unknown
 from gateway.errors import ApiError, Problem, invalid
 from gateway.fleet import accepted_names, served_by
 from gateway.openai.convert import chat_generation, completion_generations
@@ -21,6 +21,7 @@ from gateway.responses.convert import check as check_response
 from gateway.responses.convert import generation_of as response_generation
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
+from gateway.serving.ignored import lying_in
 from gateway.slo import Strict
 
 MAX_LINES = 50_000
@@ -101,6 +102,7 @@ class LineChecker:
             line = _LINE.validate_json(data)
         except ValidationError as error:
             raise _without_union(error) from None
+        leave_out_unknown(line)
         digest = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
         if digest in self._custom_ids:
             message = f"custom_id is {shown(line.custom_id)} again; accepted: a different one on each line"
@@ -118,7 +120,8 @@ class LineChecker:
             message = f"body.model is {shown(body.model)}; accepted: {accepted_names(self._served)}"
             raise invalid("body.model", message, code="model_not_found")
         try:
-            _CHECKS[url](body, self._model)
+            with lying_in("body"):
+                _CHECKS[url](body, self._model)
         except ApiError as error:
             found = error.problem
             raise invalid(f"body.{found.param}", f"body.{found.message}", code=found.code) from None

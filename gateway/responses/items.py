@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from baton.chat import ChatMessage, ToolCall
 from baton.wire.shown import shown
-from gateway.bodies import explained, text_of
+from gateway.bodies import read_part, text_of
 from gateway.errors import invalid
 from gateway.responses.schema import CallItem, CallOutputItem, MessageItem, ReasoningItem
+from gateway.serving.ignored import leave_out
 from gateway.slo import Strict
 
 Item = dict[str, Any]
@@ -25,6 +24,8 @@ _KINDS: dict[str, tuple[type[Strict], str]] = {
     "function_call_output": (CallOutputItem, "fco"),
 }
 """The kinds of items, with the prefixes of their ids."""
+_REFERENCE = "item_reference"
+"""The kind of an item that stands for another one: without that, the conversation would be another one."""
 
 MAX_ITEMS = 4096
 """The messages that a chat may have. Many more items would hold up streams while they are read."""
@@ -44,21 +45,39 @@ def read_items(given: str | Sequence[Mapping[str, Any]], owner: str) -> list[Ite
         given = [{"role": "user", "content": given}]
     if not 0 < len(given) <= MAX_ITEMS:
         raise invalid("input", f"input has {len(given)} items; accepted: a text, or 1 to {MAX_ITEMS} items")
-    return [_read(item, index, owner) for index, item in enumerate(given)]
+    items: list[Item] = []
+    left: set[str] = set()
+    for index, item in enumerate(given):
+        if not _is_left_out(item, index, left):
+            items.append(_read(item, index, owner))
+    if not items:
+        raise invalid("input", f"input has no item that is served; accepted: {', '.join(_KINDS)}")
+    return items
+
+
+def _is_left_out(given: Mapping[str, Any], index: int, left: set[str]) -> bool:
+    """Return whether an item is of a tool that is no function, or of anything else that is not served.
+
+    `left` has the ids of the calls that are left out, whose results are left out as well.
+    """
+    kind, call_id, where = given.get("type", "message"), given.get("call_id"), f"input[{index}]"
+    message = f"{where}.type is {shown(kind)}; accepted: {', '.join(_KINDS)}"
+    if not isinstance(kind, str) or kind == _REFERENCE:
+        raise invalid(f"{where}.type", message)
+    is_result = kind == "function_call_output" and isinstance(call_id, str) and call_id in left
+    if kind in _KINDS and not is_result:
+        return False
+    leave_out(where, message)
+    if isinstance(call_id, str):
+        left.add(call_id)
+    return True
 
 
 def _read(given: Mapping[str, Any], index: int, owner: str) -> Item:
-    kind = given.get("type", "message")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        where = f"input[{index}].type"
-        raise invalid(where, f"{where} is {shown(kind)}; accepted: {', '.join(_KINDS)}")
-    try:
-        item = _KINDS[kind][0].model_validate(given)
-    except ValidationError as error:
-        raise explained(error, "input", index) from None
+    item = read_part(_KINDS[given.get("type", "message")][0], given, "input", index)
     # Nothing is ever encrypted here, so nobody can read it back.
     found = item.model_dump(exclude_none=True, exclude={"encrypted_content"})
-    return {"id": item_id(kind, owner, f"i{index}"), **found}
+    return {"id": item_id(item.type, owner, f"i{index}"), **found}
 
 
 def as_listed(item: Item) -> Item:

@@ -11,6 +11,8 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.serving.ignored import HEADER as IGNORED_HEADER
+from gateway.serving.ignored import Ignored, ignored
 from gateway.serving.metrics import GatewayMetrics
 
 CLIENT_CLOSED_REQUEST = 499
@@ -31,6 +33,8 @@ class RequestRecord:
     request_id: str = ""
     is_stream: bool = False
     is_complete: bool = False
+    ignored: str = ""
+    """What the request has and the fleet does not serve."""
 
     def relayed(self, num_tokens: int) -> None:
         """Count tokens that are about to be written."""
@@ -46,13 +50,16 @@ record: ContextVar[RequestRecord | None] = ContextVar("record", default=None)
 class Requests:
     """Serves `app`, with a record of each request. An error that nobody expected ends only its request."""
 
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, *, strict_fields: bool) -> None:
         self._app = app
         self._metrics = metrics
+        self._strict_fields = strict_fields
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         known, metrics = RequestRecord(), self._metrics
         record.set(known)
+        left_out = Ignored(self._strict_fields)
+        ignored.set(left_out)
 
         def observed(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
@@ -60,6 +67,10 @@ class Requests:
                 known.is_stream = _STREAM in message["headers"]
                 metrics.open_streams.inc(known.is_stream)
                 known.request_id = dict(message["headers"]).get(b"x-request-id", b"").decode("latin-1")
+                known.ignored = str(left_out)
+                if known.ignored:
+                    told = (IGNORED_HEADER, known.ignored.encode())
+                    message["headers"] = [*message["headers"], told]
             elif not message.get("more_body", False):
                 known.is_complete = True
             return send(message)
@@ -91,6 +102,8 @@ class Requests:
             ttft_s = known.first_token_at - known.began_at
             metrics.ttft.labels(endpoint).observe(ttft_s)
             line["ttft_ms"] = round(1000 * ttft_s, 1)
+        if known.ignored:
+            line["ignored"] = known.ignored
         if endpoint in _PROBES:
             return
         structlog.get_logger().info(

@@ -138,8 +138,8 @@ async def test_a_format_its_effort_and_the_user_reach_the_router(pair: tuple[Scr
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"output_config": {"format": {"type": "json"}}}, "output_config.format.type"),
     ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
-    ({"output_config": {"effort": "most"}}, "output_config.effort"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    ({"output_config": {"effort": 5}}, "output_config.effort"),
+    ({"tools": [{"type": 5, "name": "a", "input_schema": {}}]}, "tools[0].type"),
     ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
     ({"tools": [WEATHER], "tool_choice": {"type": "all"}}, "tool_choice.type"),
     ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice.name"),

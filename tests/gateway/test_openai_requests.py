@@ -373,11 +373,10 @@ BAD = [
     (b'{"messages":[]}', 400, "messages", "invalid_field"),
     (b"{}", 400, "messages", "invalid_field"),
     (b'{"messages":[{"role":"user","content":5}]}', 400, "messages[0].content", "invalid_field"),
-    (b'{"messages":[{"role":"user","content":"a"}],"foo":1}', 400, "foo", "unknown_field"),
     (b'{"messages":[{"role":"user","content":"a"}],"temperature":"1"}', 400, "temperature", "invalid_field"),
     (b'{"messages":[{"role":"user","content":"a"}],"temperature":NaN}', 400, "temperature", "invalid_field"),
     (b'{"messages":[{"role":"user","content":"a"}],"model":"x"}', 404, "model", "model_not_found"),
-    (b'{"messages":[{"role":"user","content":"a"}],"functions":[]}', 400, "functions", "unknown_field"),
+    (b'{"messages":[{"role":"user","content":"a"}],"functions":[{}]}', 400, "functions", "invalid_field"),
     (b'{"messages":[{"role":"user","content":"a"}],"tools":[{}]}', 400, "tools[0].type", "invalid_field"),
     (
         b'{"messages":[{"role":"user","content":"a"}],"stream_options":{}}',
@@ -385,7 +384,6 @@ BAD = [
         "stream_options",
         "invalid_field",
     ),
-    (b'{"messages":[{"role":"user","content":"a"}],"verbosity":"low"}', 400, "verbosity", "invalid_field"),
     (
         b'{"messages":[{"role":"user","content":"a"}],"structured_outputs":{"regex":"a","grammar":"b"}}',
         400,

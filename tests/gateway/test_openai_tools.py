@@ -150,12 +150,11 @@ async def test_a_chat_with_tools_reaches_the_router(pair: tuple[ScriptedRouter, 
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools[0].type"),
+    ({"tools": [{"type": 5}]}, "tools[0].type"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
     ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"parallel_tool_calls": True}, "parallel_tool_calls"),
     (
         {"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "a"}}]}]},
         "messages[0].tool_calls[0].function.arguments",
@@ -165,7 +164,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "messages[0].function_call",
     ),
     ({"messages": [{"role": "tool", "tool_call_id": "1"}]}, "messages[0].content"),
-    ({"functions": []}, "functions"),
+    ({"functions": [{"name": "f"}]}, "functions"),
     ({"function_call": "auto"}, "function_call"),
 ]
 

@@ -51,7 +51,6 @@ BAD: list[tuple[Any, int, str | None, str]] = [
     ({"input": [5]}, 400, "input[0]", "invalid_field"),
     ({"input": [{"role": "tool", "content": "a"}]}, 400, "input[0].role", "invalid_field"),
     ({"input": [{"role": "user"}]}, 400, "input[0].content", "invalid_field"),
-    ({"input": [{"role": "user", "content": "a", "foo": 1}]}, 400, "input[0].foo", "unknown_field"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
         400,
@@ -66,15 +65,13 @@ BAD: list[tuple[Any, int, str | None, str]] = [
         "input[0].call_id",
         "invalid_field",
     ),
-    ({"input": "a", "foo": 1}, 400, "foo", "unknown_field"),
     ({"input": "a", "temperature": "1"}, 400, "temperature", "invalid_field"),
     ({"input": "a", "model": "x"}, 404, "model", "model_not_found"),
     ({"input": "a", "background": True}, 400, "background", "invalid_field"),
     ({"input": "a", "conversation": "c"}, 400, "conversation", "invalid_field"),
     ({"input": "a", "prompt": {"id": "p"}}, 400, "prompt", "invalid_field"),
-    ({"input": "a", "truncation": "auto"}, 400, "truncation", "invalid_field"),
-    ({"input": "a", "include": ["file_search_call.results"]}, 400, "include[0]", "invalid_field"),
-    ({"input": "a", "tools": [{"type": "web_search"}]}, 400, "tools[0].type", "invalid_field"),
+    ({"input": "a", "include": ["message.output_text.logprobs"]}, 400, "include[0]", "invalid_field"),
+    ({"input": "a", "tools": [{"type": 5}]}, 400, "tools[0].type", "invalid_field"),
     ({"input": "a", "tools": [{"type": "function"}]}, 400, "tools[0].name", "invalid_field"),
     ({"input": "a", "tools": [WEATHER], "tool_choice": "any"}, 400, "tool_choice", "invalid_field"),
     ({"input": "a", "tool_choice": "required"}, 400, "tool_choice", "invalid_field"),
@@ -84,8 +81,6 @@ BAD: list[tuple[Any, int, str | None, str]] = [
         "text.format.schema",
         "invalid_field",
     ),
-    ({"input": "a", "text": {"verbosity": "low"}}, 400, "text.verbosity", "invalid_field"),
-    ({"input": "a", "reasoning": {"summary": "detailed"}}, 400, "reasoning.summary", "invalid_field"),
     ({"input": "a", "metadata": {"k": "v" * 513}}, 400, "metadata", "invalid_field"),
     (
         {"input": "a", "previous_response_id": "resp_x:*"},
@@ -109,7 +104,7 @@ async def test_bad_questions_about_stored_responses_are_refused(served: Served) 
     one = f"{URL}/{(await served.create())['id']}"
     for path, param in (
         (f"{one}?stream=true", "stream"),
-        (f"{one}?include[]=x", "include[0]"),
+        (f"{one}?include[]=message.output_text.logprobs", "include[0]"),
         (f"{one}/input_items?limit=0", "limit"),
         (f"{one}/input_items?order=up", "order"),
         (f"{one}/input_items?after=x", "after"),
