@@ -56,7 +56,9 @@ async def serve(config: GatewayConfig) -> None:
     standstills = measure_loop(metrics.registry)
     try:
         async with (
-            FleetClient(config.routers, config.credentials, config.connect_s) as fleet,
+            FleetClient(
+                config.routers, config.credentials, config.connect_s, config.served_model_names
+            ) as fleet,
             open_durable(config.redis, config.redis_access) as redis,
         ):
             if redis is not None:

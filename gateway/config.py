@@ -18,6 +18,7 @@ from state.access import RedisAccess
 
 DEFAULT_MAX_BODY_BYTES = 4 << 20
 """The limit of a router's message too."""
+MAX_MODEL_NAME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class GatewayConfig:
 
     listen: str
     routers: tuple[str, ...]
+    served_model_names: tuple[str, ...]
+    """Names of the fleet's model beside its own."""
     credentials: CallerCredentials
     https_cert: Path | None
     https_key: Path | None
@@ -49,6 +52,7 @@ class GatewayConfig:
         check_address("--listen", self.listen)
         for router in self.routers:
             check_address("--router", router)
+        check_model_names(self.served_model_names)
         check_least(self, 1, "max_body_bytes", "batch_lines")
         if not 0 <= self.metrics_port <= MAX_PORT:
             raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
@@ -96,9 +100,33 @@ def parse_config(argv: Sequence[str]) -> GatewayConfig:
     limits = StoreLimits(**{field.name: given.pop(field.name) for field in fields(StoreLimits)})
     kept = ResponseLimits(**{field.name: given.pop(field.name) for field in fields(ResponseLimits)})
     routers = tuple(given.pop("router") or ("127.0.0.1:50051",))
+    names = tuple(given.pop("served_model_name"))
     return GatewayConfig(
-        credentials=credentials, routers=routers, file_limits=limits, response_limits=kept, **given
+        credentials=credentials,
+        routers=routers,
+        served_model_names=names,
+        file_limits=limits,
+        response_limits=kept,
+        **given,
     )
+
+
+def add_model_names(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--served-model-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name that requests may give the model, beside its own; may be repeated (none)",
+    )
+
+
+def check_model_names(names: Sequence[str]) -> None:
+    """Raise `ValueError` for names that no request could give."""
+    for name in names:
+        if not 0 < len(name) <= MAX_MODEL_NAME or not name.isprintable() or name.strip() != name:
+            accepted = f"1 to {MAX_MODEL_NAME} printable characters without space around them"
+            raise ValueError(f"--served-model-name is {name!r}; accepted: {accepted}")
 
 
 def flags() -> argparse.ArgumentParser:
@@ -119,6 +147,7 @@ def flags() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="a router of the fleet; may be repeated (127.0.0.1:50051)",
     )
+    add_model_names(parser)
     add("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns on TLS to the routers")
     add("--cert", type=Path, metavar="FILE", help="the gateway's certificate, for routers that require one")
     add("--key", type=Path, metavar="FILE", help="the key of that certificate")

@@ -96,10 +96,18 @@ class OutputStream:
 
 
 def end_of(
-    token_ids: Sequence[int], stop: StopRules, rules: OutputRules, detokenizer: Detokenizer
+    prompt_tail: Sequence[int],
+    token_ids: Sequence[int],
+    stop: StopRules,
+    rules: OutputRules,
+    detokenizer: Detokenizer,
 ) -> tuple[FinishReason, Matched | None]:
-    """Return whether these tokens end a choice, and what matched, as their worker did."""
-    output = OutputStream(rules, detokenizer.stream(skip_special_tokens=stop.skip_special_tokens))
+    """Return whether these tokens end a choice, and what matched, as their worker did.
+
+    `prompt_tail` are the last `PROMPT_TAIL` tokens of the prompt, or all.
+    """
+    text = detokenizer.stream(prompt_tail, skip_special_tokens=stop.skip_special_tokens)
+    output = OutputStream(rules, text)
     for token_id in token_ids:
         _, reason = output.push(token_id)
         if reason is not FinishReason.NONE:

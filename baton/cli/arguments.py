@@ -77,6 +77,20 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         help="start no gateway: serve gRPC alone",
     )
     add(
+        "--served-model-name",
+        dest="served_model_names",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name that HTTP callers may give the model, beside its own; repeatable (none)",
+    )
+    add(
+        "--strict-fields",
+        action="store_true",
+        help="refuse HTTP requests with fields, tools or items that are not served, instead of leaving them "
+        "out",
+    )
+    add(
         "--policy",
         choices=POLICIES,
         help="how the fleet serves: what a step consists of and which request goes first (slack)",

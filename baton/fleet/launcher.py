@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
-import itertools
 import os
 import socket
 import tempfile
@@ -26,21 +25,18 @@ from baton.fleet.events import FleetEvent, ProcessDied, ProcessReplaced, Replace
 from baton.fleet.joining import wait_until_connected, wait_until_serving
 from baton.fleet.processes.group import MakeProcess, ProcessGroup
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
+from baton.fleet.processes.redis import GATEWAY_REDIS, REDIS, redis_process, redis_url
 from baton.fleet.rundir import next_run_dir
-from baton.fleet.secured import REDIS_USER, SecuredFleet, secure
+from baton.fleet.secured import SecuredFleet, secure
 from baton.fleet.spec import (
-    GATEWAY_REDIS,
-    REDIS,
     FleetSpec,
     Surroundings,
     gateway_processes,
     kind_of,
-    redis_process,
     service_processes,
 )
 from baton.security.credentials import UNENCRYPTED, Credentials
 
-_REDIS_PORT_TRIES = 3
 _KEEP_ADDRESS = ("router", "gateway")
 """Kinds whose successors listen at the old address, which clients know."""
 
@@ -263,17 +259,10 @@ class Fleet:
 
     async def _start_redis(self, name: str, server: Path) -> str:
         """Start a private server and return its URL."""
-        folder = self._private_folder(None)
-        users = None if self.secured is None else self.secured.write_redis_config(folder)
-        for attempt in itertools.count(1):
-            process = redis_process(name, server, _free_port(), folder, users)
-            try:
-                await self._group.start_all([process])
-                break
-            except ProcessFailed:  # another process may have taken the port meanwhile
-                if attempt == _REDIS_PORT_TRIES:
-                    raise
-        return f"redis://{process.address}/0" if users is None else f"unix://{REDIS_USER}@{process.address}"
+        password = None if self.secured is None else self.secured.redis_password()
+        process = redis_process(name, server, self._private_folder(None), password)
+        await self._group.start_all([process])
+        return redis_url(process, password)
 
     async def _await_connections(self) -> None:
         limit_s = self.spec.standstill_s
@@ -320,11 +309,3 @@ def _check_free(kind: str, host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise PortUnusable(kind, f"{host}:{port}", os.strerror(error.errno or 0)) from error
-
-
-def _free_port() -> int:
-    """Return a port of this machine that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

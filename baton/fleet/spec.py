@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ _CHOICES = {
     "speculate": SPECULATIONS,
 }
 _HOST = "127.0.0.1"
-_REDIS_READY = re.compile("[Rr]eady to accept connections")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,8 @@ class FleetSpec:
     folder `kv_disk`, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each
     other where that is faster than computing them. `tensor_parallel` processes of each worker compute its
     steps together. With `pipeline_parallel` stages, which compute them in turn, each with some of the layers,
-    each stage has as many.
+    each stage has as many. `served_model_names` are names of the model for HTTP callers, beside its own.
+    Gateways with `strict_fields` refuse what is not served and would be left out otherwise.
     """
 
     model: Path
@@ -82,6 +81,8 @@ class FleetSpec:
     share_prefixes: bool = False
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    served_model_names: Sequence[str] = ()
+    strict_fields: bool = False
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -205,10 +206,6 @@ class FleetSpec:
         return self.prefill + self.decode
 
 
-REDIS, GATEWAY_REDIS = "redis", "redis-gateway"
-"""The private servers: the fleet's own, and the one in which gateways keep what outlives them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """The folders, Redis and certificates that exist before the services start."""
@@ -234,36 +231,13 @@ def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[s
     named = ["--redis", around.gateway_redis_url]
     for address in routers:
         named += ["--router", address] * spec.router_processes
+    for name in spec.served_model_names:
+        named += ["--served-model-name", name]
+    named += ["--strict-fields"] if spec.strict_fields else []
     return [
         _process(spec, around, "gateway", name, [*_listen(spec.http_port, index), *named])
         for index, name in enumerate(spec.gateway_names)
     ]
-
-
-def redis_process(name: str, server: Path, port: int, folder: Path, users: Path | None = None) -> ProcessSpec:
-    """Return a private server that evicts no key.
-
-    The fleet's own keeps nothing on disk, since the fleet's state begins anew with each start. The gateways'
-    logs to `folder` what they keep for their callers; a full disk or memory there stops nobody else.
-    With a file of `users` it listens on a unix socket in `folder` instead of the port. The redis-server in
-    Baton's packages is built without TLS, and a socket that only this user can reach needs none.
-    """
-    settings = {
-        "bind": "127.0.0.1",
-        "port": str(port),
-        "dir": str(folder),
-        "save": "",
-        "appendonly": "yes" if name == GATEWAY_REDIS else "no",
-        # By default a write that was answered may wait two seconds for its log while the disk is busy.
-        "appendfsync": "always",
-        "maxmemory_policy": "noeviction",
-        "daemonize": "no",
-    }
-    address = f"127.0.0.1:{port}"
-    if users is not None:
-        address = str(folder / "redis.sock")
-        settings |= {"port": "0", "unixsocket": address, "unixsocketperm": "600", "aclfile": str(users)}
-    return ProcessSpec(name, (str(server), *_flags(**settings)), folder, _REDIS_READY, address)
 
 
 def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> ProcessSpec:

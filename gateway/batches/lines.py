@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -72,9 +72,9 @@ URLS = tuple(_CHECKS)
 class LineChecker:
     """Checks the lines of one file, in order, and counts them."""
 
-    def __init__(self, model: Model, max_line_bytes: int) -> None:
+    def __init__(self, model: Model, max_line_bytes: int, more_names: Iterable[str] = ()) -> None:
         self._model = model
-        self._served = served_by(model)
+        self._served = served_by(model, more_names)
         self.max_line_bytes = max_line_bytes
         self._custom_ids: set[bytes] = set()
         self.num_lines = 0

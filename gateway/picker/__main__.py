@@ -47,7 +47,8 @@ async def serve(config: PickerConfig) -> None:
     )
     watching = asyncio.create_task(pool.run(), name="pool")
     try:
-        async with FleetClient(config.routers, config.credentials, CONNECT_S) as fleet:
+        names = config.served_model_names
+        async with FleetClient(config.routers, config.credentials, CONNECT_S, names) as fleet:
             service = PickerService(pool, fleet, metrics, config.max_body_bytes)
             await _serve(config, service, pool, metrics_server.address)
     finally:

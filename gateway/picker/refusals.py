@@ -14,6 +14,7 @@ from gateway.anthropic.convert import generation_of as message_generation
 from gateway.anthropic.messages import chat_of as anthropic_chat
 from gateway.anthropic.schema import MessagesBody
 from gateway.app import key_of
+from gateway.bodies import leave_out_unknown
 from gateway.errors import ApiError, Problem, problem_of
 from gateway.fleet import FleetClient, caller_key
 from gateway.generations import ID_HEADER, Generation
@@ -52,6 +53,7 @@ async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None
     try:
         async with asyncio.timeout(QUOTE_S):
             parsed = kind.model_validate_json(body)
+            leave_out_unknown(parsed)
             model = await fleet.model(parsed.model)
             read = _generations(parsed, head.headers, model.facts.max_context_tokens)
             asked = [generation for generation in read if _promises(generation.slo)]

@@ -60,7 +60,7 @@ async def ask(
     generation = generation_of(
         body, [*earlier, *items], len(earlier), headers, key or owner, model.facts.max_context_tokens
     )
-    generation = replace(generation, adapter=model.adapter)
+    generation = replace(generation, model=model)
     head = {
         "id": f"resp_{owner}",
         "object": "response",

@@ -111,7 +111,7 @@ class Preprocessor:
             slo=slo,
             received_at=received_at,
             resume_grace_s=raw.resume_grace_ms / 1000,
-            received=await self._find_ends(received, stop, len(token_ids)),
+            received=await self._find_ends(received, stop, token_ids),
             failed_attempts=raw.failed_attempts,
             received_prompt_logprobs=raw.received_prompt_logprobs,
             prefix_hits=hits.cached,
@@ -227,15 +227,15 @@ class Preprocessor:
             ) from refused
 
     async def _find_ends(
-        self, received: tuple[Received, ...], stop: StopRules, num_prompt: int
+        self, received: tuple[Received, ...], stop: StopRules, prompt: Sequence[int]
     ) -> tuple[Received, ...]:
         """Find the choices that a stop string has ended, although the client did not learn of it."""
         if not stop.stop_strings:
             return received
-        rules = output_rules(stop, self._facts.eos_token_ids, num_prompt, self._facts.max_context_tokens)
+        rules = output_rules(stop, self._facts.eos_token_ids, len(prompt), self._facts.max_context_tokens)
         checked = []
         for choice in received:
-            finish, matched = await self._pool.end_of(list(choice.token_ids), stop, rules)
+            finish, matched = await self._pool.end_of(prompt, list(choice.token_ids), stop, rules)
             checked.append(replace(choice, finish=finish, matched=matched))
         return tuple(checked)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from chat_formats import ChatFormats
+from output_text.detokenizer import PROMPT_TAIL
 from output_text.output import OutputRules
 from router.auth.limits import MAX_WAITING_BYTES
 from router.errors import Overloaded, Reason, Unavailable
@@ -107,11 +108,12 @@ class TokenizerPool:
         return await self._run(BYTES_PER_TOKEN * len(token_ids), tokenizer_process.token_bytes, token_ids)
 
     async def end_of(
-        self, token_ids: list[int], stop: StopRules, rules: OutputRules
+        self, prompt_token_ids: Sequence[int], token_ids: list[int], stop: StopRules, rules: OutputRules
     ) -> tuple[FinishReason, Matched | None]:
         """Return whether these tokens end a choice, and what matched. Raises errors of `encode`."""
+        tail = list(prompt_token_ids[-PROMPT_TAIL:])
         return await self._run(
-            BYTES_PER_TOKEN * len(token_ids), tokenizer_process.end_of, token_ids, stop, rules
+            BYTES_PER_TOKEN * len(token_ids), tokenizer_process.end_of, tail, token_ids, stop, rules
         )
 
     def wait_s(self, num_bytes: int) -> float:

@@ -62,6 +62,8 @@ def token_bytes(token_ids: list[int]) -> list[bytes]:
     return [_detokenizer.bytes_of(token_id) for token_id in token_ids]
 
 
-def end_of(token_ids: list[int], stop: StopRules, rules: OutputRules) -> tuple[FinishReason, Matched | None]:
+def end_of(
+    prompt_tail: list[int], token_ids: list[int], stop: StopRules, rules: OutputRules
+) -> tuple[FinishReason, Matched | None]:
     assert _detokenizer is not None, "the pool's initializer has run"
-    return output.end_of(token_ids, stop, rules, _detokenizer)
+    return output.end_of(prompt_tail, token_ids, stop, rules, _detokenizer)

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from baton.fleet import Fleet, FleetEvent, FleetSpec
 from baton.fleet.errors import GatewayNotInstalled, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from baton.fleet.processes import process as process_module
-from baton.fleet.spec import GATEWAY_REDIS, REDIS, redis_process
+from baton.fleet.processes.redis import GATEWAY_REDIS, REDIS, redis_process
 from tests.patience import PATIENCE_S
 
 MakeSpec = Callable[..., FleetSpec]
@@ -45,6 +46,18 @@ async def until_gone(pids: Sequence[int]) -> None:
     await until(lambda: not any(alive(pid) for pid in pids))
 
 
+def listening_ports(pid: int) -> list[int]:
+    """Return the TCP ports on which a process listens."""
+    sockets = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir()}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                found.append(int(local.rpartition(":")[2], 16))
+    return found
+
+
 def folder_of(pid: int) -> Path:
     return Path(f"/proc/{pid}/cwd").readlink()
 
@@ -71,20 +84,32 @@ async def test_every_process_has_a_name_an_address_and_its_own_group(
 async def test_the_private_redis_is_real_keeps_nothing_and_evicts_nothing(make_spec: MakeSpec) -> None:
     async with Fleet(make_spec()) as fleet, redis.asyncio.from_url(fleet.redis_url) as client:
         assert await client.ping()
-        settings = {}
-        for name in ("maxmemory-policy", "save", "appendonly"):
-            settings.update(await client.config_get(name))
-        assert settings["maxmemory-policy"] == "noeviction"
-        assert settings["save"] == ""
-        assert settings["appendonly"] == "no"
+        settings = await client.info()
+        assert settings["maxmemory_policy"] == "noeviction"
+        assert settings["aof_enabled"] == 0
+        await client.set("{baton}:key", 1)
         folder = folder_of(fleet.process("redis").pid)
-        assert folder.is_dir()
+        assert sorted(path.name for path in folder.iterdir()) == ["redis.sock", "users.acl"]
     assert not folder.exists()
+
+
+async def test_no_other_account_reaches_the_private_redis_and_it_writes_no_file(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec(gateways=1)) as fleet:
+        for name, url in (("redis", fleet.redis_url), ("redis-gateway", fleet.gateway_redis_url)):
+            process = fleet.process(name)
+            path = Path(process.address)
+            assert url == f"unix://{path}"
+            assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)] == [0o600, 0o700]
+            assert not listening_ports(process.pid)
+            async with redis.asyncio.from_url(url) as client:
+                for command in ("CONFIG SET dir /tmp", "SAVE", "BGREWRITEAOF", "MODULE LIST", "ACL LIST"):
+                    with pytest.raises(redis.exceptions.NoPermissionError):
+                        await client.execute_command(command)  # type: ignore[no-untyped-call]
 
 
 def test_the_redis_of_gateways_logs_to_the_disk_first(tmp_path: Path) -> None:
     for name, setting in ((GATEWAY_REDIS, "yes"), (REDIS, "no")):
-        command = redis_process(name, Path("redis-server"), 1, tmp_path).command
+        command = redis_process(name, Path("redis-server"), tmp_path).command
         assert command[command.index("--appendonly") + 1] == setting
         assert command[command.index("--appendfsync") + 1] == "always"
 
