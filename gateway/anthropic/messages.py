@@ -120,12 +120,16 @@ def _messages(message: MessageParam, where: str, names: Mapping[str, str]) -> It
         message.role,
         _text(blocks),
         tool_calls=[
-            ToolCall(block.id, block.name, json.dumps(block.input))
+            ToolCall(block.id, block.name, _arguments(block))
             for block in blocks
             if isinstance(block, ToolUseBlock)
         ],
         reasoning="\n".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)),
     )
+
+
+def _arguments(call: ToolUseBlock) -> str:
+    return call.input if isinstance(call.input, str) else json.dumps(call.input or {})
 
 
 def _blocks(content: Content, role: str, where: str) -> list[Block]:

@@ -33,10 +33,12 @@ class ThinkingBlock(Block):
 
 
 class ToolUseBlock(Block):
+    """A call. Its input is an object, or the beginning of one as a text, if the call was cut off."""
+
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, Any]
+    input: dict[str, Any] | str | None
     caller: dict[str, Any] | None = None
 
 

@@ -120,7 +120,9 @@ class Writer:
         said = Message(text) if parser is None else parser.read(text)
         found = self.shape.message(said) | {
             "logprobs": self.logprobs(token_ids, logprobs),
-            "finish_reason": finish_reason(choice.finish_reason, has_calls=bool(said.calls)),
+            "finish_reason": finish_reason(
+                choice.finish_reason, has_calls=bool(said.calls) and self.shape.names_calls
+            ),
             "stop_reason": stop_reason(end),
         }
         return found | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
@@ -166,7 +168,7 @@ class _Chunks:
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
         self._parsers = [writer.shape.parser(running.accepted, choice) for choice in range(self._left)]
         self._callers: set[int] = set()
-        """The choices that call tools."""
+        """The choices whose end says that they call tools."""
         self._last_end: ChoiceFinished | None = None
 
     async def written(self) -> AsyncGenerator[bytes, None]:
@@ -232,7 +234,7 @@ class _Chunks:
         return [self._chunk(event.choice, fields) for fields in pieces]
 
     def _pieces(self, choice: int, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
-        if any(isinstance(delta, ToolCallBegun) for delta in deltas):
+        if self._writer.shape.names_calls and any(isinstance(delta, ToolCallBegun) for delta in deltas):
             self._callers.add(choice)
         return [self._writer.shape.piece(delta) for delta in deltas]
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from gateway.slo import NullIsUnset, SloFields, Strict
 
 Text = Annotated[str, NullIsUnset]
 Flag = Annotated[bool, NullIsUnset]
+PastText = Annotated[str, BeforeValidator(lambda text: "" if text is None else text)]
+"""A text that some clients leave out by null."""
 
 
 class StreamOptions(Strict):
@@ -114,8 +116,10 @@ class GenerationBody(SamplingFields):
 
 
 class FunctionCall(Strict):
+    """What was called. The arguments are whatever the model wrote, perhaps the beginning of an object."""
+
     name: str
-    arguments: str
+    arguments: PastText
 
 
 class MessageCall(Strict):

@@ -75,10 +75,11 @@ def _is_left_out(given: Mapping[str, Any], index: int, left: set[str]) -> bool:
 
 
 def _read(given: Mapping[str, Any], index: int, owner: str) -> Item:
-    item = read_part(_KINDS[given.get("type", "message")][0], given, "input", index)
+    kind = given.get("type", "message")
+    item = read_part(_KINDS[kind][0], given, "input", index)
     # Nothing is ever encrypted here, so nobody can read it back.
     found = item.model_dump(exclude_none=True, exclude={"encrypted_content"})
-    return {"id": item_id(item.type, owner, f"i{index}"), **found}
+    return {"id": item_id(kind, owner, f"i{index}"), **found}
 
 
 def as_listed(item: Item) -> Item:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gateway.openai.schema import SamplingFields
+from gateway.openai.schema import PastText, SamplingFields
 from gateway.slo import NullIsUnset, Strict
 
 Parts = str | list[dict[str, Any]]
@@ -26,7 +26,7 @@ class CallItem(Strict):
     type: Literal["function_call"]
     call_id: str
     name: str
-    arguments: str
+    arguments: PastText
     id: str | None = None
     status: str | None = None
 

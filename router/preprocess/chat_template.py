@@ -100,24 +100,32 @@ class ChatTemplate:
     def render(self, chat: Conversation, schemas: list[dict[str, Any]] | None = None) -> str:
         """Return the prompt's text; `schemas` are those of the chat's tools.
 
-        Raises `TemplateRefused`, or `ChatRefused` naming a field that is wrong.
+        Raises `TemplateRefused`, or `ChatRefused` naming a tool's schema that is wrong.
         """
         template, source = (
             (self._tool_template, self.tool_source) if chat.shown_tools else (self._template, self.source)
         )
         options = chat.options
-        conversation = chat.template_messages(
-            tuple(key for key in _REASONING_KEYS if key in source) or _REASONING_KEYS[:1]
-        )
-        if options.continue_final_message:
-            conversation[-1]["content"] += _CONTINUE_HERE
+        keys = tuple(key for key in _REASONING_KEYS if key in source) or _REASONING_KEYS[:1]
         variables = {"tools": None, "documents": None, **options.arguments, **self._special_tokens}
-        variables["messages"] = conversation
         variables["add_generation_prompt"] = options.add_generation_prompt
         if chat.shown_tools:
             variables["tools"] = template_tools(chat.tools, chat.schemas() if schemas is None else schemas)
+
+        def rendered(*, all_objects: bool) -> str:
+            conversation = chat.template_messages(keys, all_objects=all_objects)
+            if options.continue_final_message:
+                conversation[-1]["content"] += _CONTINUE_HERE
+            return template.render(variables | {"messages": conversation})
+
         try:
-            text = template.render(variables)
+            try:
+                text = rendered(all_objects=False)
+            except Exception:
+                # Some templates write each argument by itself, and fail at those that are no object.
+                if not chat.has_text_arguments:
+                    raise
+                text = rendered(all_objects=True)
         except Exception as error:
             raise TemplateRefused(str(error)) from error
         return _up_to_mark(text) if options.continue_final_message else text

@@ -300,7 +300,8 @@ async def test_forced_calls_validate_whole_and_streamed(served: Served, choice: 
         "temperature": 2.0,
     }
     whole = (await served.client.chat.completions.create(**asked)).choices[0]
-    assert (whole.message.content, whole.finish_reason) == (None, "tool_calls")
+    reason = "stop" if choice is NAMED else "tool_calls"  # as OpenAI's API has it
+    assert (whole.message.content, whole.finish_reason) == (None, reason)
     [call] = whole.message.tool_calls
     if choice is NAMED or call.function.name == "get_weather":
         assert set(json.loads(call.function.arguments)) == {"city", "days"}
@@ -308,7 +309,7 @@ async def test_forced_calls_validate_whole_and_streamed(served: Served, choice: 
         final = (await stream.get_final_completion()).choices[0]
     [streamed] = final.message.tool_calls
     assert streamed.function.arguments == call.function.arguments
-    assert final.finish_reason == "tool_calls"
+    assert final.finish_reason == reason
     told = [
         *HELLO,
         whole.message.model_dump(exclude_none=True),
@@ -318,6 +319,31 @@ async def test_forced_calls_validate_whole_and_streamed(served: Served, choice: 
         model=MODEL, messages=told, tools=TOOLS, tool_choice="none", max_tokens=4
     )
     assert found.choices[0].message.tool_calls is None
+
+
+async def test_a_call_that_was_cut_off_can_be_sent_back(served: Served) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "tools": TOOLS, "temperature": 0}
+    cut = (
+        await served.client.chat.completions.create(
+            **asked, messages=HELLO, tool_choice=NAMED, max_tokens=20, extra_body={"ignore_eos": False}
+        )
+    ).choices[0]
+    assert cut.finish_reason == "length"
+    [call] = cut.message.tool_calls
+    with pytest.raises(ValueError, match="column"):
+        json.loads(call.function.arguments)
+    told = [
+        *HELLO,
+        cut.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "That is no JSON."},
+    ]
+    goes_on = await served.client.chat.completions.create(**asked, messages=told, max_tokens=4)
+    assert goes_on.choices[0].finish_reason == "length"
+    counted = [
+        (await served.gateway.http.post("/tokenize", json={"messages": messages})).json()["count"]
+        for messages in (HELLO, told)
+    ]
+    assert counted[1] > counted[0]
 
 
 async def test_a_format_beside_tools_is_kept_where_none_is_called(served: Served) -> None:

@@ -136,6 +136,67 @@ def test_any_text_and_arguments_render_as_in_transformers(
     assert ChatTemplate(QWEN, {}).render(chat) == expected
 
 
+def past(arguments: str) -> Conversation:
+    call = ToolCall("abcdefghi", "f", arguments)
+    return Conversation((*ASKED, Message("assistant", "", (call,)), RETURNED), tools=(Tool("f"),))
+
+
+TEXTS = {
+    "not json": "not json",
+    '{"a": ': '{"a": ',
+    "[1]": "[1]",
+    '"a"': '"a"',
+    '{"a": NaN}': '{"a": NaN}',
+    '{"a": 1e999}': '{"a": 1e999}',
+    '{"a": "\\ud83d"}': '{"a": "\\ud83d"}',
+    '{"a": ' + "9" * 5000 + "}": '{"a": ' + "9" * 5000 + "}",
+    "[" * 5000: "[" * 5000,
+    "": {},
+    "null": {},
+    '{"a": 9007199254740993}': {"a": 9007199254740993},
+    '{"a": "\\ud83d\\ude00"}': {"a": "😀"},
+}
+"""What the template is shown of the arguments of a past call."""
+TAGGED = """{%- for m in messages %}{{- m.role }}: {{ m.content }}
+{%- for call in m.tool_calls or [] %}<function={{ call.function.name }}>
+{%- for name, value in call.function.arguments|items %}<parameter={{ name }}>{{ value }}</parameter>
+{%- endfor %}
+{%- endfor %}{%- endfor %}{{ tools }}"""
+"""A template that writes each argument by itself, as those of Qwen's coders and of GLM do."""
+
+
+@pytest.mark.parametrize("family", [*TEMPLATES, "demo"])
+def test_arguments_of_the_past_are_an_object_or_the_text_that_they_are(family: str, stock: Any) -> None:
+    source = stock.chat_template if family == "demo" else TEMPLATES[family]
+    special = {name: str(value) for name, value in stock.special_tokens_map.items()}
+    for arguments, shown in TEXTS.items():
+        chat = past(arguments)
+        turns = as_transformers_takes_it(past("{}"), "reasoning_content")
+        turns[1]["tool_calls"][0]["function"]["arguments"] = shown
+        turns[2]["name"] = "f"
+        expected = stock.apply_chat_template(
+            turns,
+            tools=[SHOWN[1] | {"function": {**SHOWN[1]["function"], "name": "f", "description": ""}}],
+            chat_template=source,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        assert ChatTemplate(source, special).render(chat) == expected, arguments[:20]
+
+
+def test_a_template_that_writes_each_argument_by_itself_is_shown_a_text_too() -> None:
+    for arguments, shown in TEXTS.items():
+        text = ChatTemplate(TAGGED, {}).render(past(arguments))
+        single = {"arguments": shown} if isinstance(shown, str) else shown
+        assert "".join(f"<parameter={name}>{value}</parameter>" for name, value in single.items()) in text
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_any_past_arguments_can_be_shown(stock: Any, arguments: str) -> None:
+    encoder = ChatEncoder(stock.backend_tokenizer, ChatTemplate(QWEN, {}), ChatFormats())
+    assert encoder.encode(past(arguments)).token_ids
+
+
 @pytest.mark.parametrize(
     ("source", "formats"),
     [

@@ -445,7 +445,8 @@ export declare type ToolCall = Message<"baton.v1.ToolCall"> & {
   name: string;
 
   /**
-   * The arguments: a JSON object, as JSON. Empty: no arguments.
+   * The arguments: a JSON object, as JSON. Empty, or null: no arguments. Other text is shown as it is, so that a call
+   * that was cut off can be sent back.
    *
    * @generated from field: string arguments = 3;
    */
