@@ -26,7 +26,7 @@ _PIECE = 6
 _END = "<|end|>"
 
 Scripts = Mapping[str, Sequence[str]]
-"""Texts by name: the first answers the message that says `script NAME`, the next what follows it."""
+"""Texts by name: the first answers the message that says `script NAME.`, the next what follows it."""
 
 
 def write_scripted_model(scripts: Scripts, folder: Path) -> Path:
@@ -39,7 +39,7 @@ def write_scripted_model(scripts: Scripts, folder: Path) -> Path:
     end = tokenizer.token_to_id(_END)
     for start, text in turns:
         before = tokenizer.token_to_id(start)
-        for piece in _cut(text, lambda piece: tokenizer.token_to_id(piece) is not None):
+        for piece in _cut(text, lambda piece: _is_taken(tokenizer, piece)):
             tokenizer.add_tokens([AddedToken(piece, normalized=False)])
             token = tokenizer.token_to_id(piece)
             successors[before] = token
@@ -70,23 +70,29 @@ def _start(name: str, turn: int) -> str:
 def _template(scripts: Scripts) -> str:
     """Return the template's head, which finds the newest script named and how many turns it has had."""
     lengths = json.dumps({name: len(texts) for name, texts in scripts.items()})
-    return f"{{%- set scripts = {lengths} %}}" + (
-        "{%- set at = namespace(script=none, turn=0) %}"
-        "{%- for message in messages %}"
-        "{%- if message.role == 'assistant' %}{%- set at.turn = at.turn + 1 %}{%- endif %}"
-        "{%- for name in scripts %}"
-        "{%- if message.role == 'user' and ('script ' ~ name) in (message.content or '') %}"
-        "{%- set at.script = name %}{%- set at.turn = 0 %}{%- endif %}"
-        "{%- endfor %}{%- endfor %}"
-    )
+    return f"{{%- set scripts = {lengths} %}}{_FIND}"
 
 
+_FIND = (
+    "{%- set at = namespace(script=none, turn=0) %}"
+    "{%- for message in messages %}"
+    "{%- if message.role == 'assistant' %}{%- set at.turn = at.turn + 1 %}{%- endif %}"
+    "{%- for name in scripts %}"
+    "{%- if message.role == 'user' and ('script ' ~ name ~ '.') in (message.content or '') %}"
+    "{%- set at.script = name %}{%- set at.turn = 0 %}{%- endif %}"
+    "{%- endfor %}{%- endfor %}"
+)
 _BEGIN = (
     "{%- if add_generation_prompt %}"
     "{%- set name = at.script or (scripts | list)[0] %}"
     "{{- '<|script ' ~ name ~ ' ' ~ ([at.turn, scripts[name] - 1] | min) ~ '|>' }}"
     "{%- endif %}"
 )
+
+
+def _is_taken(tokenizer: Tokenizer, piece: str) -> bool:
+    """Return whether a piece has a meaning: as a token, or as a marker, which grammars demand by its id."""
+    return tokenizer.token_to_id(piece) is not None or (piece[0] == "<" and piece[-1] == ">")
 
 
 def _cut(text: str, taken: Callable[[str], bool]) -> list[str]:
