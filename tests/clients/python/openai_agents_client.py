@@ -12,7 +12,6 @@ from agents import (
     OpenAIResponsesModel,
     Runner,
     SQLiteSession,
-    Tool,
     WebSearchTool,
     function_tool,
     set_tracing_disabled,
@@ -29,15 +28,14 @@ class Report(BaseModel):
     degrees: int
 
 
-@function_tool
 def weather(city: str) -> str:
     """Say what the weather is."""
     asked.append(city)
     return "rain"
 
 
-async def use(model: Any, *others: Tool) -> None:
-    agent = Agent("assistant", instructions="Be brief.", model=model, tools=[weather, *others])
+async def use(model: Any, *others: Any) -> None:
+    agent = Agent("assistant", instructions="Be brief.", model=model, tools=[function_tool(weather), *others])
     session = SQLiteSession("session")
     found = await Runner.run(agent, "Do script weather.", session=session)
     assert found.final_output == RAIN, found.final_output

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
-from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -21,15 +21,15 @@ class Report(BaseModel):
     degrees: int
 
 
-async def use(model: Model, *, has_formats: bool) -> None:
-    agent, asked = Agent(model, instructions="Be brief."), list[str]()
+async def use(model: Any, *, has_formats: bool) -> None:
+    asked: list[str] = []
 
-    @agent.tool_plain
     def weather(city: str) -> str:
         """Say what the weather is."""
         asked.append(city)
         return "rain"
 
+    agent = Agent(model, instructions="Be brief.", tools=[weather])
     found = await agent.run("Do script weather.")
     assert found.output == RAIN, found.output
     found = await agent.run("Now script plain.", message_history=found.all_messages())

@@ -9,7 +9,6 @@ from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool
 asked: list[str] = []
 
 
-@tool
 def weather(city: str) -> str:
     """Say what the weather is.
 
@@ -24,8 +23,8 @@ model = OpenAIModel(
     model_id=os.environ["BATON_MODEL"], api_base=f"{os.environ['BATON_URL']}/v1", api_key="none"
 )
 for stream in (False, True):
-    calling = ToolCallingAgent(tools=[weather], model=model, max_steps=3, stream_outputs=stream)
+    calling = ToolCallingAgent(tools=[tool(weather)], model=model, max_steps=3, stream_outputs=stream)
     assert calling.run("Do script steps.") == "rain in Hamar"
-    coding = CodeAgent(tools=[weather], model=model, max_steps=3, stream_outputs=stream)
+    coding = CodeAgent(tools=[tool(weather)], model=model, max_steps=3, stream_outputs=stream)
     assert coding.run("Do script code.") == "rain in Moss"
 assert asked == ["Hamar", "Moss", "Hamar", "Moss"], asked
