@@ -3,7 +3,8 @@
 KVTransferError
 ├── FenceError                  this attempt may not do this here
 │   ├── UnknownFenceError       not known here (yet): worth asking again for a while
-│   ├── StaleFenceError         a newer session or attempt was seen
+│   ├── StaleFenceError         an attempt as new was seen
+│   │   └── LaterSessionError   a later session was seen
 │   ├── WrongIncarnationError   meant for another process
 │   └── FenceBrokenError        its handoff is over
 ├── ProtocolError               the other side broke the protocol
@@ -23,7 +24,10 @@ from scheduling.request import Fence
 def describe(fence: Fence) -> str:
     """Name the fence for log lines and error messages."""
     of = f" of {fence.router_id}" if fence.router_id else ""
-    return f"{fence.tenant}/{fence.request_id}/{fence.session}#{fence.choice} attempt {fence.attempt}{of}"
+    run = f" in run {fence.run}" if fence.run else ""
+    return (
+        f"{fence.tenant}/{fence.request_id}/{fence.session}#{fence.choice} attempt {fence.attempt}{of}{run}"
+    )
 
 
 class KVTransferError(Exception):
@@ -41,11 +45,20 @@ class UnknownFenceError(FenceError):
 
 
 class StaleFenceError(FenceError):
-    """`session` was admitted before. Its last call came at `begun_s` on this process's clock, if known."""
+    """`seen` was admitted before."""
 
-    def __init__(self, fence: Fence, session: int, attempt: int, begun_s: float | None = None) -> None:
-        super().__init__(fence, f"session {session} attempt {attempt} has been seen; accepted: a later one")
-        self.session = session
+    def __init__(self, fence: Fence, seen: Fence) -> None:
+        what = f"session {seen.session} attempt {seen.attempt} has been seen"
+        run = f" in run {seen.run}" if seen.run != fence.run else ""
+        super().__init__(fence, f"{what}{run}; accepted: a later one")
+
+
+class LaterSessionError(StaleFenceError):
+    """`session` was admitted before. Its last call came at `begun_s` on this process's clock."""
+
+    def __init__(self, fence: Fence, seen: Fence, begun_s: float) -> None:
+        super().__init__(fence, seen)
+        self.session = seen.session
         self.begun_s = begun_s
 
 

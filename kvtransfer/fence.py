@@ -1,8 +1,12 @@
 """Decides which attempts a process still accepts: for every group of choices, only the newest it has seen.
 
 a later session                ends all attempts of earlier sessions, from any router
-same session, same router      a later attempt ends the earlier ones
+same session, same router      a later attempt ends the earlier ones, and a later run those of earlier runs
 same session, another router   neither is newer: the routers do not know of each other, and both attempts run
+
+A router is one process here. A router that is started again under the same id numbers runs and attempts anew,
+so it is another one. A run is one stay of a request at its router: from when the router took the request in
+until it forgot it. A request id that is used again after that is a new run.
 """
 
 from __future__ import annotations
@@ -10,10 +14,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from kvtransfer.errors import StaleFenceError, WrongIncarnationError
+from kvtransfer.errors import LaterSessionError, StaleFenceError, WrongIncarnationError
 from scheduling.request import Fence
 
 GroupKey = tuple[str, str, int]
+RouterKey = tuple[str, str]
+
+MAX_ROUTERS = 16
+"""Routers remembered for one group. More meet at one only if routers restart faster than it is forgotten."""
 
 
 def group_key(fence: Fence) -> GroupKey:
@@ -21,9 +29,14 @@ def group_key(fence: Fence) -> GroupKey:
     return (fence.tenant, fence.request_id, fence.choice)
 
 
+def router_key(fence: Fence) -> RouterKey:
+    """Return the key of the router process that numbered an attempt."""
+    return (fence.router_id, fence.router_incarnation)
+
+
 def supersedes(fence: Fence, older: Fence) -> bool:
     """Return whether `fence` ends `older`, which is in the same group and was admitted before."""
-    return older.session < fence.session or older.router_id == fence.router_id
+    return older.session < fence.session or router_key(older) == router_key(fence)
 
 
 def check_source(fence: Fence, incarnation: str) -> None:
@@ -42,11 +55,22 @@ def check_target(fence: Fence, incarnation: str) -> None:
 class _Newest:
     """The newest attempts of one group."""
 
-    session: int
-    attempts: dict[str, int] = field(default_factory=dict)
-    """The newest attempt by router."""
-    begun_s: float | None = None
-    """When the last call of the session came; None while that is not known."""
+    latest: Fence
+    """The attempt of the newest session that was admitted last."""
+    begun_s: float
+    """When the last call of that session came, as far as is known."""
+    by_router: OrderedDict[RouterKey, Fence] = field(default_factory=OrderedDict)
+    """The newest attempt of each router, also of those whose session is over; admitted last comes last."""
+
+    def add(self, fence: Fence, begun_s: float) -> None:
+        is_same_session = fence.session == self.latest.session
+        self.begun_s = max(begun_s, self.begun_s) if is_same_session else begun_s
+        self.latest = fence
+        router = router_key(fence)
+        self.by_router[router] = fence
+        self.by_router.move_to_end(router)
+        if len(self.by_router) > MAX_ROUTERS:
+            self.by_router.popitem(last=False)
 
 
 class FenceGuard:
@@ -56,35 +80,39 @@ class FenceGuard:
         self._capacity = capacity
         self._newest: OrderedDict[GroupKey, _Newest] = OrderedDict()
 
-    def admit(self, fence: Fence, begun_s: float | None = None) -> None:
+    def admit(self, fence: Fence, begun_s: float) -> None:
         """Make `fence` the newest of its group, beside those of other routers in the same session.
 
-        `begun_s` is when the last call of its session came, on this process's clock; None if that is not
-        known. Raises StaleFenceError if one as new or newer was admitted: an attempt starts once.
+        `begun_s` is when the last call of its session came, on this process's clock. Raises StaleFenceError
+        if one as new or newer was admitted: an attempt starts once.
         """
+        seen = self._check(fence)
+        if seen is not None and _number(seen) == _number(fence):
+            raise StaleFenceError(fence, seen)
         key = group_key(fence)
-        newest = self.newest(fence)
-        if newest is not None and (fence.session, fence.attempt) <= newest:
-            raise StaleFenceError(fence, *newest, self._newest[key].begun_s)
-        if key not in self._newest or fence.session > self._newest[key].session:
-            self._newest[key] = _Newest(fence.session)
-        admitted = self._newest[key]
-        admitted.attempts[fence.router_id] = fence.attempt
-        if begun_s is not None:
-            admitted.begun_s = begun_s if admitted.begun_s is None else max(begun_s, admitted.begun_s)
+        newest = self._newest.setdefault(key, _Newest(fence, begun_s))
+        newest.add(fence, begun_s)
         self._newest.move_to_end(key)
         if len(self._newest) > self._capacity:
             self._newest.popitem(last=False)
 
-    def newest(self, fence: Fence) -> tuple[int, int] | None:
-        """Return the newest admitted (session, attempt) that this fence competes with.
+    def check(self, fence: Fence) -> None:
+        """Raise StaleFenceError if a newer attempt than this one was admitted."""
+        self._check(fence)
 
-        None if there is none.
-        """
+    def _check(self, fence: Fence) -> Fence | None:
+        """Return the newest attempt of the same router; None if there was none."""
         newest = self._newest.get(group_key(fence))
         if newest is None:
             return None
-        if newest.session != fence.session:
-            return newest.session, max(newest.attempts.values())
-        attempt = newest.attempts.get(fence.router_id)
-        return None if attempt is None else (newest.session, attempt)
+        if fence.session < newest.latest.session:
+            raise LaterSessionError(fence, newest.latest, newest.begun_s)
+        seen = newest.by_router.get(router_key(fence))
+        if seen is not None and _number(fence) < _number(seen):
+            raise StaleFenceError(fence, seen)
+        return seen
+
+
+def _number(fence: Fence) -> tuple[int, int, int]:
+    """Return what orders the attempts of one router and group."""
+    return (fence.run, fence.session, fence.attempt)

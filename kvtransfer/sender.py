@@ -16,11 +16,10 @@ import structlog
 
 from kvtransfer.errors import (
     FenceBrokenError,
-    StaleFenceError,
     UnknownFenceError,
     describe,
 )
-from kvtransfer.fence import FenceGuard, GroupKey, check_source, group_key
+from kvtransfer.fence import FenceGuard, GroupKey, RouterKey, check_source, group_key, router_key
 from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pools.pool import BlockSource, Publication
@@ -29,7 +28,7 @@ from services.process.threads import started_executor
 
 log = structlog.get_logger()
 
-AttemptKey = tuple[GroupKey, str, int, int]
+AttemptKey = tuple[GroupKey, RouterKey, int, int, int]
 REMEMBERED_OUTCOMES = 4096
 """Outcomes kept so that a repeated or late acknowledgement is not taken for an unknown one."""
 
@@ -49,7 +48,7 @@ class Sending:
 
 
 def _attempt_key(fence: Fence) -> AttemptKey:
-    return (group_key(fence), fence.router_id, fence.session, fence.attempt)
+    return (group_key(fence), router_key(fence), fence.session, fence.run, fence.attempt)
 
 
 class Handoffs:
@@ -194,9 +193,7 @@ class Handoffs:
             raise FenceBrokenError(fence, outcome.reason or outcome.end.value)
         if key in self._by_attempt:
             return self._by_attempt[key]
-        newest = self._guard.newest(fence)
-        if newest is not None and newest > (fence.session, fence.attempt):
-            raise StaleFenceError(fence, *newest)
+        self._guard.check(fence)
         raise UnknownFenceError(fence)
 
     def _choose_source(self, entry: Sending, source: BlockSource) -> None:

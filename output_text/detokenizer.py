@@ -25,6 +25,8 @@ from typing import Any, Protocol, Self
 
 from tokenizers import Tokenizer
 
+from output_text.model_files import read_tokenizer
+
 PROMPT_TAIL = 64
 """The last tokens of a prompt that a stream looks at, to find one that has text."""
 
@@ -48,8 +50,8 @@ class Detokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Read the `tokenizer.json` of a model."""
-        return cls(Tokenizer.from_file(str(path)))
+        """Read the `tokenizer.json` of a model. Raises FileUnusable."""
+        return cls(read_tokenizer(path))
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         decoder: dict[str, Any] = json.loads(tokenizer.to_str()).get("decoder") or {}

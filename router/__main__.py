@@ -6,10 +6,16 @@ the event loop stood still, 71 there was no memory for a decision. Several proce
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import asyncio
 import dataclasses
 import os
-import signal
+import secrets
 import sys
 from pathlib import Path
 
@@ -17,6 +23,7 @@ import grpc.aio
 import structlog
 import uvloop
 
+from output_text.model_files import FileUnusable
 from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
 from router.api.fleet_service import FleetService
 from router.api.scaler_service import ScalerService
@@ -64,6 +71,7 @@ async def serve(config: RouterConfig, facts: ModelFacts) -> None:
         facts.chat_template,
         facts.formats,
         config.limits.max_waiting_prompt_bytes,
+        config.special_tokens_in_content,
     )
     watchdog = watch_loop()
     try:
@@ -86,6 +94,7 @@ async def _serve_with(
         queue_capacity=config.queue_capacity,
         weights=config.weights,
         serves_without_store=config.without_redis == "local",
+        router_incarnation=secrets.token_hex(8),
     )
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)
@@ -230,7 +239,7 @@ def _run_one(config: RouterConfig) -> int:
     configure_logging(config.service.log_level, config.service.log_format, router=config.router_id)
     try:
         uvloop.run(serve(config, _facts(config)))
-    except ModelUnusable as error:
+    except (FileUnusable, ModelUnusable) as error:
         return _leave(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _leave(EXIT_REDIS, error)

@@ -151,6 +151,7 @@ class FailureReason(enum.IntEnum):
     DRAINING = 5
     SUPERSEDED = 6
     OUTPUT = 7
+    FENCED = 8
 
 
 class ReceiveKind(enum.IntEnum):
@@ -165,7 +166,7 @@ class ReceiveKind(enum.IntEnum):
 
 @value
 class Fence:
-    """Identifies one attempt of one request; see `Fence` in `generation.proto`."""
+    """Identifies one attempt of one request; see `Fence` in `attempt.proto`."""
 
     tenant: str
     request_id: str
@@ -175,6 +176,8 @@ class Fence:
     source_incarnation: str
     target_incarnation: str
     router_id: str = ""
+    router_incarnation: str = ""
+    run: int = 0
 
 
 @value
@@ -184,6 +187,8 @@ class Part:
     handle: int
     fence: Fence
     """Its `choice` names the choice."""
+    session_age_seconds: float = 0.0
+    """How long ago the last call of its session came; 0 for session 0, which comes after no other."""
 
 
 @value

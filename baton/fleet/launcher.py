@@ -26,7 +26,7 @@ from baton.fleet.joining import wait_until_connected, wait_until_serving
 from baton.fleet.processes.group import MakeProcess, ProcessGroup
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
 from baton.fleet.processes.redis import GATEWAY_REDIS, REDIS, redis_process, redis_url
-from baton.fleet.rundir import next_run_dir
+from baton.fleet.rundir import claim, next_run_dir
 from baton.fleet.secured import SecuredFleet, secure
 from baton.fleet.spec import (
     FleetSpec,
@@ -68,6 +68,8 @@ class Fleet:
         """One lock per name: a process is revived or replaced, never both at once."""
         self.run_dir: Path
         """The folder with the logs, once it has started."""
+        self._claim: int | None = None
+        """The descriptor that makes the folder this fleet's own."""
 
     @property
     def processes(self) -> tuple[ManagedProcess, ...]:
@@ -128,6 +130,9 @@ class Fleet:
     async def stop(self) -> None:
         """End everything: gateways first, then the other services, then Redis. A second call does nothing."""
         await self._group.stop(self.spec.stop_grace_s)
+        if self._claim is not None:
+            claim, self._claim = self._claim, None
+            os.close(claim)
 
     async def restart(self) -> None:
         """Replace everything but Redis, one process after another.
@@ -220,8 +225,8 @@ class Fleet:
             check_gateway()
         for address in self.spec.fixed_addresses:
             _check_free(*address)
-        self.run_dir = self._make_run_dir(checkout)
-        self._group.open(self.run_dir)
+        self.run_dir, self._claim = await self._claim_run_dir(checkout)
+        self._group.open(self.run_dir, self._claim)
         if self.spec.secure is not None:
             self.secured = secure(self.spec.secure, dt.datetime.now(dt.UTC))
         if redis_server is not None:
@@ -236,31 +241,35 @@ class Fleet:
         if self.spec.await_connections:
             await self._await_connections()
 
-    def _make_run_dir(self, checkout: Path) -> Path:
+    async def _claim_run_dir(self, checkout: Path) -> tuple[Path, int]:
         try:
             folder = self.spec.run_dir or next_run_dir(checkout)
-            folder.mkdir(parents=True, exist_ok=True)
+            return folder, await claim(folder)
         except OSError as error:
             path = self.spec.run_dir or checkout
             raise RunDirUnusable(path, os.strerror(error.errno or 0)) from error
+
+    def private_folder(self, parent: str | None = None) -> Path:
+        """Make a folder for this user alone, which is removed with the fleet in any case."""
+        folder = Path(tempfile.mkdtemp(prefix="baton-", dir=parent))
+        self.remove_at_the_end(folder)
         return folder
 
-    def _private_folder(self, parent: str | None) -> Path:
-        folder = Path(tempfile.mkdtemp(prefix="baton-", dir=parent))
-        self._group.remove_at_the_end(folder)
-        return folder
+    def remove_at_the_end(self, path: Path) -> None:
+        """Remove a folder or file with the fleet, even if this process is killed."""
+        self._group.remove_at_the_end(path.absolute())
 
     def _shm_folder(self) -> Path | None:
         """Return a new folder in shared memory, where a killed worker's files are removed with the fleet."""
         try:
-            return self._private_folder("/dev/shm")  # noqa: S108  (a fresh folder in it, not a known name)
+            return self.private_folder("/dev/shm")  # noqa: S108  (a fresh folder in it, not a known name)
         except OSError:  # without /dev/shm, workers take their default or another transport
             return None
 
     async def _start_redis(self, name: str, server: Path) -> str:
         """Start a private server and return its URL."""
         password = None if self.secured is None else self.secured.redis_password()
-        process = redis_process(name, server, self._private_folder(None), password)
+        process = redis_process(name, server, self.private_folder(), password)
         await self._group.start_all([process])
         return redis_url(process, password)
 

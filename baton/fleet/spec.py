@@ -12,6 +12,7 @@ from baton.fleet.processes.process import ProcessSpec
 from baton.fleet.secured import SecuredFleet
 
 WITHOUT_REDIS = ("refuse", "local")
+SPECIAL_TOKENS_IN_CONTENT = ("text", "keep", "refuse")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
 QUANTISATIONS = ("none", "int8", "kv8", "kvfp8", "int8+kv8", "int8+kvfp8")
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
@@ -20,6 +21,7 @@ _CHOICES = {
     "policy": POLICIES,
     "placement": PLACEMENTS,
     "without_redis": WITHOUT_REDIS,
+    "special_tokens_in_content": SPECIAL_TOKENS_IN_CONTENT,
     "quantisation": QUANTISATIONS,
     "speculate": SPECULATIONS,
 }
@@ -37,10 +39,10 @@ class FleetSpec:
     folder for certificates and keys, which are made if missing; it turns on TLS everywhere. A start may take
     any time while it reports progress, and be silent for `standstill_s`. A process that leaves has `drain_s`
     to hand over its work; a fleet that stops waits for `stop_grace_s`. Without `run_dir` the logs go to the
-    next number below `.baton/runs` in the checkout. `policy`, `placement` and `without_redis` default to
-    those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
-    times. `deterministic` workers give the same bits whatever else is in a step. Workers that `prove_model`
-    serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
+    next number below `.baton/runs` in the checkout. `policy`, `placement`, `without_redis` and
+    `special_tokens_in_content` default to those of the services. `timed` names a profile, or a file with one:
+    workers compute nothing and take its times. `deterministic` workers give the same bits whatever else is in
+    a step. Workers that `prove_model` serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
     8 bits. `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a
     smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
     each as NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to `lora_rank`, which workers load when
@@ -65,6 +67,7 @@ class FleetSpec:
     policy: str | None = None
     placement: str | None = None
     without_redis: str | None = None
+    special_tokens_in_content: str | None = None
     timed: str | None = None
     deterministic: bool = False
     prove_model: bool = False
@@ -242,7 +245,11 @@ def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[s
 
 def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> ProcessSpec:
     own = ["--router-id", name, *_listen(spec.router_port, index)]
-    own += _flags(placement=spec.placement, without_redis=spec.without_redis)
+    own += _flags(
+        placement=spec.placement,
+        without_redis=spec.without_redis,
+        special_tokens_in_content=spec.special_tokens_in_content,
+    )
     own += ["--processes", str(spec.router_processes)] if spec.router_processes > 1 else []
     return _service(spec, around, "router", name, own)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelRefused
+from output_text.model_files import FileUnusable, read_object, read_tokenizer
 
 MAX_HEADER_BYTES = 100 << 20
 
@@ -33,15 +35,36 @@ def tensor_names(directory: Path) -> set[str]:
 
 
 def check_tokenizer(directory: Path) -> None:
-    if not (directory / "tokenizer.json").is_file():
-        raise ModelRefused(
-            directory, "tokenizer.json", "is missing", "a tokenizer of the `tokenizers` library"
-        )
+    """Refuse a directory whose tokenizer is missing or broken, or whose end of a text is unknown."""
+    accepted = "a tokenizer of the `tokenizers` library"
+    try:
+        read_tokenizer(directory / "tokenizer.json")
+    except FileNotFoundError:
+        raise ModelRefused(directory, "tokenizer.json", "is missing", accepted) from None
+    except FileUnusable as error:
+        raise ModelRefused(directory, error.path.name, error.found, error.accepted) from error
+    read_generation_config(directory)
+
+
+def read_generation_config(directory: Path) -> dict[str, Any]:
+    """Return how the model wants to be used, if it says so. transformers would pass over a broken file."""
+    try:
+        config = read_object(directory / "generation_config.json")
+    except FileNotFoundError:
+        return {}
+    except FileUnusable as error:
+        raise ModelRefused(directory, error.path.name, error.found, error.accepted) from error
+    eos = config.get("eos_token_id")
+    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    if not all(type(token_id) is int for token_id in ids):
+        found = f"has the eos_token_id {eos!r}"
+        raise ModelRefused(directory, "generation_config.json", found, "a token id, or a list of them")
+    return config
 
 
 def _weight_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
-    if not index.is_file():
+    if not os.path.lexists(index):
         single = directory / "model.safetensors"
         if not single.is_file():
             raise ModelRefused(
@@ -52,8 +75,10 @@ def _weight_files(directory: Path) -> list[Path]:
             )
         return [single]
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        names = set(read_object(index)["weight_map"].values())
+    except FileUnusable as error:
+        raise ModelRefused(directory, index.name, error.found, "a JSON object with a weight_map") from error
+    except (OSError, KeyError, AttributeError, TypeError) as error:
         raise ModelRefused(
             directory, index.name, f"cannot be read ({error!r})", "a JSON object with a weight_map"
         ) from error
@@ -65,11 +90,14 @@ def _expected_bytes(directory: Path, path: Path) -> int:
     try:
         length, header = _read_header(path)
         ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-    except (struct.error, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+        return 8 + length + int(max(ends, default=0))
+    except (
+        struct.error, OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, OverflowError,
+        RecursionError,
+    ) as error:  # fmt: skip
         raise ModelRefused(
             directory, path.name, f"has no readable header ({error})", "a complete safetensors file"
         ) from error
-    return 8 + length + int(max(ends, default=0))
 
 
 def _read_header(path: Path) -> tuple[int, dict[str, Any]]:

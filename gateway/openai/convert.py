@@ -32,6 +32,8 @@ from gateway.slo import slo_of
 MAX_PROMPTS = 128
 """Each prompt is a request to the fleet, with a stream of its own."""
 
+_MAX_DIGITS = 10
+"""More digits than any token id has, and few enough for Python to read."""
 _RENAMED = {
     "adapter": "model",
     "stop.strings": "stop",
@@ -232,9 +234,9 @@ def sampling_of(
 def _logit_bias(body: SamplingFields) -> dict[int, float]:
     biases = body.logit_bias or {}
     for key in biases:
-        if not key.isdecimal():
+        if not (key.isascii() and key.isdecimal() and len(key) <= _MAX_DIGITS):
             raise invalid(
-                "logit_bias", f"logit_bias has the key {shown(key)}; accepted: token ids, such as '50256'"
+                "logit_bias", f"logit_bias has the key {shown(key, 80)}; accepted: token ids, such as '50256'"
             )
     return {int(key): bias for key, bias in biases.items()}
 

@@ -5,8 +5,13 @@ Exit codes: 0 after a drain, 2 a setting is wrong, 6 the event loop stood still.
 
 from __future__ import annotations
 
-import asyncio
 import signal
+
+if __name__ == "__main__":
+    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import asyncio
 import ssl
 import sys
 

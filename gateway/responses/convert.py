@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from baton.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
@@ -145,8 +145,8 @@ def repeated(body: ResponsesBody) -> dict[str, Any]:
         "text": {
             "format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)
         },
-        "tool_choice": body.tool_choice or "auto",
-        "tools": [tool for tool in body.tools or () if _is_function(tool)],
+        "tool_choice": _known(body.tool_choice, ("type", "name")) or "auto",
+        "tools": [_known(tool, FunctionTool.model_fields) for tool in body.tools or () if _is_function(tool)],
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",
     }
@@ -165,6 +165,11 @@ def _tools(body: ResponsesBody) -> list[Tool]:
     if len(tools) > MAX_TOOLS:
         raise invalid("tools", f"tools has {len(tools)} functions; accepted: up to {MAX_TOOLS}")
     return tools
+
+
+def _known(given: Any, names: Iterable[str]) -> Any:
+    """Return what is served of an object; a text as it is."""
+    return {name: given[name] for name in names if name in given} if isinstance(given, dict) else given
 
 
 def _is_function(tool: Mapping[str, Any]) -> bool:

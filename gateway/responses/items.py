@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,9 +78,24 @@ def _is_left_out(given: Mapping[str, Any], index: int, left: set[str]) -> bool:
 def _read(given: Mapping[str, Any], index: int, owner: str) -> Item:
     kind = given.get("type", "message")
     item = read_part(_KINDS[kind][0], given, "input", index)
+    if not _is_finite(given):
+        where = f"input[{index}]"
+        raise invalid(where, f"{where} has a number that is too large; accepted: numbers of JSON")
     # Nothing is ever encrypted here, so nobody can read it back.
     found = item.model_dump(exclude_none=True, exclude={"encrypted_content"})
     return {"id": item_id(kind, owner, f"i{index}"), **found}
+
+
+def _is_finite(value: object) -> bool:
+    """Return whether a value can be written as JSON: `1e999` is read as infinity."""
+    match value:
+        case dict():
+            return all(map(_is_finite, value.values()))
+        case list():
+            return all(map(_is_finite, value))
+        case float():
+            return math.isfinite(value)
+    return True
 
 
 def as_listed(item: Item) -> Item:

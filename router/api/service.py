@@ -13,6 +13,7 @@ import structlog
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.api.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
 from router.api.convert import (
+    check_end,
     content_digest,
     finished_to_pb,
     logprobs_to_pb,
@@ -287,6 +288,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         first_written_at: float | None = None
         while True:
             for item in await stream.take():
+                if isinstance(item, TellFinished):
+                    check_end(item)
                 now = self._shell.now()
                 if first_written_at is None and isinstance(item, TokenBatch):
                     first_written_at = now
@@ -300,6 +303,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 async def _until_finished(stream: ClientStream) -> AsyncIterator[StreamItem]:
     while True:
         for item in await stream.take():
+            if isinstance(item, TellFinished):
+                check_end(item)
             yield item
             if isinstance(item, TellFinished):
                 return

@@ -62,6 +62,8 @@ class Limits:
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+            # Else a ping of a connection without calls counts as too early for two hours.
+            ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.so_reuseport", int(shares_port)),
         )
 

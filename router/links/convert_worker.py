@@ -56,7 +56,7 @@ def _offer_to_pb(command: SendPreCopy | SendStopAndCopy) -> worker_pb2.WorkReque
 
 
 def _part_to_pb(part: Part) -> worker_pb2.Part:
-    return worker_pb2.Part(handle=part.handle, fence=fence_to_pb(part.fence))
+    return to_pb(worker_pb2.Part, part, fence=fence_to_pb(part.fence))
 
 
 def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:

@@ -17,7 +17,8 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from router.preprocess.conversation import Conversation, template_tools
+from router.preprocess.conversation import ChatRefused, Conversation, template_tools
+from router.preprocess.plain_text.control_tokens import Marks
 
 
 class TemplateRefused(Exception):
@@ -97,8 +98,15 @@ class ChatTemplate:
         """Variables that a caller's arguments may not set."""
         return frozenset({"messages", "add_generation_prompt", *self._special_tokens})
 
-    def render(self, chat: Conversation, schemas: list[dict[str, Any]] | None = None) -> str:
-        """Return the prompt's text; `schemas` are those of the chat's tools.
+    @property
+    def written(self) -> str:
+        """The sources of the templates, and the tokens that they may write by name."""
+        return "\n".join((self.source, self.tool_source, *self._special_tokens.values()))
+
+    def render(
+        self, chat: Conversation, schemas: list[dict[str, Any]] | None = None, marks: Marks | None = None
+    ) -> str:
+        """Return the prompt's text, with `marks`; `schemas` are those of the chat's tools.
 
         Raises `TemplateRefused`, or `ChatRefused` naming a tool's schema that is wrong.
         """
@@ -113,10 +121,12 @@ class ChatTemplate:
             variables["tools"] = template_tools(chat.tools, chat.schemas() if schemas is None else schemas)
 
         def rendered(*, all_objects: bool) -> str:
-            conversation = chat.template_messages(keys, all_objects=all_objects)
+            given = variables | {"messages": chat.template_messages(keys, all_objects=all_objects)}
+            if marks is not None:
+                given = marks.on(given, {"add_generation_prompt", *self._special_tokens})
             if options.continue_final_message:
-                conversation[-1]["content"] += _CONTINUE_HERE
-            return template.render(variables | {"messages": conversation})
+                given["messages"][-1]["content"] += _CONTINUE_HERE
+            return template.render(given)
 
         try:
             try:
@@ -126,6 +136,8 @@ class ChatTemplate:
                 if not chat.has_text_arguments:
                     raise
                 text = rendered(all_objects=True)
+        except ChatRefused:
+            raise
         except Exception as error:
             raise TemplateRefused(str(error)) from error
         return _up_to_mark(text) if options.continue_final_message else text

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from output_text.exact_numbers import schema_of
+
 
 class ChatRefused(Exception):
     """A field of the chat is wrong: its path, its value, and what is accepted."""
@@ -105,9 +107,10 @@ class Conversation:
     @property
     def num_bytes(self) -> int:
         """All text in the conversation, in UTF-8."""
-        return sum(len(text.encode()) for text in self._texts())
+        return sum(len(text.encode()) for text in self.texts())
 
-    def _texts(self) -> Iterator[str]:
+    def texts(self) -> Iterator[str]:
+        """Yield every text of the conversation; some are JSON."""
         for message in self.messages:
             yield from (message.role, message.content, message.tool_call_id, message.name, message.reasoning)
             for call in message.tool_calls:
@@ -182,7 +185,7 @@ def past_arguments(text: str) -> dict[str, Any] | str:
     A call may have been cut off, or made by another model. An object that no prompt could show is a text too.
     """
     try:
-        value = json.loads(text or "null", parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(text or "null", parse_constant=_refuse, parse_float=_finite)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
@@ -195,6 +198,10 @@ def _finite(digits: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{digits} is too large")
     return number
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _schema(tool: Tool, where: str) -> dict[str, Any]:
@@ -210,13 +217,9 @@ def _object(text: str, where: str, accepted: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = schema_of(text)
     except (ValueError, RecursionError) as error:
         raise ChatRefused(where, text, f"{accepted} ({error})") from None
     if not isinstance(value, dict):
         raise ChatRefused(where, text, accepted)
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

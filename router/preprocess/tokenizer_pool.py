@@ -25,6 +25,7 @@ from router.preprocess import tokenizer_process
 from router.preprocess.chat_encoder import EncodedPrompt
 from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import Conversation
+from router.preprocess.plain_text.in_content import InContent
 from router.preprocess.tokenizer_line import Place, TokenizerLine
 from scheduling.request import FinishReason, Matched, StopRules
 
@@ -50,10 +51,11 @@ class TokenizerPool:
         template: ChatTemplate | None = None,
         formats: ChatFormats | None = None,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
+        special_tokens_in_content: InContent = InContent.TEXT,
     ) -> None:
         self._tokenizer_file = tokenizer_file
         self._num_processes = num_processes
-        self._chats = template, formats or ChatFormats()
+        self._chats = template, formats or ChatFormats(), special_tokens_in_content
         self._max_waiting_bytes = max_waiting_bytes
         self._pool = self._new_pool()
         self._line = TokenizerLine()

@@ -8,35 +8,53 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from chat_formats import ChatFormats
 from output_text import output
 from output_text.detokenizer import Detokenizer
+from output_text.model_files import FileUnusable, read_tokenizer
 from output_text.output import OutputRules
 from router.preprocess.chat_encoder import ChatEncoder, EncodedPrompt
 from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import Conversation
 from router.preprocess.helpers import end_with_parent
+from router.preprocess.plain_text.in_content import InContent
 from scheduling.request import FinishReason, Matched, StopRules
 
 _tokenizer: Tokenizer | None = None
 _detokenizer: Detokenizer | None = None
 _encoder: ChatEncoder | None = None
+_unusable: FileUnusable | None = None
 
 
-def start(tokenizer_file: str, template: ChatTemplate | None, formats: ChatFormats) -> None:
+def start(
+    tokenizer_file: str,
+    template: ChatTemplate | None,
+    formats: ChatFormats,
+    special_tokens_in_content: InContent,
+) -> None:
     """Load what the other functions use."""
-    global _tokenizer, _detokenizer, _encoder  # noqa: PLW0603 -- one of each in a process
+    global _tokenizer, _detokenizer, _encoder, _unusable  # noqa: PLW0603 -- one of each in a process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     end_with_parent()
-    _tokenizer = Tokenizer.from_file(tokenizer_file)
+    try:
+        _tokenizer = read_tokenizer(Path(tokenizer_file))
+    except FileUnusable as error:
+        # An error here would break the pool without saying why; calls raise it.
+        _unusable = error
+        return
     _detokenizer = Detokenizer(_tokenizer)
-    _encoder = None if template is None else ChatEncoder(_tokenizer, template, formats)
+    if template is not None:
+        _encoder = ChatEncoder(_tokenizer, template, formats, special_tokens_in_content)
 
 
 def encode(text: str, add_special_tokens: bool) -> list[int]:
+    """Return the token ids of a text. Raises FileUnusable if there is no tokenizer."""
+    if _unusable is not None:
+        raise _unusable
     assert _tokenizer is not None, "the pool's initializer has run"
     return list(_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 

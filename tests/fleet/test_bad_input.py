@@ -123,6 +123,19 @@ async def test_truncated_weights_are_named(tiny_llama: Path, tmp_path: Path, fai
     assert "model.safetensors" in failure.tail
 
 
+@pytest.mark.parametrize("file", ["tokenizer.json", "chat_template.jinja", "generation_config.json"])
+async def test_a_broken_file_of_a_model_is_named_in_one_sentence(
+    file: str, tiny_llama: Path, tmp_path: Path, failed_start: Failure
+) -> None:
+    model = shutil.copytree(tiny_llama, tmp_path / "broken")
+    (model / file).write_text("{% for")
+    failure = await failed_start(model)
+    assert failure.exit_code == 4
+    assert str(model) in failure.tail
+    assert f"{file} " in failure.tail
+    assert "Traceback" not in failure.tail
+
+
 async def test_an_architecture_off_the_list_is_refused(
     tiny_llama: Path, tmp_path: Path, failed_start: Failure
 ) -> None:

@@ -209,8 +209,8 @@ def test_a_folder_for_everybody_is_refused_before_a_model_is_read(tmp_path: Path
     path.mkdir()
     path.chmod(0o777)
     assert refusal(path) == (
-        f"--kv-disk is '{path}', whose mode 0777 lets others write to it; accepted: a folder of this process's "
-        "user that nobody else can write to, or a path where it can make one"
+        f"--kv-disk is '{path}', whose mode 0777 lets others write to it; accepted: a folder of this "
+        "process's user that nobody else can write to, or a path where it can make one"
     )
     assert not list(path.iterdir())
 

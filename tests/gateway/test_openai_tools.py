@@ -87,10 +87,14 @@ async def test_calls_and_reasoning_are_the_same_whole_and_streamed(pair: tuple[S
     assert "".join(thoughts) == "They ask for Rome."
 
 
-async def test_a_prompt_that_opened_reasoning_and_a_cut_off_call(pair: tuple[ScriptedRouter, Any]) -> None:
+@pytest.mark.parametrize("reason", ["LENGTH", "DEADLINE", "STOP"])
+async def test_a_prompt_that_opened_reasoning_and_a_cut_off_call(
+    pair: tuple[ScriptedRouter, Any], reason: str
+) -> None:
     router, client = pair
     text = 'Hm.</think><tool_call>{"name": "get_weather", "arguments": {"city": "Ro'
-    router.scripts[:] = [script(text, generation_pb2.FINISH_REASON_LENGTH, reasoning_open=True)]
+    ended_by = generation_pb2.FinishReason.Value(f"FINISH_REASON_{reason}")
+    router.scripts[:] = [script(text, ended_by, reasoning_open=True)]
     found = await client.chat.completions.create(model="m", messages=HELLO, tools=[WEATHER])
     message = found.choices[0].message
     assert (message.reasoning, message.content) == ("Hm.", None)

@@ -11,8 +11,8 @@ The recordings hold what live routers were told, and what they decided on it, as
 names changes no decision: change the code, convert, and `test_replayed.py` must pass again. All flags may be
 given several times and together; they use the old names, but for `--add`, whose names are those of the code.
 A value is JSON, or a plain word. Fields that only stand in another order need no flag; nor do members of an
-enum that keep their values. Nothing is written unless all then fits the code: else the differences that are
-left are listed, and the exit code is 1.
+enum that are new, or that keep their values. Nothing is written unless all then fits the code: else the
+differences that are left are listed, and the exit code is 1.
 
 New names change `recordings/schema.json` alone, which Git merges. All else changes every recording: if two
 such changes meet in a merge, take one side's `recordings` and convert again for the other's.
@@ -61,11 +61,14 @@ class Converter:
         types = {self._class(name): self._fields(name) for name in self._old.types}
         for owner, part in self._changes.added:
             self._add_classes(self._current.types.get(owner, {}).get(part, "new"), types)
-        enums = {
-            self._class(name): sorted((self._value(name, value) for value in values), key=str)
-            for name, values in self._old.enums.items()
-        }
+        enums = {self._class(name): self._members(name) for name in self._old.enums}
         return Schema(types, enums)
+
+    def _members(self, name: str) -> list[Any]:
+        """Return the values of an enum; the code's, if all of them are among those."""
+        values = sorted((self._value(name, value) for value in self._old.enums[name]), key=str)
+        current = self._current.enums.get(self._class(name), [])
+        return current if set(values) <= set(current) else values
 
     def renamed(self) -> dict[str, str]:
         """Return today's names of the classes that have others in the rows."""

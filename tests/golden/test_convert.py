@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduling.request import FailureReason
 from tests.golden import stored
 from tests.golden.convert import main
 from tests.golden.schema import Kind
@@ -99,6 +100,15 @@ def test_fields_are_dropped_and_added_and_put_in_order(folder: Path) -> None:
     change(folder, "Relay", dict(reversed(relay.items())), {})
     assert convert(folder, "--drop", "GrantsAnswered.spare", "--add", "Relay.replayed=false") == 0
     assert_as_stored(folder)
+
+
+def test_new_members_of_an_enum_need_no_flag(folder: Path) -> None:
+    schema = stored.read_schema(folder)
+    schema.enums["FailureReason"].remove(FailureReason.SUPERSEDED)
+    stored.write_schema(schema, folder)
+    assert convert(folder) == 0
+    assert_as_stored(folder)
+    assert (folder / NAME).read_bytes() == (stored.FOLDER / NAME).read_bytes()
 
 
 def test_an_enums_values_are_changed(folder: Path) -> None:

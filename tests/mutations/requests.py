@@ -283,6 +283,34 @@ REQUESTS = (
         ),
     ),
     Failure(
+        "used again",
+        "Baton itself",
+        "a request id that its router had forgotten failed for ever: workers remembered its attempts",
+        (
+            Guard(
+                "router/core/queue/queue.py",
+                "        run=session.sid,\n",
+                "",
+                "tests/router/core/session/test_using_an_id_again.py"
+                "::test_an_id_is_served_in_one_attempt_however_often_it_comes",
+            ),
+            Guard(
+                "kvtransfer/fence.py",
+                "    return (fence.router_id, fence.router_incarnation)\n",
+                '    return (fence.router_id, "")\n',
+                "tests/router/core/session/test_using_an_id_again.py"
+                "::test_a_router_started_again_serves_the_same_ids",
+            ),
+            Guard(
+                "router/core/session/recover.py",
+                "    group.excused_failures += 1\n    fail_attempt(state, group, worker_key, reason)\n\n\ndef _count",
+                "    fail_attempt(state, group, worker_key, reason)\n\n\ndef _count",
+                "tests/router/core/session/test_recovery.py"
+                "::test_a_worker_that_refuses_a_fence_says_nothing_about_the_request",
+            ),
+        ),
+    ),
+    Failure(
         "slower-apart",
         "vllm#23144, #41834",
         "disaggregation was slower than aggregation, and nothing said so",

@@ -85,7 +85,7 @@ def _offer_from_pb(message: worker_pb2.WorkRequest) -> PreCopy | StopAndCopy:
 def _part_from_pb(message: worker_pb2.Part) -> Part:
     if not message.fence.request_id:
         raise MalformedCommandError(message.handle, "fence.request_id is empty; accepted: the request's id")
-    return Part(message.handle, fence_from_pb(message.fence))
+    return from_pb(Part, message, fence=fence_from_pb(message.fence))
 
 
 def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:

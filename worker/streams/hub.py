@@ -15,7 +15,7 @@ import structlog
 
 from engine.core import commands as engine_commands
 from engine.core.report import Failure, Load, Prefilled, StepReport
-from kvtransfer.errors import FenceError, StaleFenceError, describe
+from kvtransfer.errors import FenceError, LaterSessionError, describe
 from kvtransfer.fence import FenceGuard, check_source, check_target
 from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
 from scheduling.request import FailureReason, Fence, Part, SequenceSpec
@@ -188,7 +188,8 @@ class Hub:
             refusal = "this worker cannot offer what it runs; accepted: a decode worker on a CPU"
             self.refuse(session, part.handle, refusal)
             return None
-        refused = self._admit(session, part.handle, part.fence, check_source)
+        begun_s = self._clock() - part.session_age_seconds
+        refused = self._admit(session, part.handle, part.fence, check_source, begun_s)
         if refused is not None:
             self.refuse(session, part.handle, refused.message)
             return None
@@ -213,26 +214,23 @@ class Hub:
         router_handle: int,
         fence: Fence,
         check: Callable[[Fence, str], None],
-        begun_s: float | None = None,
+        begun_s: float,
     ) -> Failure | None:
         """Admit an attempt whose fence passes `check` and is new; return why it is refused otherwise.
 
-        `begun_s` is when the last call of its session came; None if that is not known.
+        `begun_s` is when the last call of its session came.
         """
-        refused = FailureReason.REFUSED
         if self._sequences.of_router(session, router_handle) is not None:
             message = f"handle {router_handle} is in use on this stream; accepted: one that is not"
-            return Failure(router_handle, refused, message)
+            return Failure(router_handle, FailureReason.REFUSED, message)
         try:
             check(fence, self._incarnation)
             self._guard.admit(fence, begun_s)
-        except StaleFenceError as error:
-            if error.session <= fence.session:
-                return Failure(router_handle, refused, str(error))
-            age_s = 0.0 if error.begun_s is None else self._clock() - error.begun_s
+        except LaterSessionError as error:
+            age_s = self._clock() - error.begun_s
             return Failure(router_handle, FailureReason.SUPERSEDED, str(error), error.session, age_s)
         except FenceError as error:
-            return Failure(router_handle, refused, str(error))
+            return Failure(router_handle, FailureReason.FENCED, str(error))
         return None
 
     def _end(self, running: Running) -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/worker/v1/attempt.proto\x12\x0f\x62\x61ton.worker.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xa8\x01\n\x05\x46\x65nce\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0e\n\x06\x63hoice\x18\x05 \x01(\r\x12\x1a\n\x12source_incarnation\x18\x06 \x01(\t\x12\x1a\n\x12target_incarnation\x18\x07 \x01(\t\x12\x11\n\trouter_id\x18\x08 \x01(\t\"\xbe\x02\n\x0cTokenColumns\x12\x0f\n\x07handles\x18\x01 \x03(\x04\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\r\x12\x0f\n\x07indexes\x18\x03 \x03(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12.\n\x0e\x66inish_reasons\x18\x05 \x03(\x0e\x32\x16.baton.v1.FinishReason\x12\x14\n\x0ctext_lengths\x18\x06 \x03(\r\x12\x11\n\ttext_utf8\x18\x07 \x01(\x0c\x12\x14\n\x0clogprob_rows\x18\x08 \x03(\r\x12\x10\n\x08logprobs\x18\t \x03(\x02\x12\x12\n\ntop_counts\x18\n \x03(\r\x12\x15\n\rtop_token_ids\x18\x0b \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x0c \x03(\x02\x12\x11\n\tstop_rows\x18\r \x03(\r\x12\x13\n\x0bstop_places\x18\x0e \x03(\rB6\n\x13\x64\x65v.baton.worker.v1P\x01Z\x1d\x62\x61ton/worker/v1;batonworkerv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/worker/v1/attempt.proto\x12\x0f\x62\x61ton.worker.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xd1\x01\n\x05\x46\x65nce\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0e\n\x06\x63hoice\x18\x05 \x01(\r\x12\x1a\n\x12source_incarnation\x18\x06 \x01(\t\x12\x1a\n\x12target_incarnation\x18\x07 \x01(\t\x12\x11\n\trouter_id\x18\x08 \x01(\t\x12\x1a\n\x12router_incarnation\x18\t \x01(\t\x12\x0b\n\x03run\x18\n \x01(\x04\"\xbe\x02\n\x0cTokenColumns\x12\x0f\n\x07handles\x18\x01 \x03(\x04\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\r\x12\x0f\n\x07indexes\x18\x03 \x03(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12.\n\x0e\x66inish_reasons\x18\x05 \x03(\x0e\x32\x16.baton.v1.FinishReason\x12\x14\n\x0ctext_lengths\x18\x06 \x03(\r\x12\x11\n\ttext_utf8\x18\x07 \x01(\x0c\x12\x14\n\x0clogprob_rows\x18\x08 \x03(\r\x12\x10\n\x08logprobs\x18\t \x03(\x02\x12\x12\n\ntop_counts\x18\n \x03(\r\x12\x15\n\rtop_token_ids\x18\x0b \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x0c \x03(\x02\x12\x11\n\tstop_rows\x18\r \x03(\r\x12\x13\n\x0bstop_places\x18\x0e \x03(\rB6\n\x13\x64\x65v.baton.worker.v1P\x01Z\x1d\x62\x61ton/worker/v1;batonworkerv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\023dev.baton.worker.v1P\001Z\035baton/worker/v1;batonworkerv1'
   _globals['_FENCE']._serialized_start=78
-  _globals['_FENCE']._serialized_end=246
-  _globals['_TOKENCOLUMNS']._serialized_start=249
-  _globals['_TOKENCOLUMNS']._serialized_end=567
+  _globals['_FENCE']._serialized_end=287
+  _globals['_TOKENCOLUMNS']._serialized_start=290
+  _globals['_TOKENCOLUMNS']._serialized_end=608
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Optional as _Op
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Fence(_message.Message):
-    __slots__ = ("tenant", "request_id", "session", "attempt", "choice", "source_incarnation", "target_incarnation", "router_id")
+    __slots__ = ("tenant", "request_id", "session", "attempt", "choice", "source_incarnation", "target_incarnation", "router_id", "router_incarnation", "run")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,8 @@ class Fence(_message.Message):
     SOURCE_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TARGET_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUTER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     request_id: str
     session: int
@@ -24,7 +26,9 @@ class Fence(_message.Message):
     source_incarnation: str
     target_incarnation: str
     router_id: str
-    def __init__(self, tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., session: _Optional[int] = ..., attempt: _Optional[int] = ..., choice: _Optional[int] = ..., source_incarnation: _Optional[str] = ..., target_incarnation: _Optional[str] = ..., router_id: _Optional[str] = ...) -> None: ...
+    router_incarnation: str
+    run: int
+    def __init__(self, tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., session: _Optional[int] = ..., attempt: _Optional[int] = ..., choice: _Optional[int] = ..., source_incarnation: _Optional[str] = ..., target_incarnation: _Optional[str] = ..., router_id: _Optional[str] = ..., router_incarnation: _Optional[str] = ..., run: _Optional[int] = ...) -> None: ...
 
 class TokenColumns(_message.Message):
     __slots__ = ("handles", "choices", "indexes", "token_ids", "finish_reasons", "text_lengths", "text_utf8", "logprob_rows", "logprobs", "top_counts", "top_token_ids", "top_logprobs", "stop_rows", "stop_places")

@@ -31,6 +31,7 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_REASON_DRAINING: _ClassVar[FailureReason]
     FAILURE_REASON_SUPERSEDED: _ClassVar[FailureReason]
     FAILURE_REASON_OUTPUT: _ClassVar[FailureReason]
+    FAILURE_REASON_FENCED: _ClassVar[FailureReason]
 RECEIVE_KIND_UNSPECIFIED: ReceiveKind
 RECEIVE_KIND_PROMPT: ReceiveKind
 RECEIVE_KIND_AHEAD: ReceiveKind
@@ -46,6 +47,7 @@ FAILURE_REASON_INTERNAL: FailureReason
 FAILURE_REASON_DRAINING: FailureReason
 FAILURE_REASON_SUPERSEDED: FailureReason
 FAILURE_REASON_OUTPUT: FailureReason
+FAILURE_REASON_FENCED: FailureReason
 
 class WorkRequest(_message.Message):
     __slots__ = ("hello", "prefill", "receive", "decode", "cancel", "drain", "lend", "hand_over", "number")
@@ -158,12 +160,14 @@ class Drain(_message.Message):
     def __init__(self) -> None: ...
 
 class Part(_message.Message):
-    __slots__ = ("handle", "fence")
+    __slots__ = ("handle", "fence", "session_age_seconds")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     fence: _attempt_pb2.Fence
-    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ...) -> None: ...
+    session_age_seconds: float
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., session_age_seconds: _Optional[float] = ...) -> None: ...
 
 class Lend(_message.Message):
     __slots__ = ("handle", "part", "num_blocks")

@@ -118,7 +118,7 @@ def _pre_copy(state: RouterState, group: Group, source: Worker, target: Worker) 
         spec = replace(spec, handle=handle, fence=replace(spec.fence, attempt=group.attempt + 1))
         move.copying.add(handle)
         source.copies[handle] = target.copies[handle] = move
-        part = Part(handle, spec.fence)
+        part = Part(handle, spec.fence, spec.session_age_seconds)
         state.actions.append(SendPreCopy(source.key, group.handle, part, num_blocks))
         state.actions.append(SendReceive(target.key, spec, source.facts.address, ReceiveKind.AHEAD))
     if not move.copying:
@@ -143,11 +143,12 @@ def _pre_copy_spec(spec: SequenceSpec, session: Session, choice: Choice, num_tok
 def _stop_and_copy(state: RouterState, move: Move) -> None:
     group = move.group
     source, target = state.fleet.workers[move.source], state.fleet.workers[move.target]
-    fence = spec_of(state, group, source, target).fence
+    spec = spec_of(state, group, source, target)
     parts = []
     for choice in group.open_choices:
         handle = move.parts[choice.index] = next(state.handles)
-        parts.append(Part(handle, replace(fence, attempt=group.attempt + 1, choice=choice.index)))
+        fence = replace(spec.fence, attempt=group.attempt + 1, choice=choice.index)
+        parts.append(Part(handle, fence, spec.session_age_seconds))
     state.actions.append(SendStopAndCopy(source.key, group.handle, tuple(parts)))
 
 

@@ -20,6 +20,9 @@ from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason, FinishReason, matched
 
+FAILING = {FailureReason.HANDOFF: recover.fail_handoff, FailureReason.FENCED: recover.fail_fenced}
+"""Failures of an attempt that are not taken for the request's doing."""
+
 
 def on_step_reported(state: RouterState, event: StepReported) -> None:
     """Take in one report. Whatever an older attempt reports late finds no group and is ignored."""
@@ -84,8 +87,7 @@ def _take_failure(state: RouterState, worker: Worker, failure: SequenceFailed) -
     elif failure.reason is FailureReason.OUTPUT:
         recover.fail_for_good(state, group, worker.key, failure.message)
     else:
-        is_handoff = failure.reason is FailureReason.HANDOFF
-        fail = recover.fail_handoff if is_handoff else recover.fail_attempt
+        fail = FAILING.get(failure.reason, recover.fail_attempt)
         fail(state, group, worker.key, f"{failure.reason.name}: {failure.message}")
 
 

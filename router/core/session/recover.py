@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.core.actions import AttemptFailed, GroupMigrated, Reject, TellRetrying
+from router.core.actions import AttemptFailed, FinalError, GroupMigrated, Reject, TellRetrying
 from router.core.capacity.fleet import Worker
 from router.core.events import SequenceFailed
 from router.core.queue.queue import enqueue, new_groups, release_credit, strand
@@ -54,7 +54,7 @@ def fail_for_good(state: RouterState, group: Group, worker_key: str, reason: str
     """Fail a request that would fail on any worker."""
     if group.phase is Phase.RUNNING:
         state.actions.append(AttemptFailed(group.key, group.attempt, worker_key, reason, final=True))
-        finish.cut_off(state, group.session, FinishReason.FAILED, reason)
+        finish.cut_off(state, group.session, FinishReason.FAILED, FinalError(reason))
 
 
 def has_failed_too_often(group: Group) -> bool:
@@ -110,6 +110,12 @@ def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str)
         start_elsewhere(state, group, worker_key)
         return
     group.failed_senders += (group.prefill_key,)
+    group.excused_failures += 1
+    fail_attempt(state, group, worker_key, reason)
+
+
+def fail_fenced(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
+    """Take in that a worker did not start an attempt for its fence, which says nothing about the request."""
     group.excused_failures += 1
     fail_attempt(state, group, worker_key, reason)
 

@@ -140,7 +140,7 @@ class Group:
     # Its attempt
     phase: Phase = Phase.NEW
     attempt: int = 0
-    """Numbers fences; counts what was dispatched, also of the groups it was split from."""
+    """Numbers the fences of a run; counts what was dispatched, also of the groups it was split from."""
     num_copies: int = 0
     """Fences among these that were only used for pre-copies."""
     failed_moves: int = 0
@@ -234,6 +234,7 @@ class Session:
     """One (tenant, request_id) while this router holds it, and for a while after."""
 
     sid: int
+    """Numbers the sessions of this router in the order in which they began; a worker knows it as the run."""
     tenant: str
     request_id: str
     number: int

@@ -14,7 +14,14 @@ import pytest
 import redis.asyncio
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec
-from baton.fleet.errors import GatewayNotInstalled, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
+from baton.fleet.errors import (
+    GatewayNotInstalled,
+    PortUnusable,
+    ProcessFailed,
+    RunDirInUse,
+    RunDirUnusable,
+    StartTimeout,
+)
 from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from baton.fleet.processes import process as process_module
 from baton.fleet.processes.redis import GATEWAY_REDIS, REDIS, redis_process
@@ -356,10 +363,46 @@ async def test_a_launcher_killed_hard_leaves_no_process_and_no_folder(checkout: 
     assert all(folder.is_dir() for folder in folders)
     assert all(alive(pid) for pid in pids)
     launcher.kill()
-    await until_gone(pids)
     await asyncio.to_thread(launcher.wait)
     launcher.stdout.close()
-    await until(lambda: not any(folder.exists() for folder in folders))
+    spec = FleetSpec(model=checkout, checkout=checkout, run_dir=logs, await_connections=False)
+    async with Fleet(spec):  # waits until the folder is free
+        assert not any(alive(pid) for pid in pids)
+        assert not any(folder.exists() for folder in folders)
+
+
+async def test_the_folder_of_a_living_fleet_is_refused_naming_its_launcher(make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    async with Fleet(spec) as first:
+        with pytest.raises(RunDirInUse) as refused:
+            await Fleet(make_spec()).__aenter__()
+        assert str(refused.value) == (
+            f"{spec.run_dir} is the folder of a fleet that runs, started by process {os.getpid()}; name "
+            f"another folder with --run-dir, or end that fleet: kill {os.getpid()}"
+        )
+        assert all(process.running for process in first.processes)
+    async with Fleet(make_spec()):
+        pass
+
+
+async def test_a_failed_start_has_the_reasons_of_this_start_alone(make_spec: MakeSpec) -> None:
+    for _ in range(2):
+        with pytest.raises(ProcessFailed) as caught:
+            await Fleet(make_spec(extra_args={"router": ("--act", "refuse")})).__aenter__()
+        assert caught.value.tail.count("block_size is 17") == 1
+    assert caught.value.log_path.read_text(encoding="utf-8").count("block_size is 17") == 2
+
+
+async def test_only_the_fleets_user_reads_what_its_processes_write(make_spec: MakeSpec) -> None:
+    spec = make_spec(extra_args={"prefill": ("--act", "litter")})
+    assert spec.run_dir is not None
+    spec.run_dir.mkdir(mode=0o755)
+    (spec.run_dir / "router-0.log").touch(mode=0o644)
+    async with Fleet(spec) as fleet:
+        written = [Path(said(fleet.process("prefill-0").log_tail(), "shm")) / "socket"]
+        written += [process.log_path for process in fleet.processes]
+        for path in written:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
 async def test_a_cancelled_start_leaves_nothing(make_spec: MakeSpec) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 from functools import partial
@@ -244,6 +245,16 @@ async def test_the_same_key_is_the_same_response(served: Served) -> None:
     assert len(served.router.calls("Generate")) == 1
     other = await served.http.post(URL, json={"input": "y"}, headers=headers)
     assert (other.status_code, other.json()["error"]["code"]) == (409, "request_id_in_use")
+
+
+async def test_an_id_cannot_be_computed_from_the_key_of_its_request(served: Served) -> None:
+    ask = {"json": {"input": "x"}, "headers": {"idempotency-key": "1"}}
+    made = (await served.http.post(URL, **ask)).json()
+    computed = f"resp_{hashlib.blake2b(b'1', digest_size=16).hexdigest()}"
+    assert made["id"] != computed
+    assert (await served.http.get(f"{URL}/{computed}")).status_code == 404
+    async with running_gateway([served.router.address], "--redis", served.redis.url) as other:
+        assert (await other.http.post(URL, **ask)).json() == made
 
 
 async def test_without_redis_only_state_is_missing(served: Served) -> None:

@@ -141,7 +141,7 @@ def past(arguments: str) -> Conversation:
     return Conversation((*ASKED, Message("assistant", "", (call,)), RETURNED), tools=(Tool("f"),))
 
 
-TEXTS = {
+TEXTS: dict[str, str | dict[str, Any]] = {
     "not json": "not json",
     '{"a": ': '{"a": ',
     "[1]": "[1]",
@@ -156,7 +156,7 @@ TEXTS = {
     '{"a": 9007199254740993}': {"a": 9007199254740993},
     '{"a": "\\ud83d\\ude00"}': {"a": "😀"},
 }
-"""What the template is shown of the arguments of a past call."""
+"""Arguments of a past call, and the value that the template is shown."""
 TAGGED = """{%- for m in messages %}{{- m.role }}: {{ m.content }}
 {%- for call in m.tool_calls or [] %}<function={{ call.function.name }}>
 {%- for name, value in call.function.arguments|items %}<parameter={{ name }}>{{ value }}</parameter>
@@ -166,7 +166,7 @@ TAGGED = """{%- for m in messages %}{{- m.role }}: {{ m.content }}
 
 
 @pytest.mark.parametrize("family", [*TEMPLATES, "demo"])
-def test_arguments_of_the_past_are_an_object_or_the_text_that_they_are(family: str, stock: Any) -> None:
+def test_arguments_of_the_past_are_an_object_or_the_text_itself(family: str, stock: Any) -> None:
     source = stock.chat_template if family == "demo" else TEMPLATES[family]
     special = {name: str(value) for name, value in stock.special_tokens_map.items()}
     for arguments, shown in TEXTS.items():
@@ -176,7 +176,16 @@ def test_arguments_of_the_past_are_an_object_or_the_text_that_they_are(family: s
         turns[2]["name"] = "f"
         expected = stock.apply_chat_template(
             turns,
-            tools=[SHOWN[1] | {"function": {**SHOWN[1]["function"], "name": "f", "description": ""}}],
+            tools=[
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "f",
+                        "description": "",
+                        "parameters": {"type": "object", "properties": {}},
+                    },
+                }
+            ],
             chat_template=source,
             tokenize=False,
             add_generation_prompt=True,
@@ -184,7 +193,7 @@ def test_arguments_of_the_past_are_an_object_or_the_text_that_they_are(family: s
         assert ChatTemplate(source, special).render(chat) == expected, arguments[:20]
 
 
-def test_a_template_that_writes_each_argument_by_itself_is_shown_a_text_too() -> None:
+def test_text_arguments_reach_templates_that_take_objects_apart() -> None:
     for arguments, shown in TEXTS.items():
         text = ChatTemplate(TAGGED, {}).render(past(arguments))
         single = {"arguments": shown} if isinstance(shown, str) else shown

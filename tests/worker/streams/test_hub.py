@@ -10,12 +10,13 @@ from engine.core.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import StepShape
-from scheduling.request import FailureReason, Fence, SequenceSpec
+from scheduling.request import FailureReason, Fence, Part, SequenceSpec
+from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 from worker.streams import hub as hub_module
-from worker.streams.commands import CancelHandles, DrainWorker, ReceiveFrom, StartCommand
+from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, ReceiveFrom, StartCommand
 from worker.streams.convert import report_to_pb
 from worker.streams.hub import Hub
 from worker.streams.session import MAX_OUTBOUND, RouterSession
@@ -190,13 +191,19 @@ async def test_a_broken_stream_ends_its_sequences_only(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "sentence"),
+    ("kind", "changes", "sentence", "reason"),
     [
-        (engine_commands.Prefill, {}, "command is prefill; accepted by this kind of worker: decode, receive"),
+        (
+            engine_commands.Prefill,
+            {},
+            "command is prefill; accepted by this kind of worker: decode, receive",
+            pb.FAILURE_REASON_REFUSED,
+        ),
         (
             engine_commands.Decode,
             {"target": "predecessor"},
             "target_incarnation is 'predecessor'; this process is 'me'",
+            pb.FAILURE_REASON_FENCED,
         ),
     ],
 )
@@ -204,6 +211,7 @@ async def test_what_is_not_for_this_process_is_refused(
     kind: type[engine_commands.Prefill | engine_commands.Decode],
     changes: dict[str, str],
     sentence: str,
+    reason: int,
     scene: Scene,
 ) -> None:
     session = scene.hub.connect("r")
@@ -211,7 +219,7 @@ async def test_what_is_not_for_this_process_is_refused(
     scene.hub.apply(session, kind(dataclasses.replace(spec, handle=3)))
     [step] = await heard(session)
     [failure] = step.failures
-    assert (failure.handle, failure.reason) == (3, pb.FAILURE_REASON_REFUSED)
+    assert (failure.handle, failure.reason) == (3, reason)
     assert sentence in failure.message
     assert scene.engine == []
 
@@ -234,8 +242,21 @@ async def test_an_attempt_that_is_not_newer_is_refused(
     assert running > 0
     [step] = await heard(session)
     is_older_session = session_number == 0
-    reason = FailureReason.SUPERSEDED if is_older_session else FailureReason.REFUSED
+    reason = FailureReason.SUPERSEDED if is_older_session else FailureReason.FENCED
     assert [failure.reason for failure in step.failures] == [reason]
+
+
+async def test_a_request_id_that_a_router_uses_again_begins_anew(scene: Scene) -> None:
+    session = scene.hub.connect("r")
+    spec = spec_of([1], target="me", request_id="x")
+    for run in (1, 2, 3):
+        fence = dataclasses.replace(spec.fence, router_id="r", router_incarnation="life", run=run, attempt=1)
+        handle = scene.decode(session, run, dataclasses.replace(spec, fence=fence))
+        assert handle > 0
+        scene.report(tokens=tokens_of((handle, 11)), freed=[handle])
+    assert scene.sides.cancelled == []
+    late = dataclasses.replace(fence, run=2, attempt=2)
+    assert scene.decode(session, 9, dataclasses.replace(spec, fence=late)) == -1
 
 
 async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
@@ -249,6 +270,16 @@ async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
     assert "superseded" in step.failures[0].message
     assert step.failures[0].reason == FailureReason.SUPERSEDED
     assert (step.failures[0].session, step.failures[0].session_age_seconds) == (1, 7.0)
+
+
+async def test_a_refused_router_hears_the_age_of_a_moved_session(scene: Scene) -> None:
+    old_router, new_router = scene.hub.connect("old"), scene.hub.connect("new")
+    fence = Fence("tenant", "x", 2, 1, 0, "me", "other")
+    scene.hub.apply(new_router, PreCopy(1, Part(2, fence, session_age_seconds=7.0), 1))
+    assert scene.decode(old_router, 1, spec_of([1], target="me", request_id="x", session=1, attempt=1)) == -1
+    [step] = await heard(old_router)
+    assert step.failures[0].session == 2
+    assert 7.0 <= step.failures[0].session_age_seconds < 7.0 + PATIENCE_S
 
 
 async def test_a_refused_router_hears_the_age_of_the_later_session(scene: Scene) -> None:

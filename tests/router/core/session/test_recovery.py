@@ -11,6 +11,7 @@ from router.core.actions import (
     AskGrants,
     AttemptFailed,
     Enqueue,
+    FinalError,
     Reject,
     SendDecode,
     Settle,
@@ -34,7 +35,8 @@ from router.core.events import (
     WorkerJoined,
     WorkerLost,
 )
-from router.core.session.recover import DOUBT_S
+from router.core.session.recover import DOUBT_S, LONGEST_REST_S
+from router.core.session.session import MAX_LOST
 from router.errors import Superseded
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason
@@ -224,8 +226,25 @@ def test_an_output_that_cannot_go_on_is_not_tried_again() -> None:
     told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, failures=(failure,)))
     (finished,) = [action for action in told if isinstance(action, TellFinished)]
     assert finished.outcome.error == "its format is too complex"
+    assert isinstance(finished.outcome.error, FinalError)
     assert not [action for action in told if isinstance(action, Enqueue)]
     assert not core.state.groups
+
+
+def test_a_worker_that_refuses_a_fence_says_nothing_about_the_request() -> None:
+    """A request outlives more refusals than it may have failures, and its client is told of none."""
+    core, now = core_of("slack"), 1.0
+    told = tell(core, RESUMABLE)
+    for number in range(MAX_LOST + 1):
+        command = sent(core, told, 0, now)
+        assert command.spec.fence.attempt == number + 1
+        refused = SequenceFailed(command.spec.handle, FailureReason.FENCED, "attempt 9 has been seen")
+        report = StepReported(command.worker_key, TokenColumns(), IDLE, failures=(refused,))
+        told = tell(core, report, now=now)
+        now += LONGEST_REST_S
+        told += tell(core, CHORES, now=now)
+        assert set(told_of(told)) == {0}
+        assert not [action for action in told if isinstance(action, TellFinished)]
 
 
 def superseded(core: RouterCore) -> StepReported:

@@ -54,9 +54,10 @@ class Clock(asyncio.SelectorEventLoop):
 class Router(World):
     """A core whose commands wait on the link to the worker, and the worker's reports on the link back."""
 
-    def __init__(self, name: str, clock_s: float, rate: float) -> None:
+    def __init__(self, name: str, clock_s: float, rate: float, incarnation: str = "1") -> None:
         super().__init__()
-        self.core = RouterCore(CoreConfig(name, placement=Placement.AGGREGATED))
+        config = CoreConfig(name, placement=Placement.AGGREGATED, router_incarnation=incarnation)
+        self.core = RouterCore(config)
         self.now, self.rate = clock_s, rate
         self.commands: deque[SendDecode | SendCancel] = deque()
         self.reports: deque[StepReported] = deque()
@@ -115,6 +116,16 @@ class Fleet:
         """The engine's handle of what each router's handle names."""
         self.clients: list[Client] = []
         self.num_calls = 0
+        self.num_restarts = 0
+
+    def restart(self, number: int) -> None:
+        """A router dies, and another process begins under its id."""
+        old = self.routers[number]
+        self.num_restarts += 1
+        new = Router(f"router-{number}", old.now, old.rate, f"{self.num_restarts + 1}")
+        new.join("d", "decode")
+        self.hub.disconnect(self.links[number])
+        self.routers[number], self.links[number] = new, self.hub.connect(f"router-{number}")
 
     async def _started(self) -> Hub:
         return Hub("1", lambda command: None, FenceGuard(), WorkerMetrics(), Load(free_blocks=64))
