@@ -1,14 +1,17 @@
 """A model that writes given texts, for the programs of others: which one, a message of the user's says.
 
 Each token's successor is fixed by the weights, and the chat template ends a prompt with the token that begins
-a script. So an agent gets a real call of its own tool, and after the tool's result an answer.
+a script. So an agent gets a real call of its own tool, and an answer after the tool's result. Other than in
+tests/script_model.py, scripts have turns, and the words are those of the demo model, so that an agent's prompt
+of 80 kB fits into the context.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -35,16 +38,7 @@ def write_scripted_model(scripts: Scripts, folder: Path) -> Path:
     tokenizer = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
     turns = [(_start(name, turn), text) for name, texts in scripts.items() for turn, text in enumerate(texts)]
     tokenizer.add_special_tokens([AddedToken(start, special=True) for start, _ in turns])
-    successors: dict[int, int] = {}
-    end = tokenizer.token_to_id(_END)
-    for start, text in turns:
-        before = tokenizer.token_to_id(start)
-        for piece in _cut(text, lambda piece: _is_taken(tokenizer, piece)):
-            tokenizer.add_tokens([AddedToken(piece, normalized=False)])
-            token = tokenizer.token_to_id(piece)
-            successors[before] = token
-            before = token
-        successors[before] = end
+    successors = _successors(turns, tokenizer)
     tokenizer.save(str(folder / "tokenizer.json"))
     vocab = -(-tokenizer.get_vocab_size() // 64) * 64
     save_file(_weights(successors, vocab), folder / "model.safetensors", {"format": "pt"})
@@ -90,20 +84,29 @@ _BEGIN = (
 )
 
 
-def _is_taken(tokenizer: Tokenizer, piece: str) -> bool:
-    """Return whether a piece has a meaning: as a token, or as a marker, which grammars demand by its id."""
-    return tokenizer.token_to_id(piece) is not None or (piece[0] == "<" and piece[-1] == ">")
+def _successors(turns: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> dict[int, int]:
+    """Add the tokens of each text; return which token follows which, from the one that begins the text."""
+    known = set(tokenizer.get_vocab())
+    cut = []
+    for start, text in turns:
+        pieces = _cut(text, known)
+        known.update(pieces)
+        cut.append([start, *pieces, _END])
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for _, *pieces, _ in cut for piece in pieces])
+    ids = tokenizer.get_vocab()
+    return {ids[token]: ids[after] for tokens in cut for token, after in pairwise(tokens)}
 
 
-def _cut(text: str, taken: Callable[[str], bool]) -> list[str]:
-    """Return the pieces of a text, short ones, so that it streams; none is taken, since each is a token."""
+def _cut(text: str, known: Collection[str]) -> list[str]:
+    """Return the pieces of a text, short ones, so that it streams. Each is a token that nothing else has."""
     for size in range(min(_PIECE, len(text)), len(text) + 1):
         piece, rest = text[:size], text[size:]
-        if taken(piece):
+        is_marker = piece[0] == "<" and piece[-1] == ">"  # a grammar takes it for the marker of calls
+        if piece in known or is_marker:
             continue
         if not rest:
             return [piece]
-        if following := _cut(rest, lambda other, own=piece: other == own or taken(other)):
+        if following := _cut(rest, {*known, piece}):
             return [piece, *following]
     return []
 
