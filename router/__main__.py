@@ -113,6 +113,9 @@ async def _serve_with(
     running = asyncio.create_task(_run(shell, pool, health, inference))
     await server.start()
     door = "open" if auth is None else "locked"
+    if not facts.eos_token_ids:
+        reason = "no file of the model names an end of sequence: outputs go on to max_tokens"
+        structlog.get_logger().warning("no_end_of_sequence", reason=reason)
     structlog.get_logger().info("listening", **service.security.describe(service.listen), door=door)
     # With several processes, the parent takes SIGINT and forwards it as SIGTERM.
     stop = _stop_on_signals(signal.SIGTERM, *((signal.SIGINT,) if config.processes == 1 else ()))

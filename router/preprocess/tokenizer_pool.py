@@ -75,6 +75,8 @@ class TokenizerPool:
         """The texts that processes work on, with the time when each began."""
         self._samples: deque[float] = deque(maxlen=NUM_SAMPLES)
         """Seconds per byte."""
+        self.longest_token: int | None = None
+        """The most bytes of text that one token stands for; None if that is not known."""
 
     def _new_pool(self) -> ProcessPoolExecutor:
         # Forking a process that runs gRPC's threads is unsafe.
@@ -95,19 +97,22 @@ class TokenizerPool:
             found = "has a tokenizer or a chat template whose process ends as it starts"
             accepted = f"templates that compile within {LIMIT_S:g} s of a processor"
             raise FileUnusable(self._tokenizer_file.parent, found, accepted) from error
+        self.longest_token = await self._run("", 0, tokenizer_process.longest_token)
         # Starting a process says nothing about its speed.
         self._samples.clear()
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    async def encode(self, text: str, *, add_special_tokens: bool, tenant: str = "") -> list[int]:
         """Return the token ids of a text. Raises `Overloaded` if too many bytes wait already."""
-        return await self._run(len(text.encode()), tokenizer_process.encode, text, add_special_tokens)
+        return await self._run(tenant, len(text.encode()), tokenizer_process.encode, text, add_special_tokens)
 
-    async def encode_chat(self, chat: Conversation, *, has_format: bool = False) -> EncodedPrompt:
+    async def encode_chat(
+        self, chat: Conversation, *, has_format: bool = False, most_bytes: int | None = None, tenant: str = ""
+    ) -> EncodedPrompt:
         """Return an encoded chat, whose output may have a format.
 
-        Raises `TemplateRefused` and `ChatRefused`, and errors of `encode`.
+        Raises errors of `ChatEncoder.encode`, and of `encode`.
         """
-        call = chat.num_bytes, tokenizer_process.encode_chat, chat, has_format
+        call = tenant, chat.num_bytes, tokenizer_process.encode_chat, chat, has_format, most_bytes
         try:
             return await self._run(*call)
         except Unavailable:
@@ -118,44 +123,51 @@ class TokenizerPool:
                 why = f"it takes more than {2 * LIMIT_S:g} s of a processor, without a pause"
                 raise TemplateRefused(why) from None
 
-    async def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    async def encode_words(self, words: Sequence[str], *, tenant: str = "") -> tuple[tuple[int, ...], ...]:
         """Return the token ids of each word as it is, and after a space. Raises errors of `encode`."""
         return await self._run(
-            sum(2 * len(word.encode()) for word in words), tokenizer_process.encode_words, words
+            tenant, sum(2 * len(word.encode()) for word in words), tokenizer_process.encode_words, words
         )
 
-    async def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
+    async def decode(
+        self, token_ids: list[int], *, skip_special_tokens: bool = True, tenant: str = ""
+    ) -> str:
         """Return the text of token ids. Raises errors of `encode`."""
-        return await self._run(
-            BYTES_PER_TOKEN * len(token_ids), tokenizer_process.decode, token_ids, skip_special_tokens
-        )
+        num_bytes = BYTES_PER_TOKEN * len(token_ids)
+        return await self._run(tenant, num_bytes, tokenizer_process.decode, token_ids, skip_special_tokens)
 
-    async def token_bytes(self, token_ids: list[int]) -> list[bytes]:
+    async def token_bytes(self, token_ids: list[int], *, tenant: str = "") -> list[bytes]:
         """Return the bytes of each token by itself. Raises errors of `encode`."""
-        return await self._run(BYTES_PER_TOKEN * len(token_ids), tokenizer_process.token_bytes, token_ids)
+        num_bytes = BYTES_PER_TOKEN * len(token_ids)
+        return await self._run(tenant, num_bytes, tokenizer_process.token_bytes, token_ids)
 
     async def end_of(
-        self, prompt_token_ids: Sequence[int], token_ids: list[int], stop: StopRules, rules: OutputRules
+        self,
+        prompt_token_ids: Sequence[int],
+        token_ids: list[int],
+        stop: StopRules,
+        rules: OutputRules,
+        *,
+        tenant: str = "",
     ) -> tuple[FinishReason, Matched | None]:
         """Return whether these tokens end a choice, and what matched. Raises errors of `encode`."""
         tail = list(prompt_token_ids[-PROMPT_TAIL:])
-        return await self._run(
-            BYTES_PER_TOKEN * len(token_ids), tokenizer_process.end_of, tail, token_ids, stop, rules
-        )
+        num_bytes = BYTES_PER_TOKEN * len(token_ids)
+        return await self._run(tenant, num_bytes, tokenizer_process.end_of, tail, token_ids, stop, rules)
 
-    def wait_s(self, num_bytes: int) -> float:
+    def wait_s(self, num_bytes: int, tenant: str = "") -> float:
         """Return the seconds until the turn of a text that arrives now; 0 until the speed is known."""
         now = time.monotonic()
         rest_s = [max(0.0, self.own_s(place.size) - (now - at)) for place, at in self._running.items()]
         free_in_s = min(rest_s) if len(rest_s) >= self._num_processes else 0.0
-        return free_in_s + self.own_s(self._line.before(num_bytes + CALL_BYTES)) / self._num_processes
+        return free_in_s + self.own_s(self._line.before(tenant, num_bytes + CALL_BYTES)) / self._num_processes
 
     def own_s(self, num_bytes: int) -> float:
         """Return the seconds that one process takes for this many bytes; 0 until the speed is known."""
         return num_bytes * statistics.median(self._samples) if self._samples else 0.0
 
-    async def _run(self, num_bytes: int, work: Callable[..., T], *arguments: object) -> T:
-        place = self._join(num_bytes + CALL_BYTES)
+    async def _run(self, tenant: str, num_bytes: int, work: Callable[..., T], *arguments: object) -> T:
+        place = self._join(tenant, num_bytes + CALL_BYTES)
         turn = self._turns[place] = asyncio.get_running_loop().create_future()
         try:
             self._start_next()
@@ -169,17 +181,21 @@ class TokenizerPool:
             del self._turns[place]
         return await self._run_now(place, work, *arguments)
 
-    def _join(self, size: int) -> Place:
-        over = self._line.size + size - self._max_waiting_bytes
-        if over > 0 and len(self._line):
+    def _join(self, tenant: str, size: int) -> Place:
+        """Take a place in the line. Where that is full, a tenant may still fill its part of it."""
+        line = self._line
+        own = line.size_of(tenant)
+        own_part = self._max_waiting_bytes // (line.num_tenants + (own == 0))
+        over = min(line.size + size - self._max_waiting_bytes, own + size - own_part)
+        if over > 0 and len(line):
             raise Overloaded(
                 Reason.ROUTER_BUSY,
-                f"{self._line.size} bytes of prompts wait for tokenisation, and {size} more exceed the limit "
+                f"{line.size} bytes of prompts wait for tokenisation, and {size} more exceed the limit "
                 f"of {self._max_waiting_bytes}",
                 max(RETRY_S, self.own_s(over) / self._num_processes),
                 limit=self._max_waiting_bytes,
             )
-        return self._line.join(size)
+        return line.join(tenant, size)
 
     def _start_next(self) -> None:
         while len(self._running) < self._num_processes:

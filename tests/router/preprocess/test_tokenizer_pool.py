@@ -122,3 +122,17 @@ async def test_a_process_that_dies_takes_only_the_text_it_had(bounded: Tokenizer
         os.kill(process_id, signal.SIGKILL)
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(action) for action in found if not isinstance(action, list)] == [Unavailable]
+
+
+async def test_a_full_line_of_one_tenant_keeps_no_other_out(bounded: TokenizerPool) -> None:
+    count = LIMIT // (CALL_BYTES + len(LONG))
+    tasks = [
+        asyncio.create_task(bounded.encode(LONG, add_special_tokens=False, tenant="big"))
+        for _ in range(count + 1)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await bounded.encode(LONG, add_special_tokens=False, tenant="big")
+    assert await bounded.encode(SHORT, add_special_tokens=False, tenant="small") == [5, 6]
+    assert sum(task.done() for task in tasks) <= 3, "the other tenant's texts wait for their turns"
+    await asyncio.gather(*tasks)
