@@ -131,7 +131,9 @@ async def test_in_a_form_a_query_or_a_header(gateway: Gateway, number: str) -> N
         response = await gateway.http.get(path, params={"limit": number})
         assert (response.status_code, response.json()["error"]["param"]) == (400, "limit"), response.text
     for name in ("x-baton-ttft-ms", "x-baton-deadline-ms"):
-        response = await gateway.http.post(CHAT, content=f"{{{HELLO}}}", headers={name: number.encode()})
+        response = await gateway.http.post(
+            CHAT, content=f"{{{HELLO}}}", headers={name.encode(): number.encode()}
+        )
         assert (response.status_code, response.json()["error"]["param"]) == (400, name), response.text
 
 

@@ -40,7 +40,7 @@ THINKS = (
 )
 SOURCES = TEMPLATES | {"demo": DEMO, "trims": TRIMS, "thinks": THINKS}
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
-HARMLESS = st.text(st.sampled_from("abus er.<>|[/]x\n5é漢&\"\\"), max_size=12)
+HARMLESS = st.text(st.sampled_from('abus er.<>|[/]x\n5é漢&"\\'), max_size=12)
 
 
 @lru_cache
