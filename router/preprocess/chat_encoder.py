@@ -64,6 +64,13 @@ class ChatEncoder:
         self._control = ControlTokens(tokenizer, template.written, formats, special_tokens_in_content)
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token.content: token_id for token_id, token in added.items() if token.special}
+        self._markers = self._special | {
+            token.content: token_id
+            for token_id, token in added.items()
+            if token.content.startswith("<") and token.content.endswith(">")
+        }
+        """What grammars have to name by its id: llguidance takes any added token in angle brackets for a
+        special one, which the same text in a grammar does not match. Qwen's `<tool_call>` is such a token."""
 
     def encode(
         self, chat: Conversation, *, has_format: bool = False, most_bytes: int | None = None
@@ -137,7 +144,7 @@ class ChatEncoder:
                 tools,
                 parallel=chat.parallel_tool_calls is not False and chat.named_tool is None,
                 reasoning_open=reasoning_open,
-                special_tokens=self._special,
+                special_tokens=self._markers,
             )
         except (NotForcible, RecursionError) as error:
             why = error if isinstance(error, NotForcible) else "one is nested too deeply"

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from chat_formats import reasoning_marks
 from output_text.output import output_rules
 from output_text.refusal import GrammarRefused
 from router.api.validation import (
@@ -87,6 +88,9 @@ class Preprocessor:
         prompt = await self._encode(raw, self._limits.most_tokens(facts.max_context_tokens))
         token_ids = tuple(prompt.token_ids)
         stop = checked_stop(raw, token_ids, facts, skips_special_tokens=not prompt.has_special_markers)
+        if stop.stop_strings and not (prompt.has_special_markers and stop.skip_special_tokens):
+            opens, closes = reasoning_marks(prompt.formats, is_open=prompt.reasoning_open)
+            stop = replace(stop, reasoning_opens=opens, reasoning_closes=closes)
         received = checked_received(raw, len(token_ids), stop, facts)
         if raw.bad_words:
             sampling = replace(

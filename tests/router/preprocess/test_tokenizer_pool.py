@@ -115,7 +115,7 @@ async def test_chats_are_rendered_in_the_process(bounded: TokenizerPool) -> None
 async def test_a_process_that_dies_takes_only_the_text_it_had(bounded: TokenizerPool) -> None:
     process_ids: list[int] = []
     await encode(bounded, SHORT)
-    process_ids.extend(bounded._pool._processes)
+    process_ids.extend(bounded._slots[0]._processes)
     tasks = [asyncio.create_task(encode(bounded, LONG)) for _ in range(5)]
     await asyncio.sleep(0)
     for process_id in process_ids:
