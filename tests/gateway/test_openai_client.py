@@ -342,6 +342,9 @@ async def test_an_error_of_one_prompt_ends_all_of_a_stream(served: Served) -> No
             model=MODEL, prompt=["a", "b " * 5000], max_tokens=3000, stream=True
         )
     assert wrong.value.code == "prompt_too_long"
+    with pytest.raises(openai.BadRequestError, match=r"bytes, at least \d+ tokens") as wrong:
+        await served.client.completions.create(model=MODEL, prompt="b " * 500_000, max_tokens=1)
+    assert wrong.value.code == "prompt_too_long"
     await assert_all_is_freed(served.fleet, served.sdk)
 
 
