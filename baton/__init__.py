@@ -12,33 +12,40 @@ In reading order:
 Never imports torch. Only `fleet` and `cli` know that the services' code exists.
 """
 
-from baton.async_client import AsyncClient
-from baton.chat import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
-from baton.client import Client
-from baton.errors import BatonError
-from baton.parsing import ChoiceDelta, message_of
-from baton.security.credentials import Credentials
-from baton.types import (
-    Accepted,
-    ChoiceFinished,
-    Completion,
-    Finished,
-    FinishReason,
-    Grammar,
-    JsonObject,
-    JsonSchema,
-    OneOf,
-    PromptLogprobs,
-    Queued,
-    Regex,
-    Sampling,
-    Slo,
-    SloClass,
-    Stop,
-    Timeout,
-    Tokens,
-)
-from chat_formats import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallBegun
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from baton.async_client import AsyncClient
+    from baton.chat import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
+    from baton.client import Client
+    from baton.errors import BatonError
+    from baton.parsing import ChoiceDelta, message_of
+    from baton.security.credentials import Credentials
+    from baton.types import (
+        Accepted,
+        ChoiceFinished,
+        Completion,
+        Finished,
+        FinishReason,
+        Grammar,
+        JsonObject,
+        JsonSchema,
+        OneOf,
+        PromptLogprobs,
+        Queued,
+        Regex,
+        Sampling,
+        Slo,
+        SloClass,
+        Stop,
+        Timeout,
+        Tokens,
+    )
+    from chat_formats import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallBegun
 
 __all__ = [
     "Accepted",
@@ -76,3 +83,35 @@ __all__ = [
     "ToolMode",
     "message_of",
 ]
+
+_NAMES = {
+    "baton.async_client": "AsyncClient",
+    "baton.chat": "Chat ChatMessage NamedTool Tool ToolCall ToolMode",
+    "baton.client": "Client",
+    "baton.errors": "BatonError",
+    "baton.parsing": "ChoiceDelta message_of",
+    "baton.security.credentials": "Credentials",
+    "baton.types": "Accepted ChoiceFinished Completion Finished FinishReason Grammar JsonObject "
+    "JsonSchema OneOf PromptLogprobs Queued Regex Sampling Slo SloClass Stop Timeout Tokens",
+    "chat_formats": "ContentDelta ReasoningDelta ToolCallArguments ToolCallBegun",
+}
+"""The public names of each module. They are loaded when they are first used: services take stubs alone, and
+the command line gets hold of Ctrl-C before it loads gRPC.
+"""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name, or a module of this package, that has not been used yet."""
+    if name in _MODULES:
+        found: object = getattr(importlib.import_module(_MODULES[name]), name)
+    elif name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        found = importlib.import_module(f"{__name__}.{name}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

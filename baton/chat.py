@@ -10,7 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that an assistant's message makes; `arguments` is a JSON object as text."""
+    """A call that an assistant's message makes.
+
+    `arguments` is a JSON object as text. Other text, as of a call that was cut off, is shown as it is.
+    """
 
     id: str
     name: str

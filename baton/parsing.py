@@ -9,7 +9,18 @@ from dataclasses import dataclass
 import chat_formats
 from baton.chat import ChatMessage, Tool, ToolCall
 from baton.errors import Internal
-from baton.types import Accepted, ChoiceFinished, Completion, Event, Finished, PromptLogprobs, Queued, Tokens
+from baton.types import (
+    Accepted,
+    Choice,
+    ChoiceFinished,
+    Completion,
+    Event,
+    Finished,
+    FinishReason,
+    PromptLogprobs,
+    Queued,
+    Tokens,
+)
 from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats, Delta, Message, OutputParser
 
 
@@ -45,6 +56,16 @@ def parser_of(
     )
 
 
+def cut_before(reason: FinishReason, end: Choice | ChoiceFinished) -> str | None:
+    """Return the stop string before which an output was cut off, or nothing where none is known.
+
+    None if the model ended it, which a stop token counts as.
+    """
+    if reason is FinishReason.EOS or end.stop_token_id is not None:
+        return None
+    return end.stop_string or ""
+
+
 def _check(name: str, known: Collection[str], what: str) -> None:
     if name and name not in known:
         names = ", ".join(known)
@@ -61,7 +82,8 @@ def message_of(
     `tools` are those of this one, and `has_format` says whether it had an output format.
     """
     parser = parser_of(tools, completion, choice, has_format=has_format)
-    return said_by_assistant(parser.read(completion.choices[choice].text))
+    found = completion.choices[choice]
+    return said_by_assistant(parser.read(found.text, cut_before(found.finish_reason, found)))
 
 
 def said_by_assistant(message: Message) -> ChatMessage:
@@ -85,7 +107,8 @@ class EventParser:
             case Tokens(choice=choice):
                 return [ChoiceDelta(choice, delta) for delta in self._parser(choice).feed(event.text)]
             case ChoiceFinished(choice=choice):
-                return [*(ChoiceDelta(choice, delta) for delta in self._parser(choice).finish()), event]
+                rest = self._parser(choice).finish(cut_before(event.reason, event))
+                return [*(ChoiceDelta(choice, delta) for delta in rest), event]
             case Accepted():
                 self._accepted = event
         return [event]

@@ -132,12 +132,15 @@ def stream_arguments(source: Source, output: Output, name: str) -> Reader[bool]:
     source.kept()
     unread = yield from read_value(source, output.arguments)
     source.keep(unread or "")
+    if unread is None:
+        output.complete()
     return unread is None
 
 
 def _whole(output: Output, source: Source, name: str, arguments: str) -> bool:
     output.begin(name)
     output.arguments(arguments)
+    output.complete()
     source.keep()
     return True
 
@@ -207,6 +210,7 @@ def _read_keywords(source: Source, output: Output) -> Reader[bool]:
         yield from source.skip_space()
         if (yield from source.take(")")):
             output.arguments("}")
+            output.complete()
             source.keep()
             return True
         key = yield from _read_word(source, _NAME)
@@ -238,6 +242,7 @@ def read_function(source: Source, output: Output) -> Reader[bool]:
         yield from source.skip_space()
         if (yield from source.take("</function>")):
             output.arguments("}")
+            output.complete()
             source.keep()
             return True
         if not (yield from source.take("<parameter=")):

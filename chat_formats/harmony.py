@@ -56,6 +56,8 @@ def _read_header(source: Source, output: Output, first: str = "") -> Reader[str 
             break
         parts.append(marker)
     text = source.kept()
+    if source.is_cut and _MARKERS.pattern.search(text):
+        return None  # half a header
     for control in HARMONY_CONTROLS:
         text = text.replace(control, "")
     output.content(text)
@@ -71,7 +73,9 @@ def _read_body(source: Source, output: Output, header: str) -> Reader[str]:
         if (yield from source.peek()) == "{":
             if (yield from stream_arguments(source, output, recipient[1])):
                 yield from source.skip_space()
-            output.content(source.kept().lstrip())
+            unread = source.kept().lstrip()
+            if not source.is_cut:
+                output.content(unread)
             return (yield from source.until(_MARKERS, output.content))
         output.content(source.kept())
     is_thought = "<|channel|>analysis" in header

@@ -30,7 +30,9 @@ class Output:
         self._kind: _Kind = "content"
         self._space: list[str] = []
         self._is_fresh = False
-        self._num_calls = 0
+        self.num_calls = 0
+        self._is_call_open = False
+        self._has_broken_call = False
 
     def knows(self, name: str | None) -> bool:
         return name in self._tools
@@ -49,13 +51,24 @@ class Output:
         self._space.clear()
         self._is_fresh = True
 
+    @property
+    def has_cut_call(self) -> bool:
+        """Whether the arguments of a call broke off."""
+        return self._has_broken_call or self._is_call_open
+
     def begin(self, name: str) -> None:
-        """Begin a call, to which the arguments that follow belong."""
+        """Begin a call, to which the arguments that follow belong, until `complete`."""
         self._flush()
         self.pause()
-        found = call_id(self._seed, self._num_calls, is_short=self._has_short_ids)
-        self._deltas.append(ToolCallBegun(self._num_calls, name, found))
-        self._num_calls += 1
+        found = call_id(self._seed, self.num_calls, is_short=self._has_short_ids)
+        self._deltas.append(ToolCallBegun(self.num_calls, name, found))
+        self.num_calls += 1
+        self._has_broken_call |= self._is_call_open
+        self._is_call_open = True
+
+    def complete(self) -> None:
+        """Say that the call has all its arguments."""
+        self._is_call_open = False
 
     def arguments(self, text: str) -> None:
         self._add("arguments", text)
@@ -100,4 +113,4 @@ class Output:
             case "reasoning":
                 self._deltas.append(ReasoningDelta(text))
             case "arguments":
-                self._deltas.append(ToolCallArguments(self._num_calls - 1, text))
+                self._deltas.append(ToolCallArguments(self.num_calls - 1, text))

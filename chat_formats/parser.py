@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from chat_formats.calls import FUNCTION, read_calls, read_function
@@ -39,6 +40,7 @@ class OutputParser:
         self._formats = formats
         self._has_format = has_format
         self._tools = TOOL_FORMATS[formats.tools] if tools and formats.tools else _NO_TOOLS
+        self._names = [tool.name for tool in tools]
         self._source = Source()
         self._output = Output(tools, seed, has_short_ids=formats.tools == "mistral")
         self._reading = self._read(reasoning_open)
@@ -49,16 +51,26 @@ class OutputParser:
         next(self._reading, None)
         return self._output.take()
 
-    def finish(self) -> list[Delta]:
-        """Return the rest. Feed nothing afterwards."""
-        self._source.end()
+    def finish(self, cut_before: str | None = None) -> list[Delta]:
+        """Return the rest. Feed nothing afterwards.
+
+        If the output was cut off, `cut_before` is the stop string that did it, or nothing. The half of a
+        marker, a call or a value is then left out; else, if the model itself ended there, it is content.
+        """
+        self._source.end(cut_before)
         next(self._reading, None)
-        self._output.end()
+        if not self._source.has_dropped:
+            self._output.end()
         return self._output.take()
 
-    def read(self, text: str) -> Message:
-        """Return what a whole text says."""
-        return Message.of([*self.feed(text), *self.finish()])
+    def read(self, text: str, cut_before: str | None = None) -> Message:
+        """Return what a whole text says; `cut_before` as for `finish`."""
+        return Message.of([*self.feed(text), *self.finish(cut_before)])
+
+    @property
+    def has_cut_call(self) -> bool:
+        """Whether the arguments of a call broke off, so that they are no JSON object."""
+        return self._output.has_cut_call
 
     def _read(self, reasoning_open: bool) -> Reader[None]:
         if HARMONY in {self._formats.tools, self._formats.reasoning}:
@@ -115,7 +127,7 @@ class OutputParser:
     def _read_calls(self, marker: str, controls: Sequence[str]) -> Reader[bool]:
         """Read what may be calls after a marker; return whether it was."""
         tools, source, output = self._tools, self._source, self._output
-        read = read_function if marker == FUNCTION else read_calls
+        read, num_before = read_function if marker == FUNCTION else read_calls, output.num_calls
         if (yield from read(source, output)):
             yield from source.skip_space()
             yield from source.take_one(tools.closes)
@@ -123,9 +135,20 @@ class OutputParser:
             output.pause()
             return True
         text = source.kept()
+        if source.is_cut and (marker or output.num_calls > num_before or self._may_begin_call(text)):
+            source.drop()
+            return False
         ending = Markers(controls)
         # Where reading stopped may be inside a control.
         end = ending.safe_end(text, len(marker))
         output.content(ending.pattern.sub("", text[:end]))
         source.give_back(text[end:])
         return False
+
+    def _may_begin_call(self, text: str) -> bool:
+        """Return whether a text without a marker is the beginning of a call."""
+        squeezed, begins = re.sub(r"\s", "", text), "[" if self._tools.bare == "[" else '{"name":"'
+        return any(
+            whole.startswith(squeezed) or squeezed.startswith(whole)
+            for whole in (f"{begins}{name}" for name in self._names)
+        )

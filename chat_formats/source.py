@@ -24,6 +24,9 @@ class Source:
         self._text = ""
         self._at = 0
         self._ended = False
+        self._cut_before: str | None = None
+        self.has_dropped = False
+        """Whether the end of the text was left out, since it may begin a marker."""
         self._kept: list[str] | None = None
         self._kept_from = 0
 
@@ -33,9 +36,20 @@ class Source:
         self._text = self._text[self._at :] + text
         self._at = self._kept_from = 0
 
-    def end(self) -> None:
-        """Say that nothing more will be added."""
+    def end(self, cut_before: str | None = None) -> None:
+        """Say that nothing more will be added; `cut_before` as for `OutputParser.finish`."""
         self._ended = True
+        self._cut_before = cut_before
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text has ended, and was cut off. What was not certain before is half of something."""
+        return self._cut_before is not None
+
+    def drop(self) -> None:
+        """Leave out what was not read yet."""
+        self._text = self._text[: self._at]
+        self.has_dropped = True
 
     def keep(self, before: str = "") -> None:
         """From here on, keep what is read, after `before`, since it may turn out to be content."""
@@ -98,6 +112,8 @@ class Source:
         for literal in literals:
             if (yield from self.take(literal)):
                 return literal
+        if self._ended:
+            self._drop_from(self._at, Markers(literals))
         return ""
 
     def until(self, markers: Markers, emit: Callable[[str], None]) -> Reader[str]:
@@ -111,18 +127,29 @@ class Source:
                 emit(self._text[self._at : found.start()])
                 self._at = found.end()
                 return found.group()
-            end = len(self._text) if self._ended else markers.safe_end(self._text, self._at)
+            if self._ended:
+                self._drop_from(markers.safe_end(self._text, self._at), markers)
+                emit(self._text[self._at :])
+                self._at = len(self._text)
+                return ""
+            end = markers.safe_end(self._text, self._at)
             emit(self._text[self._at : end])
             self._at = end
-            if self._ended:
-                return ""
             yield
+
+    def _drop_from(self, start: int, markers: Markers) -> None:
+        """Leave out what the text was cut off in, if that may be the beginning of a marker."""
+        if self._cut_before is not None:
+            at = markers.begun_at(self._text, start, self._cut_before)
+            if at < len(self._text):
+                self._text, self.has_dropped = self._text[:at], True
 
 
 class Markers:
     """Texts to look for."""
 
     def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
         ordered = sorted(texts, key=len, reverse=True)
         self.pattern = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
         self._prefixes = {text[:length] for text in texts for length in range(1, len(text))}
@@ -137,6 +164,22 @@ class Markers:
         """Return where the beginning of a marker may be at the end of `text`, or its end."""
         for at in range(max(start, len(text) - self._longest), len(text)):
             if text[at] in self._firsts and text[at:] in self._prefixes:
+                return at
+        return len(text)
+
+    def begun_at(self, text: str, start: int, ahead: str) -> int:
+        """Return where `text`, which `ahead` would follow, ends in the beginning of a marker, or its end.
+
+        Markers that are words do not count: a text may as well have begun a sentence.
+        """
+        for at in range(max(start, len(text) - self._longest), len(text)):
+            begun = text[at:]
+            if any(
+                len(begun) < len(marker)
+                and not marker[0].isalpha()
+                and marker.startswith((begun + ahead)[: len(marker)])
+                for marker in self._texts
+            ):
                 return at
         return len(text)
 

@@ -96,6 +96,8 @@ def _read_scalar(source: Source, emit: Emit) -> Reader[str | None]:
     pieces: list[str] = []
     yield from source.run(_SCALAR, pieces.append)
     word = "".join(pieces)
+    if source.is_cut and not (yield from source.peek()):
+        return word  # it may have gone on
     found = _WORDS.get(word) or _number(word)
     if not found:
         return word
@@ -149,13 +151,13 @@ def _read_escape(source: Source) -> Reader[str]:
         source.skip()
         return "'"
     if char not in _HEX_DIGITS:
-        return "\\\\"
+        return "\\\\" if char or not source.is_cut else ""
     source.skip()
     digits = ""
     while len(digits) < _HEX_DIGITS[char]:
         digit = yield from source.peek()
         if digit not in _HEX or not digit:
-            return f"\\\\{char}{digits}"
+            return f"\\\\{char}{digits}" if digit or not source.is_cut else ""
         source.skip()
         digits += digit
     code = int(digits, 16)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -11,16 +12,85 @@ from starlette.requests import Request
 
 from baton.wire.shown import shown
 from gateway.errors import ApiError, invalid
+from gateway.serving.bounds import away_from_loop, excess
+from gateway.serving.ignored import leave_out
+from gateway.slo import Strict
 
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", bound=Strict)
 
 
 async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
     """Parse the request's body. Raises `ApiError` that names the field, its value and what is accepted."""
+    body = await _read(request, max_bytes)
+    return await away_from_loop(len(body), parsed, kind, body)
+
+
+def parsed(kind: type[Body], body: bytes) -> Body:
+    """Return what `read_body` does of a whole body."""
+    refuse_excess(body)
     try:
-        return kind.model_validate_json(await _read(request, max_bytes))
+        read = kind.model_validate_json(body)
     except ValidationError as error:
         raise explained(error) from None
+    leave_out_unknown(read)
+    return read
+
+
+def read_part(kind: type[Body], given: object, *where: str | int) -> Body:
+    """Return the part of a body at this path, once its kind is known. Raises `ApiError`."""
+    try:
+        part = kind.model_validate(given)
+    except ValidationError as error:
+        raise explained(error, *where) from None
+    leave_out_unknown(part, *where)
+    return part
+
+
+def leave_out_unknown(part: Strict, *where: str | int) -> None:
+    """Take the fields that nobody knows out of a body's part, at any depth.
+
+    One without a value says nothing. Raises `ApiError` for one that would decide what the output says.
+    """
+    unknown = part.__pydantic_extra__
+    if unknown:
+        for name, value in unknown.items():
+            param = path((*where, name))
+            if name not in part.unserved:
+                if value not in (None, [], {}):
+                    message = f"{param} is not a field that is served here"
+                    leave_out(param, message, code="unknown_field")
+            elif value:
+                raise invalid(param, f"{param} is set; accepted: unset, as this fleet does not serve it")
+        unknown.clear()
+    for name, told in _messages_in(type(part)):
+        value = getattr(part, name)
+        if isinstance(value, Strict):
+            leave_out_unknown(value, *where, told)
+        elif isinstance(value, list):
+            for index, entry in enumerate(value):
+                if isinstance(entry, Strict):
+                    leave_out_unknown(entry, *where, told, index)
+
+
+@cache
+def _messages_in(kind: type[Strict]) -> tuple[tuple[str, str], ...]:
+    """Return the fields that may have messages of their own, with their names in the body."""
+
+    def has_message(annotation: Any) -> bool:
+        is_message = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        return is_message or any(map(has_message, get_args(annotation)))
+
+    return tuple(
+        (name, field.alias or name)
+        for name, field in kind.model_fields.items()
+        if has_message(field.annotation)
+    )
+
+
+def refuse_excess(body: bytes) -> None:
+    """Raise `ApiError` if JSON has more values than anybody needs, before any of them is made."""
+    if found := excess(body):
+        raise invalid("", f"the body has {found}", status=413, code="too_large")
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
@@ -56,8 +126,6 @@ def explained(error: ValidationError, *where: str | int) -> ApiError:
         reason = first["ctx"]["error"]
         return invalid("", f"the body is not JSON: {reason}", code="malformed_message")
     param = path((*where, *names))
-    if first["type"] == "extra_forbidden":
-        return invalid(param, f"{param} is not a field that is served here", code="unknown_field")
     if first["type"] == "missing":
         return invalid(param, f"{param} is missing")
     accepted = " or ".join(dict.fromkeys(accepted_by(found) for found, parts in errors if parts == names))

@@ -54,25 +54,35 @@ class CallerCredentials(Credentials):
 class ServedModel:
     """A name that requests may give as their model: the fleet's model, alone or with a LoRA adapter."""
 
+    name: str
     facts: Model
     adapter: str = ""
 
-    @property
-    def name(self) -> str:
-        """Return the model's own name, or it and the adapter's with a colon between."""
-        return f"{self.facts.name}:{self.adapter}" if self.adapter else self.facts.name
 
+def served_by(facts: Model, more_names: Iterable[str] = ()) -> dict[str, ServedModel]:
+    """Return what a fleet serves, by name; the model alone, by its own name, is first.
 
-def served_by(facts: Model) -> dict[str, ServedModel]:
-    """Return what a fleet serves, by name; the model alone is first."""
-    models = [ServedModel(facts), *(ServedModel(facts, adapter) for adapter in facts.adapters)]
-    return {model.name: model for model in models}
+    `more_names` are names of the model beside its own. A name with an adapter is both with a colon between.
+    """
+    found: dict[str, ServedModel] = {}
+    for name in (facts.name, *more_names):
+        found.setdefault(name, ServedModel(name, facts))
+        for adapter in facts.adapters:
+            adapted = f"{name}:{adapter}"
+            found.setdefault(adapted, ServedModel(adapted, facts, adapter))
+    return found
 
 
 class FleetClient:
     """The SDK client that all HTTP requests share."""
 
-    def __init__(self, routers: Sequence[str], credentials: CallerCredentials, connect_s: float) -> None:
+    def __init__(
+        self,
+        routers: Sequence[str],
+        credentials: CallerCredentials,
+        connect_s: float,
+        more_names: Sequence[str] = (),
+    ) -> None:
         self.sdk = AsyncClient(
             routers,
             timeout=Timeout(connect_s=connect_s),
@@ -81,8 +91,9 @@ class FleetClient:
             multiplex=True,
         )
         self.has_own_key = credentials.api_key_file is not None
-        self._sends_keys = credentials.ca is not None
-        self._model: Model | None = None
+        self.sends_keys = credentials.ca is not None
+        self.more_names = more_names
+        self._served: dict[str, ServedModel] = {}
         self._vocabulary: Vocabulary | None = None
 
     async def __aenter__(self) -> Self:
@@ -105,18 +116,15 @@ class FleetClient:
 
     async def tenant(self) -> str:
         """Return the HTTP caller's tenant. Without TLS to the routers, and so without keys, there is one."""
-        return await self.sdk.proven_tenant() if self._sends_keys else ""
+        return await self.sdk.proven_tenant() if self.sends_keys else ""
 
     async def model(self, name: str = "") -> ServedModel:
         """Return the fleet's model, as an earlier request may have learnt it.
 
         Raises `NotFound` for a name that the fleet does not serve.
         """
-        facts = self._model
-        if facts is None or not facts.fingerprint:
-            return await self.told_model(name)
-        found = served_by(facts).get(name or facts.name)
-        return await self.told_model(name) if found is None else found
+        found = self._served.get(name) if name else next(iter(self._served.values()), None)
+        return await self.told_model(name) if found is None or not found.facts.fingerprint else found
 
     async def told_model(self, name: str = "") -> ServedModel:
         """Return what `model` does, asking the fleet as this caller. Raises `NotAllowed` as well."""
@@ -129,8 +137,8 @@ class FleetClient:
     async def told_models(self) -> dict[str, ServedModel]:
         """Return what the fleet serves by name, the model alone first, asking the fleet as this caller."""
         (facts,) = await self.sdk.models()
-        self._model = facts
-        return served_by(facts)
+        self._served = served_by(facts, self.more_names)
+        return self._served
 
 
 def accepted_names(served: Iterable[str]) -> str:

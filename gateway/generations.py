@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from baton.chat import Prompt
-from baton.errors import Internal
+from baton.errors import Internal, InvalidRequest
 from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
-from gateway.fleet import FleetClient
-from gateway.serving.requests import record
+from gateway.fleet import FleetClient, ServedModel
+from gateway.serving.requests import raise_if_over, record
+
+T = TypeVar("T")
 
 MAX_USER_CHARACTERS = 128
 """The contract's limit for the name of a caller's own user."""
@@ -36,8 +38,8 @@ class Generation:
     """If false, the fleet goes on for a while when the connection breaks, since the caller may ask again."""
     user: str = ""
     """The caller's own user, for the fleet's logs."""
-    adapter: str = ""
-    """The name of the LoRA adapter, which the model's name of the HTTP request ends with."""
+    model: ServedModel | None = None
+    """The model that the HTTP request names, perhaps with a LoRA adapter."""
 
     def send(self, fleet: FleetClient) -> GenerationStream:
         return fleet.sdk.generate(
@@ -49,7 +51,7 @@ class Generation:
             truncate_prompt_tokens=self.truncate_prompt_tokens,
             output_format=self.output_format,
             user=self.user,
-            adapter=self.adapter,
+            adapter="" if self.model is None else self.model.adapter,
             cancel_when_closed=self.cancel_when_closed,
         )
 
@@ -65,7 +67,11 @@ class Events:
         return self
 
     async def __anext__(self) -> Event:
-        event = await self._events.__anext__()
+        try:
+            event = await self._events.__anext__()
+        except asyncio.CancelledError:
+            raise_if_over()
+            raise
         if type(event) is Tokens and self._record is not None:
             self._record.relayed(len(event.token_ids))
         return event
@@ -89,7 +95,7 @@ class Running:
         """Return once the fleet has accepted; raises `BatonError`."""
         stream = generation.send(fleet)
         events = aiter(stream)
-        first = await anext(events)
+        first = await _found(fleet, generation, anext(events))
         if not isinstance(first, Accepted):
             await events.aclose()
             raise Internal(f"the stream began with {type(first).__name__}")
@@ -101,6 +107,16 @@ class Running:
 
     async def close(self) -> None:
         await self.events.aclose()
+
+
+async def _found(fleet: FleetClient, generation: Generation, call: Awaitable[T]) -> T:
+    """Return what a call returns. Raises `NotFound` for an adapter that the fleet no longer has."""
+    try:
+        return await call
+    except InvalidRequest as error:
+        if error.field == "adapter" and generation.model is not None:
+            await fleet.told_model(generation.model.name)
+        raise
 
 
 async def begin_all(fleet: FleetClient, generations: Sequence[Generation]) -> list[Running]:
@@ -123,7 +139,10 @@ async def complete_all(fleet: FleetClient, generations: Sequence[Generation]) ->
     """Return all completions, in order. The first error cancels the other generations and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(generation.send(fleet).collect()) for generation in generations]
+            tasks = [
+                group.create_task(_found(fleet, generation, generation.send(fleet).collect()))
+                for generation in generations
+            ]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     completions = [task.result() for task in tasks]

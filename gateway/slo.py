@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticUseDefault
 
 from baton.types import Slo, SloClass
 from baton.wire.shown import shown
@@ -20,12 +21,50 @@ HEADERS = {
 CLASS_HEADER = "x-baton-slo-class"
 AT_RISK_HEADER = "x-baton-allow-at-risk"
 _MAX_DIGITS = 10
+MAX_MESSAGES = 4096
+"""Messages of a chat: the limit of a router."""
+
+
+def _stop_at_first_error(schema: Any) -> None:
+    """Make the lists and objects in a schema of pydantic's stop at their first wrong entry."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("list", "dict"):
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _stop_at_first_error(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _stop_at_first_error(part)
 
 
 class Strict(BaseModel):
-    """A message without unknown fields, whose numbers are numbers."""
+    """A message whose numbers are numbers, read up to the first wrong entry of each list and object.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    Otherwise pydantic collects an error, with its value, for every entry: gigabytes for a body of megabytes.
+
+    Fields that it does not know are taken, and `gateway.bodies.leave_out_unknown` takes them out again.
+    """
+
+    unserved: ClassVar[frozenset[str]] = frozenset()
+    """Fields that decide what the output says, and that are refused because they are not served."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _stop_at_first_error(schema)
+        return schema
+
+
+def _default_for_null(value: object) -> object:
+    if value is None:
+        raise PydanticUseDefault
+    return value
+
+
+NullIsUnset = BeforeValidator(_default_for_null)
+"""Marks a field that has its default where a body says null."""
 
 
 class SloFields(Strict):
@@ -35,8 +74,8 @@ class SloFields(Strict):
     tpot_ms: int | None = None
     itl_ms: int | None = None
     deadline_ms: int | None = None
-    slo_class: Literal["interactive", "standard", "batch"] = SloClass.STANDARD.value
-    allow_at_risk: bool = False
+    slo_class: Annotated[Literal["interactive", "standard", "batch"], NullIsUnset] = SloClass.STANDARD.value
+    allow_at_risk: Annotated[bool, NullIsUnset] = False
 
 
 def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-_VALUES = frozenset(("const", "enum", "default", "examples"))
+VALUES = frozenset(("const", "enum", "default", "examples"))
 """Keywords of a schema that contain values and no schemas."""
-_NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
+NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
 """Keywords that contain schemas by names, which may be those of keywords."""
 _NO_LEAP_SECOND = {"pattern": r":[0-5][0-9][.zZ+-]"}
 _BOUNDS = {"hostname": {"maxLength": 253}, "time": _NO_LEAP_SECOND, "date-time": _NO_LEAP_SECOND}
@@ -32,8 +32,8 @@ def bounded(schema: Any) -> Any:
 
 
 def _bounded_below(keyword: str, value: Any) -> Any:
-    if keyword in _VALUES:
+    if keyword in VALUES:
         return value
-    if keyword in _NAMED and isinstance(value, dict):
+    if keyword in NAMED and isinstance(value, dict):
         return {name: bounded(member) for name, member in value.items()}
     return bounded(value)

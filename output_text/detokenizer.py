@@ -5,6 +5,10 @@ For byte-level vocabularies (GPT-2, Llama 3, Qwen and most others), a table of e
 incremental UTF-8 decoder suffice. For every other decoder, the tokenizer itself decodes a short window of
 tokens together with the tokens that precede it, since decoders treat the beginning of a text differently.
 In both cases the cost of a token does not depend on how many came before.
+
+The text of an output is what the tokenizer's text of prompt and output has more than its text of the prompt:
+the blank before a word belongs to the output, and so does a character that the prompt has only begun. For
+that, a stream looks at the end of the prompt.
 """
 
 from __future__ import annotations
@@ -14,10 +18,17 @@ import contextlib
 import enum
 import json
 import re
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from tokenizers import Tokenizer
+
+from output_text.model_files import read_tokenizer
+
+PROMPT_TAIL = 64
+"""The last tokens of a prompt that a stream looks at, to find one that has text."""
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
@@ -39,8 +50,8 @@ class Detokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Read the `tokenizer.json` of a model."""
-        return cls(Tokenizer.from_file(str(path)))
+        """Read the `tokenizer.json` of a model. Raises FileUnusable."""
+        return cls(read_tokenizer(path))
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         decoder: dict[str, Any] = json.loads(tokenizer.to_str()).get("decoder") or {}
@@ -48,10 +59,14 @@ class Detokenizer:
         self._without_special = table(tokenizer, _special_ids(tokenizer))
         self._with_special = table(tokenizer, frozenset())
 
-    def stream(self, *, skip_special_tokens: bool = True) -> TextStream:
-        """Start a new text. Special tokens, such as end-of-sequence, have no text if they are skipped."""
+    def stream(self, prompt_token_ids: Sequence[int] = (), *, skip_special_tokens: bool = True) -> TextStream:
+        """Start the text that follows a prompt, of which the last `PROMPT_TAIL` tokens are enough.
+
+        Special tokens, such as end-of-sequence, have no text if they are skipped.
+        """
         table = self._without_special if skip_special_tokens else self._with_special
-        return _ByteStream(table) if isinstance(table, _ByteTable) else _WindowStream(table)
+        tail = prompt_token_ids[-PROMPT_TAIL:]
+        return _ByteStream(table, tail) if isinstance(table, _ByteTable) else _WindowStream(table, tail)
 
     def bytes_of(self, token_id: int) -> bytes:
         """Return the bytes of one token by itself; none if the id is beyond the tokenizer's vocabulary."""
@@ -76,6 +91,15 @@ class _ByteTable:
                 self.whole[token_id] = data.decode()
         return data
 
+    def last_bytes(self, token_ids: Sequence[int]) -> bytes:
+        """Return the last bytes of a text, as many as a character may have."""
+        data = b""
+        for token_id in reversed(token_ids):
+            data = self[token_id] + data
+            if len(data) >= _MAX_CHARACTER_BYTES:
+                break
+        return data[-_MAX_CHARACTER_BYTES:]
+
     def _look_up(self, token_id: int) -> bytes:
         token = None if token_id in self._skipped else self._tokenizer.id_to_token(token_id)
         if token is None:
@@ -87,23 +111,33 @@ class _ByteTable:
 
 
 class _ByteStream:
-    def __init__(self, table: _ByteTable) -> None:
+    def __init__(self, table: _ByteTable, tail: Sequence[int]) -> None:
         self._table = table
         self._whole = table.whole
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._is_inside_character = False
+        # Wherever these bytes begin, what is left is the character that the prompt does not complete.
+        self._decoder.decode(table.last_bytes(tail))
+        self._is_inside_character = bool(self._decoder.getstate()[0])
+        self._is_of_prompt = self._is_inside_character
+        """The prompt has begun the character. If it stays incomplete, its U+FFFD is in the prompt's text."""
 
     def push(self, token_id: int) -> str:
         if not self._is_inside_character:
             text = self._whole.get(token_id)
             if text is not None:
                 return text
-        text = self._decoder.decode(self._table[token_id])
-        self._is_inside_character = bool(self._decoder.getstate()[0])
-        return text
+        return self._decode(self._table[token_id])
 
     def flush(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        return self._decode(b"", is_end=True)
+
+    def _decode(self, data: bytes, *, is_end: bool = False) -> str:
+        text = self._decoder.decode(data, is_end)
+        self._is_inside_character = bool(self._decoder.getstate()[0])
+        if self._is_of_prompt and text:
+            self._is_of_prompt = False
+            return text.removeprefix("\ufffd")
+        return text
 
 
 class _Kind(enum.Enum):
@@ -137,6 +171,20 @@ class _PieceTable:
         # After itself, since decoders drop the space before the first token of a text.
         return self.decode([token_id, token_id])[len(self.decode([token_id])) :].encode()
 
+    def window(self, tail: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the last tokens of a prompt that have text: one piece, and the bytes that follow it."""
+        run: list[int] = []
+        for token_id in reversed(tail):
+            kind = self.kind(token_id)
+            if kind is _Kind.PIECE:
+                return [token_id], run[::-1]
+            if kind is _Kind.BYTE:
+                run.append(token_id)
+        # If the run is longer than the tail, the tail may begin inside a character.
+        while len(tail) == PROMPT_TAIL and run and 0x80 <= self[run[-1]][0] < 0xC0:
+            run.pop()
+        return [], run[::-1]
+
     def decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=bool(self._skipped))
 
@@ -148,10 +196,11 @@ class _PieceTable:
 
 
 class _WindowStream:
-    def __init__(self, table: _PieceTable) -> None:
+    def __init__(self, table: _PieceTable, tail: Sequence[int]) -> None:
         self._table = table
-        self._settled: list[int] = []
-        self._pending: list[int] = []
+        self._settled, self._pending = table.window(tail)
+        self._of_prompt = self._text() if self._pending else ""
+        """The text of pending tokens of the prompt, unless what follows gives them another one."""
 
     def push(self, token_id: int) -> str:
         kind = self._table.kind(token_id)
@@ -164,11 +213,22 @@ class _WindowStream:
         return self._settle() if self._pending else ""
 
     def _settle(self) -> str:
-        before = self._table.decode(self._settled) if self._settled else ""
-        text = self._table.decode(self._settled + self._pending)
+        text = self._text()
         # Only what follows the last settled token is needed as the next window's context.
         self._settled, self._pending = self._pending, []
-        return text[len(before) :]
+        if self._of_prompt:
+            text, self._of_prompt = _beyond(self._of_prompt, text), ""
+        return text
+
+    def _text(self) -> str:
+        before = self._table.decode(self._settled) if self._settled else ""
+        return self._table.decode(self._settled + self._pending)[len(before) :]
+
+
+def _beyond(before: str, text: str) -> str:
+    """Return what follows the beginning that both have in common."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False))
+    return text[sum(1 for _ in same) :]
 
 
 def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
@@ -186,3 +246,4 @@ def _byte_of_character() -> dict[str, int]:
 
 
 _BYTE_OF_CHARACTER = _byte_of_character()
+_MAX_CHARACTER_BYTES = 4

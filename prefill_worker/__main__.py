@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from worker.role import WorkerRole
 from worker.startup.command import run
 

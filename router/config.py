@@ -9,6 +9,7 @@ from pathlib import Path
 
 from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
 from router.auth.limits import Limits, add_limit_flags, limits_of
+from router.preprocess.plain_text.in_content import InContent
 from scheduling import policies
 from scheduling.admission.shares import TenantWeights
 from scheduling.cost.profiles import Profile
@@ -35,6 +36,8 @@ class RouterConfig:
     """How the model writes tool calls; None: as its chat template shows."""
     reasoning_format: str | None
     """How the model writes reasoning; None: as its chat template shows."""
+    special_tokens_in_content: InContent
+    """Meaning of control tokens that callers write into chats."""
     weights: TenantWeights
     without_redis: str
     queue_capacity: int
@@ -77,6 +80,7 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
         "policy": policy,
         "placement": Placement(given["placement"] or policy.placement),
         "timed": None if given["timed"] is None else load_timed(given["timed"]),
+        "special_tokens_in_content": InContent(given["special_tokens_in_content"]),
         "weights": parse_weights(given.pop("tenant_weights")),
     }
     return RouterConfig(**(given | named))
@@ -118,6 +122,13 @@ def flags(process_id: int) -> argparse.ArgumentParser:
     ):
         shown = f"how the model writes {written}; without it, as its chat template shows"
         add(name, choices=[NO_FORMAT, *sorted(formats)], help=shown)
+    add(
+        "--special-tokens-in-content",
+        default=InContent.TEXT.value,
+        choices=[meaning.value for meaning in InContent],
+        help="control tokens that callers write into chats: read them as text, keep them as tokens, or "
+        "refuse the request (text)",
+    )
     add("--tenant-weights", default="", metavar="NAME=W,...", help="weights of tenants' shares (1 for each)")
     add(
         "--without-redis",

@@ -6,3 +6,13 @@ they do), `views` (what they print), `target` (the fleet that they call), `forwa
 
 May import the SDK and `baton.fleet`.
 """
+
+import signal
+
+
+def main() -> int:
+    """Run the program `baton`. Until its modules are loaded, Ctrl-C ends it without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from baton.cli.__main__ import main as run  # noqa: PLC0415 -- it takes a while
+
+    return run()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import asyncio
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -21,7 +26,7 @@ from baton.fleet.errors import FleetError
 def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else list(arguments)
     # A shell without job control has its background ignore Ctrl-C: a fleet would stay behind.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    if signal.getsignal(signal.SIGINT) in {signal.SIG_IGN, signal.SIG_DFL}:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = _run(typed)
@@ -50,11 +55,24 @@ def _run(typed: Sequence[str]) -> int:
 
 
 async def _watched(command: Coroutine[Any, Any, int]) -> int:
-    """Let SIGTERM cancel a command as Ctrl-C does."""
+    """Let SIGTERM and the end of the terminal cancel a command as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+        loop.add_signal_handler(signal.SIGHUP, _leave_terminal, task, shown)
     return await command
+
+
+def _leave_terminal(task: asyncio.Task[int], shown: Sequence[int]) -> None:
+    """Cancel a command whose terminal, which has these descriptors, was closed: writing there is an error."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in shown:
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+    task.cancel()
 
 
 if __name__ == "__main__":

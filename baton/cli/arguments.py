@@ -14,7 +14,15 @@ from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.request_flags import add_request_flags
 from baton.cli.values import address, count, decimal, named_json, seconds, unsigned
 from baton.fleet.checkout import find_checkout
-from baton.fleet.spec import PLACEMENTS, POLICIES, QUANTISATIONS, SPECULATIONS, WITHOUT_REDIS, FleetSpec
+from baton.fleet.spec import (
+    PLACEMENTS,
+    POLICIES,
+    QUANTISATIONS,
+    SPECIAL_TOKENS_IN_CONTENT,
+    SPECULATIONS,
+    WITHOUT_REDIS,
+    FleetSpec,
+)
 from baton.security.credentials import Credentials
 from baton.types import SloClass
 
@@ -77,6 +85,20 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         help="start no gateway: serve gRPC alone",
     )
     add(
+        "--served-model-name",
+        dest="served_model_names",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name that HTTP callers may give the model, beside its own; repeatable (none)",
+    )
+    add(
+        "--strict-fields",
+        action="store_true",
+        help="refuse HTTP requests with fields, tools or items that are not served, instead of leaving them "
+        "out",
+    )
+    add(
         "--policy",
         choices=POLICIES,
         help="how the fleet serves: what a step consists of and which request goes first (slack)",
@@ -90,6 +112,12 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         "--without-redis",
         choices=WITHOUT_REDIS,
         help="while Redis is away, refuse new requests, or serve them from each router's own view (refuse)",
+    )
+    add(
+        "--special-tokens-in-content",
+        choices=SPECIAL_TOKENS_IN_CONTENT,
+        help="control tokens that callers write into chats: read them as text, keep them as tokens, or "
+        "refuse the request (text)",
     )
     add("--deterministic", action="store_true", help="compute the same bits whoever shares a step; slower")
     add(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import asdict
 from functools import partial
@@ -22,7 +21,8 @@ from pathlib import Path
 from baton.fleet.errors import FleetError, NoFleetRunning, RestartFailed
 from baton.fleet.events import FleetEvent, ProcessReplaced
 from baton.fleet.launcher import Fleet, cancel
-from baton.fleet.running import CONTROL, candidates, described
+from baton.fleet.running import CONTROL, DESCRIPTION, candidates, described
+from baton.security.secret_files import replace_secret
 
 _RESTART = b"restart\n"
 
@@ -45,17 +45,18 @@ class Control:
     async def serving(self, fleet: Fleet) -> AsyncIterator[None]:
         """Take orders until the block ends, which cancels an order under way."""
         named = fleet.run_dir / CONTROL
-        with tempfile.TemporaryDirectory(prefix="baton-control-") as folder:
-            path = f"{folder}/{CONTROL}"
-            server = await asyncio.start_unix_server(partial(self._accept, fleet), path)
-            try:
-                with described(fleet.run_dir, fleet.router_addresses, fleet.credentials, fleet.gateway_urls):
-                    named.write_text(path, encoding="utf-8")
-                    yield
-            finally:
-                named.unlink(missing_ok=True)
-                server.close()  # from Python 3.12 on, waiting for it would wait for every client
-                await cancel(self._connections)
+        path = fleet.private_folder() / CONTROL
+        server = await asyncio.start_unix_server(partial(self._accept, fleet), path)
+        for file in (named, fleet.run_dir / DESCRIPTION):
+            fleet.remove_at_the_end(file)
+        try:
+            with described(fleet.run_dir, fleet.router_addresses, fleet.credentials, fleet.gateway_urls):
+                replace_secret(named, str(path).encode())
+                yield
+        finally:
+            named.unlink(missing_ok=True)
+            server.close()  # from Python 3.12 on, waiting for it would wait for every client
+            await cancel(self._connections)
 
     def _accept(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.create_task(self._serve(fleet, reader, writer))

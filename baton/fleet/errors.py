@@ -6,6 +6,7 @@ FleetError
 ├── GatewayNotInstalled(missing)
 ├── PortUnusable(kind, address, reason)
 ├── RunDirUnusable(path, reason)
+├── RunDirInUse(path, holder)
 ├── ProcessError(name, log_path, tail)
 │   ├── ProcessFailed(exit_code)
 │   ├── StartTimeout(doing, waited_s)
@@ -115,6 +116,20 @@ class RunDirUnusable(FleetError):
 
     def __str__(self) -> str:
         return f"no logs can be kept in {self.path}: {self.reason}; name a folder of your own with --run-dir"
+
+
+@dataclass(eq=False)
+class RunDirInUse(FleetError):
+    """Another fleet has the folder; `holder` is the process id of its launcher."""
+
+    path: Path
+    holder: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is the folder of a fleet that runs, started by process {self.holder}; name another "
+            f"folder with --run-dir, or end that fleet: kill {self.holder}"
+        )
 
 
 @dataclass(eq=False)

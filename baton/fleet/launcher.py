@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
-import itertools
 import os
 import socket
 import tempfile
@@ -26,21 +25,18 @@ from baton.fleet.events import FleetEvent, ProcessDied, ProcessReplaced, Replace
 from baton.fleet.joining import wait_until_connected, wait_until_serving
 from baton.fleet.processes.group import MakeProcess, ProcessGroup
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
-from baton.fleet.rundir import next_run_dir
-from baton.fleet.secured import REDIS_USER, SecuredFleet, secure
+from baton.fleet.processes.redis import GATEWAY_REDIS, REDIS, redis_process, redis_url
+from baton.fleet.rundir import claim, next_run_dir
+from baton.fleet.secured import SecuredFleet, secure
 from baton.fleet.spec import (
-    GATEWAY_REDIS,
-    REDIS,
     FleetSpec,
     Surroundings,
     gateway_processes,
     kind_of,
-    redis_process,
     service_processes,
 )
 from baton.security.credentials import UNENCRYPTED, Credentials
 
-_REDIS_PORT_TRIES = 3
 _KEEP_ADDRESS = ("router", "gateway")
 """Kinds whose successors listen at the old address, which clients know."""
 
@@ -72,6 +68,8 @@ class Fleet:
         """One lock per name: a process is revived or replaced, never both at once."""
         self.run_dir: Path
         """The folder with the logs, once it has started."""
+        self._claim: int | None = None
+        """The descriptor that makes the folder this fleet's own."""
 
     @property
     def processes(self) -> tuple[ManagedProcess, ...]:
@@ -132,6 +130,9 @@ class Fleet:
     async def stop(self) -> None:
         """End everything: gateways first, then the other services, then Redis. A second call does nothing."""
         await self._group.stop(self.spec.stop_grace_s)
+        if self._claim is not None:
+            claim, self._claim = self._claim, None
+            os.close(claim)
 
     async def restart(self) -> None:
         """Replace everything but Redis, one process after another.
@@ -224,8 +225,8 @@ class Fleet:
             check_gateway()
         for address in self.spec.fixed_addresses:
             _check_free(*address)
-        self.run_dir = self._make_run_dir(checkout)
-        self._group.open(self.run_dir)
+        self.run_dir, self._claim = await self._claim_run_dir(checkout)
+        self._group.open(self.run_dir, self._claim)
         if self.spec.secure is not None:
             self.secured = secure(self.spec.secure, dt.datetime.now(dt.UTC))
         if redis_server is not None:
@@ -240,40 +241,37 @@ class Fleet:
         if self.spec.await_connections:
             await self._await_connections()
 
-    def _make_run_dir(self, checkout: Path) -> Path:
+    async def _claim_run_dir(self, checkout: Path) -> tuple[Path, int]:
         try:
             folder = self.spec.run_dir or next_run_dir(checkout)
-            folder.mkdir(parents=True, exist_ok=True)
+            return folder, await claim(folder)
         except OSError as error:
             path = self.spec.run_dir or checkout
             raise RunDirUnusable(path, os.strerror(error.errno or 0)) from error
+
+    def private_folder(self, parent: str | None = None) -> Path:
+        """Make a folder for this user alone, which is removed with the fleet in any case."""
+        folder = Path(tempfile.mkdtemp(prefix="baton-", dir=parent))
+        self.remove_at_the_end(folder)
         return folder
 
-    def _private_folder(self, parent: str | None) -> Path:
-        folder = Path(tempfile.mkdtemp(prefix="baton-", dir=parent))
-        self._group.remove_at_the_end(folder)
-        return folder
+    def remove_at_the_end(self, path: Path) -> None:
+        """Remove a folder or file with the fleet, even if this process is killed."""
+        self._group.remove_at_the_end(path.absolute())
 
     def _shm_folder(self) -> Path | None:
         """Return a new folder in shared memory, where a killed worker's files are removed with the fleet."""
         try:
-            return self._private_folder("/dev/shm")  # noqa: S108  (a fresh folder in it, not a known name)
+            return self.private_folder("/dev/shm")  # noqa: S108  (a fresh folder in it, not a known name)
         except OSError:  # without /dev/shm, workers take their default or another transport
             return None
 
     async def _start_redis(self, name: str, server: Path) -> str:
         """Start a private server and return its URL."""
-        folder = self._private_folder(None)
-        users = None if self.secured is None else self.secured.write_redis_config(folder)
-        for attempt in itertools.count(1):
-            process = redis_process(name, server, _free_port(), folder, users)
-            try:
-                await self._group.start_all([process])
-                break
-            except ProcessFailed:  # another process may have taken the port meanwhile
-                if attempt == _REDIS_PORT_TRIES:
-                    raise
-        return f"redis://{process.address}/0" if users is None else f"unix://{REDIS_USER}@{process.address}"
+        password = None if self.secured is None else self.secured.redis_password()
+        process = redis_process(name, server, self.private_folder(), password)
+        await self._group.start_all([process])
+        return redis_url(process, password)
 
     async def _await_connections(self) -> None:
         limit_s = self.spec.standstill_s
@@ -320,11 +318,3 @@ def _check_free(kind: str, host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise PortUnusable(kind, f"{host}:{port}", os.strerror(error.errno or 0)) from error
-
-
-def _free_port() -> int:
-    """Return a port of this machine that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -1,13 +1,79 @@
-"""The folder with one run's logs."""
+"""The folder with one run's logs, which belongs to one fleet at a time.
+
+The fleet holds a lock on the folder's file `lock`, which names its launcher. The reaper holds it too, so the
+folder of a launcher that was killed is free once nothing of the fleet is left. Only the fleet's user reads
+the logs: they name requests and callers.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import fcntl
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+from baton.fleet.errors import RunDirInUse
+
 KEPT_RUNS = 10
+_LOCK = "lock"
+_ENDING_S = 10.0
+"""The time that a fleet whose launcher is gone may take to end."""
+_POLL_S = 0.05
+
+
+async def claim(run_dir: Path) -> int:
+    """Make the folder a fleet's own until the returned descriptor, and all copies of it, are closed.
+
+    Wait for a fleet that is ending because its launcher is gone. Raises `RunDirInUse`, and `OSError`.
+    """
+    give_up = time.monotonic() + _ENDING_S
+    while True:
+        descriptor = _open_lock(run_dir, os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            if _runs(holder) or time.monotonic() >= give_up:
+                raise RunDirInUse(run_dir, holder) from None
+            await asyncio.sleep(_POLL_S)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        else:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            return descriptor
+
+
+def is_claimed(run_dir: Path) -> bool:
+    """Return whether a fleet has the folder."""
+    try:
+        descriptor = _open_lock(run_dir, 0)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _open_lock(run_dir: Path, flags: int) -> int:
+    if flags:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(run_dir / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+
+
+def _runs(pid: str) -> bool:
+    return pid.isdigit() and Path(f"/proc/{pid}").exists()
 
 
 def runs_of(checkout: Path) -> Path:
@@ -16,8 +82,8 @@ def runs_of(checkout: Path) -> Path:
 
 
 def next_run_dir(checkout: Path) -> Path:
-    """Create `.baton/runs/<n>`, one above the highest, and keep only the last `KEPT_RUNS`."""
-    return _make_next(checkout, Path.mkdir)
+    """Create `.baton/runs/<n>`, one above the highest, and keep only the last `KEPT_RUNS` and living ones."""
+    return _make_next(checkout, partial(Path.mkdir, mode=0o700))
 
 
 @contextlib.contextmanager
@@ -55,6 +121,9 @@ def _make_next(checkout: Path, make: Callable[[Path], None]) -> Path:
 
 
 def _remove(run: Path) -> None:
+    """Remove a run, unless its fleet still runs."""
+    if is_claimed(run):
+        return
     if run.is_symlink():
         run.unlink(missing_ok=True)
     else:

@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from baton.security.credentials import UNENCRYPTED, Credentials
+from baton.security.secret_files import replace_secret
 
 CONTROL = "control"
-_DESCRIPTION = "fleet.json"
+DESCRIPTION = "fleet.json"
 _CONNECT_TIMEOUT_S = 1.0
 
 
@@ -48,8 +49,8 @@ def described(
         "gateways": list(gateways),
         "credentials": files,
     }
-    path = run_dir / _DESCRIPTION
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path = run_dir / DESCRIPTION
+    replace_secret(path, (json.dumps(content, indent=1) + "\n").encode())
     try:
         yield
     finally:
@@ -69,7 +70,7 @@ def running_fleets(run_dirs: Path) -> list[RunningFleet]:
     them.
     """
     # A launcher that was killed leaves its description behind.
-    described = [folder for folder in candidates(run_dirs) if (folder / _DESCRIPTION).is_file()]
+    described = [folder for folder in candidates(run_dirs) if (folder / DESCRIPTION).is_file()]
     return [fleet_of(folder) for folder in described if launcher_answers(folder)]
 
 
@@ -84,7 +85,7 @@ def launcher_answers(folder: Path) -> bool:
 
 def fleet_of(folder: Path) -> RunningFleet:
     """Read a description. Raises `ValueError` naming the file."""
-    path = folder / _DESCRIPTION
+    path = folder / DESCRIPTION
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         files = {name: Path(file) for name, file in content["credentials"].items()}

@@ -1,22 +1,16 @@
-"""The files of a secured fleet on this machine: certificates, a password for Redis, and an API key.
-
-The private Redis listens only on a unix socket in a folder of this user. The fleet's user of Redis may run
-the fleet's commands, but none for administration.
-"""
+"""The files of a secured fleet on this machine: certificates, a password for Redis, and an API key."""
 
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from baton.security.auth_file import add_key, new_api_key
 from baton.security.credentials import Credentials
-from baton.security.secret_files import Certificates, replace_secret, write_secret
+from baton.security.secret_files import Certificates, write_secret
 
-REDIS_USER = "baton"
 DAYS = 365
 OWNER = "owner"
 """The tenant of the first API key, for the person who starts the fleet; the key may also watch and drain."""
@@ -32,8 +26,11 @@ class SecuredFleet:
     api_key: Path
 
     @property
-    def redis_password(self) -> Path:
+    def redis_password_file(self) -> Path:
         return self.certificates.folder / "redis.password"
+
+    def redis_password(self) -> str:
+        return self.redis_password_file.read_text(encoding="ascii").strip()
 
     @property
     def gateway_key(self) -> Path:
@@ -62,19 +59,8 @@ class SecuredFleet:
         if kind == "router":
             flags += ["--client-ca", made.ca, "--door", made.folder / "door.json"]
         if private_redis:
-            flags += ["--redis-password-file", self.redis_password]
+            flags += ["--redis-password-file", self.redis_password_file]
         return [str(flag) for flag in flags]
-
-    def write_redis_config(self, folder: Path) -> Path:
-        """Write the users of the private server to `folder` and return the file, which has the password's
-        hash.
-        """
-        password = self.redis_password.read_text(encoding="ascii").strip()
-        digest = hashlib.sha256(password.encode()).hexdigest()
-        users = folder / "users.acl"
-        rights = "resetchannels ~{baton}* &{baton}* +@all -@admin -@dangerous +client +info +keys"
-        replace_secret(users, f"user default off\nuser {REDIS_USER} on #{digest} {rights}\n".encode())
-        return users
 
 
 def secure(folder: Path, now: dt.datetime) -> SecuredFleet:
@@ -83,8 +69,8 @@ def secure(folder: Path, now: dt.datetime) -> SecuredFleet:
     from baton.security.certificates import make_certificates  # noqa: PLC0415
 
     made = SecuredFleet(make_certificates(folder, (), DAYS, now), folder / "api.key")
-    if not made.redis_password.exists():
-        write_secret(made.redis_password, secrets.token_urlsafe(32).encode())
+    if not made.redis_password_file.exists():
+        write_secret(made.redis_password_file, secrets.token_urlsafe(32).encode())
     if not made.api_key.exists():
         key = new_api_key()
         add_key(folder / "door.json", key, OWNER, operator=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from baton.fleet.processes.process import ProcessSpec
 from baton.fleet.secured import SecuredFleet
 
 WITHOUT_REDIS = ("refuse", "local")
+SPECIAL_TOKENS_IN_CONTENT = ("text", "keep", "refuse")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
 QUANTISATIONS = ("none", "int8", "kv8", "kvfp8", "int8+kv8", "int8+kvfp8")
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
@@ -21,11 +21,11 @@ _CHOICES = {
     "policy": POLICIES,
     "placement": PLACEMENTS,
     "without_redis": WITHOUT_REDIS,
+    "special_tokens_in_content": SPECIAL_TOKENS_IN_CONTENT,
     "quantisation": QUANTISATIONS,
     "speculate": SPECULATIONS,
 }
 _HOST = "127.0.0.1"
-_REDIS_READY = re.compile("[Rr]eady to accept connections")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class FleetSpec:
     folder for certificates and keys, which are made if missing; it turns on TLS everywhere. A start may take
     any time while it reports progress, and be silent for `standstill_s`. A process that leaves has `drain_s`
     to hand over its work; a fleet that stops waits for `stop_grace_s`. Without `run_dir` the logs go to the
-    next number below `.baton/runs` in the checkout. `policy`, `placement` and `without_redis` default to
-    those of the services. `timed` names a profile, or a file with one: workers compute nothing and take its
-    times. `deterministic` workers give the same bits whatever else is in a step. Workers that `prove_model`
-    serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
+    next number below `.baton/runs` in the checkout. `policy`, `placement`, `without_redis` and
+    `special_tokens_in_content` default to those of the services. `timed` names a profile, or a file with one:
+    workers compute nothing and take its times. `deterministic` workers give the same bits whatever else is in
+    a step. Workers that `prove_model` serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
     8 bits. `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a
     smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
     each as NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to `lora_rank`, which workers load when
@@ -51,7 +51,8 @@ class FleetSpec:
     folder `kv_disk`, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each
     other where that is faster than computing them. `tensor_parallel` processes of each worker compute its
     steps together. With `pipeline_parallel` stages, which compute them in turn, each with some of the layers,
-    each stage has as many.
+    each stage has as many. `served_model_names` are names of the model for HTTP callers, beside its own.
+    Gateways with `strict_fields` refuse what is not served and would be left out otherwise.
     """
 
     model: Path
@@ -66,6 +67,7 @@ class FleetSpec:
     policy: str | None = None
     placement: str | None = None
     without_redis: str | None = None
+    special_tokens_in_content: str | None = None
     timed: str | None = None
     deterministic: bool = False
     prove_model: bool = False
@@ -82,6 +84,8 @@ class FleetSpec:
     share_prefixes: bool = False
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    served_model_names: Sequence[str] = ()
+    strict_fields: bool = False
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -205,10 +209,6 @@ class FleetSpec:
         return self.prefill + self.decode
 
 
-REDIS, GATEWAY_REDIS = "redis", "redis-gateway"
-"""The private servers: the fleet's own, and the one in which gateways keep what outlives them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """The folders, Redis and certificates that exist before the services start."""
@@ -234,41 +234,22 @@ def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[s
     named = ["--redis", around.gateway_redis_url]
     for address in routers:
         named += ["--router", address] * spec.router_processes
+    for name in spec.served_model_names:
+        named += ["--served-model-name", name]
+    named += ["--strict-fields"] if spec.strict_fields else []
     return [
         _process(spec, around, "gateway", name, [*_listen(spec.http_port, index), *named])
         for index, name in enumerate(spec.gateway_names)
     ]
 
 
-def redis_process(name: str, server: Path, port: int, folder: Path, users: Path | None = None) -> ProcessSpec:
-    """Return a private server that evicts no key.
-
-    The fleet's own keeps nothing on disk, since the fleet's state begins anew with each start. The gateways'
-    logs to `folder` what they keep for their callers; a full disk or memory there stops nobody else.
-    With a file of `users` it listens on a unix socket in `folder` instead of the port. The redis-server in
-    Baton's packages is built without TLS, and a socket that only this user can reach needs none.
-    """
-    settings = {
-        "bind": "127.0.0.1",
-        "port": str(port),
-        "dir": str(folder),
-        "save": "",
-        "appendonly": "yes" if name == GATEWAY_REDIS else "no",
-        # By default a write that was answered may wait two seconds for its log while the disk is busy.
-        "appendfsync": "always",
-        "maxmemory_policy": "noeviction",
-        "daemonize": "no",
-    }
-    address = f"127.0.0.1:{port}"
-    if users is not None:
-        address = str(folder / "redis.sock")
-        settings |= {"port": "0", "unixsocket": address, "unixsocketperm": "600", "aclfile": str(users)}
-    return ProcessSpec(name, (str(server), *_flags(**settings)), folder, _REDIS_READY, address)
-
-
 def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> ProcessSpec:
     own = ["--router-id", name, *_listen(spec.router_port, index)]
-    own += _flags(placement=spec.placement, without_redis=spec.without_redis)
+    own += _flags(
+        placement=spec.placement,
+        without_redis=spec.without_redis,
+        special_tokens_in_content=spec.special_tokens_in_content,
+    )
     own += ["--processes", str(spec.router_processes)] if spec.router_processes > 1 else []
     return _service(spec, around, "router", name, own)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -53,7 +52,7 @@ from baton.types import (
 )
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from baton.wire.convert_prompt import put_prompt
-from baton.wire.fields import invalid, put, put_all
+from baton.wire.fields import invalid, json_of, put, put_all
 from baton.worker.v1 import worker_pb2
 
 E = TypeVar("E", bound=enum.Enum)
@@ -107,8 +106,7 @@ def request_to_pb(
 def _put_output_format(message: generation_pb2.OutputFormat, given: OutputFormat | None) -> None:
     match given:
         case JsonSchema(schema):
-            text = schema if isinstance(schema, str) else json.dumps(schema)
-            put(message, "output_format.", json_schema=text)
+            put(message, "output_format.", json_schema=json_of("output_format.json_schema", schema))
         case JsonObject():
             message.json_object = True
         case Regex(pattern):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baton.chat import Chat, ChatMessage, NamedTool, Prompt, Tool, ToolChoice, ToolMode
 from baton.v1 import inference_pb2
-from baton.wire.fields import invalid, put
+from baton.wire.fields import invalid, json_of, put
 
 _MAX_DEPTH = 20
 """protobuf reads messages that are 100 deep, and each level of a mapping takes three."""
+_MAX_WHOLE = 2**53
 
 
 def put_prompt(
@@ -78,6 +78,8 @@ def _put_options(chat: inference_pb2.ChatInput, given: Chat) -> None:
     try:
         if _depth(given.template_arguments) > _MAX_DEPTH:
             raise ValueError(f"at most {_MAX_DEPTH} levels")
+        if not all(map(_is_held, given.template_arguments.values())):
+            raise ValueError(f"whole numbers of at most {_MAX_WHOLE}: the contract has no others")
         chat.template_arguments.update(given.template_arguments)
     except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
         raise invalid("chat.template_arguments", given.template_arguments, str(error)) from None
@@ -90,15 +92,22 @@ def _depth(value: object) -> int:
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list | tuple) else 0
 
 
+def _is_held(value: object) -> bool:
+    """Return whether the contract, whose numbers are binary64, holds all whole numbers in a value."""
+    if isinstance(value, Mapping):
+        return all(map(_is_held, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_held, value))
+    return not isinstance(value, int) or abs(value) <= _MAX_WHOLE
+
+
 def _put_tool(target: inference_pb2.Tool, where: str, tool: Tool) -> None:
-    given = tool.parameters
-    parameters = given if isinstance(given, str) else json.dumps(given)
     put(
         target,
         where,
         name=tool.name,
         description=tool.description,
-        parameters=parameters,
+        parameters=json_of(f"{where}parameters", tool.parameters),
         strict=tool.strict,
     )
 

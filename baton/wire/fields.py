@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import MutableMapping, MutableSequence
 from typing import Any
 
@@ -53,6 +54,18 @@ def _parts(values: Any) -> Any:
     if isinstance(values, str):
         raise TypeError("a sequence")
     return values
+
+
+def json_of(field: str, value: object) -> str:
+    """Return a schema as JSON; a text is one already. Raises `InvalidRequest`."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        accepted = "a JSON Schema"
+        violation = FieldViolation(field, accepted)
+        raise InvalidRequest(f"{field} is no JSON ({error}); accepted: {accepted}", [violation]) from None
 
 
 def invalid(field: str, value: object, accepted: str) -> InvalidRequest:

@@ -61,7 +61,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokens", type=count, default=256, metavar="N", help="tokens of each seed's text (256)"
     )
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="threads of the worker (1)")
+    parser.add_argument(
+        "--kinds",
+        type=_kinds,
+        default=ARMS,
+        metavar="A,B",
+        help="what is kept in 8 bits, of " + ",".join(kind.value for kind in ARMS) + " (all)",
+    )
     parser.add_argument("--rounds", type=count, default=6, metavar="N", help="rounds of each step (6)")
+
+
+def _kinds(text: str) -> tuple[Quantisation, ...]:
+    return tuple(map(Quantisation, text.split(",")))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     sizes: dict[str, tuple[float, ...]] = {}
     steps: dict[str, list[tuple[float, float, float]]] = {}
     for dtype in MEASURED_DTYPES:
-        for arm in ARMS:
+        for arm in args.kinds:
             name, runner = f"{arm.value}, {dtype}", _runner(args, dtype, arm)
             others = (_logits(runner, text) for text in texts)
             drifts[name] = list(map(_drift, said[dtype], others, texts))

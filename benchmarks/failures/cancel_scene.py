@@ -25,7 +25,7 @@ from baton.types import Sampling, Slo, Stop
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from baton.wire.convert import request_to_pb
 from benchmarks.failures.freeing import BlockCounts, Holdings
-from benchmarks.failures.redis_watch import monitored
+from benchmarks.failures.redis_watch import monitored, own_redis
 from benchmarks.fleets.observe import snapshot
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.cost.profiles import dump
@@ -70,8 +70,16 @@ async def started(model: Path, folder: Path) -> AsyncIterator[Scene]:
     slow = folder / "slow.json"
     profile = replace(load_profile("demo-cpu"), name="slow", cost=COST, weights_fingerprint="")
     slow.write_text(dump(profile), encoding="utf-8")
+    with own_redis() as redis_url:
+        async with _scene(model, folder, slow, redis_url) as scene:
+            yield scene
+
+
+@contextlib.asynccontextmanager
+async def _scene(model: Path, folder: Path, slow: Path, redis_url: str) -> AsyncIterator[Scene]:
     spec = FleetSpec(
         model=model,
+        redis_url=redis_url,
         timed=str(slow),
         placement="disaggregated",
         run_dir=folder / "run",
@@ -85,7 +93,7 @@ async def started(model: Path, folder: Path) -> AsyncIterator[Scene]:
     options = [("grpc.http2.lookahead_bytes", UNREAD_BYTES), ("grpc.http2.bdp_probe", 0)]
     async with (
         Fleet(spec) as fleet,
-        monitored(fleet.process("redis").address, holdings.take),
+        monitored(redis_url, holdings.take),
         grpc.aio.insecure_channel(fleet.router_addresses[0]) as channel,
         grpc.aio.insecure_channel(fleet.router_addresses[0], options=options) as narrow,
     ):

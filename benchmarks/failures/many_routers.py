@@ -22,7 +22,7 @@ from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import Role
 from benchmarks.failures.crowd import Load, Outcome, send
-from benchmarks.failures.redis_watch import OrderFacts, OrderWatch, monitored
+from benchmarks.failures.redis_watch import OrderFacts, OrderWatch, monitored, own_redis
 from benchmarks.flags import number
 from benchmarks.fleets.observe import memory_and_cpu, snapshot
 from benchmarks.report import report
@@ -117,8 +117,14 @@ def run(args: argparse.Namespace) -> int:
 
 async def measure(plan: Plan, seed: int = 0, run_dir: Path | None = None) -> Report:
     """Start the fleet, send, kill, wait, and judge."""
+    with own_redis() as redis_url:
+        return await _measure(plan, redis_url, seed, run_dir)
+
+
+async def _measure(plan: Plan, redis_url: str, seed: int, run_dir: Path | None) -> Report:
     sizes = ("--max-num-seqs", str(plan.max_num_seqs))
     spec = FleetSpec(
+        redis_url=redis_url,
         model=plan.model,
         prefill=plan.prefill,
         decode=plan.decode,
@@ -129,11 +135,11 @@ async def measure(plan: Plan, seed: int = 0, run_dir: Path | None = None) -> Rep
         extra_args={"router": ("--queue-capacity", "100000"), "prefill": sizes, "decode": sizes},
     )
     watch = OrderWatch()
-    async with Fleet(spec) as fleet, monitored(fleet.process("redis").address, watch.take):
+    async with Fleet(spec) as fleet, monitored(redis_url, watch.take):
         async with AsyncClient(fleet.router_addresses[-1:]) as client:
             workers = (await snapshot(client)).workers
         outcome, cpu_shares = await _send(plan, seed, fleet)
-        held = await _until_nothing_is_held(fleet.process("redis").address, watch.ledgers)
+        held = await _until_nothing_is_held(redis_url, watch.ledgers)
     leased, seats = watch.facts.max_leased, watch.facts.max_seats
     oversold = tuple(
         f"{name} ({leased[name]} of {worker.num_blocks} blocks, {seats[name]} seats)"
@@ -171,10 +177,10 @@ async def _send(plan: Plan, seed: int, fleet: Fleet) -> tuple[Outcome, dict[str,
     return outcome, shares | {"clients": outcome.cpu_s / plan.seconds}
 
 
-async def _until_nothing_is_held(redis_address: str, ledgers: set[str]) -> tuple[str, ...]:
+async def _until_nothing_is_held(redis_url: str, ledgers: set[str]) -> tuple[str, ...]:
     """Return the ledgers that hold something after a while: a dead router's entries must expire first."""
     give_up = time.monotonic() + DRAIN_S
-    store = await Store.connect(f"redis://{redis_address}/0")
+    store = await Store.connect(redis_url)
     try:
         while True:
             left = tuple([name for name in sorted(ledgers) if await _held(store, name)])

@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import subprocess
+import tempfile
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from baton.fleet.checkout import find_redis_server
 
 CLASS_SCORE = 10**13
 """The distance between the scores of two classes, as in the fleet's state."""
@@ -42,11 +46,29 @@ def parsed(line: bytes) -> Command | None:
     return Command(float(found[1]), found[2].decode().upper(), found[3].decode(), words)
 
 
+@contextlib.contextmanager
+def own_redis() -> Iterator[str]:
+    """Run a Redis for a fleet and yield its URL. A fleet's private server does not allow MONITOR."""
+    with tempfile.TemporaryDirectory(prefix="baton-redis-") as folder:
+        socket = f"{folder}/redis.sock"
+        listening = "--port", "0", "--unixsocket", socket, "--unixsocketperm", "600"
+        server = subprocess.Popen(
+            [find_redis_server(), *listening, "--save", "", "--maxmemory-policy", "noeviction"],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            yield f"unix://{socket}"
+        finally:
+            server.terminate()
+            server.wait()
+
+
 @contextlib.asynccontextmanager
-async def monitored(address: str, take: Callable[[bytes], None]) -> AsyncIterator[None]:
-    """Feed every line of a Redis's MONITOR to `take` while the block lasts."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=_LINE_BYTES)
+async def monitored(url: str, take: Callable[[bytes], None]) -> AsyncIterator[None]:
+    """Feed every line of MONITOR of the Redis at `unix://PATH` to `take` while the block lasts."""
+    path = url.removeprefix("unix://")
+    reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)
     writer.write(b"MONITOR\r\n")
     answer = await reader.readline()
     if answer != b"+OK\r\n":

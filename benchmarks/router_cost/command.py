@@ -25,14 +25,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from baton import Sampling, Slo, Stop
 from baton.fleet import Fleet, FleetSpec
 from baton.wire.convert import request_to_pb
 from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import GENERATE, GrpcTransport
-from benchmarks.failures.redis_watch import monitored
+from benchmarks.failures.redis_watch import monitored, own_redis
 from benchmarks.flags import count
 from benchmarks.peers.baton_arm import PROFILE, by_grpc
 from benchmarks.peers.environments import HERE, NotInstalled
@@ -121,17 +120,17 @@ async def _measure(model: Path, parts: Sequence[str], num_calls: int, seeds: Seq
 
 
 async def _all_first_tokens(model: Path, num_calls: int, seeds: Sequence[int]) -> list[Firsts]:
-    spec = FleetSpec(model=model, timed=PROFILE, prefill=0, placement="aggregated")
-    async with (
-        Fleet(spec) as fleet,
-        _transport(GrpcTransport, fleet.router_addresses[0]) as transport,
-        worker_alone(fleet.redis_url) as alone,
-    ):
-        redis = urlsplit(fleet.redis_url).netloc
-        return [
-            await first_tokens(alone, transport, redis, num_calls, seed)
-            for seed in tracked(seeds, "first tokens")
-        ]
+    with own_redis() as redis_url:
+        spec = FleetSpec(model=model, timed=PROFILE, prefill=0, placement="aggregated", redis_url=redis_url)
+        async with (
+            Fleet(spec) as fleet,
+            _transport(GrpcTransport, fleet.router_addresses[0]) as transport,
+            worker_alone(redis_url) as alone,
+        ):
+            return [
+                await first_tokens(alone, transport, redis_url, num_calls, seed)
+                for seed in tracked(seeds, "first tokens")
+            ]
 
 
 async def _floors(seeds: Sequence[int]) -> Floors:
@@ -171,7 +170,9 @@ async def _transport(kind: type[GrpcTransport], address: str) -> AsyncIterator[G
         await transport.close()
 
 
-async def first_tokens(alone: Ask, transport: GrpcTransport, redis: str, num_calls: int, seed: int) -> Firsts:
+async def first_tokens(
+    alone: Ask, transport: GrpcTransport, redis_url: str, num_calls: int, seed: int
+) -> Firsts:
     """Ask for first tokens in turns, with a new prompt each time."""
     found, rng = Firsts(), random.Random(seed)
     names = {hashlib.sha1(source(name).encode()).hexdigest(): name for name in SCRIPTS}  # noqa: S324 -- how Redis names scripts
@@ -182,7 +183,7 @@ async def first_tokens(alone: Ask, transport: GrpcTransport, redis: str, num_cal
             name = names[called[1].decode()]
             found.scripts[name] = found.scripts.get(name, 0) + 1
 
-    async with monitored(redis, take):
+    async with monitored(redis_url, take):
         for _ in range(num_calls):
             found.alone_ms.append(1000 * await alone(_tokens(rng)))
             found.tokens_ms.append(1000 * await by_grpc(transport, _tokens(rng), 1))

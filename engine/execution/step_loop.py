@@ -363,8 +363,11 @@ class StepLoop:
     def _new_choice(self, group: SequenceGroup, index: int) -> Choice:
         if self._detokenizer is None:
             return group.new_choice(index, None)
-        skips = group.spec.stop.skip_special_tokens
-        return group.new_choice(index, self._detokenizer.stream(skip_special_tokens=skips))
+        spec = group.spec
+        text = self._detokenizer.stream(
+            spec.prompt_token_ids, skip_special_tokens=spec.stop.skip_special_tokens
+        )
+        return group.new_choice(index, text)
 
     def _fail(self, groups: Iterable[SequenceGroup], error: Exception) -> None:
         self._core.groups.report.step_error = "".join(traceback.format_exception(error))

@@ -6,13 +6,13 @@ RoPE types depend on the longest position of the whole batch, a quantised checkp
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelRefused
 from engine.model.quantised.checkpoint import check_quantised
+from output_text.model_files import FileUnusable, read_object
 
 ARCHITECTURES = (
     "gemma2",
@@ -50,15 +50,13 @@ def read_config(directory: Path, *, unlisted: bool = False) -> Config:
         raise ModelRefused(directory, "the path", "is not a directory", "a model directory with config.json")
     path = directory / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_object(path)
     except FileNotFoundError:
         raise ModelRefused(
             directory, "config.json", "is missing", "a model directory with config.json"
         ) from None
-    except ValueError as error:
-        raise ModelRefused(directory, "config.json", f"is not JSON ({error})", "a JSON object") from error
-    if not isinstance(config, dict):
-        raise ModelRefused(directory, "config.json", f"holds a {type(config).__name__}", "a JSON object")
+    except FileUnusable as error:
+        raise ModelRefused(directory, "config.json", error.found, error.accepted) from error
     if not unlisted and not is_listed(config):
         accepted = f"{', '.join(ARCHITECTURES)}; --prove-model tries others"
         raise ModelRefused(directory, "model_type", f"is {config.get('model_type')!r}", accepted)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelRefused
+from output_text.model_files import FileUnusable, eos_token_ids, read_object, read_tokenizer
 
 MAX_HEADER_BYTES = 100 << 20
 
@@ -33,15 +35,28 @@ def tensor_names(directory: Path) -> set[str]:
 
 
 def check_tokenizer(directory: Path) -> None:
-    if not (directory / "tokenizer.json").is_file():
-        raise ModelRefused(
-            directory, "tokenizer.json", "is missing", "a tokenizer of the `tokenizers` library"
-        )
+    """Refuse a directory whose tokenizer is missing or broken, or whose end of a text is unknown."""
+    accepted = "a tokenizer of the `tokenizers` library"
+    try:
+        read_tokenizer(directory / "tokenizer.json")
+    except FileNotFoundError:
+        raise ModelRefused(directory, "tokenizer.json", "is missing", accepted) from None
+    except FileUnusable as error:
+        raise ModelRefused(directory, error.path.name, error.found, error.accepted) from error
+    stated_ends(directory, vocab_size=0)
+
+
+def stated_ends(directory: Path, vocab_size: int) -> tuple[int, ...]:
+    """Return the tokens that end a sequence. transformers would pass over a broken file."""
+    try:
+        return eos_token_ids(directory, vocab_size)
+    except FileUnusable as error:
+        raise ModelRefused(directory, error.path.name, error.found, error.accepted) from error
 
 
 def _weight_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
-    if not index.is_file():
+    if not os.path.lexists(index):
         single = directory / "model.safetensors"
         if not single.is_file():
             raise ModelRefused(
@@ -52,8 +67,10 @@ def _weight_files(directory: Path) -> list[Path]:
             )
         return [single]
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        names = set(read_object(index)["weight_map"].values())
+    except FileUnusable as error:
+        raise ModelRefused(directory, index.name, error.found, "a JSON object with a weight_map") from error
+    except (OSError, KeyError, AttributeError, TypeError) as error:
         raise ModelRefused(
             directory, index.name, f"cannot be read ({error!r})", "a JSON object with a weight_map"
         ) from error
@@ -65,11 +82,14 @@ def _expected_bytes(directory: Path, path: Path) -> int:
     try:
         length, header = _read_header(path)
         ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-    except (struct.error, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+        return 8 + length + int(max(ends, default=0))
+    except (
+        struct.error, OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, OverflowError,
+        RecursionError,
+    ) as error:  # fmt: skip
         raise ModelRefused(
             directory, path.name, f"has no readable header ({error})", "a complete safetensors file"
         ) from error
-    return 8 + length + int(max(ends, default=0))
 
 
 def _read_header(path: Path) -> tuple[int, dict[str, Any]]:

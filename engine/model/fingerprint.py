@@ -50,7 +50,7 @@ def _add_weights(
     if random_seed is not None:
         digest.update(f"random weights {random_seed}".encode())
         return
-    for path in sorted(directory.glob("*.safetensors")):
+    for path in sorted(filter(Path.is_file, directory.glob("*.safetensors"))):
         _add_file(digest, path)
 
 

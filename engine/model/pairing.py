@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from engine.errors import DraftRefused
 from engine.model.allow_list import Config
+from output_text.model_files import FileUnusable, read_tokenizer
 
 
 def check_pair(model: Path, config: Config, draft: Path, draft_config: Config) -> None:
@@ -15,10 +16,10 @@ def check_pair(model: Path, config: Config, draft: Path, draft_config: Config) -
     size, draft_size = config.get("vocab_size"), draft_config.get("vocab_size")
     if size != draft_size:
         raise DraftRefused(draft, "vocab_size", f"is {draft_size}", f"{size}, as that of {model.name}")
-    files = [directory / "tokenizer.json" for directory in (model, draft)]
-    if not all(file.is_file() for file in files):
+    try:
+        tokenizer, draft_tokenizer = (read_tokenizer(each / "tokenizer.json") for each in (model, draft))
+    except (FileNotFoundError, FileUnusable):
         return  # loading refuses a model without one
-    tokenizer, draft_tokenizer = (Tokenizer.from_file(str(file)) for file in files)
     _check_tokens(model, draft, _tokens(tokenizer), _tokens(draft_tokenizer), "the token")
     _check_tokens(model, draft, _special(tokenizer), _special(draft_tokenizer), "the special token")
 

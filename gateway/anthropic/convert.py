@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from baton import Chat
 from baton.types import JsonSchema, Sampling, Stop
 from gateway.anthropic.schema import MessagesBody
-from gateway.errors import renamed
+from gateway.errors import invalid, renamed
 from gateway.generations import ID_HEADER, Generation, seed_of, user_of
 from gateway.slo import slo_of
 
@@ -32,6 +32,11 @@ def param_of(field: str) -> str:
 def generation_of(body: MessagesBody, chat: Chat, headers: Mapping[str, str]) -> Generation:
     """Return the generation that a body asks for, whose chat is `chat`; raises `ApiError`."""
     form = None if body.output_config is None else body.output_config.format
+    if body.output_format is not None:
+        if form is not None:
+            accepted = "unset, beside output_config.format"
+            raise invalid("output_format", f"output_format is set; accepted: {accepted}")
+        form = body.output_format
     return Generation(
         chat,
         Sampling(

@@ -30,7 +30,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         body = await read_body(request, MessagesBody, max_body_bytes)
         model = await fleet.model(body.model)
         generation = generation_of(body, chat_of(body), request.headers)
-        generation = replace(generation, adapter=model.adapter)
+        generation = replace(generation, model=model)
         if not body.stream:
             (completion,) = await unless_gone(request, complete_all(fleet, [generation]))
             headers = _with_id({"x-request-id": completion.request_id})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ import orjson
 from pydantic_core import from_json
 
 from baton.errors import BatonError
+from baton.parsing import cut_before
 from baton.types import ChoiceFinished, Completion, Event, Finished, FinishReason, Queued, Tokens, Usage
 from chat_formats import (
     Call,
@@ -26,7 +27,7 @@ from gateway.anthropic.convert import param_of
 from gateway.errors import ApiError, Problem, problem_of
 from gateway.generations import Generation, Running
 from gateway.outcome import early_end, outcome_json
-from gateway.outputs import parser_of
+from gateway.outputs import end_of, has_cut_call, parser_of
 
 _TYPES = {413: "request_too_large", 408: "timeout_error", 409: "invalid_request_error"}
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -48,33 +49,52 @@ def error_json(problem: Problem) -> dict[str, Any]:
 def message_json(completion: Completion, generation: Generation, model: str) -> dict[str, Any]:
     """Return a whole message. Raises `ApiError` if it ended early."""
     choice = completion.choices[0]
-    parser = parser_of(generation, completion, 0)
-    said = Message(choice.text) if parser is None else parser.read(choice.text)
+    parser, deltas = parser_of(generation, completion, 0), list[Delta]()
+    if parser is not None:
+        cut = cut_before(choice.finish_reason, choice)
+        deltas = [*parser.feed(choice.text), *parser.finish(cut)]
+    elif choice.text:
+        deltas = [ContentDelta(choice.text)]
+    said = Message.of(deltas)
     end = ChoiceFinished(0, choice.finish_reason, len(choice.token_ids), choice.stop_string)
     return _message(completion.request_id, model) | {
-        "content": [*_content(said)],
-        **_stop(end, completion.finished, has_calls=bool(said.calls)),
+        "content": _content(deltas, said),
+        **_stop(end, completion.finished, parser, has_calls=bool(said.calls)),
         "usage": _usage(completion.finished.usage),
         "baton": outcome_json(completion.request_id, completion.finished, completion.resumes),
     }
 
 
-def _content(said: Message) -> Iterator[dict[str, Any]]:
-    if said.reasoning:
-        yield {"type": "thinking", "thinking": said.reasoning, "signature": ""}
-    if said.content or not (said.reasoning or said.calls):
-        yield {"type": "text", "text": said.content}
-    for call in said.calls:
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)}
+def _content(deltas: Sequence[Delta], said: Message) -> list[dict[str, Any]]:
+    """Return the blocks of a message in the order in which the model wrote them, as a stream has them."""
+    blocks: list[dict[str, Any]] = []
+
+    def add(kind: str, field: str, text: str, **more: str) -> None:
+        if not blocks or blocks[-1]["type"] != kind:
+            blocks.append({"type": kind, field: "", **more})
+        blocks[-1][field] += text
+
+    for delta in deltas:
+        match delta:
+            case ContentDelta(text):
+                add("text", "text", text)
+            case ReasoningDelta(text):
+                add("thinking", "thinking", text, signature="")
+            case ToolCallBegun(index):
+                call = said.calls[index]
+                if (given := _input(call)) is not None:
+                    blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+            case ToolCallArguments():
+                pass  # the call has them
+    return blocks or [{"type": "text", "text": ""}]
 
 
-def _input(call: Call) -> Any:
-    """Return the arguments; those of a call that was cut off, as far as they came."""
+def _input(call: Call) -> dict[str, Any] | None:
+    """Return the arguments; None if they broke off, since half of them might be taken for a whole."""
     try:
-        return from_json(call.arguments or "{}", allow_partial="trailing-strings")
-    except ValueError as error:
-        message = f"the arguments of {call.name} cannot be returned ({error}); accepted: stream = true"
-        raise ApiError(Problem(500, "api_error", message, code="generation_failed")) from None
+        return dict(from_json(call.arguments))
+    except ValueError:
+        return None
 
 
 async def message_events(running: Running, generation: Generation, model: str) -> AsyncGenerator[bytes, None]:
@@ -124,7 +144,9 @@ class _Events:
                 return b"".join(map(self._add, found))
             case ChoiceFinished():
                 self.end = event
-                return b"" if self.parser is None else b"".join(map(self._add, self.parser.finish()))
+                if self.parser is None:
+                    return b""
+                return b"".join(map(self._add, self.parser.finish(cut_before(event.reason, event))))
             case Finished():
                 return self._finish(event)
         return b""
@@ -157,7 +179,7 @@ class _Events:
 
     def _finish(self, finished: Finished) -> bytes:
         assert self.end is not None
-        stop = _stop(self.end, finished, has_calls=self.has_calls)
+        stop = _stop(self.end, finished, self.parser, has_calls=self.has_calls)
         outcome = outcome_json(self.running.accepted.request_id, finished, self.running.resumes)
         delta = {
             "type": "message_delta",
@@ -173,10 +195,12 @@ def _message(request_id: str, model: str) -> dict[str, Any]:
     return {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
 
 
-def _stop(end: ChoiceFinished, finished: Finished, *, has_calls: bool) -> dict[str, Any]:
-    match end.reason:
+def _stop(
+    end: ChoiceFinished, finished: Finished, parser: OutputParser | None, *, has_calls: bool
+) -> dict[str, Any]:
+    match end_of(end.reason, parser):
         case FinishReason.EOS:
-            reason = "tool_use" if has_calls else "end_turn"
+            reason = "tool_use" if has_calls and not has_cut_call(parser) else "end_turn"
         case FinishReason.STOP:
             reason = "stop_sequence"
         case FinishReason.LENGTH | FinishReason.DEADLINE:

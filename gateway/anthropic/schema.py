@@ -1,12 +1,12 @@
-"""The bodies of Anthropic's requests, with `slo`, which is Baton's own. Unknown fields are refused."""
+"""The bodies of Anthropic's requests, with `slo`, which is Baton's own. Unknown fields are left out."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.slo import SloFields, Strict
+from gateway.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
 
 Content = str | list[dict[str, Any]]
 """A text, or blocks, which `messages` takes apart by their types."""
@@ -22,7 +22,6 @@ class Block(Strict):
 class TextBlock(Block):
     type: Literal["text"]
     text: str
-    citations: None = None
 
 
 class ThinkingBlock(Block):
@@ -30,14 +29,16 @@ class ThinkingBlock(Block):
 
     type: Literal["thinking"]
     thinking: str
-    signature: str = ""
+    signature: Annotated[str, NullIsUnset] = ""
 
 
 class ToolUseBlock(Block):
+    """A call. Its input is an object, or the beginning of one as a text, if the call was cut off."""
+
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, Any]
+    input: dict[str, Any] | str | None
     caller: dict[str, Any] | None = None
 
 
@@ -46,7 +47,7 @@ class ToolResultBlock(Block):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: Content = ""
+    content: Annotated[Content, NullIsUnset] = ""
     is_error: bool | None = None
 
 
@@ -58,7 +59,7 @@ class MessageParam(Strict):
 class ToolParam(Strict):
     """A tool that the caller runs. Its input is streamed as it comes in any case."""
 
-    type: Literal["custom"] | None = None
+    type: str | None = None
     name: str
     input_schema: dict[str, Any]
     description: str | None = None
@@ -70,7 +71,7 @@ class ToolParam(Strict):
 class ToolChoiceParam(Strict):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    disable_parallel_tool_use: bool = False
+    disable_parallel_tool_use: Annotated[bool, NullIsUnset] = False
 
 
 class Thinking(Strict):
@@ -94,20 +95,22 @@ class JsonFormat(Strict):
 class OutputConfig(Strict):
     """The format of the text, and the effort, which is a variable of the chat template."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: str | None = None
     format: JsonFormat | None = None
 
 
 class PromptFields(Strict):
     """The fields that a message and a count of tokens have in common."""
 
-    model: str = ""
-    messages: list[MessageParam] = Field(min_length=1)
+    model: Annotated[str, NullIsUnset] = ""
+    messages: list[MessageParam] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: Content | None = None
-    tools: list[ToolParam] | None = None
+    tools: list[dict[str, Any]] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: JsonFormat | None = None
+    """The older name of `output_config.format`."""
     cache_control: dict[str, Any] | None = None
 
 
@@ -115,7 +118,7 @@ class MessagesBody(PromptFields):
     """`POST /v1/messages`."""
 
     max_tokens: int
-    stream: bool = False
+    stream: Annotated[bool, NullIsUnset] = False
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from baton.types import Model
 from baton.wire.shown import shown
-from gateway.bodies import explained
+from gateway.bodies import explained, leave_out_unknown, refuse_excess
 from gateway.errors import ApiError, Problem, invalid
 from gateway.fleet import accepted_names, served_by
 from gateway.openai.convert import chat_generation, completion_generations
@@ -21,6 +21,7 @@ from gateway.responses.convert import check as check_response
 from gateway.responses.convert import generation_of as response_generation
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
+from gateway.serving.ignored import lying_in
 from gateway.slo import Strict
 
 MAX_LINES = 50_000
@@ -71,9 +72,9 @@ URLS = tuple(_CHECKS)
 class LineChecker:
     """Checks the lines of one file, in order, and counts them."""
 
-    def __init__(self, model: Model, max_line_bytes: int) -> None:
+    def __init__(self, model: Model, max_line_bytes: int, more_names: Iterable[str] = ()) -> None:
         self._model = model
-        self._served = served_by(model)
+        self._served = served_by(model, more_names)
         self.max_line_bytes = max_line_bytes
         self._custom_ids: set[bytes] = set()
         self.num_lines = 0
@@ -97,10 +98,12 @@ class LineChecker:
         if len(data) > self.max_line_bytes:
             message = f"the line has {len(data)} bytes or more; accepted: at most {self.max_line_bytes}"
             raise invalid("", message, code="too_large")
+        refuse_excess(data)
         try:
             line = _LINE.validate_json(data)
         except ValidationError as error:
             raise _without_union(error) from None
+        leave_out_unknown(line)
         digest = hashlib.blake2b(line.custom_id.encode(), digest_size=16).digest()
         if digest in self._custom_ids:
             message = f"custom_id is {shown(line.custom_id)} again; accepted: a different one on each line"
@@ -118,7 +121,8 @@ class LineChecker:
             message = f"body.model is {shown(body.model)}; accepted: {accepted_names(self._served)}"
             raise invalid("body.model", message, code="model_not_found")
         try:
-            _CHECKS[url](body, self._model)
+            with lying_in("body"):
+                _CHECKS[url](body, self._model)
         except ApiError as error:
             found = error.problem
             raise invalid(f"body.{found.param}", f"body.{found.message}", code=found.code) from None

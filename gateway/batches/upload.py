@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import BinaryIO
@@ -17,39 +19,54 @@ from baton.wire.shown import shown
 from gateway.batches.files import FileStore, StoredFile, new_id
 from gateway.batches.lines import LineChecker
 from gateway.errors import invalid
+from gateway.serving.bounds import away_from_loop
+from gateway.serving.shares import Room
 from state.errors import StoreUnavailable
 
 PIECE_BYTES = 16_384
 """About how much is checked and compressed at a time: other callers wait a millisecond or two."""
 MIN_TTL_S, MAX_TTL_S = 3600, 30 * 86400
 """OpenAI's limits."""
+_DIGITS = re.compile("[0-9]{1,10}")
 
 
 @asynccontextmanager
-async def received_form(request: Request, max_bytes: int) -> AsyncIterator[FormData]:
-    """Yield the form that the caller sends, its file on disk if it is large. Raises `ApiError`."""
+async def received_form(request: Request, max_bytes: int, room: Room) -> AsyncIterator[FormData]:
+    """Yield the form that the caller sends, its file on disk if it is large. Raises `ApiError`.
+
+    The room is taken before anything is read, if the caller states the length, else as the form grows.
+    """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         kind = request.headers.get("content-type")
         raise invalid("", f"content-type is {_told(kind)}; accepted: multipart/form-data")
-    try:
-        parser = MultiPartParser(request.headers, _limited(request, max_bytes), max_files=1, max_fields=8)
-        form = await parser.parse()
-    except (MultiPartException, KeyError) as error:
-        raise invalid("", f"the form cannot be read: {error}", code="malformed_message") from None
-    try:
-        yield form
-    finally:
-        await form.close()
+    with room:
+        try:
+            pieces = _limited(request, max_bytes, room)
+            form = await MultiPartParser(request.headers, pieces, max_files=1, max_fields=8).parse()
+        except (MultiPartException, KeyError) as error:
+            raise invalid("", f"the form cannot be read: {error}", code="malformed_message") from None
+        try:
+            yield form
+        finally:
+            await form.close()
 
 
-async def _limited(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
+async def _limited(request: Request, max_bytes: int, room: Room) -> AsyncGenerator[bytes, None]:
+    size = int(request.headers.get("content-length", 0))
+    _refuse_longer(size, max_bytes)
+    room.grow(size)
     size = 0
     async for piece in request.stream():
         size += len(piece)
-        if size > max_bytes:
-            message = f"the form has {size} bytes or more; accepted: at most {max_bytes}"
-            raise invalid("file", message, status=413, code="too_large")
+        _refuse_longer(size, max_bytes)
+        room.grow_to(size)
         yield piece
+
+
+def _refuse_longer(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        message = f"the form has {size} bytes or more; accepted: at most {max_bytes} now"
+        raise invalid("file", message, status=413, code="too_large")
 
 
 def expiry_of(form: FormData, default_s: int) -> int:
@@ -64,16 +81,16 @@ def checked_expiry(where: str, anchor: object, seconds: object) -> int:
     """Return OpenAI's `expires_after` in seconds. Raises `ApiError`."""
     if anchor != "created_at":
         raise invalid(f"{where}.anchor", f"{where}.anchor is {_told(anchor)}; accepted: 'created_at'")
-    if not str(seconds).isdecimal() or not MIN_TTL_S <= int(str(seconds)) <= MAX_TTL_S:
-        raise invalid(
-            f"{where}.seconds", f"{where}.seconds is {_told(seconds)}; accepted: {MIN_TTL_S} to {MAX_TTL_S}"
-        )
-    return int(str(seconds))
+    number = int(seconds) if isinstance(seconds, str) and _DIGITS.fullmatch(seconds) else seconds
+    if type(number) is not int or not MIN_TTL_S <= number <= MAX_TTL_S:
+        accepted = f"{MIN_TTL_S} to {MAX_TTL_S}"
+        raise invalid(f"{where}.seconds", f"{where}.seconds is {_told(seconds)}; accepted: {accepted}")
+    return number
 
 
 def _told(part: object) -> str:
     """Return a part of a form, or a header, as errors show it."""
-    return "missing" if part is None else shown(part) if isinstance(part, str) else "a file"
+    return "missing" if part is None else shown(part) if isinstance(part, str | int) else "a file"
 
 
 async def store_upload(form: FormData, tenant: str, files: FileStore, checker: LineChecker) -> StoredFile:
@@ -103,7 +120,9 @@ async def store_upload(form: FormData, tenant: str, files: FileStore, checker: L
 
 async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker: LineChecker) -> None:
     longest = checker.max_line_bytes + 1
-    piece, place = bytearray(), 0
+    piece, place, has_empty = bytearray(), 0, False
+    begin = codecs.BOM_UTF8
+    """The mark that the next line may begin with: some editors mark a file as UTF-8."""
     while line := source.readline(longest):
         if len(line) == longest and not line.endswith(b"\n"):
             message = (
@@ -112,10 +131,13 @@ async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker
             )
             raise invalid("", message, code="too_large")
         piece += line
-        if not line.isspace():
-            checker.check(line.rstrip(b"\r\n"))
-        elif source.read(1):
-            raise invalid("file", f"line {checker.num_lines + 1} is empty; accepted: only the last one")
+        line, begin = line.removeprefix(begin), b""
+        if not line.strip():
+            has_empty = True
+        elif has_empty:
+            raise invalid("file", f"line {checker.num_lines + 1} is empty; accepted: only lines at the end")
+        else:
+            await away_from_loop(len(line), checker.check, line.rstrip(b"\r\n"))
         if len(piece) >= PIECE_BYTES:
             await files.append(file_id, place, bytes(piece))
             place += 1

@@ -26,11 +26,14 @@ from gateway.openai.schema import (
     GenerationBody,
     SamplingFields,
 )
+from gateway.serving.ignored import leave_out
 from gateway.slo import slo_of
 
 MAX_PROMPTS = 128
 """Each prompt is a request to the fleet, with a stream of its own."""
 
+_MAX_DIGITS = 10
+"""More digits than any token id has, and few enough for Python to read."""
 _RENAMED = {
     "adapter": "model",
     "stop.strings": "stop",
@@ -87,12 +90,12 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs is set; accepted: with logprobs = true")
     if body.store:
-        raise invalid("store", "store is true; accepted: false, as this fleet does not store chats")
+        leave_out("store", "store is true; accepted: false, as this fleet does not store chats")
     if body.verbosity not in {None, "medium"}:
-        raise invalid("verbosity", f"verbosity is {body.verbosity!r}; accepted: 'medium'")
-    if "audio" in (body.modalities or ()):
+        leave_out("verbosity", f"verbosity is {body.verbosity!r}; accepted: 'medium'")
+    if set(body.modalities or ()) - {"text"}:
         raise invalid("modalities", f"modalities is {shown(body.modalities)}; accepted: ['text']")
-    _check_stream_options(body)
+    _check_common(body)
     limit = next(
         (given for given in (body.max_completion_tokens, body.max_tokens) if given is not None), None
     )
@@ -111,15 +114,11 @@ def chat_generation(body: ChatBody, headers: Mapping[str, str], context_tokens: 
 
 def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> list[Generation]:
     """Return one generation for each prompt; raises `ApiError`."""
-    if body.suffix:
-        raise invalid("suffix", "suffix is set; accepted: unset, as this fleet does not serve it")
-    if body.best_of not in {None, body.n or 1}:
-        raise invalid("best_of", f"best_of is {body.best_of}; accepted: n ({body.n or 1}), or unset")
     if not body.add_special_tokens:
         raise invalid(
             "add_special_tokens", "add_special_tokens is false; accepted: true, or a prompt of token ids"
         )
-    _check_stream_options(body)
+    _check_common(body)
     prompts = _prompts(body)
     max_tokens = 16 if body.max_tokens is None else body.max_tokens
     if body.echo and max_tokens == 0:
@@ -147,15 +146,17 @@ def completion_generations(body: CompletionBody, headers: Mapping[str, str]) -> 
     ]
 
 
-def _check_stream_options(body: GenerationBody) -> None:
-    """Raise `ApiError` for options that nothing would follow."""
+def _check_common(body: GenerationBody) -> None:
+    """Raise `ApiError` for choices that nobody would choose from, and for options of no stream."""
+    if body.best_of not in {None, body.n or 1}:
+        raise invalid("best_of", f"best_of is {body.best_of}; accepted: n ({body.n or 1}), or unset")
     if body.stream_options is None:
         return
     if not body.stream:
         raise invalid("stream_options", "stream_options is set; accepted: with stream = true")
     if body.stream_options.include_obfuscation:
         name = "stream_options.include_obfuscation"
-        raise invalid(name, f"{name} is true; accepted: false, as no event is padded")
+        leave_out(name, f"{name} is true; accepted: false, as no event is padded")
 
 
 def _output_format(body: ChatBody | CompletionBody) -> OutputFormat | None:
@@ -233,9 +234,9 @@ def sampling_of(
 def _logit_bias(body: SamplingFields) -> dict[int, float]:
     biases = body.logit_bias or {}
     for key in biases:
-        if not key.isdecimal():
+        if not (key.isascii() and key.isdecimal() and len(key) <= _MAX_DIGITS):
             raise invalid(
-                "logit_bias", f"logit_bias has the key {shown(key)}; accepted: token ids, such as '50256'"
+                "logit_bias", f"logit_bias has the key {shown(key, 80)}; accepted: token ids, such as '50256'"
             )
     return {int(key): bias for key, bias in biases.items()}
 

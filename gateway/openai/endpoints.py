@@ -48,7 +48,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         body = await read_body(request, ChatBody, max_body_bytes)
         model = await fleet.model(body.model)
         generation = chat_generation(body, request.headers, model.facts.max_context_tokens)
-        generation = replace(generation, adapter=model.adapter)
+        generation = replace(generation, model=model)
         shape = ChatShape(generation)
         return await _generate(request, body, [generation], model.name, shape, logprobs=bool(body.logprobs))
 
@@ -57,8 +57,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         body = await read_body(request, CompletionBody, max_body_bytes)
         model = await fleet.model(body.model)
         generations = [
-            replace(generation, adapter=model.adapter)
-            for generation in completion_generations(body, request.headers)
+            replace(generation, model=model) for generation in completion_generations(body, request.headers)
         ]
         return await _generate(
             request,

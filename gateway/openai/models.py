@@ -12,7 +12,9 @@ from gateway.openai.schema import DetokenizeBody, TokenizeBody
 
 def model_json(served: ServedModel, created: int) -> dict[str, Any]:
     model = served.facts
-    adapted = {"root": model.name, "parent": model.name} if served.adapter else {}
+    alike: dict[str, Any] = {} if served.name == model.name else {"root": model.name}
+    if served.adapter:
+        alike["parent"] = model.name
     return {
         "id": served.name,
         "object": "model",
@@ -23,7 +25,7 @@ def model_json(served: ServedModel, created: int) -> dict[str, Any]:
         "fingerprint": model.fingerprint,
         "tool_format": model.tool_format,
         "reasoning_format": model.reasoning_format,
-    } | adapted
+    } | alike
 
 
 async def tokenize(body: TokenizeBody, fleet: FleetClient) -> dict[str, Any]:

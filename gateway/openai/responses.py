@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from baton.errors import BatonError
+from baton.parsing import cut_before
 from baton.types import (
     Choice,
     ChoiceFinished,
@@ -37,6 +38,7 @@ from gateway.openai.problems import error_json
 from gateway.openai.schema import GenerationBody
 from gateway.openai.shapes import Shape
 from gateway.outcome import comment, early_end, outcome_json
+from gateway.outputs import end_of, has_cut_call
 from gateway.streaming import merged
 
 
@@ -117,10 +119,11 @@ class Writer:
             text, token_ids = echo.text + text, echo.token_ids + token_ids
             logprobs = [None, *completion.prompt_logprobs, *logprobs]
         parser = self.shape.parser(completion, choice.index)
-        said = Message(text) if parser is None else parser.read(text)
+        said = Message(text) if parser is None else parser.read(text, cut_before(end.reason, end))
+        has_calls = bool(said.calls) and self.shape.names_calls and not has_cut_call(parser)
         found = self.shape.message(said) | {
             "logprobs": self.logprobs(token_ids, logprobs),
-            "finish_reason": finish_reason(choice.finish_reason, has_calls=bool(said.calls)),
+            "finish_reason": finish_reason(end_of(end.reason, parser), has_calls=has_calls),
             "stop_reason": stop_reason(end),
         }
         return found | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
@@ -166,7 +169,7 @@ class _Chunks:
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
         self._parsers = [writer.shape.parser(running.accepted, choice) for choice in range(self._left)]
         self._callers: set[int] = set()
-        """The choices that call tools."""
+        """The choices whose end says that they call tools."""
         self._last_end: ChoiceFinished | None = None
 
     async def written(self) -> AsyncGenerator[bytes, None]:
@@ -232,14 +235,16 @@ class _Chunks:
         return [self._chunk(event.choice, fields) for fields in pieces]
 
     def _pieces(self, choice: int, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
-        if any(isinstance(delta, ToolCallBegun) for delta in deltas):
+        if self._writer.shape.names_calls and any(isinstance(delta, ToolCallBegun) for delta in deltas):
             self._callers.add(choice)
         return [self._writer.shape.piece(delta) for delta in deltas]
 
     def _end(self, end: ChoiceFinished) -> list[bytes]:
         """Return a choice's end; that of the last one waits for the summary, which it carries."""
         parser = self._parsers[end.choice]
-        pieces = [] if parser is None else self._pieces(end.choice, parser.finish())
+        pieces = []
+        if parser is not None:
+            pieces = self._pieces(end.choice, parser.finish(cut_before(end.reason, end)))
         rest = self._echoed(end.choice) + [self._chunk(end.choice, fields) for fields in pieces]
         self._left -= 1
         if finish_reason(end.reason) is None or self._left == 0:
@@ -257,8 +262,10 @@ class _Chunks:
         return [self._chunk(end.choice, self._ended(end), baton=outcome)]
 
     def _ended(self, end: ChoiceFinished) -> dict[str, Any]:
+        parser = self._parsers[end.choice]
+        has_calls = end.choice in self._callers and not has_cut_call(parser)
         return self._writer.shape.piece(None) | {
-            "finish_reason": finish_reason(end.reason, has_calls=end.choice in self._callers),
+            "finish_reason": finish_reason(end_of(end.reason, parser), has_calls=has_calls),
             "stop_reason": stop_reason(end),
         }
 

@@ -1,21 +1,26 @@
 """The bodies of OpenAI's requests, with the fields that vLLM adds and `slo`, which is Baton's own.
 
-Unknown fields are refused, as OpenAI refuses them. Known ones that this fleet cannot honour are refused by
-`convert`, which names them. Ranges are checked by the router, so that every API has the same ones.
+Unknown fields are left out. Known ones that this fleet cannot honour are refused by name, here (`unserved`)
+or by `convert`. Ranges are checked by the router, so that every API has the same ones.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
-from gateway.slo import SloFields, Strict
+from gateway.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
+
+Text = Annotated[str, NullIsUnset]
+Flag = Annotated[bool, NullIsUnset]
+PastText = Annotated[str, BeforeValidator(lambda text: "" if text is None else text)]
+"""A text that some clients leave out by null."""
 
 
 class StreamOptions(Strict):
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: Flag = False
+    continuous_usage_stats: Flag = False
     include_obfuscation: bool | None = None
 
 
@@ -46,7 +51,24 @@ class StructuredOutputs(Strict):
 class SamplingFields(Strict):
     """The fields that every request for a generation has."""
 
-    model: str = ""
+    # Other servers' names of formats, and other ways to draw tokens.
+    unserved: ClassVar[frozenset[str]] = frozenset(
+        {
+            "guided_json",
+            "guided_regex",
+            "guided_choice",
+            "guided_grammar",
+            "grammar",
+            "regex",
+            "ebnf",
+            "json_schema",
+            "use_beam_search",
+            "logits_processors",
+            "prompt_logprobs",
+        }
+    )
+
+    model: Text = ""
     stream: bool | None = False
     temperature: float | None = None
     top_p: float | None = None
@@ -60,10 +82,10 @@ class SamplingFields(Strict):
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    min_tokens: int = 0
+    min_tokens: Annotated[int, NullIsUnset] = 0
     stop_token_ids: list[int] | None = None
-    ignore_eos: bool = False
-    include_stop_str_in_output: bool = False
+    ignore_eos: Flag = False
+    include_stop_str_in_output: Flag = False
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     allowed_token_ids: list[int] | None = None
@@ -77,6 +99,7 @@ class GenerationBody(SamplingFields):
 
     stream_options: StreamOptions | None = None
     n: int | None = None
+    best_of: int | None = None
     response_format: ResponseFormat | None = None
     # vLLM's additions
     return_token_ids: bool | None = None
@@ -93,29 +116,36 @@ class GenerationBody(SamplingFields):
 
 
 class FunctionCall(Strict):
+    """A function and its arguments: the text that the model wrote, perhaps the beginning of an object."""
+
     name: str
-    arguments: str
+    arguments: PastText
 
 
 class MessageCall(Strict):
-    """A call that an assistant's message made. `index` is what streamed calls have."""
+    """A call that an assistant's message made. `index` is what streamed calls have.
+
+    A call of a tool that is no function (`custom`) is left out by `messages`.
+    """
 
     id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
+    type: Text = "function"
+    function: FunctionCall | None = None
+    custom: Any = None
     index: int | None = None
 
 
-class Message(BaseModel):
-    """One message of a chat. Fields of kinds that are not served are refused by `messages`, by name."""
+class Message(Strict):
+    """One message of a chat. `refusal` is what an assistant said instead of its content."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    unserved: ClassVar[frozenset[str]] = frozenset({"audio", "function_call"})
 
     role: str
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
     tool_calls: list[MessageCall] | None = None
     tool_call_id: str | None = None
+    refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 
@@ -136,10 +166,10 @@ class ChatFields(Strict):
     """The fields that make a chat."""
 
     add_generation_prompt: bool | None = None
-    continue_final_message: bool = False
+    continue_final_message: Flag = False
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
-    tools: list[FunctionTool] | None = None
+    tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 
@@ -147,7 +177,16 @@ class ChatFields(Strict):
 class ChatBody(GenerationBody, ChatFields):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
+    unserved: ClassVar[frozenset[str]] = SamplingFields.unserved | {
+        "audio",
+        "functions",
+        "function_call",
+        "echo",
+        "chat_template",
+        "documents",
+    }
+
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -155,8 +194,8 @@ class ChatBody(GenerationBody, ChatFields):
     metadata: dict[str, str] | None = None
     store: bool | None = None
     service_tier: str | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
-    modalities: list[Literal["text", "audio"]] | None = None
+    verbosity: str | None = None
+    modalities: list[str] | None = None
     # Names of the caller's own, which need nothing from the fleet.
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -165,26 +204,28 @@ class ChatBody(GenerationBody, ChatFields):
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`."""
 
+    unserved: ClassVar[frozenset[str]] = SamplingFields.unserved | {"suffix", "prompt_embeds"}
+
     prompt: str | list[str] | list[int] | list[list[int]]
     max_tokens: int | None = 16
     logprobs: int | None = None
     echo: bool | None = None
-    best_of: int | None = None
-    suffix: str | None = None
-    add_special_tokens: bool = True
+    add_special_tokens: Flag = True
 
 
 class TokenizeBody(ChatFields):
     """`POST /tokenize`: a text, or a chat, whose template writes the special tokens."""
 
-    model: str = ""
+    unserved: ClassVar[frozenset[str]] = frozenset({"functions", "chat_template", "documents"})
+
+    model: Text = ""
     add_special_tokens: bool | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
 
 
 class DetokenizeBody(Strict):
     """`POST /detokenize`."""
 
-    model: str = ""
+    model: Text = ""
     tokens: list[int] = Field(min_length=1)

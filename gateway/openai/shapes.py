@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from baton.chat import Chat, NamedTool
 from baton.types import Accepted, Completion, TokenLogprobs
 from chat_formats import (
     ContentDelta,
@@ -30,6 +31,8 @@ class Shape(Protocol):
     """The `object` of a chunk."""
     has_prompt_in_choice: bool
     """Whether the prompt's tokens stand in each choice; else they stand beside the choices."""
+    names_calls: bool
+    """Whether the end of a choice says that it called tools; not where the caller has named the tool."""
 
     def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
         """Return the parser of a choice's text; None if the text is only text."""
@@ -62,6 +65,8 @@ class ChatShape:
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
+        chat = generation.prompt
+        self.names_calls = not (isinstance(chat, Chat) and isinstance(chat.tool_choice, NamedTool))
 
     def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
         return parser_of(self._generation, accepted, choice)
@@ -108,6 +113,7 @@ class TextShape:
     whole = "text_completion"
     chunk = "text_completion"
     has_prompt_in_choice = True
+    names_calls = False
 
     def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
         return None

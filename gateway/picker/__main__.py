@@ -5,8 +5,13 @@ Exit codes: 0 after a drain, 2 a setting is wrong, 6 the event loop stood still.
 
 from __future__ import annotations
 
-import asyncio
 import signal
+
+if __name__ == "__main__":
+    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import asyncio
 import ssl
 import sys
 
@@ -47,7 +52,8 @@ async def serve(config: PickerConfig) -> None:
     )
     watching = asyncio.create_task(pool.run(), name="pool")
     try:
-        async with FleetClient(config.routers, config.credentials, CONNECT_S) as fleet:
+        names = config.served_model_names
+        async with FleetClient(config.routers, config.credentials, CONNECT_S, names) as fleet:
             service = PickerService(pool, fleet, metrics, config.max_body_bytes)
             await _serve(config, service, pool, metrics_server.address)
     finally:

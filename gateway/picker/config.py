@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config import DEFAULT_MAX_BODY_BYTES
+from gateway.config import DEFAULT_MAX_BODY_BYTES, add_model_names, check_model_names
 from gateway.fleet import CallerCredentials
 from gateway.picker.pool import Target
 from services.security.settings import is_loopback
@@ -25,6 +25,8 @@ class PickerConfig:
     gateways: tuple[Target, ...]
     gateway_ca: Path | None
     routers: tuple[str, ...]
+    served_model_names: tuple[str, ...]
+    """Names of the fleet's model beside its own, as its gateways have them."""
     credentials: CallerCredentials
     tls_cert: Path | None
     tls_key: Path | None
@@ -41,6 +43,7 @@ class PickerConfig:
             check_address("--gateway", gateway.address)
         for router in self.routers:
             check_address("--router", router)
+        check_model_names(self.served_model_names)
         check_least(self, 1, "max_body_bytes")
         check_least(self, 0, "drain_s")
         if not 0 <= self.metrics_port <= MAX_PORT:
@@ -69,6 +72,7 @@ def parse_config(argv: Sequence[str]) -> PickerConfig:
     return PickerConfig(
         gateways=tuple(map(_target, given.pop("gateway") or ("127.0.0.1:8000",))),
         routers=tuple(given.pop("router") or ("127.0.0.1:50051",)),
+        served_model_names=tuple(given.pop("served_model_name")),
         credentials=CallerCredentials(given.pop("ca"), given.pop("cert"), given.pop("key")),
         **given,
     )
@@ -104,6 +108,7 @@ def flags() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="routers of the fleet, which are asked for quotes; may be repeated (127.0.0.1:50051)",
     )
+    add_model_names(parser)
     add("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns on TLS to the routers")
     add("--cert", type=Path, metavar="FILE", help="a gateway's certificate, for routers that require one")
     add("--key", type=Path, metavar="FILE", help="the key of that certificate")

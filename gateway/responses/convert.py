@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from pydantic import ValidationError
 
 from baton.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
 from baton.types import JsonObject, JsonSchema, OutputFormat
 from baton.wire.shown import shown
-from gateway.bodies import explained
+from gateway.bodies import read_part
 from gateway.errors import invalid, renamed
 from gateway.generations import ID_HEADER, Generation, user_of
 from gateway.openai.convert import sampling_of, stop_of
 from gateway.responses.items import Item, messages_of
 from gateway.responses.schema import FunctionTool, ResponsesBody
+from gateway.serving.ignored import leave_out
 from gateway.slo import slo_of
 
 _RENAMED = {
@@ -29,22 +28,9 @@ _RENAMED = {
     "output_format": "text.format",
     "request_id": "Idempotency-Key",
 }
-_UNSERVED = (
-    "background",
-    "background_options",
-    "conversation",
-    "prompt",
-    "max_tool_calls",
-    "top_logprobs",
-    "moderation",
-    "context_management",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "access_programs",
-    "image",
-)
 _INCLUDED = ("reasoning.encrypted_content",)
 """Extras of `include` that are served. Reasoning always comes with its text, so nothing is encrypted."""
+_LOGPROBS = "message.output_text.logprobs"
 MAX_TOOLS = 128
 """The limit of a router too."""
 MAX_METADATA, MAX_KEY, MAX_VALUE = 16, 64, 512
@@ -58,26 +44,21 @@ def param_of(field: str) -> str:
 
 def check(body: ResponsesBody) -> None:
     """Raise `ApiError` for a field that is not served, by its name."""
-    for name in _UNSERVED:
-        value = getattr(body, name)
-        if value is not None and value is not False:
-            raise invalid(name, f"{name} is set; accepted: unset, as this fleet does not serve it")
-    if body.truncation == "auto":
-        raise invalid("truncation", "truncation is 'auto'; accepted: 'disabled'")
+    if body.truncation not in {None, "disabled"}:
+        leave_out("truncation", f"truncation is {shown(body.truncation)}; accepted: 'disabled'")
     verbosity = None if body.text is None else body.text.verbosity
     if verbosity not in {None, "medium"}:
-        raise invalid("text.verbosity", f"text.verbosity is {verbosity!r}; accepted: 'medium'")
+        leave_out("text.verbosity", f"text.verbosity is {shown(verbosity)}; accepted: 'medium'")
     if body.stream_options is not None and body.stream_options.include_obfuscation:
         name = "stream_options.include_obfuscation"
-        raise invalid(name, f"{name} is true; accepted: false, as no event is padded")
+        leave_out(name, f"{name} is true; accepted: false, as no event is padded")
     reasoning = body.reasoning
     for field in ("summary", "generate_summary"):
         asked = None if reasoning is None else getattr(reasoning, field)
         if asked not in {None, "auto"}:
             name = f"reasoning.{field}"
-            raise invalid(
-                name, f"{name} is {asked!r}; accepted: 'auto', as reasoning comes as it was written"
-            )
+            accepted = "'auto', as reasoning comes as it was written"
+            leave_out(name, f"{name} is {shown(asked)}; accepted: {accepted}")
     check_included(body.include or ())
     metadata = body.metadata or {}
     if len(metadata) > MAX_METADATA or any(
@@ -91,11 +72,14 @@ def check(body: ResponsesBody) -> None:
 
 
 def check_included(names: Sequence[str]) -> None:
-    """Raise `ApiError` for an extra that no response has."""
+    """Leave out extras that no response has. Raises `ApiError` for log-probabilities."""
     for index, name in enumerate(names):
+        where = f"include[{index}]"
+        message = f"{where} is {shown(name)}; accepted: {', '.join(_INCLUDED)}"
+        if name == _LOGPROBS:
+            raise invalid(where, message)
         if name not in _INCLUDED:
-            where = f"include[{index}]"
-            raise invalid(where, f"{where} is {shown(name)}; accepted: {', '.join(_INCLUDED)}")
+            leave_out(where, message)
 
 
 def generation_of(
@@ -161,27 +145,37 @@ def repeated(body: ResponsesBody) -> dict[str, Any]:
         "text": {
             "format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)
         },
-        "tool_choice": body.tool_choice or "auto",
-        "tools": body.tools or [],
+        "tool_choice": _known(body.tool_choice, ("type", "name")) or "auto",
+        "tools": [_known(tool, FunctionTool.model_fields) for tool in body.tools or () if _is_function(tool)],
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",
     }
 
 
 def _tools(body: ResponsesBody) -> list[Tool]:
+    """Return the functions among the tools. Raises `ApiError`."""
     tools: list[Tool] = []
-    if len(body.tools or ()) > MAX_TOOLS:
-        raise invalid("tools", f"tools has {len(body.tools or ())} entries; accepted: up to {MAX_TOOLS}")
     for index, given in enumerate(body.tools or ()):
-        if given.get("type") != "function":
-            where = f"tools[{index}].type"
-            raise invalid(where, f"{where} is {shown(given.get('type'))}; accepted: 'function'")
-        try:
-            tool = FunctionTool.model_validate(given)
-        except ValidationError as error:
-            raise explained(error, "tools", index) from None
+        if not _is_function(given):
+            where = f"tools[{index}]"
+            leave_out(where, f"{where}.type is {shown(given['type'])}; accepted: 'function'")
+            continue
+        tool = read_part(FunctionTool, given, "tools", index)
         tools.append(Tool(tool.name, tool.description or "", tool.parameters or {}, strict=bool(tool.strict)))
+    if len(tools) > MAX_TOOLS:
+        raise invalid("tools", f"tools has {len(tools)} functions; accepted: up to {MAX_TOOLS}")
     return tools
+
+
+def _known(given: Any, names: Iterable[str]) -> Any:
+    """Return what is served of an object; a text as it is."""
+    return {name: given[name] for name in names if name in given} if isinstance(given, dict) else given
+
+
+def _is_function(tool: Mapping[str, Any]) -> bool:
+    """Return whether a tool is a function, or claims to be nothing else."""
+    kind = tool.get("type")
+    return kind == "function" or not isinstance(kind, str)
 
 
 def _tool_choice(body: ResponsesBody, *, has_tools: bool) -> ToolChoice | None:
@@ -195,6 +189,8 @@ def _tool_choice(body: ResponsesBody, *, has_tools: bool) -> ToolChoice | None:
         case {"type": "function", "name": str(name)} if has_tools:
             return NamedTool(name)
     accepted = """'none', 'auto', 'required', or {"type": "function", "name": ...} of one of the tools"""
+    if not has_tools:
+        accepted = "'none' or 'auto', as tools has no function"
     raise invalid("tool_choice", f"tool_choice is {shown(body.tool_choice)}; accepted: {accepted}")
 
 

@@ -6,11 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from baton.parsing import cut_before
 from baton.types import ChoiceFinished, Finished, FinishReason, Tokens
 from baton.types import Event as FleetEvent
 from chat_formats import ContentDelta, Delta, OutputParser
 from gateway.errors import Problem
 from gateway.outcome import early_end, outcome_json
+from gateway.outputs import end_of
 from gateway.responses.events import Event, Output, deltas_of
 
 _INCOMPLETE = {
@@ -69,11 +71,14 @@ class Draft:
             "total_tokens": usage.prompt_tokens + usage.output_tokens,
         }
         self.response["baton"] = outcome_json(request_id, finished, resumes)
-        return self.end(self._end.reason, finished.error)
+        return self.end(self._end, finished.error)
 
-    def end(self, reason: FinishReason, error: str) -> list[Event]:
+    def end(self, end: ChoiceFinished, error: str) -> list[Event]:
         """Return the last events of the output, and set how the response ended."""
-        events = [] if self._parser is None else self._said(self._parser.finish())
+        events = []
+        if self._parser is not None:
+            events = self._said(self._parser.finish(cut_before(end.reason, end)))
+        reason = end_of(end.reason, self._parser)
         if reason in {FinishReason.CANCELLED, FinishReason.FAILED}:
             events += self.fail(early_end(reason, error))
             if reason is FinishReason.CANCELLED:

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import from_json
+
 from chat_formats import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun
 from gateway.responses.items import Item, item_id
 
@@ -72,6 +74,7 @@ class Output:
         self._pieces.clear()
         item["status"] = status
         if item["type"] == "function_call":
+            item["status"] = "completed" if _is_object(text) else "incomplete"
             item["arguments"] = text
             events = [self._event("function_call_arguments.done", name=item["name"], arguments=text)]
         else:
@@ -113,6 +116,14 @@ class Output:
     def _event(self, what: str, /, **fields: Any) -> Event:
         place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
         return {"type": f"response.{what}"} | place | fields
+
+
+def _is_object(arguments: str) -> bool:
+    """Return whether a call has all its arguments."""
+    try:
+        return isinstance(from_json(arguments), dict)
+    except ValueError:
+        return False
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from baton.chat import ChatMessage, ToolCall
 from baton.wire.shown import shown
-from gateway.bodies import explained, text_of
+from gateway.bodies import read_part, text_of
 from gateway.errors import invalid
-from gateway.responses.schema import CallItem, CallOutputItem, MessageItem, ReasoningItem
+from gateway.responses.schema import CallItem, CallOutputItem, MessageItem, ReasoningItem, ReferenceItem
+from gateway.serving.ignored import leave_out
 from gateway.slo import Strict
 
 Item = dict[str, Any]
 """An item as clients see it."""
 
+REFERENCE = "item_reference"
+"""The kind of an item that stands for one of a stored response."""
 _KINDS: dict[str, tuple[type[Strict], str]] = {
     "message": (MessageItem, "msg"),
     "reasoning": (ReasoningItem, "rs"),
     "function_call": (CallItem, "fc"),
     "function_call_output": (CallOutputItem, "fco"),
+    REFERENCE: (ReferenceItem, "ref"),
 }
 """The kinds of items, with the prefixes of their ids."""
 
@@ -44,21 +47,55 @@ def read_items(given: str | Sequence[Mapping[str, Any]], owner: str) -> list[Ite
         given = [{"role": "user", "content": given}]
     if not 0 < len(given) <= MAX_ITEMS:
         raise invalid("input", f"input has {len(given)} items; accepted: a text, or 1 to {MAX_ITEMS} items")
-    return [_read(item, index, owner) for index, item in enumerate(given)]
+    items: list[Item] = []
+    left: set[str] = set()
+    for index, item in enumerate(given):
+        if not _is_left_out(item, index, left):
+            items.append(_read(item, index, owner))
+    if not items:
+        raise invalid("input", f"input has no item that is served; accepted: {', '.join(_KINDS)}")
+    return items
+
+
+def _is_left_out(given: Mapping[str, Any], index: int, left: set[str]) -> bool:
+    """Return whether an item is of a tool that is no function, or of anything else that is not served.
+
+    `left` has the ids of the calls that are left out, whose results are left out as well.
+    """
+    kind, call_id, where = given.get("type", "message"), given.get("call_id"), f"input[{index}]"
+    message = f"{where}.type is {shown(kind)}; accepted: {', '.join(_KINDS)}"
+    if not isinstance(kind, str):
+        raise invalid(f"{where}.type", message)
+    is_result = kind == "function_call_output" and isinstance(call_id, str) and call_id in left
+    if kind in _KINDS and not is_result:
+        return False
+    leave_out(where, message)
+    if isinstance(call_id, str):
+        left.add(call_id)
+    return True
 
 
 def _read(given: Mapping[str, Any], index: int, owner: str) -> Item:
     kind = given.get("type", "message")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        where = f"input[{index}].type"
-        raise invalid(where, f"{where} is {shown(kind)}; accepted: {', '.join(_KINDS)}")
-    try:
-        item = _KINDS[kind][0].model_validate(given)
-    except ValidationError as error:
-        raise explained(error, "input", index) from None
+    item = read_part(_KINDS[kind][0], given, "input", index)
+    if not _is_finite(given):
+        where = f"input[{index}]"
+        raise invalid(where, f"{where} has a number that is too large; accepted: numbers of JSON")
     # Nothing is ever encrypted here, so nobody can read it back.
     found = item.model_dump(exclude_none=True, exclude={"encrypted_content"})
     return {"id": item_id(kind, owner, f"i{index}"), **found}
+
+
+def _is_finite(value: object) -> bool:
+    """Return whether a value can be written as JSON: `1e999` is read as infinity."""
+    match value:
+        case dict():
+            return all(map(_is_finite, value.values()))
+        case list():
+            return all(map(_is_finite, value))
+        case float():
+            return math.isfinite(value)
+    return True
 
 
 def as_listed(item: Item) -> Item:

@@ -1,13 +1,13 @@
-"""The bodies of `/v1/responses`, with `slo`, which is Baton's own. Unknown fields are refused."""
+"""The bodies of `/v1/responses`, with `slo`, which is Baton's own. Unknown fields are left out."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gateway.openai.schema import SamplingFields
-from gateway.slo import Strict
+from gateway.openai.schema import PastText, SamplingFields
+from gateway.slo import NullIsUnset, Strict
 
 Parts = str | list[dict[str, Any]]
 """A text, or parts, of which `items` takes texts and refuses the others by name."""
@@ -26,7 +26,7 @@ class CallItem(Strict):
     type: Literal["function_call"]
     call_id: str
     name: str
-    arguments: str
+    arguments: PastText
     id: str | None = None
     status: str | None = None
 
@@ -41,11 +41,16 @@ class CallOutputItem(Strict):
 
 class ReasoningItem(Strict):
     type: Literal["reasoning"]
-    summary: list[dict[str, Any]] = Field(default_factory=list)
+    summary: Annotated[list[dict[str, Any]], NullIsUnset] = Field(default_factory=list)
     content: list[dict[str, Any]] | None = None
     encrypted_content: str | None = None
     id: str | None = None
     status: str | None = None
+
+
+class ReferenceItem(Strict):
+    type: Literal["item_reference"]
+    id: str
 
 
 class FunctionTool(Strict):
@@ -68,13 +73,13 @@ class TextFormat(Strict):
 
 class TextConfig(Strict):
     format: TextFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: str | None = None
 
 
 class Reasoning(Strict):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
-    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
 
 
 class StreamOptions(Strict):
@@ -83,6 +88,15 @@ class StreamOptions(Strict):
 
 class ResponsesBody(SamplingFields):
     """`POST /v1/responses`."""
+
+    unserved: ClassVar[frozenset[str]] = SamplingFields.unserved | {
+        "background",
+        "conversation",
+        "prompt",
+        "top_logprobs",
+        "moderation",
+        "image",
+    }
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -97,23 +111,10 @@ class ResponsesBody(SamplingFields):
     reasoning: Reasoning | None = None
     include: list[str] | None = None
     metadata: dict[str, str] | None = None
-    truncation: Literal["auto", "disabled"] | None = None
+    truncation: str | None = None
     service_tier: str | None = None
     # Names of the caller's own, which need nothing from the fleet.
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    # Not served: `convert` refuses these by name.
-    background: bool | None = None
-    background_options: Any = None
-    conversation: Any = None
-    prompt: Any = None
-    max_tool_calls: Any = None
-    top_logprobs: Any = None
-    moderation: Any = None
-    context_management: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    access_programs: Any = None
-    image: Any = None
     # vLLM's addition
     chat_template_kwargs: dict[str, Any] | None = None

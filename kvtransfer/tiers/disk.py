@@ -56,7 +56,7 @@ class Disk:
         self._folder = settings.folder
         self._block_bytes = block_bytes
         self._memory, self._lock, self._told = memory, lock, told
-        self._files = BlockFiles(settings.folder.path, settings.identity, block_bytes)
+        self._files = BlockFiles(settings.folder.path, settings.folder.key, settings.identity, block_bytes)
         max_blocks = settings.budget_bytes // self._files.file_bytes
         if max_blocks < 1:
             raise ValueError(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+from output_text.exact_numbers import schema_of
 
 
 class ChatRefused(Exception):
@@ -39,7 +42,7 @@ class ChatOptions:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`ToolCall` of the contract; `arguments` is JSON."""
+    """`ToolCall` of the contract; `arguments` is JSON, unless the call was cut off."""
 
     id: str
     name: str
@@ -96,11 +99,18 @@ class Conversation:
         return has_rules and bool(self.shown_tools) and not self.forces_a_call
 
     @property
+    def has_text_arguments(self) -> bool:
+        """Some call that was made has arguments that are no object."""
+        calls = (call for message in self.messages for call in message.tool_calls)
+        return any(isinstance(past_arguments(call.arguments), str) for call in calls)
+
+    @property
     def num_bytes(self) -> int:
         """All text in the conversation, in UTF-8."""
-        return sum(len(text.encode()) for text in self._texts())
+        return sum(len(text.encode()) for text in self.texts())
 
-    def _texts(self) -> Iterator[str]:
+    def texts(self) -> Iterator[str]:
+        """Yield every text of the conversation; some are JSON."""
         for message in self.messages:
             yield from (message.role, message.content, message.tool_call_id, message.name, message.reasoning)
             for call in message.tool_calls:
@@ -108,23 +118,22 @@ class Conversation:
         for tool in self.tools:
             yield from (tool.name, tool.description, tool.parameters)
 
-    def template_messages(self, reasoning_keys: tuple[str, ...]) -> list[dict[str, Any]]:
-        """Return the messages as templates know them. Raises `ChatRefused` for arguments that are no object.
+    def template_messages(
+        self, reasoning_keys: tuple[str, ...], *, all_objects: bool = False
+    ) -> list[dict[str, Any]]:
+        """Return the messages as templates know them.
 
-        Reasoning is under each of `reasoning_keys`. A tool's result has the name of its call.
+        Reasoning is under each of `reasoning_keys`. A tool's result has the name of its call. Arguments that
+        are no object are the text that they are, or with `all_objects` the one argument of an object.
         """
         callers: dict[str, str] = {}
         rendered = []
-        for place, message in enumerate(self.messages):
+        for message in self.messages:
             turn: dict[str, Any] = {"role": message.role, "content": message.content}
             if message.reasoning:
                 turn |= dict.fromkeys(reasoning_keys, message.reasoning)
             if message.tool_calls:
-                where = f"chat.messages[{place}].tool_calls"
-                turn["tool_calls"] = [
-                    _template_call(call, f"{where}[{index}].arguments")
-                    for index, call in enumerate(message.tool_calls)
-                ]
+                turn["tool_calls"] = [_template_call(call, all_objects) for call in message.tool_calls]
                 callers |= {call.id: call.name for call in message.tool_calls if call.id}
             if message.tool_call_id:
                 turn["tool_call_id"] = message.tool_call_id
@@ -162,9 +171,37 @@ def template_tools(tools: tuple[Tool, ...], schemas: list[dict[str, Any]]) -> li
     ]
 
 
-def _template_call(call: ToolCall, where: str) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": _object(call.arguments, where, "a JSON object")}
+def _template_call(call: ToolCall, all_objects: bool) -> dict[str, Any]:
+    arguments = past_arguments(call.arguments)
+    if all_objects and isinstance(arguments, str):
+        arguments = {"arguments": arguments}
+    function = {"name": call.name, "arguments": arguments}
     return ({"id": call.id} if call.id else {}) | {"type": "function", "function": function}
+
+
+def past_arguments(text: str) -> dict[str, Any] | str:
+    """Return the arguments of a call that was made: an object, or else the text that the model wrote.
+
+    A call may have been cut off, or made by another model. An object that no prompt could show is a text too.
+    """
+    try:
+        value = json.loads(text or "null", parse_constant=_refuse, parse_float=_finite)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else {} if value is None else text
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits} is too large")
+    return number
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _schema(tool: Tool, where: str) -> dict[str, Any]:
@@ -180,13 +217,9 @@ def _object(text: str, where: str, accepted: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = schema_of(text)
     except (ValueError, RecursionError) as error:
         raise ChatRefused(where, text, f"{accepted} ({error})") from None
     if not isinstance(value, dict):
         raise ChatRefused(where, text, accepted)
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

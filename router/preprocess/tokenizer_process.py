@@ -8,35 +8,67 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from chat_formats import ChatFormats
 from output_text import output
 from output_text.detokenizer import Detokenizer
+from output_text.model_files import FileUnusable, read_tokenizer
 from output_text.output import OutputRules
+from output_text.token_sizes import most_bytes_of_a_token
 from router.preprocess.chat_encoder import ChatEncoder, EncodedPrompt
-from router.preprocess.chat_template import ChatTemplate
+from router.preprocess.chat_template import ChatTemplate, TemplateRefused
 from router.preprocess.conversation import Conversation
-from router.preprocess.helpers import end_with_parent
+from router.preprocess.helpers import end_with_parent, limit_templates
+from router.preprocess.plain_text.in_content import InContent
 from scheduling.request import FinishReason, Matched, StopRules
 
 _tokenizer: Tokenizer | None = None
 _detokenizer: Detokenizer | None = None
 _encoder: ChatEncoder | None = None
+_unusable: FileUnusable | None = None
 
 
-def start(tokenizer_file: str, template: ChatTemplate | None, formats: ChatFormats) -> None:
+def start(
+    tokenizer_file: str,
+    template: ChatTemplate | None,
+    formats: ChatFormats,
+    special_tokens_in_content: InContent,
+) -> None:
     """Load what the other functions use."""
-    global _tokenizer, _detokenizer, _encoder  # noqa: PLW0603 -- one of each in a process
+    global _tokenizer, _detokenizer, _encoder, _unusable  # noqa: PLW0603 -- one of each in a process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     end_with_parent()
-    _tokenizer = Tokenizer.from_file(tokenizer_file)
+    try:
+        _tokenizer = read_tokenizer(Path(tokenizer_file))
+    except FileUnusable as error:
+        # An error here would break the pool without saying why; calls raise it.
+        _unusable = error
+        return
     _detokenizer = Detokenizer(_tokenizer)
-    _encoder = None if template is None else ChatEncoder(_tokenizer, template, formats)
+    if template is not None:
+        limit_templates()
+        try:
+            template.compile()
+        except TemplateRefused as error:
+            found = f"has a chat template that cannot be compiled ({error})"
+            _unusable = FileUnusable(Path(tokenizer_file).parent, found, "a template that jinja compiles")
+            return
+        _encoder = ChatEncoder(_tokenizer, template, formats, special_tokens_in_content)
+
+
+def ready() -> None:
+    """Return when the process has started. Raises FileUnusable if it is of no use."""
+    if _unusable is not None:
+        raise _unusable
 
 
 def encode(text: str, add_special_tokens: bool) -> list[int]:
+    """Return the token ids of a text. Raises FileUnusable if there is no tokenizer."""
+    if _unusable is not None:
+        raise _unusable
     assert _tokenizer is not None, "the pool's initializer has run"
     return list(_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
@@ -47,9 +79,15 @@ def encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(token_ids for token_ids in encoded if token_ids))
 
 
-def encode_chat(chat: Conversation, has_format: bool) -> EncodedPrompt:
+def encode_chat(chat: Conversation, has_format: bool, most_bytes: int | None) -> EncodedPrompt:
     assert _encoder is not None, "checked before"
-    return _encoder.encode(chat, has_format=has_format)
+    return _encoder.encode(chat, has_format=has_format, most_bytes=most_bytes)
+
+
+def longest_token() -> int | None:
+    """Return the most bytes of text that one token stands for; None if that has no known bound."""
+    assert _tokenizer is not None, "the pool's initializer has run"
+    return most_bytes_of_a_token(_tokenizer)
 
 
 def decode(token_ids: list[int], skip_special_tokens: bool) -> str:
@@ -62,6 +100,8 @@ def token_bytes(token_ids: list[int]) -> list[bytes]:
     return [_detokenizer.bytes_of(token_id) for token_id in token_ids]
 
 
-def end_of(token_ids: list[int], stop: StopRules, rules: OutputRules) -> tuple[FinishReason, Matched | None]:
+def end_of(
+    prompt_tail: list[int], token_ids: list[int], stop: StopRules, rules: OutputRules
+) -> tuple[FinishReason, Matched | None]:
     assert _detokenizer is not None, "the pool's initializer has run"
-    return output.end_of(token_ids, stop, rules, _detokenizer)
+    return output.end_of(prompt_tail, token_ids, stop, rules, _detokenizer)

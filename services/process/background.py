@@ -72,7 +72,7 @@ class BackgroundWriter:
 
 def open_unblocked(path: Path) -> int:
     """Create or empty a file and return its descriptor. Raise `OSError` for a pipe without a reader."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o600)
     os.set_blocking(fd, True)
     return fd
 

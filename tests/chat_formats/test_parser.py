@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats, OutputParser, Tool
@@ -47,18 +47,55 @@ def test_a_text_without_calls_is_all_content(name: str, text: str) -> None:
     assert "".join(found.content.split()) == "".join(text.split())
 
 
-@given(st.sampled_from(NOTATIONS).flatmap(lambda name: st.tuples(st.just(name), outputs(name))), st.data())
-def test_arguments_of_a_cut_off_call_begin_the_whole_ones(
-    drawn: tuple[str, tuple[list[Call], str]], data: st.DataObject
+@given(
+    st.sampled_from(NOTATIONS).flatmap(lambda name: st.tuples(st.just(name), outputs(name))),
+    st.data(),
+    CUTS,
+    st.booleans(),
+)
+def test_what_is_told_of_a_cut_off_output_begins_what_is_told_of_the_whole(
+    drawn: tuple[str, tuple[list[Call], str]], data: st.DataObject, places: list[int], has_format: bool
 ) -> None:
     notation, (_, text) = drawn
-    formats = ChatFormats(format_name(notation))
-    whole = parsed(formats, [text])
-    found = parsed(formats, [text[: data.draw(st.integers(0, len(text)))]])
+    read = partial(parsed, ChatFormats(format_name(notation)), has_format=has_format)
+    whole = read([text])
+    place = data.draw(st.integers(0, len(text)))
+    # A stop string may be the next characters, or none is known.
+    ahead = text[place : place + data.draw(st.integers(0, 8))]
+    found = read(cut(text[:place], places), cut_before=ahead)
+    assert (found.content, found.reasoning) == ("", "")
     for (name, arguments), (whole_name, whole_arguments) in zip(found.calls, whole.calls, strict=False):
         assert name == whole_name
-        # An escape or a closing tag that is cut off stands for itself.
-        assert whole_arguments.startswith(arguments[:-13]) or notation == "pythonic"
+        assert whole_arguments.startswith(arguments)
+    *_, last = [("", "{}"), *found.calls]
+    assert found.has_cut_call is (last not in [("", "{}"), *whole.calls])
+    assert not whole.has_cut_call
+
+
+UNMISTAKABLE = FORMATS.filter(lambda form: not TOOL_FORMATS[form.tools].bare and form.reasoning != "granite")
+"""Formats without a marker that may as well begin a sentence or a value."""
+
+
+@given(
+    UNMISTAKABLE,
+    broken_outputs(),
+    st.data(),
+    CUTS,
+    st.booleans(),
+)
+def test_any_text_that_is_cut_off_says_the_beginning_of_what_it_would_have_said(
+    formats: ChatFormats, text: str, data: st.DataObject, places: list[int], reasoning_open: bool
+) -> None:
+    # Words may be those of a header, too.
+    assume("harmony" not in {formats.tools, formats.reasoning} or reasoning_open or text.startswith("<|"))
+    place = data.draw(st.integers(0, len(text)))
+    read = partial(parsed, formats, reasoning_open=reasoning_open)
+    whole, found = read([text]), read(cut(text[:place], places), cut_before="")
+    assert whole.reasoning.startswith(found.reasoning.rstrip())
+    assert whole.content.startswith(found.content.rstrip())
+    assert len(found.calls) <= len(whole.calls)
+    for (name, arguments), (whole_name, whole_arguments) in zip(found.calls, whole.calls, strict=False):
+        assert (name, whole_arguments[: len(arguments)]) == (whole_name, arguments)
 
 
 @pytest.mark.parametrize("name", sorted(set(REASONING_FORMATS) - {"harmony"}))

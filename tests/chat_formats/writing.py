@@ -33,6 +33,7 @@ class Said:
     reasoning: str = ""
     calls: list[tuple[str, str]] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
+    has_cut_call: bool = False
 
 
 def said(deltas: Iterable[Delta]) -> Said:
@@ -62,10 +63,13 @@ def parsed(
     *,
     reasoning_open: bool = False,
     has_format: bool = False,
+    cut_before: str | None = None,
 ) -> Said:
     parser = OutputParser(formats, tools, seed="s", reasoning_open=reasoning_open, has_format=has_format)
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
-    return said([*deltas, *parser.finish()])
+    found = said([*deltas, *parser.finish(cut_before)])
+    found.has_cut_call = parser.has_cut_call
+    return found
 
 
 def written(tools: str, calls: Sequence[Call]) -> str:

@@ -25,7 +25,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "compose"
 PYTHON = "python:3.11.14-slim-bookworm"
-REDIS = "redis:7.4.2-alpine"
+REDIS = "redis:7.4.10-alpine"
 ENVOY = "envoyproxy/envoy:v1.40.0"
 PROMETHEUS = "prom/prometheus:v3.5.0"
 EVERYTHING = ("--profile", "*")

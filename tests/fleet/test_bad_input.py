@@ -22,6 +22,8 @@ pytestmark = pytest.mark.integration
 
 ARGS = ("--num-blocks", "64")
 PROMPT = [5, 6, 7]
+ENDLESS = "x" * (1 << 20)
+"""A text of so many bytes that its tokens need not be counted."""
 
 WRONG: list[tuple[str, dict[str, object], str]] = [
     ("empty prompt", {"prompt": []}, "tokens.token_ids"),
@@ -61,6 +63,11 @@ async def test_wrong_requests_are_named_and_harm_nobody(
                 await client.complete(**{"prompt": PROMPT, **arguments})  # type: ignore[arg-type]
             assert field in caught.value.field, what
             assert caught.value.description, what
+        for prompt in (ENDLESS, [ChatMessage("user", ENDLESS)]):
+            for ask in (client.complete, client.quote):
+                with pytest.raises(InvalidRequest, match=r"bytes, at least \d+ tokens; accepted: at most"):
+                    await ask(prompt)
+        assert await client.count_tokens("x" * 2 * MAX_CONTEXT) >= MAX_CONTEXT, "counting has no context"
         with pytest.raises(DeadlineExceeded, match="deadline"):
             await client.complete(PROMPT, slo=Slo(deadline_ms=0))
         async with AsyncClient(fleet.router_addresses, model="another") as other:
@@ -121,6 +128,19 @@ async def test_truncated_weights_are_named(tiny_llama: Path, tmp_path: Path, fai
     failure = await failed_start(model)
     assert failure.exit_code == 4
     assert "model.safetensors" in failure.tail
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "chat_template.jinja", "generation_config.json"])
+async def test_a_broken_file_of_a_model_is_named_in_one_sentence(
+    file: str, tiny_llama: Path, tmp_path: Path, failed_start: Failure
+) -> None:
+    model = shutil.copytree(tiny_llama, tmp_path / "broken")
+    (model / file).write_text("{% for")
+    failure = await failed_start(model)
+    assert failure.exit_code == 4
+    assert str(model) in failure.tail
+    assert f"{file} " in failure.tail
+    assert "Traceback" not in failure.tail
 
 
 async def test_an_architecture_off_the_list_is_refused(

@@ -140,11 +140,43 @@ def test_a_fleet_whose_launcher_was_killed_is_not_taken(
     with plain_fleet(newest) as doomed:
         _, err = said(capsys, *HEALTH)
         assert f"fleet of {newest}" in err
+        control = Path((newest / "control").read_text(encoding="utf-8"))
+        assert control.exists()
         os.kill(doomed.launcher.pid, signal.SIGKILL)
         doomed.launcher.wait()
-        assert (newest / "fleet.json").exists()
         _, err = said(capsys, *HEALTH)
         assert f"fleet of {secured.run_dir}" in err
+    with plain_fleet(newest):  # which waits until nothing is left of the other
+        assert not control.parent.exists()
+        _, err = said(capsys, *HEALTH)
+        assert f"fleet of {newest}" in err
+
+
+_TERMINAL = """
+import os, pty, sys
+
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.executable, [sys.executable, "-m", "baton.cli", *sys.argv[1:]])
+shown = b""
+while b"Ctrl-C" not in shown:
+    shown += os.read(terminal, 65536)
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_closing_the_terminal_ends_the_fleet_like_ctrl_c(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = ["up", "--port", "0", "--no-http", "--prefill", "0", "--placement", "aggregated"]
+    command += ["--run-dir", str(run_dir), "--model", str(DEMO_MODEL), "--timed", "demo-cpu"]
+    ended = subprocess.run(
+        [sys.executable, "-c", _TERMINAL, *command], check=True, capture_output=True, text=True
+    )
+    assert (ended.stdout.strip(), ended.stderr) == ("0", "")
+    assert not (run_dir / "control").exists()
+    assert not (run_dir / "fleet.json").exists()
+    assert '"draining"' in (run_dir / "router-0.log").read_text(encoding="utf-8")
 
 
 def test_a_client_in_the_clear_is_told_of_tls_and_the_other_way_round(

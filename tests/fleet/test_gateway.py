@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
@@ -192,6 +193,9 @@ async def test_a_stored_response_outlives_redis_and_its_gateway(served: Served) 
 
 async def test_a_full_redis_of_gateways_costs_only_what_is_stored(served: Served) -> None:
     body = {"input": "How do I read a file?", "max_output_tokens": 4}
+    users = Path(served.fleet.process("redis-gateway").address).with_name("users.acl")
+    users.write_text("user default on nopass ~* &* +@all\n", encoding="ascii")  # a fleet may set no limits
+    await kill(served, "redis-gateway")
     async with redis.asyncio.from_url(served.fleet.gateway_redis_url) as client:
         before = str((await client.config_get("maxmemory"))["maxmemory"])
         await client.config_set("maxmemory", "1")

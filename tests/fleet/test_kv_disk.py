@@ -199,12 +199,28 @@ async def test_a_disk_that_is_gone_is_served_without(make_fleet: MakeFleet, tmp_
 def test_a_wrong_path_is_refused_before_a_model_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "kv"
+    assert refusal(path) == (
+        f"--kv-disk is '{path}' (Not a directory); accepted: a folder that this process can write to, or make"
+    )
+
+
+def test_a_folder_for_everybody_is_refused_before_a_model_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    path.mkdir()
+    path.chmod(0o777)
+    assert refusal(path) == (
+        f"--kv-disk is '{path}', whose mode 0777 lets others write to it; accepted: a folder of this "
+        "process's user that nobody else can write to, or a path where it can make one"
+    )
+    assert not list(path.iterdir())
+
+
+def refusal(disk: Path) -> str:
+    """Return the last words of a worker that refuses its folder."""
     with redis_server() as server:
-        flags = ["--model", str(DEMO_MODEL), "--redis", server.url, "--kv-disk", str(path)]
+        flags = ["--model", str(DEMO_MODEL), "--redis", server.url, "--kv-disk", str(disk)]
         ended = subprocess.run(
             [sys.executable, "-m", "decode_worker", *flags], capture_output=True, text=True, check=False
         )
     assert ended.returncode == EXIT_CONFIG
-    assert ended.stderr.splitlines()[-1] == (
-        f"--kv-disk is '{path}' (Not a directory); accepted: a folder that this process can write to, or make"
-    )
+    return ended.stderr.splitlines()[-1]

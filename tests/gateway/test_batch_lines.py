@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 from typing import Any
@@ -48,6 +49,32 @@ async def test_each_line_that_is_checked_is_one_that_runs(more: int, padding: by
     ran = [parse_line(n, data) for n, data in enumerate(filter(bytes.strip, kept.split(b"\n")))]
     assert [found.custom_id for found in ran] == ["a", "b"][:checked]
     assert not any(found.problem for found in ran)
+
+
+@given(
+    st.booleans(),
+    st.lists(st.sampled_from([b"\n", b"\r\n", b" \n", b"\t\r\n"]), max_size=5).map(b"".join),
+    st.sampled_from([b"", b" ", b"\r"]),
+)
+async def test_a_file_may_begin_with_a_mark_and_end_with_empty_lines(
+    has_mark: bool, empty: bytes, end: bytes
+) -> None:
+    content = codecs.BOM_UTF8 * has_mark + jsonl([line("a"), line("b")]) + empty + end
+    checked, kept = await stored(content, 1000)
+    assert (checked, kept) == (2, content)
+    ran = [parse_line(n, data) for n, data in enumerate(filter(bytes.strip, kept.split(b"\n")))]
+    assert [(found.custom_id, found.problem) for found in ran] == [("a", ""), ("b", "")]
+
+
+@pytest.mark.parametrize("begin", [b"\n", codecs.BOM_UTF8 + b"\n", jsonl([line("x")]) + b" \r\n\n"])
+async def test_a_line_before_others_is_not_empty(begin: bytes) -> None:
+    with pytest.raises(ApiError, match=r"line \d is empty; accepted: only lines at the end"):
+        await stored(begin + jsonl([line("a")]), 1000)
+
+
+async def test_a_mark_is_for_the_first_line_alone() -> None:
+    with pytest.raises(ApiError, match="line 2: the body is not JSON"):
+        await stored(jsonl([line("a")]) + codecs.BOM_UTF8 + jsonl([line("b")]), 1000)
 
 
 async def test_padding_up_to_the_longest_line_hides_no_second_one() -> None:

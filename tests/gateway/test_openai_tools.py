@@ -87,10 +87,14 @@ async def test_calls_and_reasoning_are_the_same_whole_and_streamed(pair: tuple[S
     assert "".join(thoughts) == "They ask for Rome."
 
 
-async def test_a_prompt_that_opened_reasoning_and_a_cut_off_call(pair: tuple[ScriptedRouter, Any]) -> None:
+@pytest.mark.parametrize("reason", ["LENGTH", "DEADLINE", "STOP"])
+async def test_a_prompt_that_opened_reasoning_and_a_cut_off_call(
+    pair: tuple[ScriptedRouter, Any], reason: str
+) -> None:
     router, client = pair
     text = 'Hm.</think><tool_call>{"name": "get_weather", "arguments": {"city": "Ro'
-    router.scripts[:] = [script(text, generation_pb2.FINISH_REASON_LENGTH, reasoning_open=True)]
+    ended_by = generation_pb2.FinishReason.Value(f"FINISH_REASON_{reason}")
+    router.scripts[:] = [script(text, ended_by, reasoning_open=True)]
     found = await client.chat.completions.create(model="m", messages=HELLO, tools=[WEATHER])
     message = found.choices[0].message
     assert (message.reasoning, message.content) == ("Hm.", None)
@@ -150,12 +154,11 @@ async def test_a_chat_with_tools_reaches_the_router(pair: tuple[ScriptedRouter, 
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools[0].type"),
+    ({"tools": [{"type": 5}]}, "tools[0].type"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
     ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"parallel_tool_calls": True}, "parallel_tool_calls"),
     (
         {"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "a"}}]}]},
         "messages[0].tool_calls[0].function.arguments",
@@ -165,7 +168,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "messages[0].function_call",
     ),
     ({"messages": [{"role": "tool", "tool_call_id": "1"}]}, "messages[0].content"),
-    ({"functions": []}, "functions"),
+    ({"functions": [{"name": "f"}]}, "functions"),
     ({"function_call": "auto"}, "function_call"),
 ]
 

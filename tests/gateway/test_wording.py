@@ -183,7 +183,8 @@ async def test_no_error_has_words_that_only_the_fleet_knows(http: httpx.AsyncCli
         for name in sorted(kind.model_fields):
             bodies = [VALID[path] | quick | {name: value} for value in ODD]
             found = await asyncio.gather(*(refusal(path, body) for body in bodies))
-            wrong += [(path, name, message) for message in found if foreign_words(message)]
+            # One API calls a field as the fleet does.
+            wrong += [(path, name, message) for message in found if foreign_words(message.removeprefix(name))]
     assert not wrong, "\n".join(map(str, wrong[:20]))
 
 

@@ -196,6 +196,16 @@ def test_each_image_of_others_can_be_pinned_by_digest() -> None:
     assert f"ARG PYTHON_IMAGE={default.partition(':-')[2].rstrip('}')}\n" in DOCKERFILE
 
 
+def test_the_redis_of_compose_and_chart_has_known_fixes() -> None:
+    composed = {service["image"] for service in _composed("redis-server").values()}
+    values = yaml.safe_load((ROOT / "deploy/helm/baton/values.yaml").read_text(encoding="utf-8"))
+    (tag,) = {image.partition("-redis:")[2].rstrip("}") for image in composed}
+    assert tag == values["images"]["redis"]["tag"]
+    version = tag.removesuffix("-alpine")
+    assert tuple(map(int, version.split("."))) >= (7, 4, 10)
+    assert f"Redis {version}, which has the fixes" in (ROOT / "docs/security.md").read_text(encoding="utf-8")
+
+
 def test_the_compose_version_that_the_file_needs_is_said() -> None:
     assert _compose()["name"] == "baton", "which Compose 1 refuses"
     for document in ("docker-compose.yml", "README.md"):

@@ -54,6 +54,12 @@ def _anchors(document: str) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_file_of_a_package_is_named_by_the_address_of_a_mirror(document: str) -> None:
+    """Mirrors drop old versions, and who fetches by an address alone does not check what comes."""
+    assert not re.search(r"https?://\S+\.(deb|rpm|apk|whl|tgz|tar\.gz)\b", _text(document))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_named_make_target_exists(document: str) -> None:
     quoted = _quoted(document)
     named = {target for text in quoted for target in re.findall(r"^make ([a-z][a-z-]*)", text)}

@@ -26,7 +26,7 @@ def redis(name: str, policy: str) -> str:
     command = ["redis-server", "--protected-mode", "no", "--save", "", "--maxmemory", "64mb"]
     container = {
         "name": "redis",
-        "image": "redis:7.4.2-alpine",
+        "image": "redis:7.4.10-alpine",
         "imagePullPolicy": "Never",
         "command": [*command, "--maxmemory-policy", policy],
         "resources": SMALL,

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from output_text.detokenizer import Detokenizer
+from output_text.detokenizer import PROMPT_TAIL, Detokenizer
 from tests.output_text.tokenizers_zoo import ALL, token_id
 
+AS_TRANSFORMERS: dict[str, Any] = {
+    name: PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+    for name, tokenizer in ALL.items()
+}
 NAMES = st.sampled_from(sorted(ALL))
 
 
@@ -35,8 +42,10 @@ def token_lists(tokenizer: Tokenizer, max_size: int = 30) -> st.SearchStrategy[l
     return st.lists(st.integers(0, tokenizer.get_vocab_size() + 1), max_size=max_size)
 
 
-def pieces(tokenizer: Tokenizer, token_ids: list[int], *, skip: bool = True) -> list[str]:
-    stream = Detokenizer(tokenizer).stream(skip_special_tokens=skip)
+def pieces(
+    tokenizer: Tokenizer, token_ids: list[int], *, skip: bool = True, prompt: Sequence[int] = ()
+) -> list[str]:
+    stream = Detokenizer(tokenizer).stream(prompt, skip_special_tokens=skip)
     return [*(stream.push(token) for token in token_ids), stream.flush()]
 
 
@@ -46,6 +55,63 @@ def test_pieces_add_up_to_the_decoding_of_all_tokens(data: st.DataObject, name: 
     token_ids = data.draw(token_lists(ALL[name]))
     text = ALL[name].decode(token_ids, skip_special_tokens=skip)
     assert "".join(pieces(ALL[name], token_ids, skip=skip)) == text
+
+
+@settings(max_examples=1000)
+@given(st.data(), NAMES, st.booleans())
+def test_the_text_of_an_output_is_what_transformers_decodes_beyond_the_prompt(
+    data: st.DataObject, name: str, skip: bool
+) -> None:
+    tokenizer = ALL[name]
+    prompt, output = data.draw(token_lists(tokenizer)), data.draw(token_lists(tokenizer))
+    decode = partial(AS_TRANSFORMERS[name].decode, skip_special_tokens=skip)
+    before, text = str(decode(prompt)), str(decode(prompt + output))
+    # A prompt that ends inside a character has a U+FFFD where the whole text may have the character.
+    same = max(length for length in range(len(before) + 1) if text.startswith(before[:length]))
+    assert "".join(pieces(tokenizer, output, skip=skip, prompt=prompt)) == text[same:]
+
+
+def test_the_blank_before_a_completion_stays() -> None:
+    tokenizer = ALL["llama_2"]
+    eos, hello, world = (token_id(tokenizer, token) for token in ("<eos>", "▁Hello", "▁world"))
+    assert pieces(tokenizer, [world], prompt=[hello]) == [" world", ""]
+    assert pieces(tokenizer, [world], prompt=[hello, eos]) == [" world", ""]
+    assert pieces(tokenizer, [world], prompt=[eos], skip=False) == [" world", ""]
+    # Nothing before it has text, so it begins the text that transformers decodes.
+    assert pieces(tokenizer, [world], prompt=[eos]) == ["world", ""]
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_only_the_end_of_a_prompt_is_looked_at(name: str) -> None:
+    class Counting(list[int]):
+        num_read = 0
+
+        def __getitem__(self, place: Any) -> Any:
+            found = super().__getitem__(place)
+            self.num_read += len(found) if isinstance(place, slice) else 1
+            return found
+
+        def __iter__(self) -> Iterator[int]:
+            raise AssertionError("the whole prompt is read")
+
+    eos = token_id(ALL[name], "<eos>")
+    prompt = Counting([eos] * 10_000)
+    assert "".join(pieces(ALL[name], [eos], prompt=prompt)) == ""
+    assert prompt.num_read <= PROMPT_TAIL
+
+
+def test_a_character_that_the_prompt_begins_belongs_to_the_output_that_ends_it() -> None:
+    spelt = {
+        "byte_level": [_BYTE_IDS[byte] for byte in "字".encode()],
+        "gemma": [token_id(ALL["gemma"], f"<0x{byte:02X}>") for byte in "字".encode()],
+    }
+    for name, token_ids in spelt.items():
+        a = token_id(ALL[name], "a")
+        for cut in (1, 2):
+            prompt = [a, *token_ids[:cut]]
+            assert "".join(pieces(ALL[name], [*token_ids[cut:], a], prompt=prompt)) == "字a"
+            assert "".join(pieces(ALL[name], [a], prompt=prompt)) == "a"
+            assert "".join(pieces(ALL[name], [], prompt=prompt)) == ""
 
 
 @settings(max_examples=300)
@@ -64,9 +130,13 @@ def test_text_spelt_in_bytes_never_shows_half_a_character(text: str) -> None:
 
 @given(st.data(), NAMES, st.booleans())
 def test_a_piece_depends_on_the_tokens_before_it_alone(data: st.DataObject, name: str, skip: bool) -> None:
-    token_ids = data.draw(token_lists(ALL[name]))
+    token_ids, prompt = data.draw(token_lists(ALL[name])), data.draw(token_lists(ALL[name]))
     cut = data.draw(st.integers(0, len(token_ids)))
-    assert pieces(ALL[name], token_ids[:cut], skip=skip)[:-1] == pieces(ALL[name], token_ids, skip=skip)[:cut]
+    read = partial(pieces, ALL[name], skip=skip)
+    whole = read(token_ids, prompt=prompt)
+    assert read(token_ids[:cut], prompt=prompt)[:-1] == whole[:cut]
+    # Routers see no more of a prompt.
+    assert read(token_ids, prompt=prompt[-PROMPT_TAIL:]) == whole
 
 
 def test_whole_characters_are_not_held_back() -> None:

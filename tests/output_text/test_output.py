@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -38,9 +39,14 @@ def rules(
 
 
 def run(
-    rule: OutputRules, token_ids: list[int], tokenizer: Tokenizer = BYTES, *, skip: bool = True
+    rule: OutputRules,
+    token_ids: list[int],
+    tokenizer: Tokenizer = BYTES,
+    *,
+    skip: bool = True,
+    prompt: Sequence[int] = (),
 ) -> tuple[list[str], FinishReason]:
-    stream = OutputStream(rule, Detokenizer(tokenizer).stream(skip_special_tokens=skip))
+    stream = OutputStream(rule, Detokenizer(tokenizer).stream(prompt, skip_special_tokens=skip))
     texts = []
     for token in token_ids:
         text, reason = stream.push(token)
@@ -50,9 +56,9 @@ def run(
     return texts, FinishReason.NONE
 
 
-def settled(tokenizer: Tokenizer, token_ids: list[int], *, skip: bool) -> str:
+def settled(tokenizer: Tokenizer, token_ids: list[int], *, skip: bool, prompt: Sequence[int] = ()) -> str:
     """Return the text that no later token can change, by the stream, which other tests verify."""
-    stream = Detokenizer(tokenizer).stream(skip_special_tokens=skip)
+    stream = Detokenizer(tokenizer).stream(prompt, skip_special_tokens=skip)
     return "".join(stream.push(token) for token in token_ids)
 
 
@@ -135,15 +141,18 @@ def test_the_end_is_found_again_from_the_tokens_alone(
     min_tokens = data.draw(st.integers(0, 6))
     stop = StopRules(len(token_ids), min_tokens, tuple(stops), ends)
     rule, detokenizer = output_rules(stop, (), 1, 10_000), Detokenizer(tokenizer)
-    texts, reason = run(rule, token_ids, tokenizer)
+    prompt = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() - 1), max_size=3))
+    texts, reason = run(rule, token_ids, tokenizer, prompt=prompt)
     for count in range(len(texts)):
-        assert end_of(token_ids[:count], stop, rule, detokenizer) == (FinishReason.NONE, None)
-    found, match = end_of(token_ids[: len(texts)], stop, rule, detokenizer)
+        assert end_of(prompt, token_ids[:count], stop, rule, detokenizer) == (FinishReason.NONE, None)
+    found, match = end_of(prompt, token_ids[: len(texts)], stop, rule, detokenizer)
     assert found is reason
     last = token_ids[len(texts) - 1]
     by_token = [Matched(stop_token_id=last)] if last in ends else []
     by_string = [
-        Matched(stop_string=entry) for entry in stops if entry in settled(tokenizer, token_ids, skip=True)
+        Matched(stop_string=entry)
+        for entry in stops
+        if entry in settled(tokenizer, token_ids, skip=True, prompt=prompt)
     ]
     assert match in (by_token + by_string if reason is FinishReason.STOP else [None])
 

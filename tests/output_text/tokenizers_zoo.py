@@ -41,6 +41,16 @@ def sentence_piece(*, strips: bool) -> Tokenizer:
     return _with_added_tokens(tokenizer)
 
 
+def metaspace(prepend_scheme: str) -> Tokenizer:
+    """Return one like T5's and XLM-R's, whose decoder drops the blank of the first token alone."""
+    words = ["▁", "▁Hello", "▁world", "stop", "▁▁", "a", "b", "é", "▁字"]
+    vocab = [("<unk>", 0.0), *((word, -1.0) for word in words)]
+    tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend_scheme)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=prepend_scheme)
+    return _with_added_tokens(tokenizer)
+
+
 def word_piece() -> Tokenizer:
     tokens = ["[UNK]", "hello", "##ing", "world", ",", ".", "##s", "stop", "é"]
     tokenizer = Tokenizer(
@@ -68,5 +78,8 @@ ALL = {
     "byte_level": byte_level(),
     "llama_2": sentence_piece(strips=True),
     "gemma": sentence_piece(strips=False),
+    "metaspace_always": metaspace("always"),
+    "metaspace_first": metaspace("first"),
+    "metaspace_never": metaspace("never"),
     "word_piece": word_piece(),
 }

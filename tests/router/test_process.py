@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from baton.security.certificates import make_certificates
 from baton.v1 import inference_pb2, inference_pb2_grpc
+from tests.fleet.driving import DEMO_MODEL
 from tests.patience import PATIENCE_S
 from tests.tls_proxy import tls_proxy
 
@@ -160,6 +162,21 @@ def test_truncated_model_leaves_with_code_4_and_names_the_file(redis_url: str, t
     (tmp_path / "config.json").write_text('{"vocab_size": 1')
     code, said = leaves("--redis", redis_url, "--model", str(tmp_path))
     assert (code, "config.json" in said) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [("tokenizer.json", "is no tokenizer ("), ("chat_template.jinja", "has a chat template that cannot be")],
+)
+def test_a_broken_file_of_a_model_leaves_with_code_4_and_one_sentence(
+    file: str, reason: str, redis_url: str, tmp_path: Path
+) -> None:
+    model = shutil.copytree(DEMO_MODEL, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    (model / file).write_text("{% for")
+    code, said = leaves("--redis", redis_url, "--model", str(model))
+    assert code == 4
+    assert said.splitlines()[-1].startswith(f"{model / file} {reason}")
+    assert "Traceback" not in said
 
 
 def test_only_the_process_that_compiles_grammars_loads_their_compiler() -> None:

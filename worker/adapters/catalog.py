@@ -7,6 +7,7 @@ path is ever made of one.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -28,8 +29,11 @@ LOOK_S = 2.0
 MAX_ADAPTERS = 256
 """Most adapters of a folder, as the fleet is told of all of them every second; others are left out."""
 
+MAX_REFUSAL = 500
+"""Most characters of a reason, which the fleet is told every second."""
+
 _Signature = tuple[tuple[int, int, int], ...]
-"""The inode, time and size of both files: files that are written to, or replaced, get another signature."""
+"""The inode, time and size of both files: files that are written to, replaced or permitted get another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,10 @@ class FoundAdapter:
 class AdapterCatalog:
     """The adapters in a folder, from `start` to `stop`: a container of digests, which any thread may ask."""
 
-    def __init__(self, folder: Path, times: LoadTimes) -> None:
+    def __init__(self, folder: Path, times: LoadTimes, max_bytes: int | None = None) -> None:
+        """`max_bytes` is the largest file of weights that is read."""
         self._folder = folder
+        self._max_bytes = max_bytes
         self._times = times
         self._check: Callable[[AdapterFiles], None] = lambda _: None
         self._on_change: Callable[[], None] = lambda: None
@@ -68,6 +74,10 @@ class AdapterCatalog:
     def find(self, digest: str) -> FoundAdapter | None:
         """Return the adapter with this digest, if it is there."""
         return self._by_digest.get(digest)
+
+    def read(self, found: FoundAdapter) -> AdapterFiles:
+        """Read an adapter again. Raises AdapterRefused."""
+        return read_adapter(found.name, found.path, self._max_bytes)
 
     def all(self) -> Mapping[str, FoundAdapter]:
         """Return all adapters by name, those that cannot be served included."""
@@ -99,7 +109,7 @@ class AdapterCatalog:
         with os.scandir(self._folder) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
         seen = [(name, path, *_signature(path)) for name in names for path in (self._folder / name,)]
-        adapters = [each for each in seen if each[2]]
+        adapters = [(_shown(name), *rest) for name, *rest in seen if rest[1]]
         self._note_left_out(len(adapters) - MAX_ADAPTERS)
         adapters = adapters[:MAX_ADAPTERS]
         kept = {name: self._found[name] for name, *_ in adapters if name in self._found}
@@ -142,11 +152,15 @@ class AdapterCatalog:
         try:
             if not ADAPTER_NAME.fullmatch(name):
                 raise AdapterRefused(name, path, "name", f"is {name!r}", ADAPTER_NAME_RULE)
-            files = read_adapter(name, path)
+            files = read_adapter(name, path, self._max_bytes)
             self._check(files)
         except AdapterRefused as error:
-            refusal = f"{error.field} {error.found}; accepted: {error.accepted}"
+            refusal = _shown(f"{error.field} {error.found}"[:MAX_REFUSAL]) + f"; accepted: {error.accepted}"
             log.warning("adapter_refused", name=name, reason=refusal)
+            return FoundAdapter(name, path, signature, num_bytes, "", refusal)
+        except Exception as error:  # whatever is wrong with one, the others are served
+            log.exception("adapter_look_failed", name=name)
+            refusal = f"the adapter cannot be read ({type(error).__name__}); accepted: what peft writes"
             return FoundAdapter(name, path, signature, num_bytes, "", refusal)
         self._times.observe(num_bytes, time.monotonic() - began)
         log.info("adapter_found", name=name, digest=files.digest, rank=files.rank)
@@ -158,14 +172,46 @@ class AdapterCatalog:
         self._on_change()
 
 
+def _shown(text: str) -> str:
+    """Return a text in which each character can be printed and sent. A file's name may be any bytes."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def _signature(path: Path) -> tuple[_Signature, int]:
-    """Return the signature and the bytes of an adapter's files; files that are missing are left out."""
+    """Return the signature and the bytes of an adapter's files; empty if none of them is there.
+
+    A link to nothing, and a file that may not be looked at, are there: they are refused by name.
+    """
     parts, num_bytes = [], 0
     for file in (CONFIG, WEIGHTS):
         try:
-            stat = (path / file).stat()
-        except OSError:
+            stat = _status(path / file)
+        except (FileNotFoundError, NotADirectoryError):
             continue
-        parts.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
+        except OSError as error:
+            parts.append((0, 0, error.errno or 0))
+            continue
+        parts.append((stat.st_ino, stat.st_ctime_ns, stat.st_size))
         num_bytes += stat.st_size
+    if not parts and _leads_nowhere(path):
+        parts.append((0, 0, errno.ENOENT))
     return tuple(parts), num_bytes
+
+
+def _leads_nowhere(path: Path) -> bool:
+    """Return whether a path is a link to nothing."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return path.is_symlink()
+    except OSError:  # a loop of links has been noticed with the files
+        pass
+    return False
+
+
+def _status(path: Path) -> os.stat_result:
+    """Return the status of a file, or that of a link which leads nowhere."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return path.lstat()

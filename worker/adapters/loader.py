@@ -16,7 +16,7 @@ import structlog
 from engine.core.commands import AdapterLoaded, Command
 from engine.core.report import AdapterLoad, StepReport
 from engine.errors import AdapterRefused, GroupBrokenError
-from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
+from engine.model.adapters.checkpoint import AdapterFiles
 from state.records import LoraRecord
 from worker.adapters.catalog import AdapterCatalog
 from worker.adapters.load_times import LoadTimes
@@ -104,7 +104,7 @@ class AdapterLoader:
         if found is None:
             return f"{load.digest} is gone from --lora-dir, or its files have changed"
         try:
-            files = read_adapter(found.name, found.path)
+            files = self._catalog.read(found)
             if files.digest != load.digest:
                 return f"{found.name} has changed: its files have the digest {files.digest}"
             self._slots.write(load.slot, files)

@@ -67,7 +67,9 @@ def build_engine(
         opener = TiersOpener(config.kv_host_memory_mb, config.kv_disk, disk_mb, available_bytes)
     lenders = LinkOpener() if config.share_prefixes else None
     times = LoadTimes()
-    catalog = None if config.lora_dir is None else AdapterCatalog(config.lora_dir, times)
+    catalog = (
+        None if config.lora_dir is None else AdapterCatalog(config.lora_dir, times, _adapter_bytes(config))
+    )
     log.info("dtype", dtype=choice.name, reason=choice.reason, checkpoint=checkpoint_dtype(model_config))
     proof_file = None if is_listed(model_config) else _proof_file(config, device, choice.name)
     settings = EngineSettings(
@@ -110,7 +112,7 @@ def build_engine(
     if runner.model.fusion != NOT_FUSED:
         _log_fusion(runner.model.fusion)
     if runner.model.quantised is not None:
-        _log_quantisation(runner.model.quantised)
+        _log_quantisation(runner.model.quantised, device)
     if runner.model.adapters is not None:
         _log_adapters(runner.model)
     loader = None
@@ -219,7 +221,7 @@ def _log_fusion(report: FusionReport) -> None:
         log.warning("not_fused", reason=report.reason)
 
 
-def _log_quantisation(quantised: Quantised) -> None:
+def _log_quantisation(quantised: Quantised, device: torch.device) -> None:
     log.info(
         "weights_quantised",
         layers=quantised.num_layers,
@@ -227,11 +229,25 @@ def _log_quantisation(quantised: Quantised) -> None:
         mb=round(quantised.num_bytes / MEBIBYTE, 1),
         float_mb=round(quantised.float_bytes / MEBIBYTE, 1),
     )
+    if device.type == "cpu":
+        reason = (
+            "on a CPU, int8 weights save memory and cost time: several times that of a step on large models"
+        )
+        log.warning("int8_is_slow", device="cpu", reason=reason)
 
 
 def _adapter_room(config: WorkerConfig) -> AdapterRoom:
     num_bytes = (config.lora_memory_mb or LORA_MEMORY_MB) * MEBIBYTE
     return AdapterRoom(num_bytes, config.lora_rank or LORA_RANK)
+
+
+def _adapter_bytes(config: WorkerConfig) -> int:
+    """Return the largest file of weights of an adapter that the memory for adapters could have room for.
+
+    Its numbers have 8 bytes at most, and in memory 2 at least, where each process may have another part of
+    them; 1 MiB is for the file's header.
+    """
+    return 4 * _adapter_room(config).num_bytes * config.num_processes + MEBIBYTE
 
 
 def _log_adapters(model: Model) -> None:

@@ -11,7 +11,7 @@ from engine.calibration.pool_size import MEBIBYTE
 from engine.kv.kv_pool import KVPool
 from engine.kv.swap_space import default_slots
 from kvtransfer.tiers.disk import DiskSettings
-from kvtransfer.tiers.folder import Folder
+from kvtransfer.tiers.folder import Folder, FolderRefusedError
 from kvtransfer.tiers.tiers import STAGING_BYTES, Tiers, num_staged_blocks
 from worker.handoff.staging import staging_bytes
 from worker.handoff.tier_slots import LOCKED_STAGING_BYTES, copies_for
@@ -100,6 +100,11 @@ def _untaken_bytes(pool: KVPool, max_context: int) -> int:
 def _folder(path: Path) -> Folder:
     try:
         return Folder(path)
+    except FolderRefusedError as error:
+        raise ValueError(
+            f"--kv-disk is {str(path)!r}, {error}; accepted: a folder of this process's user that nobody "
+            "else can write to, or a path where it can make one"
+        ) from error
     except OSError as error:
         raise ValueError(
             f"--kv-disk is {str(path)!r} ({error.strerror}); accepted: a folder that this process can "

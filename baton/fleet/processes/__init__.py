@@ -1,1 +1,6 @@
-"""Processes: `process` (start and watch one), `group` (all of a fleet), `reaper` (end them in any case)."""
+"""Processes of a fleet.
+
+- `process`: start and watch one. `group`: all of a fleet.
+- `redis`: the private Redis servers.
+- `reaper`: end everything in any case.
+"""

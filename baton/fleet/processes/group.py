@@ -60,10 +60,10 @@ class ProcessGroup:
         """Wait for the next process that ends without having been stopped."""
         return await self._deaths.get()
 
-    def open(self, log_dir: Path) -> None:
-        """Start the reaper, which ends the processes even if this one is killed."""
+    def open(self, log_dir: Path, claim: int) -> None:
+        """Start the reaper, which ends the processes even if this one is killed, and then drops a claim."""
         self._log_dir = log_dir
-        self._reaper = Reaper()
+        self._reaper = Reaper(claim)
 
     def remove_at_the_end(self, folder: Path) -> None:
         """Let the reaper remove a folder after the processes have ended."""

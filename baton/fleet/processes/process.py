@@ -32,7 +32,11 @@ READY_LINE = re.compile(
 )
 STARTING_LINE = re.compile(r"^STARTING \S+ \S+ done=(?P<done>\d+) total=(?P<total>\d+) phase=(?P<phase>.+)$")
 
+_AT_ONCE_S = 2.0
+"""How long a process may take to end when it is told a second time."""
 _TAIL_LINES = 15
+_PRIVATE = 0o077
+"""The umask of the processes: what they write is for the fleet's user alone."""
 _LATE_LINES_S = 0.2
 """If the launcher itself was stopped, it reads the lines of that time for this long before it gives up."""
 
@@ -75,6 +79,10 @@ def _in_words(line: str) -> str:
     return ": ".join([str(entry.get("event")), *reasons[-1:]]) if is_error else ""
 
 
+def _for_this_user(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 class Child(Protocol):
     """A child process."""
 
@@ -103,6 +111,8 @@ class ManagedProcess:
         self._tasks: list[asyncio.Task[None]] = []
         self._started_at = 0.0
         self._moved_at = 0.0
+        self._log_begins = 0
+        """The size of the log before this process."""
         self._ready_at = self._ended_at = 0.0
         self._moved = asyncio.Event()
         self.progress = "starting"
@@ -119,10 +129,12 @@ class ManagedProcess:
 
     async def start(self) -> None:
         self._started_at = self._moved_at = time.monotonic()
+        with self._open_log() as log:
+            self._log_begins = log.seek(0, os.SEEK_END)
         # Not asyncio's pipe: with that, waiting for the process would wait for its children as well.
         read_fd, write_fd = os.pipe()
         try:
-            with self.log_path.open("ab") as log:
+            with self._open_log() as log:
                 self._process = await self._launch(write_fd, log, self._reaper.write_fd)
         except BaseException:
             os.close(read_fd)
@@ -142,6 +154,7 @@ class ManagedProcess:
             cwd=self.spec.cwd,
             env={**os.environ, **self.spec.environment},
             start_new_session=True,
+            umask=_PRIVATE,
         )  # fmt: skip
 
     @property
@@ -218,15 +231,20 @@ class ManagedProcess:
             signal_group(self.pid, signal.SIGCONT)
 
     async def stop(self, grace_s: float) -> int:
-        """Ask it to stop, wait `grace_s` seconds, then kill it. Return the exit code."""
+        """Ask it to stop, after `grace_s` seconds to stop at once, and then kill it. Return the exit code.
+
+        At the second signal services end what they serve, gateways with an error for each caller.
+        """
         self.resume()
-        self.terminate()
-        try:
-            async with asyncio.timeout(grace_s):
-                return await self.wait()
-        except TimeoutError:
-            self.kill()
-            return await self.wait()
+        for wait_s in (grace_s, _AT_ONCE_S):
+            self.terminate()
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await self.wait()
+            except TimeoutError:
+                continue
+        self.kill()
+        return await self.wait()
 
     async def close(self) -> None:
         """Kill it if it still runs, and wait until its output has been read."""
@@ -235,9 +253,19 @@ class ManagedProcess:
         await asyncio.shield(asyncio.gather(*self._tasks))
 
     def log_tail(self) -> str:
-        """Return its last words: the plain lines and the errors at the end of its log."""
+        """Return its last words: the plain lines and the errors at the end of its part of the log.
+
+        Before that, the log may have what earlier processes of its name said.
+        """
         with self.log_path.open(encoding="utf-8", errors="replace") as log:
+            log.seek(self._log_begins)
             return "\n".join(filter(None, map(_in_words, deque(log, _TAIL_LINES))))
+
+    def _open_log(self) -> IO[bytes]:
+        """Open the log to append to it. Only this user may read it: it names requests and callers."""
+        log = open(self.log_path, "ab", buffering=0, opener=_for_this_user)  # noqa: SIM115 -- callers close it
+        os.fchmod(log.fileno(), 0o600)  # one that was there already
+        return log
 
     async def _watch(self, copying: asyncio.Task[None]) -> None:
         assert self._process is not None
@@ -267,7 +295,7 @@ class ManagedProcess:
             lambda: asyncio.StreamReaderProtocol(reader), source
         )
         pending = b""
-        with self.log_path.open("ab", buffering=0) as log:
+        with self._open_log() as log:
             while data := await reader.read(65536):
                 # Read on even if the disk is full, or the process would block on the pipe.
                 with contextlib.suppress(OSError):

@@ -6,7 +6,8 @@ running groups and removes the private folders. It is a separate program in its 
 Ctrl-C nor a kill of the launcher's group reaches it. (A parent-death signal would miss the services' own
 children and could not remove folders.)
 
-Lines of the pipe: `+PID` a group started, `-PID` it has ended, `/PATH` a folder to remove at the end.
+Lines of the pipe: `+PID` a group started, `-PID` it has ended, `/PATH` a folder or file to remove at the
+end.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ _POLL_S = 0.02
 
 
 class Reaper:
-    """The launcher's end of the pipe. `close` returns once the reaper has cleaned up."""
+    """The launcher's end of the pipe. `close` returns once the reaper has cleaned up.
 
-    def __init__(self) -> None:
+    The reaper keeps the descriptor `held` open until then.
+    """
+
+    def __init__(self, held: int | None = None) -> None:
         read_fd, self.write_fd = os.pipe()
         """`write_fd` is inherited by a starting process, which writes its id into it."""
         try:
@@ -41,6 +45,7 @@ class Reaper:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
+                pass_fds=() if held is None else (held,),
                 cwd="/",
             )
         finally:
@@ -133,6 +138,8 @@ def main() -> None:
     _stop_groups(groups)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it was a folder
+            Path(folder).unlink()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@ export type JsonValue = null | boolean | number | string | JsonValue[] | { [name
 /** A JSON object. */
 export type JsonObject = Readonly<Record<string, JsonValue>>;
 
-/** A call that an assistant's message makes; `arguments` is a JSON object as text. */
+/**
+ * A call that an assistant's message makes. `arguments` is a JSON object as text. Other text, as of a call that was
+ * cut off, is shown as it is.
+ */
 export interface ToolCall {
   id: string;
   name: string;

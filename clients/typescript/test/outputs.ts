@@ -13,6 +13,7 @@ export interface Output {
   reasoning_open?: boolean;
   has_format?: boolean;
   tools?: string[];
+  cut_before?: string | null;
 }
 
 export interface WholeOutput extends Output {
@@ -36,7 +37,7 @@ export function deltasOf(vector: Output, pieces: readonly string[]): Delta[][] {
   const formats = { tools: tool_format, reasoning: reasoning_format };
   const options = { seed: "s", reasoningOpen: reasoning_open, hasFormat: has_format };
   const parser = new OutputParser(formats, known, options);
-  return [...pieces.map((piece) => parser.feed(piece)), parser.finish()];
+  return [...pieces.map((piece) => parser.feed(piece)), parser.finish(vector.cut_before ?? undefined)];
 }
 
 /** Return deltas as the vectors name them. */

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from engine.errors import AdapterRefused
 from kernels.native.adapters import MAX_RANK
+from output_text.model_files import FileUnusable, parse_object, read_regular
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _DTYPES = {
@@ -29,6 +29,8 @@ _DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+MAX_CONFIG_BYTES = 1 << 20
+MAX_NUMBER = 1e30
 _TENSOR = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<kind>[AB])\.weight")
 
 
@@ -51,11 +53,15 @@ class AdapterFiles:
         return sum(matrix.numel() for pair in self.matrices.values() for matrix in pair)
 
 
-def read_adapter(name: str, path: Path) -> AdapterFiles:
+def read_adapter(name: str, path: Path, max_weights_bytes: int | None = None) -> AdapterFiles:
     """Read an adapter. Raises AdapterRefused, naming the first field that is not accepted."""
     # Each file is read once: it may be written to meanwhile, and the digest is of what is checked and served.
-    config_content, weights_content = (_content(name, path, file) for file in (CONFIG, WEIGHTS))
-    config = _parsed_config(name, path, config_content)
+    try:
+        config_content = _content(name, path, CONFIG, MAX_CONFIG_BYTES)
+        config = parse_object(path / CONFIG, config_content)
+        weights_content = _content(name, path, WEIGHTS, max_weights_bytes)
+    except FileUnusable as error:
+        raise AdapterRefused(name, path, error.path.name, error.found, error.accepted) from error
     _check_config(name, path, config)
     rank, alpha = config["r"], config["lora_alpha"]
     matrices = _parsed_matrices(name, path, rank, weights_content)
@@ -64,27 +70,12 @@ def read_adapter(name: str, path: Path) -> AdapterFiles:
     return AdapterFiles(name, path, _digest(config_content, weights_content), rank, scale, matrices)
 
 
-def _content(name: str, path: Path, file: str) -> bytearray:
+def _content(name: str, path: Path, file: str, max_bytes: int | None) -> bytearray:
     try:
-        with (path / file).open("rb") as source:
-            content = bytearray(os.fstat(source.fileno()).st_size)
-            del content[source.readinto(content) :]
-            return content
-    except FileNotFoundError as error:
+        return read_regular(path / file, max_bytes)
+    except (FileNotFoundError, NotADirectoryError) as error:
         accepted = "what peft's save_pretrained writes"
         raise AdapterRefused(name, path, file, "is missing", accepted) from error
-    except OSError as error:
-        raise AdapterRefused(name, path, file, f"cannot be read ({error.strerror})", "a file") from error
-
-
-def _parsed_config(name: str, path: Path, content: bytearray) -> dict[str, Any]:
-    try:
-        config = json.loads(content)
-    except ValueError as error:
-        raise AdapterRefused(name, path, CONFIG, f"is not JSON ({error})", "a JSON object") from error
-    if not isinstance(config, dict):
-        raise AdapterRefused(name, path, CONFIG, f"holds a {type(config).__name__}", "a JSON object")
-    return config
 
 
 def _is_empty(value: object) -> bool:
@@ -96,7 +87,7 @@ def _is_rank(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) < MAX_NUMBER
 
 
 _ABSENT = "false, empty or absent"
@@ -136,9 +127,10 @@ def _parsed_matrices(
     found: dict[str, dict[str, Tensor]] = {}
     try:
         tensors = dict(_tensors_in(content))
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except Exception as error:  # a foreign header may say anything, and torch refuses numbers by any error
+        reason = str(error).partition("\n")[0]
         raise AdapterRefused(
-            name, path, WEIGHTS, f"cannot be read ({error})", "a complete safetensors file"
+            name, path, WEIGHTS, f"cannot be read ({reason})", "a complete safetensors file"
         ) from error
     for key, tensor in sorted(tensors.items()):
         match = _TENSOR.fullmatch(key)

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,17 @@ import pytest
 import redis.asyncio
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec
-from baton.fleet.errors import GatewayNotInstalled, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
+from baton.fleet.errors import (
+    GatewayNotInstalled,
+    PortUnusable,
+    ProcessFailed,
+    RunDirInUse,
+    RunDirUnusable,
+    StartTimeout,
+)
 from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from baton.fleet.processes import process as process_module
-from baton.fleet.spec import GATEWAY_REDIS, REDIS, redis_process
+from baton.fleet.processes.redis import GATEWAY_REDIS, REDIS, redis_process
 from tests.patience import PATIENCE_S
 
 MakeSpec = Callable[..., FleetSpec]
@@ -45,6 +53,18 @@ async def until_gone(pids: Sequence[int]) -> None:
     await until(lambda: not any(alive(pid) for pid in pids))
 
 
+def listening_ports(pid: int) -> list[int]:
+    """Return the TCP ports on which a process listens."""
+    sockets = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir()}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                found.append(int(local.rpartition(":")[2], 16))
+    return found
+
+
 def folder_of(pid: int) -> Path:
     return Path(f"/proc/{pid}/cwd").readlink()
 
@@ -71,20 +91,32 @@ async def test_every_process_has_a_name_an_address_and_its_own_group(
 async def test_the_private_redis_is_real_keeps_nothing_and_evicts_nothing(make_spec: MakeSpec) -> None:
     async with Fleet(make_spec()) as fleet, redis.asyncio.from_url(fleet.redis_url) as client:
         assert await client.ping()
-        settings = {}
-        for name in ("maxmemory-policy", "save", "appendonly"):
-            settings.update(await client.config_get(name))
-        assert settings["maxmemory-policy"] == "noeviction"
-        assert settings["save"] == ""
-        assert settings["appendonly"] == "no"
+        settings = await client.info()
+        assert settings["maxmemory_policy"] == "noeviction"
+        assert settings["aof_enabled"] == 0
+        await client.set("{baton}:key", 1)
         folder = folder_of(fleet.process("redis").pid)
-        assert folder.is_dir()
+        assert sorted(path.name for path in folder.iterdir()) == ["redis.sock", "users.acl"]
     assert not folder.exists()
+
+
+async def test_the_private_redis_has_no_port_and_writes_no_file(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec(gateways=1)) as fleet:
+        for name, url in (("redis", fleet.redis_url), ("redis-gateway", fleet.gateway_redis_url)):
+            process = fleet.process(name)
+            path = Path(process.address)
+            assert url == f"unix://{path}"
+            assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)] == [0o600, 0o700]
+            assert not listening_ports(process.pid)
+            async with redis.asyncio.from_url(url) as client:
+                for command in ("CONFIG SET dir /tmp", "SAVE", "BGREWRITEAOF", "MODULE LIST", "ACL LIST"):
+                    with pytest.raises(redis.exceptions.NoPermissionError):
+                        await client.execute_command(command)  # type: ignore[no-untyped-call]
 
 
 def test_the_redis_of_gateways_logs_to_the_disk_first(tmp_path: Path) -> None:
     for name, setting in ((GATEWAY_REDIS, "yes"), (REDIS, "no")):
-        command = redis_process(name, Path("redis-server"), 1, tmp_path).command
+        command = redis_process(name, Path("redis-server"), tmp_path).command
         assert command[command.index("--appendonly") + 1] == setting
         assert command[command.index("--appendfsync") + 1] == "always"
 
@@ -331,10 +363,46 @@ async def test_a_launcher_killed_hard_leaves_no_process_and_no_folder(checkout: 
     assert all(folder.is_dir() for folder in folders)
     assert all(alive(pid) for pid in pids)
     launcher.kill()
-    await until_gone(pids)
     await asyncio.to_thread(launcher.wait)
     launcher.stdout.close()
-    await until(lambda: not any(folder.exists() for folder in folders))
+    spec = FleetSpec(model=checkout, checkout=checkout, run_dir=logs, await_connections=False)
+    async with Fleet(spec):  # waits until the folder is free
+        assert not any(alive(pid) for pid in pids)
+        assert not any(folder.exists() for folder in folders)
+
+
+async def test_the_folder_of_a_living_fleet_is_refused_naming_its_launcher(make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    async with Fleet(spec) as first:
+        with pytest.raises(RunDirInUse) as refused:
+            await Fleet(make_spec()).__aenter__()
+        assert str(refused.value) == (
+            f"{spec.run_dir} is the folder of a fleet that runs, started by process {os.getpid()}; name "
+            f"another folder with --run-dir, or end that fleet: kill {os.getpid()}"
+        )
+        assert all(process.running for process in first.processes)
+    async with Fleet(make_spec()):
+        pass
+
+
+async def test_a_failed_start_has_the_reasons_of_this_start_alone(make_spec: MakeSpec) -> None:
+    for _ in range(2):
+        with pytest.raises(ProcessFailed) as caught:
+            await Fleet(make_spec(extra_args={"router": ("--act", "refuse")})).__aenter__()
+        assert caught.value.tail.count("block_size is 17") == 1
+    assert caught.value.log_path.read_text(encoding="utf-8").count("block_size is 17") == 2
+
+
+async def test_only_the_fleets_user_reads_what_its_processes_write(make_spec: MakeSpec) -> None:
+    spec = make_spec(extra_args={"prefill": ("--act", "litter")})
+    assert spec.run_dir is not None
+    spec.run_dir.mkdir(mode=0o755)
+    (spec.run_dir / "router-0.log").touch(mode=0o644)
+    async with Fleet(spec) as fleet:
+        written = [Path(said(fleet.process("prefill-0").log_tail(), "shm")) / "socket"]
+        written += [process.log_path for process in fleet.processes]
+        for path in written:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
 async def test_a_cancelled_start_leaves_nothing(make_spec: MakeSpec) -> None:

@@ -1,4 +1,6 @@
+import os
 import re
+import stat
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 
 from baton.fleet import FleetSpec
 from baton.fleet.processes.process import READY_LINE
-from baton.fleet.rundir import KEPT_RUNS, listed, next_run_dir, runs_of
+from baton.fleet.rundir import KEPT_RUNS, claim, listed, next_run_dir, runs_of
 from baton.fleet.running import candidates
 from baton.fleet.spec import (
     PLACEMENTS,
@@ -146,6 +148,15 @@ def test_only_workers_are_told_to_share_prefixes() -> None:
     assert "--share-prefixes" not in command(FleetSpec(model=MODEL), "decode-0")
 
 
+def test_routers_are_told_what_control_tokens_in_chats_mean() -> None:
+    spec = FleetSpec(model=MODEL, routers=2, special_tokens_in_content="refuse")
+    for name in ("router-0", "router-1"):
+        assert value(command(spec, name), "--special-tokens-in-content") == "refuse"
+    assert "--special-tokens-in-content" not in command(spec, "decode-0")
+    with pytest.raises(ValueError, match="special_tokens_in_content is 'maybe'"):
+        FleetSpec(model=MODEL, special_tokens_in_content="maybe")
+
+
 def test_adapters_go_to_all_workers_by_absolute_paths() -> None:
     spec = FleetSpec(model=MODEL, lora=["red=adapters/red", "blue=/b"])
     for name in ("prefill-0", "decode-0"):
@@ -236,6 +247,14 @@ def test_a_gateway_calls_every_router_and_is_told_of_no_model() -> None:
     assert "--model" not in first
 
 
+def test_gateways_are_told_what_they_take() -> None:
+    spec = FleetSpec(model=MODEL, gateways=1, served_model_names=("gpt-5", "a:b"), strict_fields=True)
+    [gateway] = gateway_processes(spec, AROUND, ("h:1",))
+    assert "--served-model-name gpt-5 --served-model-name a:b --strict-fields" in " ".join(gateway.command)
+    [plain] = gateway_processes(FleetSpec(model=MODEL, gateways=1), AROUND, ("h:1",))
+    assert not {"--served-model-name", "--strict-fields"} & set(plain.command)
+
+
 def test_the_ready_line_gives_both_addresses() -> None:
     found = READY_LINE.search("READY decode decode-0 address=127.0.0.1:41 metrics=127.0.0.1:42")
     assert found is not None
@@ -249,6 +268,18 @@ def test_runs_are_numbered_upwards_ignored_by_git_and_the_oldest_go(tmp_path: Pa
     kept = sorted(int(folder.name) for folder in (tmp_path / ".baton" / "runs").iterdir())
     assert kept == list(range(4, KEPT_RUNS + 4))
     assert (tmp_path / ".baton" / ".gitignore").read_text(encoding="utf-8") == "*\n"
+
+
+async def test_the_folder_of_a_living_fleet_stays_however_old(tmp_path: Path) -> None:
+    oldest = next_run_dir(tmp_path)
+    assert stat.S_IMODE(oldest.stat().st_mode) == 0o700
+    descriptor = await claim(oldest)
+    for _ in range(KEPT_RUNS + 1):
+        next_run_dir(tmp_path)
+    assert oldest.exists()
+    os.close(descriptor)
+    next_run_dir(tmp_path)
+    assert not oldest.exists()
 
 
 def test_a_run_elsewhere_is_the_newest_of_the_checkout_while_it_lasts(tmp_path: Path) -> None:

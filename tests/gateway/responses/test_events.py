@@ -42,8 +42,12 @@ class Scripted:
     def feed(self, text: str) -> list[Delta]:
         return [self._deltas.pop(0)]
 
-    def finish(self) -> list[Delta]:
+    def finish(self, cut_before: str | None) -> list[Delta]:
         return self._last
+
+    @property
+    def has_cut_call(self) -> bool:
+        return False
 
 
 def draft_of(deltas: list[Delta], at_the_end: int) -> Draft:
@@ -60,8 +64,9 @@ def test_any_output_is_told_in_order_and_adds_up(
     events = draft.opening()
     for index in range(len(deltas) - at_the_end):
         events += draft.of(Tokens(0, index, (1,), "x"))
-    events += draft.of(ChoiceFinished(0, reason, len(deltas)))
-    events += draft.end(reason, "it failed")
+    end = ChoiceFinished(0, reason, len(deltas))
+    events += draft.of(end)
+    events += draft.end(end, "it failed")
     events.append(draft.closing())
     assert summed(events) == draft.response["output"]
     assert events[-1]["response"] == draft.response
@@ -77,7 +82,7 @@ def test_any_output_is_told_in_order_and_adds_up(
 def test_a_response_is_told_again_as_it_was(deltas: list[Delta]) -> None:
     draft = draft_of(deltas, len(deltas))
     draft.opening()
-    draft.end(FinishReason.EOS, "")
+    draft.end(ChoiceFinished(0, FinishReason.EOS, 0), "")
     events = replayed(draft.response)
     assert summed(events) == draft.response["output"]
     assert events[-1]["response"] == draft.response

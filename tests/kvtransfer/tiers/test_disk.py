@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from kvtransfer.tiers.block_files import HEADER_BYTES, BlockFiles
 from kvtransfer.tiers.disk import AT_ONCE
-from kvtransfer.tiers.folder import Folder
+from kvtransfer.tiers.folder import KEY_BYTES, Folder, FolderRefusedError
 from kvtransfer.verify import checksum
 from scheduling.memory.tiers import Tier
 from tests.kvtransfer.tiers.driving import (
@@ -149,8 +150,8 @@ def test_files_of_another_model_are_never_read(tmp_path: Path) -> None:
 
 
 def test_a_foreign_file_in_the_right_place_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    files = BlockFiles(tmp_path / "a", "another", BLOCK_BYTES)
+    folder = Folder(tmp_path / "a")
+    files = BlockFiles(folder.path, folder.key, "another", BLOCK_BYTES)
     files.scan()
     files.write(name_of(1), memoryview(content_of(1)), checksum(content_of(1)))
     with opened(tmp_path / "b") as tier:
@@ -158,6 +159,112 @@ def test_a_foreign_file_in_the_right_place_is_refused(tmp_path: Path) -> None:
         shutil.copyfile(files.path(name_of(1)), tier.path(1))
         assert tier.get([1]) == 0
         assert tier.counts["refused"] == 1
+
+
+def test_a_file_that_another_key_sealed_is_refused(tmp_path: Path) -> None:
+    """Whoever can write files knows all that a header needs but the key."""
+    with opened(tmp_path / "kv") as tier:
+        tier.put(1)
+        forger = BlockFiles(tmp_path / "kv", secrets.token_bytes(KEY_BYTES), "model", BLOCK_BYTES)
+        forged = bytes(BLOCK_BYTES)
+        forger.write(name_of(1), memoryview(forged), checksum(forged))
+        assert tier.get([1]) == 0
+        assert tier.counts["refused"] == 1
+
+
+def test_a_file_with_another_block_and_its_checksum_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as tier:
+        tier.put(1)
+        forged = bytearray(tier.path(1).read_bytes())
+        forged[HEADER_BYTES:] = bytes(BLOCK_BYTES)
+        forged[48:56] = checksum(bytes(BLOCK_BYTES)).to_bytes(8, "little")
+        tier.path(1).write_bytes(forged)
+        assert tier.get([1]) == 0
+        assert tier.counts["refused"] == 1
+
+
+def test_the_key_outlives_the_process_and_is_the_folders_own(tmp_path: Path) -> None:
+    keys = [Folder(path).key for path in (tmp_path / "a", tmp_path / "a", tmp_path / "b")]
+    assert keys[0] == keys[1] != keys[2]
+    assert len(keys[0]) == KEY_BYTES
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["key", "lock"]
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    for mode in (0o777, 0o1777, 0o770, 0o702):
+        path = tmp_path / f"{mode:o}"
+        path.mkdir()
+        path.chmod(mode)
+        with pytest.raises(FolderRefusedError, match=f"whose mode {mode:04o} lets others write to it"):
+            Folder(path)
+        assert not list(path.iterdir())
+
+
+def test_a_folder_that_others_can_replace_is_refused(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(0o777)
+    with pytest.raises(FolderRefusedError, match="lets others replace it"):
+        Folder(above / "kv")
+    above.chmod(0o1777)
+    Folder(above / "kv")
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen from another user, since only root may give a folder away."""
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with pytest.raises(FolderRefusedError, match=f"which belongs to user {user}"):
+        Folder(tmp_path)
+
+
+def _to_a_link(key: Path) -> None:
+    key.rename(key.with_name("moved"))
+    key.symlink_to("moved")
+
+
+def _to_a_fifo(key: Path) -> None:
+    key.unlink()
+    os.mkfifo(key, 0o600)
+
+
+def _to_less(key: Path) -> None:
+    key.write_bytes(b"short")
+
+
+@pytest.mark.parametrize("spoil", [_to_a_link, _to_a_fifo, _to_less, lambda key: key.chmod(0o640)])
+def test_a_key_that_others_could_know_is_refused(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    Folder(tmp_path).release()
+    spoil(tmp_path / "key")
+    with pytest.raises(FolderRefusedError, match=r"whose file 'key' is .*; delete it"):
+        Folder(tmp_path)
+
+
+def test_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("mine")
+    with opened(tmp_path / "kv") as tier:
+        tier.put(1)
+        tier.path(2).parent.mkdir(exist_ok=True)
+        tier.path(2).with_suffix(".part").symlink_to(outside / "file")
+        tier.put(2)
+        assert tier.counts["dropped"] == 1
+        tier.put(2)
+        assert tier.get([2]) == 1
+        block, identity = tier.path(1), tier.path(1).parents[1]
+    block.unlink()
+    block.symlink_to(outside / "file")
+    (identity / "zz").symlink_to(outside)
+    identity.with_name("0" * 32).symlink_to(outside)
+    with opened(tmp_path / "kv") as again:
+        assert (again.has(1), again.has(2)) == (False, True)
+    assert not any(path.is_symlink() for path in (tmp_path / "kv").rglob("*"))
+    shutil.rmtree(identity)
+    identity.symlink_to(outside)
+    with opened(tmp_path / "kv") as again:
+        again.put(1)
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("file", "mine")]
 
 
 def test_what_else_is_in_the_folder_stays(tmp_path: Path) -> None:

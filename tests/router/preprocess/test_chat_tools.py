@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer
 
 from chat_formats import ChatFormats, formats_of
+from output_text.grammar import Grammars, grammar_of
 from router.api.check_chat import check_chat
 from router.errors import ValidationError
 from router.preprocess.chat_encoder import ChatEncoder
@@ -132,6 +134,76 @@ def test_any_text_and_arguments_render_as_in_transformers(
         add_generation_prompt=True,
     )
     assert ChatTemplate(QWEN, {}).render(chat) == expected
+
+
+def past(arguments: str) -> Conversation:
+    call = ToolCall("abcdefghi", "f", arguments)
+    return Conversation((*ASKED, Message("assistant", "", (call,)), RETURNED), tools=(Tool("f"),))
+
+
+TEXTS: dict[str, str | dict[str, Any]] = {
+    "not json": "not json",
+    '{"a": ': '{"a": ',
+    "[1]": "[1]",
+    '"a"': '"a"',
+    '{"a": NaN}': '{"a": NaN}',
+    '{"a": 1e999}': '{"a": 1e999}',
+    '{"a": "\\ud83d"}': '{"a": "\\ud83d"}',
+    '{"a": ' + "9" * 5000 + "}": '{"a": ' + "9" * 5000 + "}",
+    "[" * 5000: "[" * 5000,
+    "": {},
+    "null": {},
+    '{"a": 9007199254740993}': {"a": 9007199254740993},
+    '{"a": "\\ud83d\\ude00"}': {"a": "😀"},
+}
+"""Arguments of a past call, and the value that the template is shown."""
+TAGGED = """{%- for m in messages %}{{- m.role }}: {{ m.content }}
+{%- for call in m.tool_calls or [] %}<function={{ call.function.name }}>
+{%- for name, value in call.function.arguments|items %}<parameter={{ name }}>{{ value }}</parameter>
+{%- endfor %}
+{%- endfor %}{%- endfor %}{{ tools }}"""
+"""A template that writes each argument by itself, as those of Qwen's coders and of GLM do."""
+
+
+@pytest.mark.parametrize("family", [*TEMPLATES, "demo"])
+def test_arguments_of_the_past_are_an_object_or_the_text_itself(family: str, stock: Any) -> None:
+    source = stock.chat_template if family == "demo" else TEMPLATES[family]
+    special = {name: str(value) for name, value in stock.special_tokens_map.items()}
+    for arguments, shown in TEXTS.items():
+        chat = past(arguments)
+        turns = as_transformers_takes_it(past("{}"), "reasoning_content")
+        turns[1]["tool_calls"][0]["function"]["arguments"] = shown
+        turns[2]["name"] = "f"
+        expected = stock.apply_chat_template(
+            turns,
+            tools=[
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "f",
+                        "description": "",
+                        "parameters": {"type": "object", "properties": {}},
+                    },
+                }
+            ],
+            chat_template=source,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        assert ChatTemplate(source, special).render(chat) == expected, arguments[:20]
+
+
+def test_text_arguments_reach_templates_that_take_objects_apart() -> None:
+    for arguments, shown in TEXTS.items():
+        text = ChatTemplate(TAGGED, {}).render(past(arguments))
+        single = {"arguments": shown} if isinstance(shown, str) else shown
+        assert "".join(f"<parameter={name}>{value}</parameter>" for name, value in single.items()) in text
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_any_past_arguments_can_be_shown(stock: Any, arguments: str) -> None:
+    encoder = ChatEncoder(stock.backend_tokenizer, ChatTemplate(QWEN, {}), ChatFormats())
+    assert encoder.encode(past(arguments)).token_ids
 
 
 @pytest.mark.parametrize(
@@ -292,6 +364,21 @@ def test_calls_follow_a_grammar_only_where_rules_are_asked_for(
     assert bool(grammar) == has_grammar
     if chat.named_tool is not None:
         assert "get_weather" not in grammar
+
+
+def test_a_forced_call_is_written_with_the_vocabulary_s_markers(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    chat = Conversation(ASKED, tools=TOOLS, named_tool="now")
+    grammar = encoded(tokenizer, QWEN, chat).calls_grammar
+    compiled = Grammars(path, tokenizer.get_vocab_size(), [1]).compiled(grammar_of("grammar", grammar))
+    text = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    assert tokens[0] == tokenizer.token_to_id("<tool_call>")
+    follower = compiled.begin()
+    assert follower.num_allowed(tokens) == len(tokens)
+    follower.follow(tokens[:1])
+    assert follower.allowed_after(tokens) is not None
 
 
 def test_arguments_keep_to_formats_as_outputs_do(tokenizer: Tokenizer) -> None:

@@ -6,6 +6,7 @@ A vector of `messages.json`, whose `text` says the same in pieces of any size:
     tool_format       and `reasoning_format`: how the model writes calls and reasoning; missing if not at all
     reasoning_open    the prompt ends inside reasoning; missing if it does not
     has_format        the content is calls or one text in a format; missing if it is not
+    cut_before        the stop string that cut it off, or "" if there is none; missing if the model ended it
     tools             the names of those in `tools.json` that there are; missing for all
     text              the output
     says              `content`, `reasoning` and `calls` with name and arguments; missing if there are none

@@ -21,7 +21,7 @@ def deltas_of(vector: Output, pieces: Sequence[str]) -> list[list[dict[str, Any]
         reasoning_open=vector.get("reasoning_open", False),
         has_format=vector.get("has_format", False),
     )
-    said = [*map(parser.feed, pieces), parser.finish()]
+    said = [*map(parser.feed, pieces), parser.finish(vector.get("cut_before"))]
     return [[_plain(delta) for delta in deltas] for deltas in said]
 
 

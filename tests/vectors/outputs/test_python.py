@@ -21,6 +21,7 @@ def test_a_text_says_what_is_expected(vector: Output) -> None:
             [tool for tool in TOOLS if names is None or tool.name in names],
             reasoning_open=vector.get("reasoning_open", False),
             has_format=vector.get("has_format", False),
+            cut_before=vector.get("cut_before"),
         )
         assert (found.content, found.reasoning) == (says.get("content", ""), says.get("reasoning", ""))
         assert [list(call) for call in found.calls] == says.get("calls", [])

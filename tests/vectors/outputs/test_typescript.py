@@ -59,7 +59,10 @@ def test_the_vectors_are_played() -> None:
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
 
 
-@given(FORMATS, broken_outputs(), CUTS, st.booleans(), st.booleans())
+AHEAD = st.none() | st.sampled_from(["", "a", "_call>", ">", "ool_call|>", '"'])
+
+
+@given(FORMATS, broken_outputs(), CUTS, st.booleans(), st.booleans(), AHEAD)
 @settings(deadline=None)
 def test_any_text_says_what_it_says_in_python(
     node: subprocess.Popen[str],
@@ -68,12 +71,14 @@ def test_any_text_says_what_it_says_in_python(
     places: list[int],
     reasoning_open: bool,
     has_format: bool,
+    cut_before: str | None,
 ) -> None:
     vector = {
         "tool_format": formats.tools,
         "reasoning_format": formats.reasoning,
         "reasoning_open": reasoning_open,
         "has_format": has_format,
+        "cut_before": cut_before,
     }
     pieces = cut(text, places)
     assert said_by(node, vector, pieces) == deltas_of(vector, pieces)
@@ -85,8 +90,11 @@ def test_calls_say_what_they_say_in_python(
     node: subprocess.Popen[str], notation: str, data: st.DataObject, places: list[int]
 ) -> None:
     _, text = data.draw(outputs(notation))
-    pieces = cut(text, places)
+    place, ahead = data.draw(st.integers(0, len(text))), data.draw(st.none() | st.integers(0, 8))
     vector = {"tool_format": format_name(notation)}
+    if ahead is not None:
+        text, vector["cut_before"] = text[:place], text[place : place + ahead]
+    pieces = cut(text, places)
     assert said_by(node, vector, pieces) == deltas_of(vector, pieces)
 
 

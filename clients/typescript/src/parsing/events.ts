@@ -3,6 +3,7 @@
 import type { ChatMessage, Tool, ToolCall } from "../chat.ts";
 import type {
   Accepted,
+  Choice,
   ChoiceFinished,
   Completion,
   Event,
@@ -49,12 +50,15 @@ export function messageOf(
   tools: readonly Tool[] = [],
   { choice = 0, hasFormat = false }: MessageOptions = {},
 ): AssistantMessage {
-  const text = completion.choices[choice]?.text;
-  if (text === undefined) {
+  const found = completion.choices[choice];
+  if (found === undefined) {
     throw new RangeError(`choice is ${choice}: accepted: 0 to ${completion.choices.length - 1}`);
   }
   const parser = parserOf(tools, completion, choice, hasFormat);
-  const { calls, ...said } = messageOfDeltas([...parser.feed(text), ...parser.finish()]);
+  const { calls, ...said } = messageOfDeltas([
+    ...parser.feed(found.text),
+    ...parser.finish(cutBefore(found)),
+  ]);
   return { role: "assistant", ...said, toolCalls: calls };
 }
 
@@ -76,7 +80,13 @@ export class EventParser {
       case "tokens":
         return choiceDeltas(event.choice, this.#parser(event.choice).feed(event.text));
       case "choiceFinished":
-        return [...choiceDeltas(event.choice, this.#parser(event.choice).finish()), event];
+        return [
+          ...choiceDeltas(
+            event.choice,
+            this.#parser(event.choice).finish(cutBefore({ ...event, finishReason: event.reason })),
+          ),
+          event,
+        ];
       case "accepted":
         this.#accepted = event;
     }
@@ -119,4 +129,9 @@ function parsedTool({ name, parameters }: Tool, position: number): ParsedTool {
 
 function choiceDeltas(choice: number, deltas: readonly Delta[]): ChoiceDelta[] {
   return deltas.map((delta) => ({ type: "choiceDelta", choice, delta }));
+}
+
+/** Return the stop string before which an output was cut off, or "" if none did; undefined if it is whole. */
+function cutBefore(end: Pick<Choice, "finishReason" | "stopString" | "stopTokenId">): string | undefined {
+  return end.finishReason === "eos" || end.stopTokenId !== undefined ? undefined : (end.stopString ?? "");
 }

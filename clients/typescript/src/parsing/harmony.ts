@@ -49,7 +49,9 @@ function* readHeader(source: Source, output: Output, first: string): Reader<stri
     if (!IN_HEADER.includes(marker)) break;
     header += marker;
   }
-  output.content(MARKERS.removedFrom(source.kept()));
+  const text = source.kept();
+  if (source.isCut && MARKERS.isIn(text)) return undefined; // half a header
+  output.content(MARKERS.removedFrom(text));
   return undefined;
 }
 
@@ -61,7 +63,8 @@ function* readBody(source: Source, output: Output, header: string): Reader<strin
     yield* source.skipSpace();
     if ((yield* source.peek()) === "{") {
       if (yield* streamArguments(source, output, name)) yield* source.skipSpace();
-      output.content(trimStart(source.kept()));
+      const unread = trimStart(source.kept());
+      if (!source.isCut) output.content(unread);
       return yield* source.until(MARKERS, (text) => output.content(text));
     }
     output.content(source.kept());

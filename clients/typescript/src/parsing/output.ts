@@ -31,6 +31,10 @@ export class Output {
   #isFresh = false;
   #numCalls = 0;
 
+  get numCalls(): number {
+    return this.#numCalls;
+  }
+
   constructor(tools: readonly ParsedTool[], seed: string, hasShortIds: boolean) {
     this.#tools = new Map(tools.map((tool) => [tool.name, tool]));
     this.#seed = seed;

@@ -12,7 +12,10 @@ import {
 import { readHarmony } from "./harmony.ts";
 import { Output, type ParsedTool } from "./output.ts";
 import { Markers, type Reader, Source } from "./source.ts";
+import { SPACE } from "./space.ts";
 import type { ChatFormats, Delta } from "./types.ts";
+
+const SPACES = new RegExp(`[${SPACE}]+`, "g");
 
 /** How to take a text apart. */
 export interface ParserOptions {
@@ -35,6 +38,7 @@ export class OutputParser {
   readonly #tools: ToolFormat;
   readonly #reasoning: ReasoningFormat | undefined;
   readonly #hasFormat: boolean;
+  readonly #names: readonly string[];
   readonly #source = new Source();
   readonly #output: Output;
   readonly #reading: Reader<void>;
@@ -44,6 +48,7 @@ export class OutputParser {
     this.#tools = tools.length > 0 && formats.tools !== "" ? toolFormatOf(formats.tools) : NO_TOOLS;
     this.#reasoning = formats.reasoning === "" ? undefined : reasoningFormatOf(formats.reasoning);
     this.#hasFormat = options.hasFormat;
+    this.#names = tools.map(({ name }) => name);
     this.#output = new Output(tools, options.seed, formats.tools === "mistral");
     const isHarmony = formats.tools === HARMONY || formats.reasoning === HARMONY;
     this.#reading = isHarmony
@@ -58,11 +63,16 @@ export class OutputParser {
     return this.#output.take();
   }
 
-  /** Return the rest. Feed nothing afterwards. */
-  finish(): Delta[] {
-    this.#source.end();
+  /**
+   * Return the rest. Feed nothing afterwards.
+   *
+   * If the output was cut off, `cutBefore` is the stop string that did it, or "". The half of a marker, a call
+   * or a value is then left out; else, if the model itself ended there, it is content.
+   */
+  finish(cutBefore?: string): Delta[] {
+    this.#source.end(cutBefore);
     this.#reading.next();
-    this.#output.end();
+    if (!this.#source.hasDropped) this.#output.end();
     return this.#output.take();
   }
 
@@ -123,6 +133,7 @@ export class OutputParser {
   *#readCalls(marker: string, controls: readonly string[]): Reader<boolean> {
     const [source, output] = [this.#source, this.#output];
     const read = marker === FUNCTION ? readFunction : readCalls;
+    const numBefore = output.numCalls;
     if (yield* read(source, output)) {
       yield* source.skipSpace();
       yield* source.takeOne(this.#tools.closes);
@@ -131,11 +142,23 @@ export class OutputParser {
       return true;
     }
     const text = source.kept();
+    if (source.isCut && (marker !== "" || output.numCalls > numBefore || this.#mayBeginCall(text))) {
+      source.drop();
+      return false;
+    }
     const ending = new Markers(controls);
     // Where reading stopped may be inside a control.
     const end = ending.safeEnd(text, marker.length);
     output.content(ending.removedFrom(text.slice(0, end)));
     source.giveBack(text.slice(end));
     return false;
+  }
+
+  /** Return whether a text without a marker is the beginning of a call. */
+  #mayBeginCall(text: string): boolean {
+    const squeezed = text.replace(SPACES, "");
+    const begins = this.#tools.bare === "[" ? "[" : '{"name":"';
+    const wholes = this.#names.map((name) => begins + name);
+    return wholes.some((whole) => whole.startsWith(squeezed) || squeezed.startsWith(whole));
   }
 }

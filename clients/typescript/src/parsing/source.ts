@@ -19,6 +19,8 @@ export class Source {
   #text = "";
   #at = 0;
   #isEnded = false;
+  #cutBefore: string | undefined;
+  #hasDropped = false;
   #kept: string[] | undefined;
   #keptFrom = 0;
   /** The first half of a character whose second half is in the next piece. */
@@ -34,10 +36,38 @@ export class Source {
     this.#at = this.#keptFrom = 0;
   }
 
-  /** Say that nothing more will be added. */
-  end(): void {
+  /** Say that nothing more will be added; `cutBefore` as for `OutputParser.finish`. */
+  end(cutBefore?: string): void {
     this.#isEnded = true;
+    this.#cutBefore = cutBefore;
     this.#text += this.#half;
+  }
+
+  /** Whether the text has ended, and was cut off. What was not certain before is half of something. */
+  get isCut(): boolean {
+    return this.#cutBefore !== undefined;
+  }
+
+  /** Whether the end of the text was left out, since it may begin a marker. */
+  get hasDropped(): boolean {
+    return this.#hasDropped;
+  }
+
+  /** Leave out what was not read yet. */
+  drop(): void {
+    this.#dropFrom(this.#at);
+  }
+
+  #dropFrom(start: number): void {
+    this.#text = this.#text.slice(0, start);
+    this.#hasDropped = true;
+  }
+
+  /** Leave out what the text was cut off in, if that may be the beginning of a marker. */
+  #dropBegun(start: number, markers: Markers): void {
+    if (this.#cutBefore === undefined) return;
+    const at = markers.begunAt(this.#text, start, this.#cutBefore);
+    if (at < this.#text.length) this.#dropFrom(at);
   }
 
   /** From here on, keep what is read, after `before`, since it may turn out to be content. */
@@ -122,6 +152,7 @@ export class Source {
     for (const literal of literals) {
       if (yield* this.take(literal)) return literal;
     }
+    if (this.#isEnded) this.#dropBegun(this.#at, new Markers(literals));
     return "";
   }
 
@@ -138,6 +169,7 @@ export class Source {
         this.#at = found.start + found.marker.length;
         return found.marker;
       }
+      if (this.#isEnded) this.#dropBegun(this.#at, markers);
       const end = this.#isEnded ? this.#text.length : markers.safeEnd(this.#text, this.#at);
       emit(this.#text.slice(this.#at, end));
       this.#at = end;
@@ -155,11 +187,13 @@ interface Found {
 
 /** Texts to look for, none of which begins another one. */
 export class Markers {
+  readonly #texts: readonly string[];
   readonly #pattern: RegExp;
   readonly #prefixes: ReadonlySet<string>;
   readonly #longest: number;
 
   constructor(texts: readonly string[]) {
+    this.#texts = texts;
     this.#pattern = new RegExp(texts.map(escapedPattern).join("|") || "(?!)", "g");
     this.#prefixes = new Set(
       texts.flatMap((text) =>
@@ -182,6 +216,28 @@ export class Markers {
       if (this.#prefixes.has(text.slice(at))) return at;
     }
     return text.length;
+  }
+
+  /**
+   * Return where `text`, which `ahead` would follow, ends in the beginning of a marker, or its end.
+   *
+   * Markers that are words do not count: a text may as well have begun a sentence.
+   */
+  begunAt(text: string, start: number, ahead: string): number {
+    for (let at = Math.max(start, text.length - this.#longest); at < text.length; at += 1) {
+      const begun = text.slice(at);
+      const isBegun = (marker: string) =>
+        begun.length < marker.length &&
+        !/^[A-Za-z]/.test(marker) &&
+        marker.startsWith((begun + ahead).slice(0, marker.length));
+      if (this.#texts.some(isBegun)) return at;
+    }
+    return text.length;
+  }
+
+  /** Return whether there is a marker in the text. */
+  isIn(text: string): boolean {
+    return this.find(text, 0) !== undefined;
   }
 
   /** Return the text without its markers. */

@@ -111,6 +111,7 @@ function* readScalar(source: Source, emit: Emit): Reader<string | undefined> {
     return (yield* readString(source, emit)) ? undefined : "";
   }
   const word = yield* source.word(SCALAR);
+  if (source.isCut && (yield* source.peek()) === "") return word; // it may have gone on
   const found = WORDS.get(word) ?? numberAsJson(word);
   if (found === "") return word;
   emit(found);
@@ -145,11 +146,12 @@ function* readEscape(source: Source): Reader<string> {
     return char === "'" ? char : `\\${char}`;
   }
   const numDigits = HEX_DIGITS.get(char);
-  if (numDigits === undefined) return "\\\\";
+  if (numDigits === undefined) return char === "" && source.isCut ? "" : "\\\\";
   source.skip();
   let digits = "";
   while (digits.length < numDigits) {
     const digit = yield* source.peek();
+    if (digit === "" && source.isCut) return "";
     if (!/^[0-9a-fA-F]$/.test(digit)) return `\\\\${char}${digits}`;
     source.skip();
     digits += digit;

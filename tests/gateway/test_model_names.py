@@ -1,0 +1,135 @@
+"""The names that requests may give the model: its own, others, and each with an adapter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from baton.types import Model
+from baton.v1 import inference_pb2
+from gateway.batches.lines import LineChecker
+from gateway.config import parse_config
+from gateway.errors import ApiError
+from gateway.fleet import served_by
+from gateway.picker.config import parse_config as parse_picker
+from tests.baton.scripted_service import WHOLE, Fail, ScriptedRouter
+from tests.gateway.batches import jsonl, line
+from tests.gateway.running import Gateway, running_gateway
+from tests.gateway.test_openai_requests import _bad
+
+CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
+HELLO = [{"role": "user", "content": "hello"}]
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": HELLO},
+    TEXT: {"prompt": "hello"},
+    MESSAGES: {"messages": HELLO, "max_tokens": 9},
+    RESPONSES: {"input": "hello"},
+}
+COUNTED = inference_pb2.CountTokensResponse(token_ids=[1, 2], count=2)
+
+
+def models(*adapters: str) -> inference_pb2.ListModelsResponse:
+    model = inference_pb2.Model(
+        name="m", max_context_tokens=512, vocab_size=8, fingerprint="f" * 32, adapters=adapters
+    )
+    return inference_pb2.ListModelsResponse(models=[model])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pair() -> AsyncIterator[tuple[ScriptedRouter, Gateway]]:
+    names = [part for name in ("claude-sonnet-4-5", "org/a:b") for part in ("--served-model-name", name)]
+    async with (
+        ScriptedRouter(ListModels=models("red"), CountTokens=COUNTED) as router,
+        running_gateway([router.address], *names) as gateway,
+    ):
+        yield router, gateway
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_models_lists_every_name(pair: tuple[ScriptedRouter, Gateway]) -> None:
+    _, gateway = pair
+    data = (await gateway.http.get("/v1/models")).json()["data"]
+    names = ["m", "claude-sonnet-4-5", "org/a:b"]
+    assert [model["id"] for model in data] == [both for name in names for both in (name, f"{name}:red")]
+    assert [model.get("root") for model in data] == [None, *["m"] * 5]
+    assert [model.get("parent") for model in data] == [None, "m"] * 3
+    for model in data:
+        assert (await gateway.http.get(f"/v1/models/{model['id']}")).json() == model
+    assert (await gateway.http.get("/v1/models/b")).status_code == 404
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("path", BODIES)
+async def test_every_api_takes_every_name_and_repeats_it(
+    pair: tuple[ScriptedRouter, Gateway], path: str
+) -> None:
+    router, gateway = pair
+    router.scripts[:] = [WHOLE]
+    for name in ("m", "claude-sonnet-4-5", "org/a:b", "m:red", "claude-sonnet-4-5:red", "org/a:b:red"):
+        whole = await gateway.http.post(path, json=BODIES[path] | {"model": name})
+        assert (whole.status_code, whole.json()["model"]) == (200, name), whole.text
+        assert router.calls("Generate")[-1].adapter == ("red" if name.endswith(":red") else "")
+        streamed = await gateway.http.post(path, json=BODIES[path] | {"model": name, "stream": True})
+        assert json.dumps(name) in streamed.text
+    assert (await gateway.http.post(path, json=BODIES[path])).json()["model"] == "m"
+    unknown = await gateway.http.post(path, json=BODIES[path] | {"model": "claude"})
+    assert unknown.status_code == 404
+    assert "'claude-sonnet-4-5'" in unknown.json()["error"]["message"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_calls_without_a_generation_take_every_name(pair: tuple[ScriptedRouter, Gateway]) -> None:
+    _, gateway = pair
+    for name, status in (("org/a:b", 200), ("claude-sonnet-4-5:red", 200), ("other", 404)):
+        for path, body in (
+            ("/v1/messages/count_tokens", {"messages": HELLO}),
+            ("/tokenize", {"prompt": "a"}),
+        ):
+            response = await gateway.http.post(path, json=body | {"model": name})
+            assert response.status_code == status, response.text
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_adapter_that_is_gone_is_404_at_once(
+    pair: tuple[ScriptedRouter, Gateway], path: str, stream: bool
+) -> None:
+    router, gateway = pair
+    router.answers["ListModels"] = models("red")
+    await gateway.http.get("/v1/models")
+    router.answers["ListModels"] = models("blue")
+    router.scripts[:] = [
+        (Fail(grpc.StatusCode.INVALID_ARGUMENT, "adapter is 'red'", _bad("INVALID_FIELD", "adapter")),)
+    ]
+    body = BODIES[path] | {"model": "org/a:b:red", "stream": stream}
+    response = await gateway.http.post(path, json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["code"]) == (404, "model", "model_not_found")
+    assert error["message"].startswith("model is 'org/a:b:red'; accepted: 'm', ")
+    router.answers["ListModels"] = models("red")
+
+
+def test_lines_of_a_batch_may_give_every_name() -> None:
+    checker = LineChecker(Model("m", "llama", 4096, 300, True, ""), 1000, ("claude",))
+    checker.check(jsonl([line("a", model="claude")])[:-1])
+    with pytest.raises(ApiError, match=r"body\.model is 'other'"):
+        checker.check(jsonl([line("b", model="other")])[:-1])
+
+
+def test_the_fleets_own_names_come_before_others() -> None:
+    served = served_by(Model("m", "llama", 4096, 300, True, "", adapters=("red",)), ("m", "m:red", "x"))
+    assert [*served] == ["m", "m:red", "m:red:red", "x", "x:red"]
+    assert served["m:red"].adapter == "red"
+
+
+@pytest.mark.parametrize("name", ["", " a", "a\n", "x" * 257])
+def test_a_name_that_no_request_could_give_is_refused(name: str) -> None:
+    for parse in (parse_config, parse_picker):
+        with pytest.raises(ValueError, match="--served-model-name is"):
+            parse(["--served-model-name", name])
