@@ -25,6 +25,7 @@ from gateway.responses.draft import Draft, replayed, unix_s
 from gateway.responses.events import Event
 from gateway.responses.items import MAX_ITEMS, Item, read_items
 from gateway.responses.keeping import Keeping
+from gateway.responses.references import has_references, resolved
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import Record, ResponseStore
 from state.errors import StoreUnavailable
@@ -51,10 +52,14 @@ async def ask(
     key = headers.get(ID_HEADER, "")
     owner = await _owner(key, store) if key else uuid.uuid4().hex
     items = read_items(body.input, owner)
-    if store is None and (body.store or body.previous_response_id is not None):
+    needs_state = body.previous_response_id is not None or has_references(items)
+    if store is None and (body.store or needs_state):
         raise needs_redis("responses that are stored")
     keeps = store is not None and body.store is not False and (bool(body.store) or not store.is_away)
-    tenant = await fleet.tenant() if keeps or body.previous_response_id is not None else ""
+    tenant = await fleet.tenant() if keeps or needs_state else ""
+    if has_references(items):
+        assert store is not None
+        items = await resolved(items, tenant, store)
     earlier: list[Item] = []
     if body.previous_response_id is not None:
         assert store is not None

@@ -79,6 +79,10 @@ class Limits:
                 limit=self.max_prompt_bytes,
             )
 
+    def most_tokens(self, max_context_tokens: int) -> int:
+        """Return the most tokens of a prompt after which one more fits the context."""
+        return min(max_context_tokens - 1, self.max_prompt_tokens or max_context_tokens)
+
     def check_tokens(self, field: str, num_tokens: int) -> None:
         """Check the length of a prompt in tokens. Raises `ValidationError` naming the field."""
         if self.max_prompt_tokens and num_tokens > self.max_prompt_tokens:

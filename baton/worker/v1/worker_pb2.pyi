@@ -78,7 +78,7 @@ class Hello(_message.Message):
     def __init__(self, router_id: _Optional[str] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt", "tpot_ms", "itl_ms", "bad_words", "grammar", "adapter", "prefix_source", "session_age_seconds")
+    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt", "tpot_ms", "itl_ms", "bad_words", "grammar", "adapter", "prefix_source", "session_age_seconds", "reasoning_opens", "reasoning_closes")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,8 @@ class SequenceSpec(_message.Message):
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     PREFIX_SOURCE_FIELD_NUMBER: _ClassVar[int]
     SESSION_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_OPENS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_CLOSES_FIELD_NUMBER: _ClassVar[int]
     handle: int
     fence: _attempt_pb2.Fence
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -109,7 +111,9 @@ class SequenceSpec(_message.Message):
     adapter: str
     prefix_source: PrefixSource
     session_age_seconds: float
-    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[str] = ..., adapter: _Optional[str] = ..., prefix_source: _Optional[_Union[PrefixSource, _Mapping]] = ..., session_age_seconds: _Optional[float] = ...) -> None: ...
+    reasoning_opens: _containers.RepeatedScalarFieldContainer[str]
+    reasoning_closes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., grammar: _Optional[str] = ..., adapter: _Optional[str] = ..., prefix_source: _Optional[_Union[PrefixSource, _Mapping]] = ..., session_age_seconds: _Optional[float] = ..., reasoning_opens: _Optional[_Iterable[str]] = ..., reasoning_closes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PrefixSource(_message.Message):
     __slots__ = ("address", "incarnation", "num_blocks")
@@ -315,7 +319,7 @@ class WorkerLoad(_message.Message):
     def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., pending_prefill_tokens: _Optional[int] = ..., free_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., context_tokens: _Optional[int] = ..., draining: bool = ..., preempted: _Optional[int] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ("tokens", "load", "step_seconds", "failures", "prefilled_handles", "cached_tokens", "cost_model", "shape", "preempted_handles", "resumed_handles", "parked_handles", "prompt_logprobs")
+    __slots__ = ("tokens", "load", "step_seconds", "failures", "prefilled_handles", "cached_tokens", "cost_model", "shape", "preempted_handles", "resumed_handles", "parked_handles", "prompt_logprobs", "released_handles")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -328,6 +332,7 @@ class StepReport(_message.Message):
     RESUMED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     PARKED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     tokens: _attempt_pb2.TokenColumns
     load: WorkerLoad
     step_seconds: float
@@ -340,7 +345,8 @@ class StepReport(_message.Message):
     resumed_handles: _containers.RepeatedScalarFieldContainer[int]
     parked_handles: _containers.RepeatedScalarFieldContainer[int]
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
-    def __init__(self, tokens: _Optional[_Union[_attempt_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., shape: _Optional[_Union[StepShape, _Mapping]] = ..., preempted_handles: _Optional[_Iterable[int]] = ..., resumed_handles: _Optional[_Iterable[int]] = ..., parked_handles: _Optional[_Iterable[int]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ...) -> None: ...
+    released_handles: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[_Union[_attempt_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., shape: _Optional[_Union[StepShape, _Mapping]] = ..., preempted_handles: _Optional[_Iterable[int]] = ..., resumed_handles: _Optional[_Iterable[int]] = ..., parked_handles: _Optional[_Iterable[int]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., released_handles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("handle", "first_index", "logprobs", "num_top", "top_token_ids", "top_logprobs")

@@ -1920,6 +1920,13 @@ export declare const DetokenizeResponseSchema: GenMessage<DetokenizeResponse>;
  * @generated from message baton.v1.ListModelsRequest
  */
 export declare type ListModelsRequest = Message<"baton.v1.ListModelsRequest"> & {
+  /**
+   * Asks for the tenant alone: the response has no models, and the call does not count as a request of its
+   * tenant.
+   *
+   * @generated from field: bool tenant_only = 1;
+   */
+  tenantOnly: boolean;
 };
 
 /**
