@@ -221,9 +221,12 @@ async def test_thousands_of_upgrades_in_one_packet_end_the_connection_alone(
     async with connected(served[2]) as (reader, writer):
         depths: list[int] = []
         begin = Connection.on_message_begin
-        monkeypatch.setattr(
-            Connection, "on_message_begin", lambda self: (depths.append(len(inspect.stack(0))), begin(self))
-        )
+
+        def begun(self: Connection) -> None:
+            depths.append(len(inspect.stack(0)))
+            begin(self)
+
+        monkeypatch.setattr(Connection, "on_message_begin", begun)
         writer.write(upgrade.replace(b"/wait", b"/") * 50)
         for _ in range(50):
             assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200 OK")

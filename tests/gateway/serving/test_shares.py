@@ -20,7 +20,8 @@ def test_callers_never_hold_more_than_the_total_and_give_all_back(
     shares = Shares(TOTAL)
     taken: list[tuple[str, int]] = []
     for caller, amount, weight in asked:
-        if taken and data.draw(st.booleans()):
+        gives_back: bool = data.draw(st.booleans())
+        if taken and gives_back:
             shares.give_back(*taken.pop(data.draw(st.integers(0, len(taken) - 1))))
         if shares.take(caller, amount, weight):
             taken.append((caller, amount))
