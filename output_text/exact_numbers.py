@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ _MOST = 2**53 - 1
 """The largest whole number whose neighbours binary64 holds, and the largest mantissa that is read exactly."""
 _MOST_EXPONENT = 22
 """The largest power of ten that binary64 holds; the compiler multiplies or divides by one."""
+_SCHEMA_FOLLOWS = re.compile(r"%json\s*")
 _WITHOUT_EFFECT = frozenset({"default", "examples"})
 _SHOWN_CHARACTERS = 40
 
@@ -38,6 +40,17 @@ def schema_of(text: str) -> Any:
         if "integer string conversion" in str(error):  # Python's own words speak of its settings
             raise ValueError("a whole number has thousands of digits") from None
         raise
+
+
+def check_schemas_in(grammar: str) -> None:
+    """Check the schemas that stand in a Lark grammar, each after `%json`. Raises `GrammarRefused`."""
+    read = json.JSONDecoder(parse_float=_float_of, parse_constant=_refuse)
+    for found in _SCHEMA_FOLLOWS.finditer(grammar):
+        try:
+            schema, _ = read.raw_decode(grammar, found.end())
+        except ValueError:
+            continue  # a text in quotes, or no JSON, which the compiler says
+        check_numbers(schema)
 
 
 def check_numbers(schema: object) -> None:

@@ -21,7 +21,7 @@ from llguidance import JsonCompiler, LLExecutor, LLMatcher, LLParserLimits, LLTo
 
 from output_text.bounds import bounded
 from output_text.ebnf import is_ebnf, lark_of
-from output_text.exact_numbers import check_numbers, schema_of
+from output_text.exact_numbers import check_numbers, check_schemas_in, schema_of
 from output_text.kept import Kept
 from output_text.refusal import GrammarRefused, in_words
 
@@ -87,7 +87,10 @@ def _grammar_of(kind: str, text: str) -> str:
         case "choice":
             return "start: " + " | ".join(json.dumps(choice) for choice in json.loads(text))
         case _:
-            return LLMatcher.grammar_from_lark(lark_of(text) if is_ebnf(text) else text)
+            if is_ebnf(text):
+                return LLMatcher.grammar_from_lark(lark_of(text))
+            check_schemas_in(text)
+            return LLMatcher.grammar_from_lark(text)
 
 
 def grammar_for(tenant: str, grammar: str) -> str:

@@ -119,6 +119,13 @@ def test_a_number_that_would_be_rounded_is_refused_by_name(schema: str, named: s
         grammar_of("json_schema", schema)
 
 
+def test_schemas_in_a_grammar_are_checked_too() -> None:
+    with pytest.raises(GrammarRefused, match="'const' has 9007199254740993"):
+        grammar_of("grammar", 'start: "a" b\nb: %json {"const": 1}\n | %json\n{"const": 9007199254740993}')
+    grammar = grammar_of("grammar", 'start: "%json " %json {"const": 90071992547409}')
+    assert allows(grammar, "%json 90071992547409")
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -143,7 +143,7 @@ class Marks:
         return control.plain.encode(named)
 
     def _message(self, turn: Mapping[str, Any], place: int) -> dict[str, Any]:
-        marked = {}
+        marked: dict[str, Any] = {}
         for key, value in turn.items():
             self._where = f"chat.messages[{place}].{_CONTRACT_NAMES.get(key, key)}"
             match key:
