@@ -5,8 +5,8 @@ a script. So an agent gets a real call of its own tool, and an answer after the 
 tests/script_model.py, scripts have turns, and the words are the demo model's, so that an agent's prompt of
 80 kB fits into the context.
 
-A grammar forces tokens that no script has, and behind them the model is lost. So arguments of forced calls have
-one value each.
+A grammar forces tokens that are in no script, and the model does not find back from them. So arguments of
+forced calls have one value each.
 """
 
 from __future__ import annotations
