@@ -69,8 +69,8 @@ class ChatEncoder:
             for token_id, token in added.items()
             if token.content.startswith("<") and token.content.endswith(">")
         }
-        """What grammars have to name by its id: llguidance takes any added token in angle brackets for a
-        special one, which the same text in a grammar does not match. Qwen's `<tool_call>` is such a token."""
+        """Tokens that grammars have to name by their ids. llguidance takes any added token in angle brackets,
+        such as Qwen's `<tool_call>`, for a special one, which the same text in a grammar does not match."""
 
     def encode(
         self, chat: Conversation, *, has_format: bool = False, most_bytes: int | None = None

@@ -4,6 +4,9 @@ Each token's successor is fixed by the weights, and the chat template ends a pro
 a script. So an agent gets a real call of its own tool, and an answer after the tool's result. Other than in
 tests/script_model.py, scripts have turns, and the words are the demo model's, so that an agent's prompt of
 80 kB fits into the context.
+
+A grammar forces tokens that are in no script, and the model does not find back from them. So arguments of
+forced calls have one value each.
 """
 
 from __future__ import annotations

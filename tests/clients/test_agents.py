@@ -82,7 +82,7 @@ SCRIPTS: Scripts = {
     "report": [json.dumps({"city": "Bergen", "degrees": 7})],
     "extract": [call("final_result", city="Bergen", degrees=7), "That was it."],
     "handoff": [call("transfer_to_helper"), "The helper has it now."],
-    "steps": [call("weather", city="Hamar"), call("final_answer", answer="rain in Hamar")],
+    "steps": [call("final_answer", answer="rain in Hamar")],
     "code": [
         'Thought: I ask for it.\n<code>\nsky = weather(city="Moss")\nprint(sky)\n</code>',
         'Thought: I know it.\n<code>\nfinal_answer(sky + " in Moss")\n</code>',

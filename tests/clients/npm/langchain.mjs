@@ -9,7 +9,7 @@ const { PLAIN, RAIN } = process.env;
 const weather = tool(async () => "rain", {
   name: "weather",
   description: "Say what the weather is.",
-  schema: z.object({ city: z.string() }),
+  schema: z.object({ city: z.literal("Oslo") }),
 });
 
 for (const useResponsesApi of [false, true]) {
@@ -36,7 +36,7 @@ for (const useResponsesApi of [false, true]) {
     const next = await bound.invoke([...messages, called, result, said, new HumanMessage("Now script plain.")]);
     assert.equal(next.text, PLAIN);
   }
-  const report = z.object({ city: z.string(), degrees: z.number().int() });
+  const report = z.object({ city: z.literal("Bergen"), degrees: z.literal(7) });
   for (const method of ["jsonSchema", "functionCalling"]) {
     const script = method === "jsonSchema" ? "report" : "extract";
     const found = await model.withStructuredOutput(report, { method, name: "final_result" }).invoke(`Do script ${script}.`);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from typing import Any, Literal
 
 from agents import (
     Agent,
@@ -24,11 +24,11 @@ asked: list[str] = []
 
 
 class Report(BaseModel):
-    city: str
-    degrees: int
+    city: Literal["Bergen"]
+    degrees: Literal[7]
 
 
-def weather(city: str) -> str:
+def weather(city: Literal["Oslo"]) -> str:
     """Say what the weather is."""
     asked.append(city)
     return "rain"

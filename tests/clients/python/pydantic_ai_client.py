@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
@@ -17,14 +17,14 @@ PLAIN, RAIN = os.environ["PLAIN"], os.environ["RAIN"]
 
 
 class Report(BaseModel):
-    city: str
-    degrees: int
+    city: Literal["Bergen"]
+    degrees: Literal[7]
 
 
 async def use(model: Any, *, has_formats: bool) -> None:
     asked: list[str] = []
 
-    def weather(city: str) -> str:
+    def weather(city: Literal["Oslo"]) -> str:
         """Say what the weather is."""
         asked.append(city)
         return "rain"

