@@ -29,11 +29,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
+from scheduling.admission.turns import SEAT_SHARE
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess, connection_settings
 from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 from state.multiplexer import Multiplexer
-from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SEAT_SHARE, SILENT_MS
+from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
 from state.standstill import time_limit
 
 CALL_TIMEOUT_S = 1.0
@@ -60,7 +61,8 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "grant": ("turns", "line", "ledger"),
     "settle": ("turns", "line", "ledger"),
     "queue_status": ("turns", "line"),
-    "release": ("turns", "line", "ledger"),
+    "release_credit": ("ledger",),
+    "release_lease": ("turns", "line", "ledger"),
     "renew": ("turns", "line", "ledger"),
     "amounts": ("ledger",),
     "charge_tenant": ("shares",),

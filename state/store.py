@@ -268,15 +268,13 @@ class Store:
 
     async def release_credit(self, request_key: str, prefill_key: str) -> bool:
         """Release the credit of a computed prompt or an ended attempt. Return False if there was none."""
-        return await self._release(request_key, keys.credits_of(prefill_key), is_lease=False)
+        script_keys = [keys.credits_of(prefill_key), keys.queue()]
+        return bool(await self._run("release_credit", script_keys, [request_key, keys.nudge_channel()]))
 
     async def release_lease(self, request_key: str, decode_key: str) -> bool:
         """Release the lease of a request that has ended there. Return False if there was none."""
-        return await self._release(request_key, keys.leases_of(decode_key), is_lease=True)
-
-    async def _release(self, request_key: str, ledger: str, *, is_lease: bool) -> bool:
-        args: list[str | int] = [request_key, int(is_lease), keys.nudge_channel()]
-        return bool(await self._run("release", [*keys.line(), ledger], args))
+        script_keys = [*keys.line(), keys.leases_of(decode_key)]
+        return bool(await self._run("release_lease", script_keys, [request_key, keys.nudge_channel()]))
 
     async def renew(
         self,

@@ -1,4 +1,4 @@
-"""The resources that requests hold on a worker: prompt tokens bound to it, or blocks and seats leased there."""
+"""The resources that requests hold on a worker: prompt tokens bound to it, or leased blocks and seats."""
 
 from __future__ import annotations
 

@@ -35,19 +35,30 @@ local function find_first()
   return nil
 end
 
+-- Return the rank of a place in the queue; nil if a router of an older version, which knows no lanes, took it out.
+local function rank_of(place, is_firm)
+  local score, key = string.match(place, '^(%S+) (.*)$')
+  local rank = redis.call('ZRANK', QUEUE, key)
+  if not rank then change_lane('ZREM', key, tonumber(score), is_firm) end
+  return rank
+end
+
 -- Return the request whose turn it is and its entry, instead of the first one, which takes turns. It passes none of its
 -- class that takes no turns, as those are promised a time.
 local function find_turn(first, its_entry)
   local class = math.floor(its_entry.score / CLASS_SCORE)
-  local from, firm = class * TURN_CLASS, first_of(lane_of(class, FIRM))
+  local from = class * TURN_CLASS
   local range = {string.format('%.0f', from), string.format('(%.0f', from + TURN_CLASS)}
   local found = redis.call('ZRANGEBYSCORE', TURNS, range[1], range[2], 'LIMIT', 0, LOOKS)
-  local firm_rank = firm and redis.call('ZRANK', QUEUE, string.match(firm, ' (.*)$'))
+  local firm, firm_rank = first_of(lane_of(class, FIRM)), nil
+  if firm then firm_rank = rank_of(firm, true) end
   for _, place in ipairs(found) do
-    local key = string.match(place, ' (.*)$')
-    local entry = read_entry(key)
-    local is_before = not firm_rank or redis.call('ZRANK', QUEUE, key) < firm_rank
-    if is_before and has(ADAPTERS, entry.adapter) then return key, entry end
+    local rank = rank_of(place, false)
+    if rank and (not firm_rank or rank < firm_rank) then
+      local key = string.match(place, ' (.*)$')
+      local entry = read_entry(key)
+      if has(ADAPTERS, entry.adapter) then return key, entry end
+    end
   end
   return first, its_entry
 end

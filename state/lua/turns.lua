@@ -65,10 +65,13 @@ local function keep_seats(key, expiry)
 end
 
 local function take_seats(key, share, expiry)
-  local change = share - (redis.call('HGET', SEATS, key) or 0)
+  local own = redis.call('HGET', SEATS, key)
+  local change = share - (own or 0)
+  if own then expiry = math.max(redis.call('ZSCORE', SEAT_EXPIRIES, key), expiry) end
+  redis.call('ZADD', SEAT_EXPIRIES, expiry, key)
+  if change == 0 then return end
   redis.call('HSET', SEATS, key, share)
-  redis.call('ZADD', SEAT_EXPIRIES, math.max(redis.call('ZSCORE', SEAT_EXPIRIES, key) or 0, expiry), key)
-  if change ~= 0 then add_seats(tenant_of(key), change) end
+  add_seats(tenant_of(key), change)
 end
 
 local function leave_expired_seats()

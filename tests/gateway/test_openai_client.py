@@ -15,6 +15,7 @@ import pytest_asyncio
 from pydantic import BaseModel, Field
 
 from baton import AsyncClient, ChatMessage, Sampling, Stop
+from baton.errors import InvalidRequest
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot
 from tests.forked import Zygote
@@ -354,10 +355,23 @@ async def test_an_error_of_one_prompt_ends_all_of_a_stream(served: Served) -> No
             model=MODEL, prompt=["a", "b " * 5000], max_tokens=3000, stream=True
         )
     assert wrong.value.code == "prompt_too_long"
-    with pytest.raises(openai.BadRequestError, match=r"bytes, at least \d+ tokens") as wrong:
-        await served.client.completions.create(model=MODEL, prompt="b " * 500_000, max_tokens=1)
-    assert wrong.value.code == "prompt_too_long"
     await assert_all_is_freed(served.fleet, served.sdk)
+
+
+async def test_a_prompt_that_cannot_fit_is_refused_by_its_bytes(served: Served) -> None:
+    endless, told = "b " * 500_000, r"bytes, at least \d+ tokens"
+    with pytest.raises(openai.BadRequestError, match=told) as wrong:
+        await served.client.completions.create(model=MODEL, prompt=endless, max_tokens=1)
+    assert wrong.value.code == "prompt_too_long"
+    with pytest.raises(openai.BadRequestError, match=told):
+        await served.client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": endless}]
+        )
+    for prompt in (endless, [ChatMessage("user", endless)]):
+        for ask in (served.sdk.complete, served.sdk.quote):
+            with pytest.raises(InvalidRequest, match=told):
+                await ask(prompt)
+    assert len(await served.sdk.count_tokens("b " * 20_000)) >= 20_000, "counting knows no context"
 
 
 async def test_a_stop_string_ends_the_text_before_it(served: Served) -> None:

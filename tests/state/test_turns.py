@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
+from state import keys
 from state.records import DecodeRoom, PrefillRoom, QueueEntry, Settled
+from state.store import Store
 from tests.state.common import AnyStore, settle
 
 PREFILL = PrefillRoom("p:1", 10_000, max_grants=1)
@@ -94,6 +97,20 @@ async def test_a_turn_passes_whose_adapter_the_worker_does_not_have(either: AnyS
     await either.enqueue(asked("big/1", 1), 100)
     await either.enqueue(QueueEntry("small/0", "r1", 2, 5, 5, blocks=1, adapter="red"), 100)
     assert await start(either) == "big/1"
+
+
+async def test_routers_of_an_older_version_take_requests_out_without_leaving_lanes(
+    store: Store, redis_url: str
+) -> None:
+    await store.enqueue(asked("big/0", 0), 100)
+    assert await start(store) == "big/0"
+    for key, firm in (("small/0", False), ("small/1", True), ("big/1", False), ("small/2", False)):
+        await store.enqueue(asked(key, 100, firm=firm), 100)
+    with redis.Redis.from_url(redis_url, decode_responses=True) as admin:
+        admin.zrem(keys.queue(), "small/0", "small/1")
+        admin.hdel(keys.entries(), "small/0", "small/1")
+        assert await started(store) == ["big/1", "small/2"], "a turn found in vain falls to the next tenant"
+        assert not admin.exists(*keys.turns()[3:])
 
 
 @pytest.mark.parametrize("how", ["expired", "given back", "dequeued"])
