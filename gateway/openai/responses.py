@@ -130,11 +130,9 @@ class Writer:
         return found | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
 
     def logprobs(
-        self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], offset: int = 0
+        self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
     ) -> dict[str, Any] | None:
-        if not self.wants_logprobs:
-            return None
-        return self.shape.logprobs(self.vocabulary, token_ids, found, offset)
+        return self.shape.logprobs(self.vocabulary, token_ids, found) if self.wants_logprobs else None
 
     def usage(self, ends: Sequence[Finished], echoes: Sequence[Echo]) -> dict[str, Any]:
         """Return the usage of all prompts; a prompt that is echoed alone has no output."""

@@ -30,7 +30,7 @@ from baton.types import (
 )
 from gateway.generations import Running
 from gateway.openai.responses import Echo, Writer
-from gateway.openai.schema import CompletionBody
+from gateway.openai.schema import CompletionBody, StreamOptions
 from gateway.openai.shapes import TextShape
 
 VOCABULARY = (b"a", b" long", b"\xc3", "ü".encode(), b"", b"\n")
@@ -76,7 +76,11 @@ def test_a_stream_has_the_logprobs_and_usage_of_the_whole_response(
     usage = Usage(len(PROMPT), 0, sum(map(len, tokens)), 1)
     finished = Finished(usage, PROMISE, Delivery(1, 1, 1, 1, True, True), TimeSplit(0, 0, 0, 0, 0))
     body = CompletionBody(
-        prompt=list(PROMPT), n=len(outputs), stream=True, logprobs=1, stream_options={"include_usage": True}
+        prompt=list(PROMPT),
+        n=len(outputs),
+        stream=True,
+        logprobs=1,
+        stream_options=StreamOptions(include_usage=True),
     )
     writer = Writer(body, TextShape(), "m", 0, VOCABULARY, True, ())
     echoes = [] if echo == "no echo" else [Echo(text_of(PROMPT), PROMPT, echo == "echo alone")]
