@@ -104,7 +104,7 @@ class GatewayConfig:
 
     @property
     def rules(self) -> Rules:
-        """Who may use the gateway from a browser.
+        """The rules by which browsers may use the gateway.
 
         A name that others may give it by DNS is refused in the clear on loopback, where nobody else protects
         the gateway, and wherever names are stated.

@@ -62,7 +62,7 @@ def _is_held(number: float) -> bool:
 
 
 def _float_of(text: str) -> float:
-    number = float(text)
+    number = float(text) or 0.0  # rather than -0.0
     if math.isinf(number) or Decimal(text) != Decimal(repr(number)):
         number = Rounded(number)
         number.text = text

@@ -10,6 +10,7 @@ goes on where it was.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -89,6 +90,22 @@ def _grammar_of(kind: str, text: str) -> str:
             return LLMatcher.grammar_from_lark(lark_of(text) if is_ebnf(text) else text)
 
 
+def grammar_for(tenant: str, grammar: str) -> str:
+    """Return a grammar in a text that no other tenant has.
+
+    Grammars are kept compiled by their texts. Without this, the time of an answer would say whether another
+    tenant has used a format.
+    """
+    if not tenant:
+        return grammar
+    name = f"of_{hashlib.sha256(tenant.encode()).hexdigest()[:32]}"
+    if not grammar.startswith("{"):
+        return f"{grammar}\n// {name}\n"
+    stated = json.loads(grammar)
+    stated["grammars"][0]["name"] = name
+    return json.dumps(stated)
+
+
 class Grammars:
     """Compiles grammars for one tokenizer, from one thread.
 
@@ -122,6 +139,12 @@ class Grammars:
             compiled = _or_refused(lambda: self._compile(grammar))
             self._kept.put(grammar, compiled, len(grammar))
         return compiled
+
+    def check(self, grammar: str) -> None:
+        """Compile a grammar, and keep nothing. Raises `GrammarRefused` as `compiled` does."""
+        if self._missing:
+            raise GrammarRefused(self._missing)
+        _or_refused(lambda: self._compile(grammar))
 
     def _compile(self, grammar: str) -> CompiledGrammar:
         assert self._tokenizer is not None

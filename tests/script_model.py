@@ -2,8 +2,8 @@
 
     directory = build(tmp_path / "model", {"cut": Script(["<tool", "_call>"])})
 
-Its weights are set by hand: the next token is a function of the newest one alone, whatever came before. A chat
-whose last message contains the name of a script is answered with it, and so is a prompt that ends with
+Its weights are set by hand: the next token is a function of the newest one alone, whatever came before. A
+chat whose last message contains the name of a script is answered with it, and so is a prompt that ends with
 `begin(name)`. What is no part of a script is followed by the end.
 
 The tokenizer is one like Llama 2's: "▁" begins words, unknown characters are bytes, and its decoder drops the
@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 
-EOS, BOS, END = "</s>", "<s>", "<|end|>"
-_ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+EOS, BOS, END, TOOL = "</s>", "<s>", "<|end|>", "<|tool|>"
+ENDS = {"generation_config": EOS, "config": EOS, "tokenizer_config": EOS}
+_ROLES = ("<|system|>", "<|user|>", "<|assistant|>", TOOL)
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _CHARACTERS = [chr(code) for code in range(ord("!"), 0x7F)]
 _WIDTH, _HEADS, _HEAD_SIZE = 64, 2, 64
@@ -57,14 +59,12 @@ def build(
     scripts: Mapping[str, Sequence[str] | Script],
     *,
     template_shows: str = "<tool_call> <think>",
-    config: Mapping[str, Any] | None = None,
-    generation_config: Mapping[str, Any] | None = None,
-    tokenizer_config: Mapping[str, Any] | None = None,
+    ends: Mapping[str, str] = ENDS,
 ) -> Path:
     """Write a checkpoint and return its directory.
 
-    `template_shows` are the markers by which the fleet learns how the model writes. The other three replace
-    fields of the files; a field that is None is left out.
+    `template_shows` are the markers by which the fleet learns how the model writes; `ends` are the tokens
+    that the files name as the end of a sequence.
     """
     found = {
         name: script if isinstance(script, Script) else Script(script) for name, script in scripts.items()
@@ -74,18 +74,17 @@ def build(
     writer.tokenizer.save(str(directory / "tokenizer.json"))
     weights = {name: weight.half().contiguous() for name, weight in _weights(writer).items()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    names = {"bos_token": BOS, "eos_token": EOS, "tokenizer_class": "PreTrainedTokenizerFast"}
-    _write(directory / "config.json", _config(writer), config)
-    _write(directory / "generation_config.json", {"eos_token_id": writer.id(EOS)}, generation_config)
-    _write(directory / "tokenizer_config.json", names, tokenizer_config)
+    ids = {name: {"eos_token_id": writer.id(token)} for name, token in ends.items()}
+    own = {"eos_token": ends["tokenizer_config"]} if "tokenizer_config" in ends else {}
+    for name, fields in {
+        "config": _config(writer) | ids.get("config", {}),
+        "generation_config": ids.get("generation_config", {}),
+        "tokenizer_config": own | {"bos_token": BOS, "tokenizer_class": "PreTrainedTokenizerFast"},
+    }.items():
+        (directory / f"{name}.json").write_text(json.dumps(fields), encoding="utf-8")
     template = _template(found, template_shows)
     (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
     return directory
-
-
-def _write(path: Path, fields: Mapping[str, Any], replaced: Mapping[str, Any] | None) -> None:
-    merged = {name: value for name, value in {**fields, **(replaced or {})}.items() if value is not None}
-    path.write_text(json.dumps(merged), encoding="utf-8")
 
 
 class _Writer:
@@ -110,7 +109,7 @@ class _Writer:
         for name, script in scripts.items():
             first = script.after or begin(name) + script.opens
             ids = [self.id(token) for token in (first, *spelt[name], script.end)]
-            for token_id, following in zip(ids, ids[1:], strict=False):
+            for token_id, following in pairwise(ids):
                 assert self.next.setdefault(token_id, following) == following, (
                     f"{name}: a token with two ways"
                 )
@@ -155,7 +154,7 @@ def _tokenizer(vocab: dict[str, int], special: Sequence[str], opens: Sequence[st
 
 
 def _weights(writer: _Writer) -> dict[str, torch.Tensor]:
-    """Return weights whose layer adds nothing: a token's embedding goes on to the head, which knows the next."""
+    """Return weights whose layer adds nothing: the head sees a token's embedding, and knows the next."""
     size = writer.size
     head = torch.zeros(size, size)
     end = writer.id(EOS)
@@ -196,7 +195,6 @@ def _config(writer: _Writer) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "vocab_size": writer.size,
         "bos_token_id": writer.id(BOS),
-        "eos_token_id": writer.id(EOS),
     }
 
 

@@ -73,7 +73,12 @@ def _open_lock(run_dir: Path, flags: int) -> int:
 
 
 def _runs(pid: str) -> bool:
-    return pid.isdigit() and Path(f"/proc/{pid}").exists()
+    """Return whether a process runs; one that has ended may stay in the table for a while."""
+    try:
+        status = Path(f"/proc/{int(pid)}/stat").read_bytes()
+    except (OSError, ValueError):
+        return False
+    return status.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
 
 
 def runs_of(checkout: Path) -> Path:

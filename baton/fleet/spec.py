@@ -42,17 +42,18 @@ class FleetSpec:
     next number below `.baton/runs` in the checkout. `policy`, `placement`, `without_redis` and
     `special_tokens_in_content` default to those of the services. `timed` names a profile, or a file with one:
     workers compute nothing and take its times. `deterministic` workers give the same bits whatever else is in
-    a step. Workers that `prove_model` serve architectures off the list, which they prove first. `quantisation` names what all workers keep in
-    8 bits. `speculate` says where decode workers take drafts of the next tokens from; `draft_model` is a
-    smaller model that drafts for them, where that finds none. `lora` are adapters that all workers serve,
-    each as NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to `lora_rank`, which workers load when
-    requests ask for them, each into `lora_memory_mb` of its own. KV blocks that leave a worker's pool are
-    kept in `kv_host_memory_mb` of host memory of its own, and behind that in a folder of its own in the
-    folder `kv_disk`, with at most `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each
-    other where that is faster than computing them. `tensor_parallel` processes of each worker compute its
-    steps together. With `pipeline_parallel` stages, which compute them in turn, each with some of the layers,
-    each stage has as many. `served_model_names` are names of the model for HTTP callers, beside its own.
-    Gateways with `strict_fields` refuse what is not served and would be left out otherwise.
+    a step. Workers that `prove_model` serve architectures off the list, which they prove first.
+    `quantisation` names what all workers keep in 8 bits. `speculate` says where decode workers take drafts of
+    the next tokens from; `draft_model` is a smaller model that drafts for them, where that finds none. `lora`
+    are adapters that all workers serve, each as NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to
+    `lora_rank`, which workers load when requests ask for them, each into `lora_memory_mb` of its own. KV
+    blocks that leave a worker's pool are kept in `kv_host_memory_mb` of host memory of its own, and behind
+    that in a folder of its own in the folder `kv_disk`, with at most `kv_disk_mb` each. Workers that
+    `share_prefixes` fetch KV blocks from each other where that is faster than computing them.
+    `tensor_parallel` processes of each worker compute its steps together. With `pipeline_parallel` stages,
+    which compute them in turn, each with some of the layers, each stage has as many. `served_model_names` are
+    names of the model for HTTP callers, beside its own. Gateways with `strict_fields` refuse what is not
+    served and would be left out otherwise.
     """
 
     model: Path

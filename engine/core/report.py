@@ -164,6 +164,9 @@ class StepReport:
     """Handles that run again."""
     parked: list[int] = field(default_factory=list)
     """Handles that a `StopAndCopy` has stopped: all of their tokens have been reported."""
+    released: list[int] = field(default_factory=list)
+    """Set by the hub, in what it sends to a router: handles among `freed` that neither it nor the worker gave
+    up. Their last tokens have been reported, here or by the worker that computed their prompt."""
     freed: list[int] = field(default_factory=list)
     """Handles whose blocks have been returned; nothing is reported of them again."""
     cached_hashes: tuple[bytes, ...] = ()

@@ -55,7 +55,7 @@ class BatchApi:
     files: FileStore
     batches: BatchStore
     spool: Shares
-    """What files that arrive take on disk, by tenant."""
+    """The disk that arriving files take, by tenant."""
     wake: asyncio.Event
     """Set when a batch has been entered."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -46,11 +47,15 @@ def usage_json(prompt_tokens: int, output_tokens: int, cached_tokens: int | None
     return usage
 
 
-def finished_usage(*ends: Finished) -> dict[str, Any]:
-    """Return the usage of one generation, or of several that one request asked for."""
+def finished_usage(ends: Sequence[Finished], *, has_output: bool = True) -> dict[str, Any]:
+    """Return the usage of one generation, or of several that one request asked for.
+
+    Without `has_output` the request asked for no token, and those that were generated all the same are not
+    counted.
+    """
     usages = [end.usage for end in ends]
     return usage_json(
         sum(usage.prompt_tokens for usage in usages),
-        sum(usage.output_tokens for usage in usages),
+        sum(usage.output_tokens for usage in usages) if has_output else 0,
         sum(usage.cached_prompt_tokens for usage in usages),
     )

@@ -16,6 +16,7 @@ from baton.types import (
     Completion,
     Event,
     Finished,
+    FinishReason,
     PromptLogprobs,
     Queued,
     TokenLogprobs,
@@ -36,7 +37,7 @@ from gateway.openai.choices import (
 from gateway.openai.convert import param_of
 from gateway.openai.problems import error_json
 from gateway.openai.schema import GenerationBody
-from gateway.openai.shapes import Shape
+from gateway.openai.shapes import Shape, text_end
 from gateway.outcome import comment, early_end, outcome_json
 from gateway.outputs import end_of, has_cut_call
 from gateway.streaming import merged
@@ -80,7 +81,7 @@ class Writer:
         head = self.head(self.shape.whole, first.request_id) | self.prompt(0, in_choice=False)
         return head | {
             "choices": choices,
-            "usage": finished_usage(*(completion.finished for completion in completions)),
+            "usage": self.usage([completion.finished for completion in completions], echoes),
             "baton": outcome_json(first.request_id, first.finished, first.resumes),
         }
 
@@ -98,8 +99,8 @@ class Writer:
                 async for data in written:
                     yield data
             if self.body.includes_usage:
-                usage = finished_usage(*(part.finished for part in parts if part.finished is not None))
-                yield sse(head | {"choices": [], "usage": usage})
+                ends = [part.finished for part in parts if part.finished is not None]
+                yield sse(head | {"choices": [], "usage": self.usage(ends, echoes)})
             yield DONE
         except (BatonError, ApiError) as error:
             yield sse(error_json(problem_of(error, partial(param_of, body=self.body))))
@@ -115,7 +116,7 @@ class Writer:
         logprobs: list[TokenLogprobs | None] = list(choice.logprobs)
         if echo is not None:
             if echo.alone:
-                text, token_ids, logprobs = "", (), []
+                text, token_ids, logprobs, end = "", (), [], _at_limit(choice.index)
             text, token_ids = echo.text + text, echo.token_ids + token_ids
             logprobs = [None, *completion.prompt_logprobs, *logprobs]
         parser = self.shape.parser(completion, choice.index)
@@ -129,9 +130,15 @@ class Writer:
         return found | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
 
     def logprobs(
-        self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
+        self, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None], offset: int = 0
     ) -> dict[str, Any] | None:
-        return self.shape.logprobs(self.vocabulary, token_ids, found) if self.wants_logprobs else None
+        if not self.wants_logprobs:
+            return None
+        return self.shape.logprobs(self.vocabulary, token_ids, found, offset)
+
+    def usage(self, ends: Sequence[Finished], echoes: Sequence[Echo]) -> dict[str, Any]:
+        """Return the usage of all prompts; a prompt that is echoed alone has no output."""
+        return finished_usage(ends, has_output=not any(echo.alone for echo in echoes))
 
     def prompt(self, place: int, *, in_choice: bool) -> dict[str, Any]:
         """Return the tokens of a prompt where they stand: in its choices, or beside them."""
@@ -145,6 +152,11 @@ class Writer:
             "created": self.created,
             "model": self.model,
         }
+
+
+def _at_limit(choice: int) -> ChoiceFinished:
+    """Return the end of a choice without output, whatever ended the one token that every generation has."""
+    return ChoiceFinished(choice, FinishReason.LENGTH, 0)
 
 
 class _Chunks:
@@ -168,6 +180,8 @@ class _Chunks:
         self._to_echo = set() if echo is None else set(range(self._left))
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
         self._parsers = [writer.shape.parser(running.accepted, choice) for choice in range(self._left)]
+        self._offsets: dict[int, int] = {}
+        """Where the text of the log-probabilities ends that each choice has had."""
         self._callers: set[int] = set()
         """The choices whose end says that they call tools."""
         self._last_end: ChoiceFinished | None = None
@@ -207,16 +221,17 @@ class _Chunks:
         self._to_echo.discard(choice)
         fields, token_ids = self._writer.shape.piece(ContentDelta(self._echo.text)), self._echo.token_ids
         if self._writer.wants_logprobs:
-            fields["logprobs"] = self._writer.logprobs(token_ids, self._prompt_logprobs)
+            fields["logprobs"] = self._logprobs(choice, token_ids, self._prompt_logprobs)
         if self._body.return_token_ids:
             fields["token_ids"] = list(token_ids)
         return [self._chunk(choice, fields)]
 
     def _tokens(self, event: Tokens) -> list[bytes]:
+        echoed = self._echoed(event.choice)
+        if self._echo is not None and self._echo.alone:
+            return echoed
         self._num_output += len(event.token_ids)
-        if self._echo is None:
-            return self._pieces_of(event)
-        return self._echoed(event.choice) + ([] if self._echo.alone else self._pieces_of(event))
+        return echoed + self._pieces_of(event)
 
     def _pieces_of(self, event: Tokens) -> list[bytes]:
         body, writer = self._body, self._writer
@@ -229,10 +244,21 @@ class _Chunks:
         if not pieces and tells_tokens:  # the bytes of an unfinished character, or what may begin a call
             pieces = [writer.shape.piece(None)]
         if pieces and writer.wants_logprobs:
-            pieces[0]["logprobs"] = writer.logprobs(event.token_ids, event.logprobs)
+            pieces[0]["logprobs"] = self._logprobs(event.choice, event.token_ids, event.logprobs)
         if pieces and body.return_token_ids:
             pieces[0]["token_ids"] = list(event.token_ids)
         return [self._chunk(event.choice, fields) for fields in pieces]
+
+    def _logprobs(
+        self, choice: int, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
+    ) -> dict[str, Any]:
+        """Return the log-probabilities of the next tokens of a choice."""
+        writer, offset = self._writer, self._offsets.get(choice, 0)
+        fields = writer.shape.logprobs(writer.vocabulary, token_ids, found, offset)
+        end = text_end(fields)
+        if end is not None:
+            self._offsets[choice] = end
+        return fields
 
     def _pieces(self, choice: int, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
         if self._writer.shape.names_calls and any(isinstance(delta, ToolCallBegun) for delta in deltas):
@@ -262,6 +288,8 @@ class _Chunks:
         return [self._chunk(end.choice, self._ended(end), baton=outcome)]
 
     def _ended(self, end: ChoiceFinished) -> dict[str, Any]:
+        if self._echo is not None and self._echo.alone:
+            end = _at_limit(end.choice)
         parser = self._parsers[end.choice]
         has_calls = end.choice in self._callers and not has_cut_call(parser)
         return self._writer.shape.piece(None) | {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from baton.chat import Chat, NamedTool
@@ -51,9 +51,16 @@ class Shape(Protocol):
         ...
 
     def logprobs(
-        self, vocabulary: Vocabulary, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
+        self,
+        vocabulary: Vocabulary,
+        token_ids: Sequence[int],
+        found: Sequence[TokenLogprobs | None],
+        offset: int = 0,
     ) -> dict[str, Any]:
-        """Return the log-probabilities of consecutive tokens; None: a prompt's first token has none."""
+        """Return the log-probabilities of consecutive tokens; None: a prompt's first token has none.
+
+        `offset` is the length of all tokens of the choice before these, by `text_end`.
+        """
         ...
 
 
@@ -94,7 +101,11 @@ class ChatShape:
         return {"delta": _delta(delta)}
 
     def logprobs(
-        self, vocabulary: Vocabulary, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
+        self,
+        vocabulary: Vocabulary,
+        token_ids: Sequence[int],
+        found: Sequence[TokenLogprobs | None],
+        offset: int = 0,
     ) -> dict[str, Any]:
         def token(token_id: int, logprob: float) -> dict[str, Any]:
             data = vocabulary[token_id]
@@ -128,7 +139,11 @@ class TextShape:
         return {"text": delta.text if isinstance(delta, ContentDelta) else ""}
 
     def logprobs(
-        self, vocabulary: Vocabulary, token_ids: Sequence[int], found: Sequence[TokenLogprobs | None]
+        self,
+        vocabulary: Vocabulary,
+        token_ids: Sequence[int],
+        found: Sequence[TokenLogprobs | None],
+        offset: int = 0,
     ) -> dict[str, Any]:
         names = [_name(vocabulary[token_id]) for token_id in token_ids]
         tops = [
@@ -141,7 +156,7 @@ class TextShape:
             }
             for token_id, drawn in zip(token_ids, found, strict=True)
         ]
-        ends, offset = [], 0
+        ends = []
         for name in names:
             ends.append(offset)
             offset += len(name)
@@ -151,6 +166,12 @@ class TextShape:
             "top_logprobs": tops,
             "text_offset": ends,
         }
+
+
+def text_end(logprobs: Mapping[str, Any]) -> int | None:
+    """Return where the text of these log-probabilities ends; None if they have no tokens, or are a chat's."""
+    begins = logprobs.get("text_offset")
+    return begins[-1] + len(logprobs["tokens"][-1]) if begins else None
 
 
 def _delta(delta: Delta | None) -> dict[str, Any]:

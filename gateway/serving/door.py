@@ -1,4 +1,4 @@
-"""What is settled about a request before its body is read: who asks, from where, and whether there is room.
+"""Settle before a body is read who asks, from where, and whether there is room for it.
 
     head ──▶ one credential? ──▶ no foreign page? ──▶ an accepted key? ──▶ room for the body? ──▶ app
                   400                403, 415               401                429, 503

@@ -51,7 +51,7 @@ def crossing(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Who may use a gateway from a browser.
+    """The rules by which browsers may use a gateway.
 
     hosts         names under which it is reached, beside `localhost` and IP addresses
     origins       origins of pages that may use it, such as `https://chat.example`; `*` for any

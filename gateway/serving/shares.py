@@ -24,7 +24,7 @@ def most_for(total: int, held_by_all: int, held: int, weight: float = WHOLE) -> 
 
 
 class Shares:
-    """What callers hold of a total: bytes, or connections."""
+    """The shares that callers hold of a total: bytes, or connections."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -56,7 +56,7 @@ class Shares:
 
 
 class Room:
-    """What one body or file takes of its caller's share."""
+    """The part of its caller's share that one body or file takes."""
 
     def __init__(self, shares: Shares, caller: str, weight: float = WHOLE) -> None:
         self._shares = shares

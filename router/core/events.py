@@ -301,6 +301,8 @@ class StepReported:
     runs: Sequence[TokenRun] = ()
     """More tokens besides `tokens`: several of one choice at once."""
     prompt_logprobs: Sequence[PromptLogprobs] = ()
+    released: Sequence[int] = ()
+    """Groups that the worker holds no more, although they neither failed nor were cancelled."""
 
 
 # From operators and the clock

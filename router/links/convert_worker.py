@@ -135,6 +135,7 @@ def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReport
         preempted=tuple(report.preempted_handles),
         resumed=tuple(report.resumed_handles),
         parked=tuple(report.parked_handles),
+        released=tuple(report.released_handles),
         prompt_logprobs=tuple(from_pb(PromptLogprobs, piece) for piece in report.prompt_logprobs),
     )
 

@@ -2,7 +2,8 @@
 
 A schema is a program from outside: whatever it makes the compiler do, the router and its tokenizers go on. A
 process that exceeds a limit is ended. It may also have been killed from outside, so its format is compiled
-once more in a new process before the request is refused. Tenants take turns.
+once more in a new process before the request is refused. Tenants take turns, and none gets what is kept of
+another: the time of an answer must not say which formats others use.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ def _start(facts: ModelFacts) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
 
 
-def _compile(kind: str, text: str, around: str) -> str:
-    from output_text.grammar import grammar_of  # noqa: PLC0415 -- as above
+def _compile(tenant: str, kind: str, text: str, around: str) -> str:
+    from output_text.grammar import grammar_for, grammar_of  # noqa: PLC0415 -- as above
 
     assert _grammars is not None, "the pool's initializer has run"
     signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)  # its signal ends the process
     try:
         grammar = grammar_of(kind, text)
-        _grammars.compiled(grammar)
+        _grammars.check(grammar)
         if around:  # behind it, a format that describes no text would show only there
             grammar = grammar_of(kind, text, around)
-            _grammars.compiled(grammar)
+            _grammars.check(grammar)
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-    return grammar
+    return grammar_for(tenant, grammar)
 
 
 class GrammarCompiler:
@@ -72,14 +73,14 @@ class GrammarCompiler:
         self._work: asyncio.Task[str | GrammarRefused] | None = None
         """The last work of the process, which goes on when its caller leaves."""
         self._turns = FairTurns(MAX_WAITING)
-        self._kept = Kept[tuple[str, str, str], str | GrammarRefused](MAX_KEPT_CHARACTERS)
+        self._kept = Kept[tuple[str, str, str, str], str | GrammarRefused](MAX_KEPT_CHARACTERS)
 
     async def compile(self, tenant: str, kind: str, text: str, around: str = "") -> str:
-        """Return the grammar of a format; `around` as for `grammar_of`.
+        """Return the grammar of a tenant's format; `around` as for `grammar_of`.
 
         Raises `GrammarRefused`, or `Overloaded` if too many wait.
         """
-        asked = (kind, text, around)
+        asked = (tenant, kind, text, around)
         found = self._kept.get(asked)
         if found is None:
             if self._turns.is_full(tenant):
@@ -98,21 +99,22 @@ class GrammarCompiler:
             raise GrammarRefused(str(found))
         return found
 
-    async def _compile(self, kind: str, text: str, around: str) -> str | GrammarRefused:
-        found = await self._tried(kind, text, around) or await self._tried(kind, text, around)
+    async def _compile(self, *asked: str) -> str | GrammarRefused:
+        found = await self._tried(*asked) or await self._tried(*asked)
         if found is None:
             limits = f"{LIMIT_S:g} s of a processor and {LIMIT_BYTES >> 30} GiB"
             found = GrammarRefused(f"its grammar does not compile within {limits}")
-        self._kept.put((kind, text, around), found, len(text) + len(str(found)))
+        tenant, kind, text, around = asked
+        self._kept.put((tenant, kind, text, around), found, len(text) + len(str(found)))
         return found
 
-    async def _tried(self, kind: str, text: str, around: str) -> str | GrammarRefused | None:
+    async def _tried(self, *asked: str) -> str | GrammarRefused | None:
         """Return the grammar, or why there is none, or None if the process has ended."""
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")  # forking gRPC's threads is unsafe
             self._pool = ProcessPoolExecutor(1, spawn, _start, (self._facts,))
         try:
-            return await asyncio.wrap_future(self._pool.submit(_compile, kind, text, around))
+            return await asyncio.wrap_future(self._pool.submit(_compile, *asked))
         except GrammarRefused as refused:
             return refused
         except BrokenProcessPool:

@@ -2,8 +2,8 @@
 
 Each token's successor is fixed by the weights, and the chat template ends a prompt with the token that begins
 a script. So an agent gets a real call of its own tool, and an answer after the tool's result. Other than in
-tests/script_model.py, scripts have turns, and the words are those of the demo model, so that an agent's prompt
-of 80 kB fits into the context.
+tests/script_model.py, scripts have turns, and the words are the demo model's, so that an agent's prompt of
+80 kB fits into the context.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -14,13 +15,15 @@ import pytest_asyncio
 
 from baton import AsyncClient, Chat, ChatMessage, Sampling, Slo, Stop, Tool, message_of
 from baton.fleet import Fleet, FleetSpec
+from baton.types import FinishReason
 from baton.types import Path as RequestPath
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from baton.wire.convert import request_to_pb
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import FEW
 from tests.forked import Zygote
 from tests.patience import PATIENCE_S
-from tests.script_model import Script, begin, build
+from tests.script_model import END, EOS, TOOL, Script, begin, build
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -49,8 +52,12 @@ SCRIPTS: dict[str, Sequence[str] | Script] = {
     ),
     "#ponders": ["<think>", "Let us\n\n", "see</think>", "\n", "\nIt is.", "\n\n", "Bye"],
     "#plain": ["It", " is.\n", "\nBye"],
+    "end 1": Script(["one"], end=EOS),
+    "end 2": Script(["two"], end=END),
+    "end 3": Script(["three"], end=TOOL),
     "#long": LONG,
 }
+ENDS = {"generation_config": EOS, "config": END, "tokenizer_config": TOOL}
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -79,7 +86,7 @@ class Served:
 async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     folder = tmp_path_factory.mktemp("scripts")
     spec = FleetSpec(
-        model=build(folder / "scripts", SCRIPTS),
+        model=build(folder / "scripts", SCRIPTS, ends=ENDS),
         gateways=1,
         placement="disaggregated",
         speculate="lookup",
@@ -337,3 +344,22 @@ async def test_a_resumed_output_stops_where_an_undisturbed_one_does(served: Serv
             assert (*choice.token_ids[:count], *token_ids) == choice.token_ids
             ended = [event.choice_finished for event in events if event.HasField("choice_finished")]
             assert [end.stop_string for end in ended] == ["\n\n"]
+
+
+async def test_each_file_names_an_end(served: Served) -> None:
+    for name, text in (("end 1", "one"), ("end 2", "two"), ("end 3", "three")):
+        found = await served.client.complete(f"a{begin(name)}", sampling=GREEDY, stop=Stop(max_tokens=20))
+        (choice,) = found.choices
+        assert (choice.text, choice.finish_reason) == (text, FinishReason.EOS)
+        assert len(choice.token_ids) == 2, "the text, and the end"
+
+
+@pytest.mark.asyncio
+async def test_without_an_end_outputs_go_on(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    model = build(tmp_path / "endless", {"one": ["one"]}, ends={})
+    spec = FleetSpec(model=model, prefill=0, extra_args={"decode": FEW}, run_dir=tmp_path / "run")
+    async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+        found = await client.complete(f"a{begin('one')}", sampling=GREEDY, stop=Stop(max_tokens=7))
+        (choice,) = found.choices
+        assert (choice.text, choice.finish_reason, len(choice.token_ids)) == ("one", FinishReason.LENGTH, 7)
+        assert "no_end_of_sequence" in fleet.process("router-0").log_path.read_text(encoding="utf-8")

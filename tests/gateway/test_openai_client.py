@@ -314,25 +314,37 @@ async def test_a_stream_of_several_prompts_has_what_the_whole_has(served: Served
         **asked, stream=True, stream_options={"include_usage": True}
     )
     texts, ends = dict.fromkeys(range(6), ""), {}
-    tokens: dict[int, list[str]] = {index: [] for index in range(6)}
+    columns = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    logprobs: dict[int, dict[str, list[Any]]] = {
+        index: {column: [] for column in columns} for index in range(6)
+    }
     async for chunk in stream:
         for choice in chunk.choices:
             texts[choice.index] += choice.text
-            tokens[choice.index] += choice.logprobs.tokens if choice.logprobs else []
+            for column in columns if choice.logprobs else ():
+                logprobs[choice.index][column] += getattr(choice.logprobs, column)
             if choice.finish_reason:
                 ends[choice.index] = choice.finish_reason
     assert texts == {choice.index: choice.text for choice in whole.choices}
-    assert tokens == {choice.index: choice.logprobs.tokens for choice in whole.choices}
+    assert logprobs == {
+        choice.index: {column: getattr(choice.logprobs, column) for column in columns}
+        for choice in whole.choices
+    }
     assert ends == {choice.index: choice.finish_reason for choice in whole.choices}
     assert chunk.usage.completion_tokens == whole.usage.completion_tokens
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_echo_without_tokens_is_the_prompt_alone(served: Served, stream: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if stream else {}
     found = await served.client.completions.create(
-        model=MODEL, prompt="The list", max_tokens=0, echo=True, logprobs=1, stream=stream
+        model=MODEL, prompt="The list", max_tokens=0, echo=True, logprobs=1, stream=stream, **options
     )
-    choices = [chunk.choices[0] async for chunk in found] if stream else found.choices
+    chunks = [chunk async for chunk in found] if stream else [found]
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    usage = chunks[-1].usage
+    assert (usage.completion_tokens, usage.total_tokens) == (0, usage.prompt_tokens)
+    assert choices[-1].finish_reason == "length"
     assert "".join(choice.text for choice in choices) == "The list"
     assert "".join("".join(choice.logprobs.tokens) for choice in choices if choice.logprobs) == "The list"
 

@@ -303,10 +303,30 @@ REQUESTS = (
             ),
             Guard(
                 "router/core/session/recover.py",
-                "    group.excused_failures += 1\n    fail_attempt(state, group, worker_key, reason)\n\n\ndef _count",
-                "    fail_attempt(state, group, worker_key, reason)\n\n\ndef _count",
+                'about the request."""\n    group.excused_failures += 1\n',
+                'about the request."""\n',
                 "tests/router/core/session/test_recovery.py"
                 "::test_a_worker_that_refuses_a_fence_says_nothing_about_the_request",
+            ),
+        ),
+    ),
+    Failure(
+        "nobody's",
+        "Baton itself",
+        "a request hung for ever: its prefill worker left, the last report was lost, and nobody held it",
+        (
+            Guard(
+                "router/core/session/recover.py",
+                " or _lacks_a_report(group)):\n",
+                "):\n",
+                "tests/router/core/session/test_letting_go.py"
+                "::test_a_last_report_that_a_leaving_worker_loses_ends_no_request",
+            ),
+            Guard(
+                "worker/streams/hub.py",
+                "                if not freed.is_over:\n",
+                "                if False:\n",
+                "tests/worker/streams/test_hub.py::test_every_sequence_ends_with_a_word_to_its_router",
             ),
         ),
     ),

@@ -270,6 +270,20 @@ class World:
             )
         )
 
+    def release(self, handles: set[int]) -> None:
+        """Decode workers hold these no more, unless they have decoded some of them."""
+        for worker in [worker for worker in self.workers.values() if worker.facts.role == "decode"]:
+            released = [
+                handle
+                for handle in sorted(handles & worker.running.keys())
+                if set(worker.running[handle].next_index.values())
+                == {len(worker.running[handle].spec.output_token_ids)}
+            ]
+            for handle in released:
+                del worker.running[handle]
+            if released:
+                self.tell(StepReported(worker.facts.key, TokenColumns(), worker.load, released=released))
+
     # Time
 
     def pass_time(self, seconds: float) -> None:

@@ -41,6 +41,8 @@ class WorkClient:
         self.loads: list[pb.WorkerLoad] = []
         self.costs: list[pb.CostModel] = []
         self.num_heartbeats = 0
+        self.released: list[int] = []
+        """Handles that the worker holds no more."""
         self._router_id = router_id
         self._channel = grpc.aio.insecure_channel(address)
         self._changed = asyncio.Condition()
@@ -129,6 +131,7 @@ class WorkClient:
         self.loads.append(step.load)
         if step.HasField("cost_model"):
             self.costs.append(step.cost_model)
+        self.released += step.released_handles
         for failure in step.failures:
             self.heard[failure.handle].failure = failure
         for handle, cached in zip(step.prefilled_handles, step.cached_tokens, strict=True):

@@ -196,6 +196,7 @@ def report_to_pb(
         preempted_handles=report.preempted,
         resumed_handles=report.resumed,
         parked_handles=report.parked,
+        released_handles=report.released,
         shape=None if report.shape is None else to_pb(worker_pb2.StepShape, report.shape),
         cost_model=None if cost is None else cost_to_pb(cost),
     )

@@ -277,6 +277,8 @@ class Hub:
             freed = self._sequences.get(handle)
             if freed is not None and freed.session in shares:
                 shares[freed.session].has_freed = True
+                if not freed.is_over:
+                    shares[freed.session].report.released.append(freed.router_handle)
         for running in self._all_living(report.preempted):
             shares[running.session].report.preempted.append(running.router_handle)
         for running in self._all_living(report.resumed):
@@ -329,7 +331,7 @@ class _Share:
         self.handles: list[int] = []
         """The router's handle of each row."""
         self.has_freed = False
-        """True if one of its sequences has freed its blocks, which the router's report does not mention."""
+        """True if one of its sequences has freed its blocks."""
 
     @property
     def is_empty(self) -> bool:

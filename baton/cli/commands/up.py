@@ -46,8 +46,8 @@ def warnings_of(spec: FleetSpec) -> list[str]:
     """Return what a fleet of this description does that its user may not expect."""
     if "int8" not in (spec.quantisation or "").split("+"):
         return []
-    cost = "with 200 million weights a decode step takes about six times as long, and a prompt twice as long"
-    return [f"--quantisation int8 on a CPU saves memory and costs time: {cost} as with none"]
+    cost = "with 200 million weights, decode steps took six times as long, and prompts twice as long"
+    return [f"--quantisation int8 on a CPU saves memory and costs time: {cost}"]
 
 
 def _where_credentials_are(fleet: Fleet) -> str:

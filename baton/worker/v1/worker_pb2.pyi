@@ -319,7 +319,7 @@ class WorkerLoad(_message.Message):
     def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., pending_prefill_tokens: _Optional[int] = ..., free_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., context_tokens: _Optional[int] = ..., draining: bool = ..., preempted: _Optional[int] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ("tokens", "load", "step_seconds", "failures", "prefilled_handles", "cached_tokens", "cost_model", "shape", "preempted_handles", "resumed_handles", "parked_handles", "prompt_logprobs")
+    __slots__ = ("tokens", "load", "step_seconds", "failures", "prefilled_handles", "cached_tokens", "cost_model", "shape", "preempted_handles", "resumed_handles", "parked_handles", "prompt_logprobs", "released_handles")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -332,6 +332,7 @@ class StepReport(_message.Message):
     RESUMED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     PARKED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     tokens: _attempt_pb2.TokenColumns
     load: WorkerLoad
     step_seconds: float
@@ -344,7 +345,8 @@ class StepReport(_message.Message):
     resumed_handles: _containers.RepeatedScalarFieldContainer[int]
     parked_handles: _containers.RepeatedScalarFieldContainer[int]
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
-    def __init__(self, tokens: _Optional[_Union[_attempt_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., shape: _Optional[_Union[StepShape, _Mapping]] = ..., preempted_handles: _Optional[_Iterable[int]] = ..., resumed_handles: _Optional[_Iterable[int]] = ..., parked_handles: _Optional[_Iterable[int]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ...) -> None: ...
+    released_handles: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[_Union[_attempt_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., shape: _Optional[_Union[StepShape, _Mapping]] = ..., preempted_handles: _Optional[_Iterable[int]] = ..., resumed_handles: _Optional[_Iterable[int]] = ..., parked_handles: _Optional[_Iterable[int]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., released_handles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("handle", "first_index", "logprobs", "num_top", "top_token_ids", "top_logprobs")

@@ -48,7 +48,7 @@ class PlainCaller:
         content = json.dumps(wanted).encode()
         began, ttft_s = time.perf_counter(), 0.0
         head = (
-            "POST /v1/completions HTTP/1.1\r\nhost: server\r\ncontent-type: application/json\r\n"
+            "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             f"content-length: {len(content)}\r\n\r\n"
         )
         self._writer.write(head.encode() + content)

@@ -72,6 +72,8 @@ def _take_changes(state: RouterState, worker: Worker, event: StepReported) -> No
         migrate.on_resumed(worker, event.resumed)
     if event.preempted:
         migrate.on_preempted(state, worker, event.preempted)
+    for handle in event.released:
+        recover.on_released(state, worker, handle)
     for failure in event.failures:
         _take_failure(state, worker, failure)
 

@@ -194,11 +194,30 @@ def start_elsewhere(state: RouterState, group: Group, worker_key: str) -> None:
     _start_again(state, group)
 
 
+def on_released(state: RouterState, worker: Worker, handle: int) -> None:
+    """Take in that a worker holds a group no more, which has not ended here.
+
+    That is in order at a prefill worker once the group is handed over, and at a decode worker if all choices
+    ended with the first tokens, which the prefill worker reports. If that worker has left, its report is lost
+    and the group starts again. In any other case nobody would ever report the end.
+    """
+    group = worker.groups.get(handle)
+    if group is None or worker.key != group.decode_key:
+        return
+    if group.decode_reported or group.prefill_key == worker.key:
+        fail_attempt(state, group, worker.key, "protocol error: the worker dropped it without its end")
+    elif group.prefill_key is None:
+        start_elsewhere(state, group, worker.key)
+    else:
+        group.is_released = True
+
+
 def on_worker_lost(state: RouterState, worker_key: str, reason: str) -> None:
     """Fail all that was dispatched over a lost stream, except what has been handed over already.
 
     A worker that was draining left when it had nothing any more, or no more time: neither is a failure, and
-    the worker that fetches from it knows whether the fetch was done.
+    the worker that fetches from it reports whether the fetch was done. Its last reports may be lost all the
+    same. A group that needs more than the decode worker will report starts again.
     """
     worker = state.fleet.lose(worker_key)
     if worker is None:
@@ -206,7 +225,7 @@ def on_worker_lost(state: RouterState, worker_key: str, reason: str) -> None:
     if not worker.draining:
         _count_failed_handoffs(state, worker_key)
     for group in list(worker.groups.values()):
-        if worker.draining and group.decode_key == worker.key:
+        if worker.draining and (group.decode_key == worker.key or _lacks_a_report(group)):
             start_elsewhere(state, group, worker.key)
         elif worker.draining or _was_handed_over(group, worker):
             release_credit(state, group)
@@ -214,6 +233,11 @@ def on_worker_lost(state: RouterState, worker_key: str, reason: str) -> None:
         else:
             group.lost_workers += (worker_key,)
             fail_attempt(state, group, worker_key, f"worker lost: {reason}")
+
+
+def _lacks_a_report(group: Group) -> bool:
+    """Return True if only the prefill worker could report what a group still lacks."""
+    return group.is_released or group.session.lacks_prompt_logprobs
 
 
 def _was_handed_over(group: Group, lost: Worker) -> bool:

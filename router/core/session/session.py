@@ -158,6 +158,8 @@ class Group:
     credit_on: str | None = None
     lease_on: str | None = None
     decode_reported: bool = False
+    is_released: bool = False
+    """The decode worker holds it no more: a report of the prefill worker is to end it."""
     early_tokens: list[TokenColumns] = field(default_factory=list)
     """Tokens from the decode worker that arrived before the prefill worker had reported the whole prompt."""
     preempted_at: float | None = None

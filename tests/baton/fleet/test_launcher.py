@@ -363,12 +363,14 @@ async def test_a_launcher_killed_hard_leaves_no_process_and_no_folder(checkout: 
     assert all(folder.is_dir() for folder in folders)
     assert all(alive(pid) for pid in pids)
     launcher.kill()
-    await asyncio.to_thread(launcher.wait)
-    launcher.stdout.close()
+    # It has ended, and its parent has not noticed yet, so its id is still there.
+    await asyncio.to_thread(os.waitid, os.P_PID, launcher.pid, os.WEXITED | os.WNOWAIT)
     spec = FleetSpec(model=checkout, checkout=checkout, run_dir=logs, await_connections=False)
     async with Fleet(spec):  # waits until the folder is free
         assert not any(alive(pid) for pid in pids)
         assert not any(folder.exists() for folder in folders)
+    launcher.wait()
+    launcher.stdout.close()
 
 
 async def test_the_folder_of_a_living_fleet_is_refused_naming_its_launcher(make_spec: MakeSpec) -> None:

@@ -146,7 +146,8 @@ def test_no_state_of_a_choice_is_lost_when_it_moves(num_turns: int, tmp_path: Pa
     text = probe.text(7)
     for choice in (0, 1):
         assert re.fullmatch("([A-~]{4}[!-@])*", probe.text(7, choice))
-    stop = StopRules(30, 2, (text[num_turns - 1 : num_turns + 2],), (96,), True, True, False)
+    marks = (text[0],), (text[1],)  # reasoning is over where it stands
+    stop = StopRules(30, 2, (text[num_turns - 1 : num_turns + 2],), (96,), True, True, False, *marks)
     assert text.index(stop.stop_strings[0]) == num_turns - 1, "it stands where the choice is moved"
     for rules in (EVERYTHING, stop):
         usual = StopRules(max_tokens=0) if isinstance(rules, StopRules) else SamplingParams()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -209,16 +210,24 @@ async def test_an_upgrade_is_not_taken_and_the_request_is_served(served: Served)
         assert (await reader.readuntil(b"\r\n\r\n4")).startswith(b"HTTP/1.1 200 OK")
 
 
-async def test_thousands_of_upgrades_in_one_packet_end_the_connection_alone(served: Served) -> None:
+async def test_thousands_of_upgrades_in_one_packet_end_the_connection_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     upgrade = b"GET /wait HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
     async with connected(served[2]) as (reader, writer):
         writer.write(upgrade * 3000)
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
     async with connected(served[2]) as (reader, writer):
+        depths: list[int] = []
+        begin = Connection.on_message_begin
+        monkeypatch.setattr(
+            Connection, "on_message_begin", lambda self: (depths.append(len(inspect.stack(0))), begin(self))
+        )
         writer.write(upgrade.replace(b"/wait", b"/") * 50)
         for _ in range(50):
             assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200 OK")
+    assert max(depths) == min(depths)
 
 
 async def test_trailers_are_no_headers(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""What a gateway settles before it reads a body: who asks, from where, and whether there is room."""
+"""A gateway settles before it reads a body who asks, from where, and whether there is room."""
 
 from __future__ import annotations
 

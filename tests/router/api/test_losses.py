@@ -63,6 +63,26 @@ async def test_prefill_worker_killed_before_the_first_token_costs_only_time(flee
     await until(fleet.nothing_is_held)
 
 
+async def test_a_last_report_that_a_leaving_prefill_worker_loses_costs_time(fleet: RunningFleet) -> None:
+    """It ended the request, so the decode worker holds nothing of it, and nobody else reports anything."""
+    leaving, decode = await fleet.pair()
+    leaving.tell.clear()
+    decode.go.clear()
+    call = asyncio.ensure_future(events_of(fleet.inference.Generate(request(1))))
+    await until(lambda: bool(decode.running))
+    await fleet.add("prefill", "p1")
+    leaving.say(worker_pb2.StepReport(load=worker_pb2.WorkerLoad(draining=True)))
+    core = fleet.shell.core
+    await until(lambda: core.state.fleet.workers[leaving.record.key].draining)
+    (handle,) = decode.running
+    del decode.running[handle]
+    decode.say(worker_pb2.StepReport(released_handles=[handle]))
+    await leaving.stop()
+    assert tokens_of(await call) == expected(1)
+    assert core.state.counters.retried_attempts == 0
+    await until(fleet.nothing_is_held)
+
+
 async def test_a_request_that_fails_everywhere_gets_three_attempts(fleet: RunningFleet) -> None:
     await fleet.pair(refuse=True)
     events = await events_of(fleet.inference.Generate(request(5)))

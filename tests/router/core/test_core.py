@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -100,6 +102,13 @@ class CoreMachine(RuleBasedStateMachine):
         else:
             self.world.refuse(call)
 
+    @precondition(lambda self: self.world.calls and self.world.store_up)
+    @rule()
+    def store_answers_everything(self) -> None:
+        """All calls, and those that follow from the answers: without this, few requests reach a worker."""
+        while self.world.calls:
+            self.world.answer(self.world.calls.pop(0))
+
     @rule()
     def store_goes_or_comes(self) -> None:
         self.world.store_up = not self.world.store_up
@@ -172,6 +181,27 @@ class CoreMachine(RuleBasedStateMachine):
         del self.world.workers[facts.key]
         self.world.tell(WorkerLost(facts.key, "killed"))
         self.world.join(facts.worker_id, facts.role)
+
+    def prefilling(self) -> list[ModelWorker]:
+        workers = self.world.workers.values()
+        return [worker for worker in workers if worker.facts.role == "prefill" and worker.running]
+
+    @precondition(lambda self: self.prefilling())
+    @rule(data=st.data(), is_told_first=st.booleans())
+    def prefill_worker_drains_and_its_last_report_is_lost(
+        self, data: st.DataObject, is_told_first: bool
+    ) -> None:
+        """Some groups ended with that report. Decode workers release them, before or after the loss."""
+        worker = data.draw(st.sampled_from(self.prefilling()))
+        ended = data.draw(st.sets(st.sampled_from(sorted(worker.running))))
+        self.world.tell(WorkerLoaded(worker.facts.key, replace(worker.load, draining=True)))
+        if is_told_first:
+            self.world.release(ended)
+        del self.world.workers[worker.facts.key]
+        self.world.tell(WorkerLost(worker.facts.key, "it has left"))
+        if not is_told_first:
+            self.world.release(ended)
+        self.world.join(worker.facts.worker_id, "prefill")
 
     @rule(data=st.data())
     def link_breaks_and_stands_again(self, data: st.DataObject) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from output_text.grammar import Grammars
 from output_text.refusal import GrammarRefused
 from router.errors import Overloaded
 from router.preprocess.fair_turns import FairTurns
@@ -63,7 +64,7 @@ async def test_a_caller_that_leaves_a_costly_format_harms_no_other(
     left.cancel()
     assert await compiler.compile("b", "choice", '["yes"]')
     with pytest.raises(GrammarRefused, match="does not compile within"):
-        await compiler.compile("b", "json_schema", huge("p"))
+        await compiler.compile("a", "json_schema", huge("p"))
     assert len(submitted) == 3, "the costly one twice, and once the usual one"
 
 
@@ -98,7 +99,7 @@ async def test_a_tenant_with_costly_formats_delays_others_by_one_of_them(compile
     # The answer is known now: no process is ended for it again.
     pool = compiler._pool
     with pytest.raises(GrammarRefused, match="does not compile within"):
-        await compiler.compile("b", "json_schema", huge("p0_"))
+        await compiler.compile("a", "json_schema", huge("p0_"))
     assert compiler._pool is pool
 
 
@@ -108,13 +109,39 @@ async def test_a_format_that_many_ask_for_is_compiled_once(
     asked: list[str] = []
     inner = compiler._compile
 
-    async def counted(kind: str, text: str, around: str) -> str | GrammarRefused:
-        asked.append(text)
-        return await inner(kind, text, around)
+    async def counted(*words: str) -> str | GrammarRefused:
+        asked.append(words[2])
+        return await inner(*words)
 
     monkeypatch.setattr(compiler, "_compile", counted)
     found = await asyncio.gather(*(compiler.compile("a", "choice", '["yes"]') for _ in range(20)))
     assert len(set(found)) == len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "around"),
+    [
+        ("choice", '["yes"]', ""),
+        ("json_schema", '{"type": "boolean"}', ""),
+        ("json_schema", '{"type": "boolean"}', 'start: "so " @format'),
+        ("grammar", 'root ::= "a"', ""),
+        ("grammar", 'start: "a"', 'start: "so " @format'),
+        ("regex", "a+", ""),
+    ],
+)
+async def test_nothing_that_is_kept_of_a_format_is_shared_by_tenants(
+    compiler: GrammarCompiler, submitted: list[Future[str]], kind: str, text: str, around: str
+) -> None:
+    found = [await compiler.compile(tenant, kind, text, around) for tenant in ("", "a", "b", "a", "b")]
+    assert len(submitted) == 3
+    # Workers and routers keep grammars by their texts.
+    assert len(set(found)) == 3
+    assert found[1:3] == found[3:]
+    facts = read_model_facts(DEMO_MODEL)
+    grammars = Grammars(facts.tokenizer_file, facts.vocab_size, facts.eos_token_ids)
+    masks = {grammars.compiled(grammar).begin().allowed_after(()) for grammar in found}
+    assert len(masks) == 1
+    assert None not in masks
 
 
 async def test_a_tenant_may_have_so_many_waiting(

@@ -259,6 +259,21 @@ async def test_a_request_id_that_a_router_uses_again_begins_anew(scene: Scene) -
     assert scene.decode(session, 9, dataclasses.replace(spec, fence=late)) == -1
 
 
+async def test_every_sequence_ends_with_a_word_to_its_router(scene: Scene) -> None:
+    """A router that waits for what its worker does not hold would wait for ever."""
+    session = scene.hub.connect("r")
+    names = ["ends", "ends at its sender", "fails", "is cancelled"]
+    handles = [scene.decode(session, number) for number, _ in enumerate(names)]
+    ends, _, fails, _ = handles
+    scene.hub.apply(session, CancelHandles((names.index("is cancelled"),)))
+    scene.report(tokens=tokens_of((ends, 11)))
+    scene.report(failures=[Failure(fails, FailureReason.INTERNAL, "a bug")], freed=handles)
+    steps = await heard(session)
+    released = [names[handle] for step in steps for handle in step.released_handles]
+    failed = [names[failure.handle] for step in steps for failure in step.failures]
+    assert (released, failed) == (["ends", "ends at its sender"], ["fails"])
+
+
 async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
     old_router, new_router = scene.hub.connect("old"), scene.hub.connect("new")
     older = scene.decode(old_router, 1, spec_of([1], target="me", request_id="x", session=0, attempt=3))

@@ -120,9 +120,11 @@ async def test_a_one_token_request_needs_no_decode_worker(
         first, second = await relay(prefill, decode, source.address, PROMPT, 1)
         await prefill.until_finished(first)
         assert prefill.heard[first].finished == {0: FinishReason.LENGTH}
+        await decode.until(lambda: bool(decode.released))
         await asyncio.gather(prefill.until_all_free(), decode.until_all_free())
         assert prefill.heard[first].failure is None
         assert decode.heard[second].failure is None
+        assert decode.released == [second], "its router would wait for it if the other report were lost"
 
 
 async def test_cancelling_frees_everything_in_every_phase(pair: Pair) -> None:

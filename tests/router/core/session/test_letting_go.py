@@ -8,6 +8,7 @@ import pytest
 
 from router.core.actions import (
     AskGrants,
+    AttemptFailed,
     Dequeue,
     Enqueue,
     Reject,
@@ -22,6 +23,7 @@ from router.core.actions import (
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
+    Arrived,
     ClientGone,
     Event,
     Granted,
@@ -30,12 +32,13 @@ from router.core.events import (
     SequenceFailed,
     SettleAnswered,
     StepReported,
+    WorkerLoaded,
     WorkerLost,
 )
 from router.errors import Overloaded
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
-from scheduling.request import FailureReason
+from scheduling.request import FailureReason, SamplingParams
 from state.records import Settled
 from tests.router.core_driver import ARRIVAL, arrive, core_of, tell
 
@@ -50,9 +53,9 @@ def disaggregated() -> RouterCore:
     return core_of("slack", PREFILL, DECODE, placement=Placement.DISAGGREGATED)
 
 
-def dispatched(core: RouterCore) -> int:
+def dispatched(core: RouterCore, event: Arrived = ARRIVAL) -> int:
     """A request is on both workers and has no token yet; its handle."""
-    (ask,) = [action for action in arrive(core, 1) if isinstance(action, AskGrants)]
+    (ask,) = [action for action in arrive(core, 1, event) if isinstance(action, AskGrants)]
     given = tell(core, Granted(KEY, ask.worker.key, DECODE.key), GrantsAnswered(ask.worker.key))
     (settle,) = [action for action in given if isinstance(action, Settle)]
     sent = tell(core, SettleAnswered(KEY, settle.prefill_key, settle.decoders[0].key, Settled.OK))
@@ -101,6 +104,64 @@ def test_a_dead_prefill_worker_takes_no_healthy_decode_along() -> None:
     told = StepReported(DECODE.key, TokenColumns([handle], [0], [1], [9], [3]), FREE)
     assert [action.listener for action in tell(core, told) if isinstance(action, TellFinished)] == [1]
     assert core.state.counters.retried_attempts == 0
+
+
+RELEASED, LEFT = "the decode worker holds nothing", "the prefill worker has left"
+
+
+@pytest.mark.parametrize("order", [(RELEASED, LEFT), (LEFT, RELEASED)], ids=["told first", "told last"])
+def test_a_last_report_that_a_leaving_worker_loses_ends_no_request(order: tuple[str, str]) -> None:
+    """All choices ended with it, so the decode worker reports nothing but that it holds none of them."""
+    core = disaggregated()
+    handle = dispatched(core)
+    tell(core, WorkerLoaded(PREFILL.key, replace(FREE, draining=True)))
+    events: dict[str, Event] = {
+        RELEASED: StepReported(DECODE.key, TokenColumns(), FREE, released=(handle,)),
+        LEFT: WorkerLost(PREFILL.key, "it has left"),
+    }
+    first, second = (tell(core, events[name]) for name in order)
+    assert not [action for action in first if isinstance(action, Enqueue)], "its report may still come"
+    assert [action.entry.request_key for action in second if isinstance(action, Enqueue)] == [KEY]
+    assert core.state.counters.retried_attempts == 0, "nothing has failed"
+
+
+def test_a_prefill_worker_s_report_ends_what_the_decoder_released() -> None:
+    core = disaggregated()
+    handle = dispatched(core)
+    tell(core, StepReported(DECODE.key, TokenColumns(), FREE, released=(handle,)))
+    told = tell(core, StepReported(PREFILL.key, TokenColumns([handle], [0], [0], [9], [1]), FREE))
+    assert [action.listener for action in told if isinstance(action, TellFinished)] == [1]
+    assert not core.state.groups
+
+
+def test_a_group_that_its_worker_dropped_is_tried_again() -> None:
+    core = disaggregated()
+    handle = dispatched(core)
+    tell(core, StepReported(DECODE.key, TokenColumns([handle], [0], [0], [9], [0]), FREE))
+    dropped = tell(core, StepReported(DECODE.key, TokenColumns(), FREE, released=(handle,)))
+    assert [action.reason for action in dropped if isinstance(action, AttemptFailed)]
+    assert [action.entry.request_key for action in dropped if isinstance(action, Enqueue)] == [KEY]
+
+
+def test_a_group_that_was_handed_over_is_not_missed_at_its_source() -> None:
+    core = disaggregated()
+    handle = dispatched(core)
+    first = TokenColumns([handle], [0], [0], [9], [0])
+    tell(core, StepReported(PREFILL.key, first, FREE), StepReported(DECODE.key, first, FREE))
+    freed = tell(core, StepReported(PREFILL.key, TokenColumns(), FREE, released=(handle,)))
+    assert not [action for action in freed if isinstance(action, AttemptFailed | Enqueue)]
+    assert not core.state.groups[KEY].is_released
+
+
+def test_log_probabilities_that_a_leaving_worker_loses_come_anew() -> None:
+    """The decode worker has the KV, and never reports those of the prompt."""
+    core = disaggregated()
+    handle = dispatched(core, replace(ARRIVAL, sampling=SamplingParams(prompt_logprobs=0)))
+    tell(core, WorkerLoaded(PREFILL.key, replace(FREE, draining=True)))
+    tell(core, StepReported(DECODE.key, TokenColumns([handle], [0], [0], [9], [0]), FREE))
+    left = tell(core, WorkerLost(PREFILL.key, "it has left"))
+    assert [action.entry.request_key for action in left if isinstance(action, Enqueue)] == [KEY]
+    assert core.state.counters.retried_attempts == 0, "nothing has failed"
 
 
 def test_no_prefill_goes_on_for_a_client_that_left() -> None:
