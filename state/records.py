@@ -166,7 +166,7 @@ class QueueEntry:
     seats: int = 1
     """Sequences that it will run."""
     share: int = SEAT_SHARE
-    """What its seats count for its tenant (`scheduling.admission.turns`)."""
+    """The count of its seats for its tenant (`scheduling.admission.turns`)."""
     takes_turns: bool = True
     """Its place may go to a request of a tenant that holds fewer seats."""
 

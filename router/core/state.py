@@ -102,7 +102,7 @@ class RouterState:
         self.seat_taken_at = float("-inf")
         """When a running group last lost its seat to another group."""
         self.running_shares = TenantSums()
-        """What the seats of running groups count, by tenant."""
+        """The count of running groups' seats, by tenant."""
 
         # The store
         self.queue = QueueStatus(0, 0)

@@ -1,4 +1,4 @@
-"""Whose turn it is: the next free seat goes to the tenant that holds the fewest.
+"""The turns of tenants: the next free seat goes to the tenant that holds the fewest.
 
 A seat is a sequence's place in the batch of a decode worker. Tenants' shares (`shares`) decide who may join a
 long queue of prompts. They do not see that seats are scarce: sequences of one tenant may hold all of them for
@@ -26,7 +26,7 @@ from collections.abc import Callable
 from scheduling.request import Slo
 
 SEAT_SHARE = 1000
-"""What one seat counts for a tenant of the weight 1."""
+"""The count of one seat, for a tenant of the weight 1."""
 PATIENCE_S = 1.0
 """How long a request waits before a seat is taken for it: ends of sequences are mostly nearer."""
 
@@ -82,7 +82,7 @@ class SeatTurns:
         self._lanes: dict[int, dict[str, list[Place]]] = {}
         self._firm: dict[int, list[Place]] = {}
         self._shares: dict[str, tuple[int, int]] = {}
-        """What the seats of a request count, and when they expire, by request key."""
+        """The count of a request's seats, and when they expire, by request key."""
         self._soonest = NEVER
         self._held = TenantSums()
 

@@ -99,9 +99,7 @@ async def test_a_turn_passes_whose_adapter_the_worker_does_not_have(either: AnyS
     assert await start(either) == "big/1"
 
 
-async def test_routers_of_an_older_version_take_requests_out_without_leaving_lanes(
-    store: Store, redis_url: str
-) -> None:
+async def test_what_an_older_router_took_out_of_the_queue_has_no_turn(store: Store, redis_url: str) -> None:
     await store.enqueue(asked("big/0", 0), 100)
     assert await start(store) == "big/0"
     for key, firm in (("small/0", False), ("small/1", True), ("big/1", False), ("small/2", False)):

@@ -150,7 +150,7 @@ def test_what_comes_leaves_and_is_taken_adds_up(steps: list[tuple[str, int, int,
         assert line.size_of(tenant) == sum(place.size for place in waiting if place.tenant == tenant)
 
 
-def test_the_work_before_a_newcomer_is_its_own_tenants_and_as_much_of_each_other() -> None:
+def test_other_tenants_have_as_much_work_before_a_newcomer() -> None:
     line = TokenizerLine()
     for _ in range(100):
         line.join("big", LONG)

@@ -88,7 +88,7 @@ def test_one_tenant_alone_goes_in_the_order_of_the_queue(waiting: dict[str, int]
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=60), st.integers(1, 4))
 def test_none_is_passed_for_ever(tenants: list[str], num_seats: int) -> None:
-    """As many turns as there are requests serve all of them, whatever ends when."""
+    """A turn for each request serves all of them, whatever ends when."""
     turns, running = SeatTurns(), list[str]()
     for number, tenant in enumerate(tenants):
         turns.join(2, (number, f"{tenant}/q{number}"), takes_turns=True)
