@@ -108,8 +108,8 @@ class AdapterCatalog:
         """Look through the folder once. Raises OSError if it cannot be read: then what is known stays."""
         with os.scandir(self._folder) as entries:
             names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
-        seen = [(name, path, *_signature(path)) for name in names for path in (self._folder / name,)]
-        adapters = [(_shown(name), *rest) for name, *rest in seen if rest[1]]
+        seen = [(_shown(name), path, *_signature(path)) for name in names for path in (self._folder / name,)]
+        adapters = [each for each in seen if each[2]]
         self._note_left_out(len(adapters) - MAX_ADAPTERS)
         adapters = adapters[:MAX_ADAPTERS]
         kept = {name: self._found[name] for name, *_ in adapters if name in self._found}

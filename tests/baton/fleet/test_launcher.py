@@ -111,7 +111,7 @@ async def test_the_private_redis_has_no_port_and_writes_no_file(make_spec: MakeS
             async with redis.asyncio.from_url(url) as client:
                 for command in ("CONFIG SET dir /tmp", "SAVE", "BGREWRITEAOF", "MODULE LIST", "ACL LIST"):
                     with pytest.raises(redis.exceptions.NoPermissionError):
-                        await client.execute_command(command)  # type: ignore[no-untyped-call]
+                        await client.execute_command(command)
 
 
 def test_the_redis_of_gateways_logs_to_the_disk_first(tmp_path: Path) -> None:

@@ -222,8 +222,8 @@ def test_one_bad_adapter_is_refused_alone(
 def test_names_of_any_bytes_are_refused_in_words_that_can_be_sent(
     catalog: AdapterCatalog, folder: Path, sources: Path
 ) -> None:
-    for name in (b"\xff\xfe", b"\x1b[31mred", "naïve".encode()):
-        shutil.copytree(os.fsencode(sources / "blue"), os.fsencode(folder) + b"/" + name)
+    for raw in (b"\xff\xfe", b"\x1b[31mred", "naïve".encode()):
+        shutil.copytree(sources / "blue", folder / os.fsdecode(raw))
     (folder / "away").symlink_to("nowhere")
     (folder / "circle").symlink_to("circle")
     catalog.look()
