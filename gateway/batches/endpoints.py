@@ -83,7 +83,7 @@ def _add_files(
     @router.post("/v1/files")
     async def upload(request: Request) -> dict[str, Any]:
         files, tenant = api().files, await fleet.sdk.proven_tenant()
-        checker = LineChecker((await fleet.model()).facts, max_body_bytes, fleet.more_names)
+        checker = LineChecker((await fleet.told_model()).facts, max_body_bytes, fleet.more_names)
         async with received_form(request, files.limits.max_file_bytes + FORM_BYTES) as form:
             stored = await unless_gone(request, store_upload(form, tenant, files, checker))
         return stored.to_json()
