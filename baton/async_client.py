@@ -249,7 +249,8 @@ class AsyncClient:
 
     async def proven_tenant(self) -> str:
         """Return the tenant that the credential proves; empty if the fleet requires no credentials."""
-        return (await self._call_any(LIST_MODELS, inference_pb2.ListModelsRequest())).tenant
+        request = inference_pb2.ListModelsRequest(tenant_only=True)
+        return (await self._call_any(LIST_MODELS, request)).tenant
 
     async def describe(self) -> FleetFacts:
         response = await self._call_any(DESCRIBE, fleet_pb2.DescribeRequest())

@@ -18,6 +18,7 @@ from chat_formats.families import (
     TOOL_FORMATS,
     formats_of,
     is_reasoning_open,
+    reasoning_marks,
     special_markers,
 )
 from chat_formats.grammar import are_calls_unlike_json, around_format, forced_calls, guided_calls
@@ -54,5 +55,6 @@ __all__ = [
     "formats_of",
     "guided_calls",
     "is_reasoning_open",
+    "reasoning_marks",
     "special_markers",
 ]

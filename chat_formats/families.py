@@ -87,6 +87,10 @@ HARMONY_CONTROLS = (
     "<|return|>",
     "<|call|>",
 )
+_HARMONY_REASONING = ReasoningFormat(
+    ("<|channel|>analysis<|message|>",), ("<|channel|>final<|message|>", "<|channel|>commentary")
+)
+"""Analysis ends where a message in another channel begins."""
 
 _IN_TEMPLATE = (
     ("<|channel|>", HARMONY),
@@ -140,6 +144,20 @@ def special_markers(formats: ChatFormats, special_tokens: Collection[str]) -> fr
         reasoning = REASONING_FORMATS[formats.reasoning]
         markers.update(reasoning.opens, reasoning.closes)
     return frozenset(markers.intersection(special_tokens))
+
+
+def reasoning_marks(formats: ChatFormats, *, is_open: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the texts that open and close the reasoning at the beginning of an output.
+
+    Nothing opens it if the prompt has, `is_open`; nothing closes it either if the model writes none.
+    """
+    if HARMONY in {formats.tools, formats.reasoning}:
+        form = _HARMONY_REASONING
+    elif formats.reasoning:
+        form = REASONING_FORMATS[formats.reasoning]
+    else:
+        return (), ()
+    return () if is_open else form.opens, form.closes
 
 
 def is_reasoning_open(formats: ChatFormats, prompt: str, continued: str = "") -> bool:

@@ -12,6 +12,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import asyncio
+import math
 import os
 import resource
 import socket
@@ -19,6 +20,8 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import cast
 
 import structlog
 import uvicorn
@@ -26,14 +29,20 @@ import uvloop
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from gateway.app import make_app
+from gateway.app import make_app, respond_to
 from gateway.batches.endpoints import BatchApi
 from gateway.batches.executor import Executor
 from gateway.config import GatewayConfig, parse_config
 from gateway.fleet import FleetClient
-from gateway.serving.connection import KEEP_ALIVE_S, Connection
+from gateway.serving.connection import LEAVE_S, Connection
+from gateway.serving.door import Door
+from gateway.serving.keys import Keys
 from gateway.serving.metrics import GatewayMetrics
+from gateway.serving.origins import crossing
+from gateway.serving.pool import Pool
 from gateway.serving.requests import Requests
+from gateway.serving.shares import Shares
+from gateway.streaming import LAST_WRITE_S
 from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from services.process.log import configure_logging
 from services.process.reports import report
@@ -49,7 +58,10 @@ BACKLOG = 2048
 
 
 async def serve(config: GatewayConfig) -> None:
-    """Serve until a signal arrives, then finish open responses within `drain_s`."""
+    """Serve until a signal arrives, then finish open responses within `drain_s`.
+
+    What has not ended then, or when a second signal arrives, ends with an error of its API.
+    """
     own = config.credentials
     for cert, key in {(own.cert, own.key), (config.https_cert, config.https_key)}:
         if cert is not None and key is not None:
@@ -71,8 +83,13 @@ async def serve(config: GatewayConfig) -> None:
             batch_api = None if redis is None else BatchApi.open(redis, config.file_limits)
             app = make_app(fleet, config.max_body_bytes, redis, batch_api, config.response_limits)
             async with running_batches(app, batch_api, config.batch_lines):
-                counted = Requests(app, metrics, strict_fields=config.strict_fields)
-                server = _Server(_settings(config, counted), listener, metrics_server.address)
+                ending = asyncio.get_running_loop().create_future()
+                counted = Requests(
+                    _behind_door(config, app, fleet), metrics, ending, strict_fields=config.strict_fields
+                )
+                server = _Server(
+                    _settings(config, counted), listener, metrics_server.address, ending, config.drain_s
+                )
                 metrics.open_connections.set_function(lambda: len(server.server_state.connections))
                 await server.serve(sockets=[listener])
     finally:
@@ -108,19 +125,54 @@ async def running_batches(app: FastAPI, api: BatchApi | None, max_lines: int) ->
 
 
 class _Server(uvicorn.Server):
-    """Says that it serves in the launcher's words, and leaves logging to structlog."""
+    """Says that it serves in the launcher's words, and leaves logging to structlog.
 
-    def __init__(self, settings: uvicorn.Config, listener: socket.socket, metrics_address: str) -> None:
+    It sets `ending` when open responses have to end.
+    """
+
+    def __init__(
+        self,
+        settings: uvicorn.Config,
+        listener: socket.socket,
+        metrics_address: str,
+        ending: asyncio.Future[None],
+        drain_s: float,
+    ) -> None:
         super().__init__(settings)
         self._metrics_address = metrics_address
         self._address = address_of(listener)
+        self._ending = ending
+        self._drain_s = drain_s
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Drain on a signal. uvicorn's own handlers raise it again at the end, before anything is closed."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self.handle_exit, number, None)
+            asyncio.get_running_loop().add_signal_handler(number, self._leave)
         yield
+
+    def _leave(self) -> None:
+        """Drain. The second time, end at once what has not ended."""
+        if self.should_exit:
+            self._end_responses()
+            asyncio.get_running_loop().call_later(LAST_WRITE_S, self._abort)
+        self.should_exit = True
+
+    def _end_responses(self) -> None:
+        if not self._ending.done():
+            self._ending.set_result(None)
+
+    def _abort(self) -> None:
+        self.force_exit = True
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        over = asyncio.get_running_loop().call_later(self._drain_s, self._end_responses)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            over.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -130,19 +182,27 @@ class _Server(uvicorn.Server):
         report(f"READY gateway address={self._address} metrics={self._metrics_address}")
 
 
+def _behind_door(config: GatewayConfig, app: FastAPI, fleet: FleetClient) -> ASGIApp:
+    """Return what serves HTTP callers. Batches call the application itself."""
+    bodies = Shares(config.max_bodies_bytes)
+    door = Door(app, config.rules, Keys(fleet), bodies, config.max_body_bytes, respond_to)
+    return crossing(door, config.allowed_origins)
+
+
 def _settings(config: GatewayConfig, app: ASGIApp) -> uvicorn.Config:
+    pool = Pool(config.max_connections, config.max_idle_connections)
     return uvicorn.Config(
         app,
         loop="none",
-        http=Connection,
+        http=cast("type[asyncio.Protocol]", partial(Connection, pool=pool)),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(config.drain_s)),
+        timeout_keep_alive=config.keep_alive_s,  # type: ignore[arg-type]  # a delay of the loop's
+        timeout_graceful_shutdown=math.ceil(config.drain_s + LAST_WRITE_S + LEAVE_S + 1),
         ssl_certfile=config.https_cert,
         ssl_keyfile=None if config.https_key is None else str(config.https_key),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -11,7 +11,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.errors import BatonError, NotAllowed, Unavailable
 from baton.wire.shown import shown
@@ -21,14 +20,16 @@ from gateway.anthropic.responses import error_json as anthropic_error
 from gateway.batches import endpoints as batches
 from gateway.bodies import accepted_by
 from gateway.errors import ApiError, Problem, invalid, problem_of
-from gateway.fleet import FleetClient, caller_key
+from gateway.fleet import FleetClient, served_by
 from gateway.openai import convert as openai_names
 from gateway.openai import endpoints as openai
 from gateway.openai.problems import error_json as openai_error
 from gateway.responses import convert as responses_names
 from gateway.responses import endpoints as responses
 from gateway.responses.store import ResponseLimits, ResponseStore
+from gateway.serving.page import page
 from gateway.serving.requests import CLIENT_CLOSED_REQUEST
+from services.version import VERSION
 from state.durable import DurableRedis
 from state.errors import StoreUnavailable
 
@@ -45,7 +46,6 @@ def make_app(
 ) -> FastAPI:
     """Return the application, which refuses what Redis would keep without it. The caller closes `fleet`."""
     app = FastAPI(title="Baton", openapi_url=None)
-    app.add_middleware(CallerKey)
     for api in (openai, anthropic):
         app.include_router(api.routes(fleet, max_body_bytes))
     app.include_router(batches.routes(fleet, max_body_bytes, batch_api))
@@ -66,6 +66,21 @@ def make_app(
                 Problem(503, "overloaded_error", message, code="unavailable", retry_after_s=1.0)
             ) from error
 
+    @app.api_route("/version", methods=["GET", "HEAD"])
+    async def version() -> dict[str, str]:
+        return {"version": VERSION}
+
+    @app.api_route("/", methods=["GET", "HEAD"])
+    async def about() -> Response:
+        """Return a page for people, without the models where their names need a key."""
+        try:
+            facts = await fleet.sdk.models(connect_s=HEALTH_CONNECT_S)
+        except NotAllowed:
+            return page(VERSION, (), "Its calls need a key.")
+        except BatonError:
+            return page(VERSION, (), "No router of it responds.")
+        return page(VERSION, served_by(facts[0]), "")
+
     handlers: dict[Any, Any] = {
         ApiError: _on_error,
         BatonError: _on_error,
@@ -80,27 +95,6 @@ def make_app(
     return app
 
 
-class CallerKey:
-    """Keeps the caller's API key or JWT in `caller_key` while its request is served."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]}
-            caller_key.set(key_of(headers))
-        await self._app(scope, receive, send)
-
-
-def key_of(headers: Mapping[str, str]) -> str:
-    """Return the caller's API key or JWT; empty if there is none."""
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    text = (key if scheme.lower() == "bearer" else headers.get("x-api-key", "")).strip()
-    # gRPC metadata takes no other characters, and no key has them.
-    return text if text.isascii() and text.isprintable() and " " not in text else ""
-
-
 def error_json(path: str, problem: Problem) -> dict[str, Any]:
     """Return an error in the shape of the API that has this path."""
     return anthropic_error(problem) if path.startswith(anthropic.PREFIX) else openai_error(problem)
@@ -111,11 +105,20 @@ def _respond(request: Request, problem: Problem) -> Response:
 
 
 async def _on_error(request: Request, error: ApiError | BatonError) -> Response:
-    param_of = openai_names.param_of
-    for api, names in ((anthropic, anthropic_names), (responses, responses_names)):
-        if request.url.path.startswith(api.PREFIX):
-            param_of = names.param_of
-    return _respond(request, problem_of(error, getattr(request.state, "param_of", param_of)))
+    param_of = getattr(request.state, "param_of", _param_of(request.url.path))
+    return _respond(request, problem_of(error, param_of))
+
+
+def respond_to(path: str, error: ApiError | BatonError) -> Response:
+    """Return the response to an error that is found before the application sees the request."""
+    problem = problem_of(error, _param_of(path))
+    return JSONResponse(error_json(path, problem), problem.status, problem.headers())
+
+
+def _param_of(path: str) -> Callable[[str], str]:
+    if path.startswith(anthropic.PREFIX):
+        return anthropic_names.param_of
+    return responses_names.param_of if path.startswith(responses.PREFIX) else openai_names.param_of
 
 
 async def _on_store_error(request: Request, error: StoreUnavailable) -> Response:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from baton.wire.shown import shown
 from gateway.errors import ApiError, invalid
+from gateway.serving.bounds import away_from_loop, excess
 from gateway.serving.ignored import leave_out
 from gateway.slo import Strict
 
@@ -20,12 +21,19 @@ Body = TypeVar("Body", bound=Strict)
 
 async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
     """Parse the request's body. Raises `ApiError` that names the field, its value and what is accepted."""
+    body = await _read(request, max_bytes)
+    return await away_from_loop(len(body), parsed, kind, body)
+
+
+def parsed(kind: type[Body], body: bytes) -> Body:
+    """Return what `read_body` does of a whole body."""
+    refuse_excess(body)
     try:
-        body = kind.model_validate_json(await _read(request, max_bytes))
+        read = kind.model_validate_json(body)
     except ValidationError as error:
         raise explained(error) from None
-    leave_out_unknown(body)
-    return body
+    leave_out_unknown(read)
+    return read
 
 
 def read_part(kind: type[Body], given: object, *where: str | int) -> Body:
@@ -77,6 +85,12 @@ def _messages_in(kind: type[Strict]) -> tuple[tuple[str, str], ...]:
         for name, field in kind.model_fields.items()
         if has_message(field.annotation)
     )
+
+
+def refuse_excess(body: bytes) -> None:
+    """Raise `ApiError` if JSON has more values than anybody needs, before any of them is made."""
+    if found := excess(body):
+        raise invalid("", f"the body has {found}", status=413, code="too_large")
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

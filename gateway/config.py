@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from baton.security.credentials import Credentials
-from gateway.batches.files import StoreLimits
+from gateway.batches.files import FORM_BYTES, StoreLimits
 from gateway.fleet import CallerCredentials
 from gateway.responses.store import ResponseLimits
+from gateway.serving.origins import ANY, Rules
 from services.security.settings import Security, is_loopback
 from services.security.tls import TlsFiles
 from services.settings import MAX_PORT, add_log_flags, check_address, check_least, check_redis_url
@@ -38,7 +40,13 @@ class GatewayConfig:
     redis_ca: Path | None
     redis_password_file: Path | None
     metrics_port: int
+    allowed_hosts: tuple[str, ...]
+    allowed_origins: tuple[str, ...]
+    max_connections: int
+    max_idle_connections: int
+    keep_alive_s: float
     max_body_bytes: int
+    max_bodies_bytes: int
     strict_fields: bool
     file_limits: StoreLimits
     batch_lines: int
@@ -53,7 +61,13 @@ class GatewayConfig:
         for router in self.routers:
             check_address("--router", router)
         check_model_names(self.served_model_names)
-        check_least(self, 1, "max_body_bytes", "batch_lines")
+        check_least(self, 1, "max_body_bytes", "batch_lines", "max_idle_connections")
+        check_least(self, 2, "max_connections")
+        check_least(self, 0, "keep_alive_s")
+        self._check_browsers()
+        self._check_room("max_bodies_bytes", self.max_bodies_bytes, "max_body_bytes", self.max_body_bytes)
+        files = self.file_limits
+        self._check_room("max_spooled_bytes", files.max_spooled_bytes, "max_file_bytes", files.max_file_bytes)
         if not 0 <= self.metrics_port <= MAX_PORT:
             raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
         check_least(self.file_limits, 1, *(field.name for field in fields(StoreLimits)))
@@ -70,6 +84,35 @@ class GatewayConfig:
             ca = self.redis_access.ca
             Security(redis_ca=ca, insecure_listen=self.insecure_listen).check_redis(self.redis)
             check_redis_url(self.redis)
+
+    def _check_browsers(self) -> None:
+        for origin in self.allowed_origins:
+            if origin != ANY and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
+                accepted = f"an origin such as https://chat.example, in lower case, or {ANY!r}"
+                raise ValueError(f"--allow-origin is {origin!r}; accepted: {accepted}")
+        for host in self.allowed_hosts:
+            if not re.fullmatch(r"[a-z0-9._-]+", host):
+                accepted = "a name such as gpu-1.example, in lower case, without a port"
+                raise ValueError(f"--allow-host is {host!r}; accepted: {accepted}")
+
+    def _check_room(self, name: str, total: int, one_name: str, one: int) -> None:
+        """Raise `ValueError` unless one caller's half has room for what it may send at once."""
+        if total < 2 * (one + FORM_BYTES):
+            flag, one_flag = (f"--{each.replace('_', '-')}" for each in (name, one_name))
+            accepted = f"{2 * (one + FORM_BYTES)} or more, since one caller has half, and {one_flag} is {one}"
+            raise ValueError(f"{flag} is {total}; accepted: {accepted}")
+
+    @property
+    def rules(self) -> Rules:
+        """Who may use the gateway from a browser.
+
+        A name that others may give it by DNS is refused in the clear on loopback, where nobody else protects
+        the gateway, and wherever names are stated.
+        """
+        is_https = self.https_cert is not None
+        own = frozenset({self.host, *self.allowed_hosts})
+        checks = bool(self.allowed_hosts) or (not is_https and is_loopback(self.listen))
+        return Rules(own, frozenset(self.allowed_origins), checks, is_https)
 
     @property
     def security(self) -> Security:
@@ -101,10 +144,13 @@ def parse_config(argv: Sequence[str]) -> GatewayConfig:
     kept = ResponseLimits(**{field.name: given.pop(field.name) for field in fields(ResponseLimits)})
     routers = tuple(given.pop("router") or ("127.0.0.1:50051",))
     names = tuple(given.pop("served_model_name"))
+    hosts, origins = (tuple(given.pop(name) or ()) for name in ("allow_host", "allow_origin"))
     return GatewayConfig(
         credentials=credentials,
         routers=routers,
         served_model_names=names,
+        allowed_hosts=hosts,
+        allowed_origins=origins,
         file_limits=limits,
         response_limits=kept,
         **given,
@@ -203,11 +249,25 @@ def flags() -> argparse.ArgumentParser:
         "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
     )
     add(
-        "--max-body-bytes",
-        default=DEFAULT_MAX_BODY_BYTES,
-        type=int,
-        metavar="N",
-        help=f"the largest request ({DEFAULT_MAX_BODY_BYTES})",
+        "--allow-host",
+        action="append",
+        metavar="NAME",
+        help="a name under which callers reach the gateway, beside localhost and IP addresses; may be "
+        "repeated. Others are refused in the clear on loopback, and elsewhere if one is given (none)",
+    )
+    add(
+        "--allow-origin",
+        action="append",
+        metavar="ORIGIN",
+        help="an origin, such as https://chat.example, whose pages may call the gateway (CORS); may be "
+        "repeated; * for any (none)",
+    )
+    add(
+        "--keep-alive-s",
+        default=620.0,
+        type=float,
+        metavar="S",
+        help="how long a connection may be idle: longer than clients and proxies keep theirs (620)",
     )
     add(
         "--strict-fields",
@@ -216,6 +276,11 @@ def flags() -> argparse.ArgumentParser:
         "the header x-baton-ignored",
     )
     for flag, default, help_text in (
+        ("--max-connections", 4096, "connections at once, half of them from one address (4096)"),
+        ("--max-idle-connections", 1024, "idle connections; the oldest is closed for the next one (1024)"),
+        ("--max-body-bytes", DEFAULT_MAX_BODY_BYTES, f"the largest request ({DEFAULT_MAX_BODY_BYTES})"),
+        ("--max-bodies-bytes", 128 << 20, "requests without a response, half of them one caller's (128 MiB)"),
+        ("--max-spooled-bytes", 256 << 20, "files that arrive, half of them one tenant's (256 MiB)"),
         ("--max-file-bytes", 100 << 20, "the largest file for batches (100 MiB)"),
         ("--max-tenant-bytes", 256 << 20, "the most that files of one tenant take together (256 MiB)"),
         ("--max-stored-bytes", 512 << 20, "the most that all files take, before compression (512 MiB)"),

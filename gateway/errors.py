@@ -87,6 +87,12 @@ class ApiError(Exception):
         self.problem = problem
 
 
+def drained() -> ApiError:
+    """Return the error of a request that a gateway could not end before it leaves."""
+    message = "the gateway leaves, and the request did not end in time; send it again"
+    return ApiError(Problem(503, "overloaded_error", message, code="unavailable", retry_after_s=1.0))
+
+
 def needs_redis(what: str) -> ApiError:
     """Return the error of a call that stores something, to a gateway without Redis."""
     message = f"{what} are kept in Redis, and this gateway was started without --redis"

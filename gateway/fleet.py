@@ -91,7 +91,7 @@ class FleetClient:
             multiplex=True,
         )
         self.has_own_key = credentials.api_key_file is not None
-        self._sends_keys = credentials.ca is not None
+        self.sends_keys = credentials.ca is not None
         self.more_names = more_names
         self._served: dict[str, ServedModel] = {}
         self._vocabulary: Vocabulary | None = None
@@ -116,7 +116,7 @@ class FleetClient:
 
     async def tenant(self) -> str:
         """Return the HTTP caller's tenant. Without TLS to the routers, and so without keys, there is one."""
-        return await self.sdk.proven_tenant() if self._sends_keys else ""
+        return await self.sdk.proven_tenant() if self.sends_keys else ""
 
     async def model(self, name: str = "") -> ServedModel:
         """Return the fleet's model, as an earlier request may have learnt it.

@@ -13,7 +13,7 @@ from baton.errors import Internal, InvalidRequest
 from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
 from gateway.fleet import FleetClient, ServedModel
-from gateway.serving.requests import record
+from gateway.serving.requests import raise_if_over, record
 
 T = TypeVar("T")
 
@@ -67,7 +67,11 @@ class Events:
         return self
 
     async def __anext__(self) -> Event:
-        event = await self._events.__anext__()
+        try:
+            event = await self._events.__anext__()
+        except asyncio.CancelledError:
+            raise_if_over()
+            raise
         if type(event) is Tokens and self._record is not None:
             self._record.relayed(len(event.token_ids))
         return event

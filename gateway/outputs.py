@@ -28,5 +28,5 @@ def end_of(reason: FinishReason, parser: OutputParser | None) -> FinishReason:
 
 
 def has_cut_call(parser: OutputParser | None) -> bool:
-    """Return whether a call broke off in what a parser has read, so that it must not be told as one to run."""
+    """Return whether a call broke off in what a parser has read: it must not be told as one to run."""
     return parser is not None and parser.has_cut_call

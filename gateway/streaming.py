@@ -15,22 +15,32 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.errors import drained
+from gateway.serving.requests import ending, raise_if_over
+
 T = TypeVar("T")
 
 KEEP_ALIVE_S = 10.0
 """Proxies close connections that are silent for a minute; a comment keeps a queued request's open."""
 MAX_WRITE_S = 60.0
+LAST_WRITE_S = 0.5
+"""How long a stream may take to write its error when the gateway has to leave."""
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of `work`. Cancels it and raises `ClientDisconnect` if the caller leaves before."""
+    """Return the result of `work`. Cancels it and raises `ClientDisconnect` if the caller leaves before.
+
+    Raises `ApiError` if the gateway has to leave before.
+    """
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request.receive))
+    over = ending()
+    ends = (working, leaving) if over is None else (working, leaving, over)
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect if leaving.done() else drained()
     finally:
         await _end(working, leaving)
 
@@ -43,6 +53,7 @@ async def merged(sources: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerat
                 yield data
         return
     ready: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(maxsize=1)
+    is_over = False
 
     async def pump(source: AsyncGenerator[bytes, None]) -> None:
         try:
@@ -51,13 +62,18 @@ async def merged(sources: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerat
                     await ready.put(data)
             await ready.put(None)
         except Exception as error:  # noqa: BLE001 -- the reader raises it
-            await ready.put(error)
+            if not is_over:
+                await ready.put(error)
 
     tasks = [asyncio.ensure_future(pump(source)) for source in sources]
     try:
         left = len(tasks)
         while left:
-            item = await ready.get()
+            try:
+                item = await ready.get()
+            except asyncio.CancelledError:
+                raise_if_over()
+                raise
             if isinstance(item, Exception):
                 raise item
             if item is None:
@@ -65,6 +81,7 @@ async def merged(sources: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerat
                 continue
             yield item
     finally:
+        is_over = True
         await _end(*tasks)
 
 
@@ -91,10 +108,15 @@ class EventStream(Response):
             self._watch(send, scope["state"]["abort"]),
         )
         tasks = [asyncio.ensure_future(work) for work in works]
+        over = ending()
+        ends = tasks if over is None else [*tasks, over]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            if over in done and not tasks[0].done():
+                tasks[0].cancel()  # the events end with an error instead, which is written
+                await asyncio.wait(tasks[:1], timeout=LAST_WRITE_S)
         finally:
             await _end(*tasks)
 

@@ -16,7 +16,7 @@ from output_text.bounds import NAMED, VALUES
 from output_text.refusal import GrammarRefused
 
 _MOST = 2**53 - 1
-"""The largest whole number with a neighbour that binary64 holds, and the largest mantissa that is read exactly."""
+"""The largest whole number whose neighbours binary64 holds, and the largest mantissa that is read exactly."""
 _MOST_EXPONENT = 22
 """The largest power of ten that binary64 holds; the compiler multiplies or divides by one."""
 _WITHOUT_EFFECT = frozenset({"default", "examples"})
@@ -31,7 +31,7 @@ class Rounded(float):
 
 
 def schema_of(text: str) -> Any:
-    """Return the schema of a JSON text, in which `Rounded` numbers remember their texts. Raises `ValueError`."""
+    """Return the schema of a JSON text, whose `Rounded` numbers have their texts. Raises `ValueError`."""
     try:
         return json.loads(text, parse_float=_float_of, parse_constant=_refuse)
     except ValueError as error:
@@ -51,7 +51,7 @@ def check_numbers(schema: object) -> None:
             )
 
 
-def _is_held(number: int | float) -> bool:
+def _is_held(number: float) -> bool:
     if abs(number) > _MOST or isinstance(number, Rounded):
         return False
     if isinstance(number, int):

@@ -30,7 +30,7 @@ _NEEDS_BOUNDS = re.compile(r'"(hostname|time|date-time)"')
 TOO_COMPLEX = "the format became too complex to follow, as ambiguous grammars and nested repetitions do"
 _IN_LARK = frozenset(("grammar", "choice"))
 """Kinds of formats whose grammars are texts in Lark; those of others are llguidance's JSON."""
-_OVER_LIMIT = re.compile(r"too many|max is \d")
+_OVER_LIMIT = re.compile(r"too many|max is \d", re.IGNORECASE)
 """In llguidance's texts about limits of its parser that an output has reached."""
 _LIMITS = LLParserLimits(verbose_errors=False)
 _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
@@ -99,6 +99,7 @@ class Grammars:
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         self.vocab_size = vocab_size
+        self._eos_token_ids = frozenset(eos_token_ids)
         self._tokenizer: LLTokenizer | None = None
         self._missing = "" if eos_token_ids else "the model has no end-of-sequence token"
         text = tokenizer_file.read_text(encoding="utf-8")
@@ -126,10 +127,26 @@ class Grammars:
         assert self._tokenizer is not None
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
         first = Follower(matcher, self.vocab_size)  # copies keep what its first mask has found out
-        if first.allowed_after(()) is None:
+        allowed = first.allowed_after(())
+        if allowed is None:
             is_endless = first.error.startswith("NoExtension")  # such as a schema that refers only to itself
             raise GrammarRefused("it describes no text" if is_endless else in_words(first.error))
+        self._check_second(matcher, allowed)
         return CompiledGrammar(matcher, self.vocab_size)
+
+    def _check_second(self, matcher: LLMatcher, allowed: bytes) -> None:
+        """Raise `GrammarRefused` if nothing may follow a token that may be first.
+
+        A repetition of many thousands shows only then that it cannot be followed.
+        """
+        number = int.from_bytes(allowed, "little")
+        for token_id in self._eos_token_ids:
+            number &= ~(1 << token_id)
+        if number == 0:
+            return
+        second = Follower(matcher.deep_copy(), self.vocab_size)
+        if second.allowed_after([(number & -number).bit_length() - 1]) is None:
+            raise GrammarRefused(in_words(second.error))
 
 
 class CompiledGrammar:

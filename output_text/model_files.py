@@ -88,5 +88,44 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise FileUnusable(path, f"is no tokenizer ({reason})", accepted) from error
 
 
+def eos_token_ids(directory: Path, vocab_size: int) -> tuple[int, ...]:
+    """Return the tokens of a vocabulary that any file of a model names as the end of a sequence.
+
+    Those of `generation_config.json`, which may be those of a chat's turns, of `config.json` and of the
+    tokenizer often differ; each of them ends an output. Raises FileUnusable.
+    """
+    stated: list[Any] = []
+    for name in ("generation_config.json", "config.json"):
+        config = _read_optional(directory / name)
+        text_config = config.get("text_config")
+        for holder in (config, text_config if isinstance(text_config, dict) else {}):
+            found = holder.get("eos_token_id")
+            ids = found if isinstance(found, list) else [] if found is None else [found]
+            if not all(type(token_id) is int for token_id in ids):
+                accepted = "a token id, or a list of them"
+                raise FileUnusable(directory / name, f"has the eos_token_id {found!r}", accepted)
+            stated += ids
+    stated += _eos_of_tokenizer(directory)
+    return tuple(dict.fromkeys(token_id for token_id in stated if 0 <= token_id < vocab_size))
+
+
+def _eos_of_tokenizer(directory: Path) -> list[int]:
+    config = _read_optional(directory / "tokenizer_config.json")
+    token = config.get("eos_token", _read_optional(directory / "special_tokens_map.json").get("eos_token"))
+    content = token.get("content") if isinstance(token, dict) else token
+    try:
+        added = _read_optional(directory / "tokenizer.json").get("added_tokens", ())
+        return [int(token["id"]) for token in added if token["content"] == content]
+    except (FileUnusable, LookupError, TypeError, ValueError):
+        return []  # whoever tokenises says what is wrong with it
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path)
+    except FileNotFoundError:
+        return {}
+
+
 def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from output_text.detokenizer import Detokenizer, TextStream
+from output_text.reasoning import ReasoningEnd
 from output_text.stop import StopMatcher, StopString
 from scheduling.request import FinishReason, Matched, StopRules, matched
 
@@ -21,6 +22,9 @@ class OutputRules:
     """Empty if they are ignored."""
     stop_token_ids: frozenset[int]
     stop_strings: tuple[StopString, ...]
+    reasoning_opens: tuple[str, ...] = ()
+    reasoning_closes: tuple[str, ...] = ()
+    """Stop strings in reasoning do not count, as `StopRules` says."""
     include_stop: bool = False
     """Keep the stop string or stop token that ends the choice in its text."""
 
@@ -35,6 +39,8 @@ def output_rules(
         eos_token_ids=frozenset() if stop.ignore_eos else frozenset(eos_token_ids),
         stop_token_ids=frozenset(stop.stop_token_ids),
         stop_strings=tuple(StopString(text) for text in stop.stop_strings),
+        reasoning_opens=stop.reasoning_opens,
+        reasoning_closes=stop.reasoning_closes,
         include_stop=stop.include_stop,
     )
 
@@ -47,7 +53,7 @@ class OutputStream:
     is None for a model without a tokenizer, which produces no text.
     """
 
-    __slots__ = ("_matcher", "_num_tokens", "_rules", "_stream", "stop_place")
+    __slots__ = ("_matcher", "_num_tokens", "_reasoning", "_rules", "_stream", "stop_place")
 
     def __init__(self, rules: OutputRules, stream: TextStream | None) -> None:
         self._rules = rules
@@ -55,6 +61,9 @@ class OutputStream:
         self._matcher: StopMatcher | None = None
         if rules.stop_strings:
             self._matcher = StopMatcher(rules.stop_strings, include_stop=rules.include_stop)
+        self._reasoning: ReasoningEnd | None = None
+        if rules.stop_strings and rules.reasoning_closes:
+            self._reasoning = ReasoningEnd(rules.reasoning_opens, rules.reasoning_closes)
         self._num_tokens = 0
         self.stop_place: int | None = None
         """The index of the stop string that ended the choice, if one did."""
@@ -70,7 +79,7 @@ class OutputStream:
             return self._end_with(token_id, FinishReason.STOP)
         text = "" if self._stream is None else self._stream.push(token_id)
         if self._matcher is not None:
-            text, self.stop_place = self._matcher.push(text, can_stop=self._num_tokens >= rules.min_tokens)
+            text = self._search(self._matcher, text)
             if self.stop_place is not None:
                 return text, FinishReason.STOP
         if self._num_tokens >= rules.limit:
@@ -88,11 +97,23 @@ class OutputStream:
         if self._matcher is None:
             return text + rest, reason
         # Only now does an incomplete character become text; it may still complete a stop string.
-        can_stop = self._num_tokens >= self._rules.min_tokens
-        more, self.stop_place = self._matcher.push(rest, can_stop=can_stop)
+        text += self._search(self._matcher, rest, is_end=True)
         if self.stop_place is not None:
-            return text + more, FinishReason.STOP
-        return text + more + self._matcher.flush(), reason
+            return text, FinishReason.STOP
+        return text + self._matcher.flush(), reason
+
+    def _search(self, matcher: StopMatcher, text: str, *, is_end: bool = False) -> str:
+        """Look for stop strings in more text, unless it is reasoning; return the text that may be sent."""
+        thought = ""
+        if self._reasoning is not None:
+            thought, text = self._reasoning.push(text)
+            if is_end and not self._reasoning.is_over:
+                text += self._reasoning.flush()
+            if self._reasoning.is_over:
+                self._reasoning = None
+        can_stop = self._num_tokens >= self._rules.min_tokens
+        answer, self.stop_place = matcher.push(text, can_stop=can_stop)
+        return thought + answer
 
 
 def end_of(

@@ -106,12 +106,16 @@ async def _serve_with(
     )
     preprocessor = Preprocessor(shell, facts, pool, config.limits)
     health, inference = await _add_services(server, shell, preprocessor, facts, auth, config)
+    await _update_health(shell, pool, health, inference)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, service.listen, tls, client_ca)
     metrics_server = MetricsServer(service.host, service.metrics_port, metrics.registry, service.security)
-    running = asyncio.create_task(_run(shell, health, inference))
+    running = asyncio.create_task(_run(shell, pool, health, inference))
     await server.start()
     door = "open" if auth is None else "locked"
+    if not facts.eos_token_ids:
+        reason = "no file of the model names an end of sequence: outputs go on to max_tokens"
+        structlog.get_logger().warning("no_end_of_sequence", reason=reason)
     structlog.get_logger().info("listening", **service.security.describe(service.listen), door=door)
     # With several processes, the parent takes SIGINT and forwards it as SIGTERM.
     stop = _stop_on_signals(signal.SIGTERM, *((signal.SIGINT,) if config.processes == 1 else ()))
@@ -134,17 +138,17 @@ async def _serve_with(
     metrics_server.stop()
 
 
-async def _run(shell: Shell, health: Health, inference: str) -> None:
+async def _run(shell: Shell, pool: TokenizerPool, health: Health, inference: str) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shell.run())
         while True:
             await shell.ticker.next()
-            await _update_health(shell, health, inference)
+            await _update_health(shell, pool, health, inference)
 
 
-async def _update_health(shell: Shell, health: Health, inference: str) -> None:
+async def _update_health(shell: Shell, pool: TokenizerPool, health: Health, inference: str) -> None:
     """Report inference, and the router as a whole, as SERVING if a request sent now could run."""
-    await health.set_status((WHOLE, inference), serving=shell.serves)
+    await health.set_status((WHOLE, inference), serving=shell.serves and pool.works)
 
 
 def _recorder(path: Path | None, config: CoreConfig, metrics: RouterMetrics) -> Recorder | None:
@@ -179,7 +183,6 @@ async def _add_services(
     others = [FleetService(shell, facts).add_to(server), ScalerService(shell).add_to(server), SERVICE_NAME]
     health = Health(server)
     await health.set_status([*others, *reflection.NAMES], serving=True)
-    await _update_health(shell, health, inference)
     reflection.add_reflection(server, [inference, *others])
     server.add_generic_rpc_handlers((UnknownMethods(),))
     return health, inference

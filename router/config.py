@@ -126,8 +126,8 @@ def flags(process_id: int) -> argparse.ArgumentParser:
         "--special-tokens-in-content",
         default=InContent.TEXT.value,
         choices=[meaning.value for meaning in InContent],
-        help="control tokens that callers write into chats: read them as text, keep them as tokens, or refuse "
-        "the request (text)",
+        help="control tokens that callers write into chats: read them as text, keep them as tokens, or "
+        "refuse the request (text)",
     )
     add("--tenant-weights", default="", metavar="NAME=W,...", help="weights of tenants' shares (1 for each)")
     add(

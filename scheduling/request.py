@@ -46,6 +46,10 @@ class StopRules:
     ignore_eos: bool = False
     include_stop: bool = False
     skip_special_tokens: bool = True
+    reasoning_opens: tuple[str, ...] = ()
+    """What opens reasoning at the beginning of the text; empty if the prompt has opened it."""
+    reasoning_closes: tuple[str, ...] = ()
+    """What closes it. Stop strings count only behind it; empty if the text has no reasoning to look for."""
 
 
 def leaves_a_token(

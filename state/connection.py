@@ -33,7 +33,7 @@ from state import keys
 from state.access import UNENCRYPTED, RedisAccess, connection_settings
 from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 from state.multiplexer import Multiplexer
-from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
+from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SEAT_SHARE, SILENT_MS
 from state.standstill import time_limit
 
 CALL_TIMEOUT_S = 1.0
@@ -55,17 +55,17 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "unregister_worker": (),
     "list_workers": (),
     "list_starting": (),
-    "enqueue": ("line",),
-    "dequeue": ("line",),
-    "grant": ("line", "ledger"),
-    "settle": ("line", "ledger"),
-    "queue_status": ("line",),
-    "release": ("ledger",),
-    "renew": ("ledger",),
+    "enqueue": ("turns", "line"),
+    "dequeue": ("turns", "line"),
+    "grant": ("turns", "line", "ledger"),
+    "settle": ("turns", "line", "ledger"),
+    "queue_status": ("turns", "line"),
+    "release": ("turns", "line", "ledger"),
+    "renew": ("turns", "line", "ledger"),
     "amounts": ("ledger",),
     "charge_tenant": ("shares",),
     "refund_tenant": ("shares",),
-    "take_holds": ("ledger",),
+    "take_holds": ("turns", "line", "ledger"),
     "take_budget": ("budget",),
     "return_budget": ("budget",),
     "find_prefix": (),
@@ -78,6 +78,7 @@ LONGEST_SILENCE_MS = 5000
 """A living fleet calls more often than this. It is less than the time by which holds outlast a renewal."""
 _CONSTANTS = f"""\
 local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
+local SEAT_SHARE = {SEAT_SHARE}
 local ACTIVE_MS, MAX_DEBTS = {ACTIVE_MS}, {MAX_DEBTS}
 local LONGEST_SILENCE_MS, SILENT_MS, SEEN_MS, DAY_MS = {LONGEST_SILENCE_MS}, {SILENT_MS}, 100, 86400000
 """

@@ -54,9 +54,18 @@ def queue_sums() -> list[str]:
     return [f"{_PREFIX}:queue_sums:{width}" for width in ("wide", "middle", "narrow")]
 
 
+def turns() -> list[str]:
+    """Return the keys of the seats that tenants hold, and of whose turn it is (see turns.lua).
+
+    hash: what the seats of a request count, zset: when they expire, hash: their sums by tenant, zset: waiting
+    requests by tenant, zset: the first of each tenant.
+    """
+    return [f"{_PREFIX}:{part}" for part in ("seats", "seat_expiries", "tenant_seats", "lanes", "turns")]
+
+
 def line() -> list[str]:
     """Return the keys of the queue in the order in which the scripts expect them."""
-    return [queue(), entries(), grants(), *queue_sums()]
+    return [queue(), entries(), grants(), *queue_sums(), *turns()]
 
 
 def credits_of(worker_key: str) -> str:

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import field
 
+from scheduling.admission.turns import SEAT_SHARE
 from scheduling.value import value
 
 CLASS_SCORE = 10**13
@@ -162,6 +163,12 @@ class QueueEntry:
     """KV blocks that the request can grow to on its decode worker."""
     adapter: str = ""
     """The digest of its LoRA adapter; empty without one."""
+    seats: int = 1
+    """Sequences that it will run."""
+    share: int = SEAT_SHARE
+    """What its seats count for its tenant (`scheduling.admission.turns`)."""
+    takes_turns: bool = True
+    """Its place may go to a request of a tenant that holds fewer seats."""
 
 
 @value
@@ -201,6 +208,7 @@ class DecodeRoom:
     key: str
     num_blocks: int
     max_seqs: int
+    """Seats: one for each sequence."""
     adapters: tuple[str, ...] = ()
     """The digests of its LoRA adapters."""
 
@@ -226,6 +234,8 @@ class Hold:
     request_key: str
     worker_key: str
     amount: int
+    seats: int = 1
+    share: int = SEAT_SHARE
 
 
 class Settled(enum.Enum):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Self
@@ -152,6 +151,9 @@ class Store:
                 entry.blocks,
                 capacity,
                 entry.adapter,
+                entry.seats,
+                entry.share,
+                int(not entry.takes_turns),
             ],
         )
         if position < 0:
@@ -266,14 +268,15 @@ class Store:
 
     async def release_credit(self, request_key: str, prefill_key: str) -> bool:
         """Release the credit of a computed prompt or an ended attempt. Return False if there was none."""
-        return await self._release(request_key, keys.credits_of(prefill_key))
+        return await self._release(request_key, keys.credits_of(prefill_key), is_lease=False)
 
     async def release_lease(self, request_key: str, decode_key: str) -> bool:
         """Release the lease of a request that has ended there. Return False if there was none."""
-        return await self._release(request_key, keys.leases_of(decode_key))
+        return await self._release(request_key, keys.leases_of(decode_key), is_lease=True)
 
-    async def _release(self, request_key: str, ledger: str) -> bool:
-        return bool(await self._run("release", [ledger, keys.queue()], [request_key, keys.nudge_channel()]))
+    async def _release(self, request_key: str, ledger: str, *, is_lease: bool) -> bool:
+        args: list[str | int] = [request_key, int(is_lease), keys.nudge_channel()]
+        return bool(await self._run("release", [*keys.line(), ledger], args))
 
     async def renew(
         self,
@@ -290,22 +293,26 @@ class Store:
         self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
     ) -> None:
         """Enter holds again that a restarted Redis may have lost. Existing holds stay as they are."""
-        credit_rows = ((hold.worker_key, hold.request_key, hold.amount) for hold in credits_held)
-        lease_rows = ((hold.worker_key, hold.request_key, hold.amount) for hold in leases_held)
+        credit_rows, lease_rows = (
+            ((hold.worker_key, hold.request_key, hold.amount, hold.seats, hold.share) for hold in holds)
+            for holds in (credits_held, leases_held)
+        )
         await self._run_by_ledger("take_holds", credit_rows, lease_rows, ttl_s)
 
     async def _run_by_ledger(
         self, script: str, credit_rows: Iterable[_Row], lease_rows: Iterable[_Row], ttl_s: float
     ) -> None:
         """Run a script once for each ledger."""
-        found: defaultdict[str, list[str | int]] = defaultdict(lambda: [round(ttl_s * 1000)])
-        for ledger_of, rows in ((keys.credits_of, credit_rows), (keys.leases_of, lease_rows)):
+        found: dict[str, list[str | int]] = {}
+        for is_lease, rows in enumerate((credit_rows, lease_rows)):
+            ledger_of = keys.leases_of if is_lease else keys.credits_of
             for worker_key, *row in rows:
-                found[ledger_of(worker_key)] += row
+                args = found.setdefault(ledger_of(worker_key), [round(ttl_s * 1000), is_lease])
+                args += row
         ledgers = list(found.items())
         for at in range(0, len(ledgers), LEDGERS_AT_ONCE):
             part = ledgers[at : at + LEDGERS_AT_ONCE]
-            await asyncio.gather(*(self._run(script, [key], args) for key, args in part))
+            await asyncio.gather(*(self._run(script, [*keys.line(), key], args) for key, args in part))
 
     async def leases(self, worker_key: str) -> dict[str, int]:
         """Return the blocks leased on a decode worker, by request."""

@@ -61,16 +61,16 @@ async def _watched(command: Coroutine[Any, Any, int]) -> int:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        loop.add_signal_handler(signal.SIGHUP, _leave_terminal, task)
+        shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+        loop.add_signal_handler(signal.SIGHUP, _leave_terminal, task, shown)
     return await command
 
 
-def _leave_terminal(task: asyncio.Task[int]) -> None:
-    """Cancel a command whose terminal was closed; what it still prints would be an error there."""
+def _leave_terminal(task: asyncio.Task[int], shown: Sequence[int]) -> None:
+    """Cancel a command whose terminal, which has these descriptors, was closed: writing there is an error."""
     nothing = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        if stream.isatty():
-            os.dup2(nothing, stream.fileno())
+    for descriptor in shown:
+        os.dup2(nothing, descriptor)
     os.close(nothing)
     task.cancel()
 

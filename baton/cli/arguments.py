@@ -116,8 +116,8 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     add(
         "--special-tokens-in-content",
         choices=SPECIAL_TOKENS_IN_CONTENT,
-        help="control tokens that callers write into chats: read them as text, keep them as tokens, or refuse "
-        "the request (text)",
+        help="control tokens that callers write into chats: read them as text, keep them as tokens, or "
+        "refuse the request (text)",
     )
     add("--deterministic", action="store_true", help="compute the same bits whoever shares a step; slower")
     add(

@@ -547,8 +547,10 @@ class DetokenizeResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_bytes: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("tenant_only",)
+    TENANT_ONLY_FIELD_NUMBER: _ClassVar[int]
+    tenant_only: bool
+    def __init__(self, tenant_only: bool = ...) -> None: ...
 
 class ListModelsResponse(_message.Message):
     __slots__ = ("models", "tenant")

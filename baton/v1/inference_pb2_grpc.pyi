@@ -29,7 +29,7 @@ Limits. A request over a limit is refused before it costs anything. Operators ma
   tokens that wait to be read         8192; READER_TOO_SLOW ends the call of a client that is further behind, or that
                                       has unread tokens and reads none of them for half a minute to a minute;
                                       131072 for all generations of one GenerateMany
-  pings                               one in 5 s, and only during a call: three that come faster end the connection
+  pings                               one in 5 s, with or without a call: three that come faster end the connection
                                       (GOAWAY, too_many_pings)
   SamplingParams, StopRules, Slo      see their fields
 
@@ -37,7 +37,7 @@ Received messages can be larger than the 4 MiB that gRPC libraries accept by def
 that waits for the call, and GenerateOnceResponse holds a whole generation. Accept at least 64 MiB.
 
 Long silences. A stream can be silent while its request waits or its prompt is computed. The router pings every
-connection that has calls every 20 s, and ends a connection that does not answer within 10 s. To notice a broken
+connection every 20 s, and ends a connection that does not answer within 10 s. To notice a broken
 connection itself, a client sets its library's keep-alive, to 20 s for example.
 
 A router also serves grpc.health.v1, which needs no credential, and server reflection. InferenceService and the

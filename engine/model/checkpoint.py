@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelRefused
-from output_text.model_files import FileUnusable, read_object, read_tokenizer
+from output_text.model_files import FileUnusable, eos_token_ids, read_object, read_tokenizer
 
 MAX_HEADER_BYTES = 100 << 20
 
@@ -43,23 +43,15 @@ def check_tokenizer(directory: Path) -> None:
         raise ModelRefused(directory, "tokenizer.json", "is missing", accepted) from None
     except FileUnusable as error:
         raise ModelRefused(directory, error.path.name, error.found, error.accepted) from error
-    read_generation_config(directory)
+    stated_ends(directory, vocab_size=0)
 
 
-def read_generation_config(directory: Path) -> dict[str, Any]:
-    """Return how the model wants to be used, if it says so. transformers would pass over a broken file."""
+def stated_ends(directory: Path, vocab_size: int) -> tuple[int, ...]:
+    """Return the tokens that end a sequence. transformers would pass over a broken file."""
     try:
-        config = read_object(directory / "generation_config.json")
-    except FileNotFoundError:
-        return {}
+        return eos_token_ids(directory, vocab_size)
     except FileUnusable as error:
         raise ModelRefused(directory, error.path.name, error.found, error.accepted) from error
-    eos = config.get("eos_token_id")
-    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-    if not all(type(token_id) is int for token_id in ids):
-        found = f"has the eos_token_id {eos!r}"
-        raise ModelRefused(directory, "generation_config.json", found, "a token id, or a list of them")
-    return config
 
 
 def _weight_files(directory: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from engine.model.adapters.checkpoint import AdapterFiles
 from engine.model.adapters.grouping import AdapterRows
 from engine.model.allow_list import Config, is_listed, read_config
 from engine.model.attention import ATTENTION, AttentionStep
-from engine.model.checkpoint import check_tokenizer, check_weights, tensor_names, weight_bytes
+from engine.model.checkpoint import check_tokenizer, check_weights, stated_ends, tensor_names, weight_bytes
 from engine.model.deterministic.invariant_rows import make_rows_invariant
 from engine.model.deterministic.row_tiles import tile_rows
 from engine.model.deterministic.tiled_experts import EXPERTS
@@ -365,12 +365,8 @@ def _draw_module(
 
 def _facts(directory: Path, config: Config, module: Any, layers: LayerFacts) -> ModelFacts:
     loaded = module.config
-    eos = module.generation_config.eos_token_id
-    if eos is None:
-        eos = getattr(loaded, "eos_token_id", None)
     if getattr(loaded, "max_position_embeddings", None) is None:
         raise ModelRefused(directory, "max_position_embeddings", "is missing", "the longest context")
-    eos_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
     return ModelFacts(
         directory=directory,
         architecture=config["model_type"],
@@ -380,5 +376,5 @@ def _facts(directory: Path, config: Config, module: Any, layers: LayerFacts) -> 
         num_q_heads=layers.num_q_heads,
         num_kv_heads=layers.num_kv_heads,
         head_dim=layers.head_dim,
-        eos_token_ids=eos_ids,
+        eos_token_ids=stated_ends(directory, loaded.vocab_size),
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.slo import NullIsUnset, SloFields, Strict
+from gateway.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
 
 Content = str | list[dict[str, Any]]
 """A text, or blocks, which `messages` takes apart by their types."""
@@ -103,7 +103,7 @@ class PromptFields(Strict):
     """The fields that a message and a count of tokens have in common."""
 
     model: Annotated[str, NullIsUnset] = ""
-    messages: list[MessageParam] = Field(min_length=1)
+    messages: list[MessageParam] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: Content | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: ToolChoiceParam | None = None

@@ -14,19 +14,18 @@ from starlette.responses import Response, StreamingResponse
 
 from baton.types import Slo, SloClass
 from baton.wire.shown import shown
-from gateway.batches.files import FileStore, StoredFile, StoreLimits
+from gateway.batches.files import FORM_BYTES, FileStore, StoredFile, StoreLimits
 from gateway.batches.lines import URLS, LineChecker
 from gateway.batches.records import Batch, BatchStore
 from gateway.batches.upload import checked_expiry, received_form, store_upload
 from gateway.bodies import read_body
 from gateway.errors import ApiError, Problem, invalid, needs_redis
 from gateway.fleet import FleetClient
+from gateway.serving.shares import Room, Shares
 from gateway.slo import Strict
 from gateway.streaming import unless_gone
 from state.durable import DurableRedis
 
-FORM_BYTES = 65_536
-"""The most that a form may hold beside its file."""
 MAX_WINDOW_S = 7 * 86400
 MAX_METADATA = 16
 MetadataKey = Annotated[str, Field(max_length=64)]
@@ -55,12 +54,15 @@ class BatchApi:
 
     files: FileStore
     batches: BatchStore
+    spool: Shares
+    """What files that arrive take on disk, by tenant."""
     wake: asyncio.Event
     """Set when a batch has been entered."""
 
     @classmethod
     def open(cls, redis: DurableRedis, limits: StoreLimits) -> BatchApi:
-        return cls(FileStore(redis, limits), BatchStore(redis, limits), asyncio.Event())
+        spool = Shares(limits.max_spooled_bytes)
+        return cls(FileStore(redis, limits), BatchStore(redis, limits), spool, asyncio.Event())
 
 
 def routes(fleet: FleetClient, max_body_bytes: int, found: BatchApi | None) -> APIRouter:
@@ -84,7 +86,8 @@ def _add_files(
     async def upload(request: Request) -> dict[str, Any]:
         files, tenant = api().files, await fleet.sdk.proven_tenant()
         checker = LineChecker((await fleet.told_model()).facts, max_body_bytes, fleet.more_names)
-        async with received_form(request, files.limits.max_file_bytes + FORM_BYTES) as form:
+        max_bytes = await files.room(tenant) + FORM_BYTES
+        async with received_form(request, max_bytes, Room(api().spool, tenant)) as form:
             stored = await unless_gone(request, store_upload(form, tenant, files, checker))
         return stored.to_json()
 

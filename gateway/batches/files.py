@@ -15,6 +15,8 @@ from gateway.errors import ApiError, Problem, invalid, no_such
 from state import keys
 from state.durable import DurableRedis
 
+FORM_BYTES = 65_536
+"""The most that a form may hold beside its file."""
 PIECES_A_READ = 16
 MAX_PAGE = 1000
 UPLOAD_TTL_S = 600
@@ -23,11 +25,15 @@ UPLOAD_TTL_S = 600
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """The most that files may take, in bytes of their content, and how long they are kept."""
+    """The most that files may take, in bytes of their content, and how long they are kept.
+
+    `max_spooled_bytes` is what all files that arrive may take on this gateway's disk.
+    """
 
     max_file_bytes: int
     max_tenant_bytes: int
     max_stored_bytes: int
+    max_spooled_bytes: int
     file_ttl_s: int
 
 
@@ -101,12 +107,27 @@ class FileStore:
             [file_id, tenant, size, limits.max_tenant_bytes, limits.max_stored_bytes, ttl_ms, *flat],
         )
         if stored:
-            message = (
-                f"file has {size} bytes, and {stored[0]} of this tenant and {stored[1]} of all tenants are "
-                f"stored; accepted: at most {limits.max_tenant_bytes} for a tenant and "
-                f"{limits.max_stored_bytes} for all. Delete files, or wait until some expire"
-            )
-            raise invalid("file", message, status=413, code="too_large")
+            raise self._full(f"a file of {size} bytes", *stored)
+
+    async def room(self, tenant: str) -> int:
+        """Return how many bytes a tenant's next file may have now. Raises `ApiError` if that is none."""
+        with self.redis.client() as redis:
+            found = await redis.hmget(STORED, f"tenant:{tenant}", "all")
+        own, all_files = (int(number or 0) for number in found)
+        limits = self.limits
+        left = min(limits.max_file_bytes, limits.max_tenant_bytes - own, limits.max_stored_bytes - all_files)
+        if left <= 0:
+            raise self._full("the file", own, all_files)
+        return left
+
+    def _full(self, file: str, own: int, all_files: int) -> ApiError:
+        limits = self.limits
+        message = (
+            f"{file} has no room, in bytes: {own} of this tenant and {all_files} of all are stored; accepted "
+            f"at most {limits.max_tenant_bytes} for a tenant and {limits.max_stored_bytes} for all. "
+            "Delete files, or wait until some expire"
+        )
+        return invalid("file", message, status=413, code="too_large")
 
     async def append(self, file_id: str, place: int, lines: bytes) -> None:
         """Keep the next piece of a reserved file. Raises `ApiError` if the file has expired."""

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from baton.types import Model
 from baton.wire.shown import shown
-from gateway.bodies import explained, leave_out_unknown
+from gateway.bodies import explained, leave_out_unknown, refuse_excess
 from gateway.errors import ApiError, Problem, invalid
 from gateway.fleet import accepted_names, served_by
 from gateway.openai.convert import chat_generation, completion_generations
@@ -98,6 +98,7 @@ class LineChecker:
         if len(data) > self.max_line_bytes:
             message = f"the line has {len(data)} bytes or more; accepted: at most {self.max_line_bytes}"
             raise invalid("", message, code="too_large")
+        refuse_excess(data)
         try:
             line = _LINE.validate_json(data)
         except ValidationError as error:

@@ -19,6 +19,8 @@ from baton.wire.shown import shown
 from gateway.batches.files import FileStore, StoredFile, new_id
 from gateway.batches.lines import LineChecker
 from gateway.errors import invalid
+from gateway.serving.bounds import away_from_loop
+from gateway.serving.shares import Room
 from state.errors import StoreUnavailable
 
 PIECE_BYTES = 16_384
@@ -29,30 +31,42 @@ _DIGITS = re.compile("[0-9]{1,10}")
 
 
 @asynccontextmanager
-async def received_form(request: Request, max_bytes: int) -> AsyncIterator[FormData]:
-    """Yield the form that the caller sends, its file on disk if it is large. Raises `ApiError`."""
+async def received_form(request: Request, max_bytes: int, room: Room) -> AsyncIterator[FormData]:
+    """Yield the form that the caller sends, its file on disk if it is large. Raises `ApiError`.
+
+    The room is taken before anything is read, if the caller states the length, else as the form grows.
+    """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         kind = request.headers.get("content-type")
         raise invalid("", f"content-type is {_told(kind)}; accepted: multipart/form-data")
-    try:
-        parser = MultiPartParser(request.headers, _limited(request, max_bytes), max_files=1, max_fields=8)
-        form = await parser.parse()
-    except (MultiPartException, KeyError) as error:
-        raise invalid("", f"the form cannot be read: {error}", code="malformed_message") from None
-    try:
-        yield form
-    finally:
-        await form.close()
+    with room:
+        try:
+            pieces = _limited(request, max_bytes, room)
+            form = await MultiPartParser(request.headers, pieces, max_files=1, max_fields=8).parse()
+        except (MultiPartException, KeyError) as error:
+            raise invalid("", f"the form cannot be read: {error}", code="malformed_message") from None
+        try:
+            yield form
+        finally:
+            await form.close()
 
 
-async def _limited(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
+async def _limited(request: Request, max_bytes: int, room: Room) -> AsyncGenerator[bytes, None]:
+    size = int(request.headers.get("content-length", 0))
+    _refuse_longer(size, max_bytes)
+    room.grow(size)
     size = 0
     async for piece in request.stream():
         size += len(piece)
-        if size > max_bytes:
-            message = f"the form has {size} bytes or more; accepted: at most {max_bytes}"
-            raise invalid("file", message, status=413, code="too_large")
+        _refuse_longer(size, max_bytes)
+        room.grow_to(size)
         yield piece
+
+
+def _refuse_longer(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        message = f"the form has {size} bytes or more; accepted: at most {max_bytes} now"
+        raise invalid("file", message, status=413, code="too_large")
 
 
 def expiry_of(form: FormData, default_s: int) -> int:
@@ -123,7 +137,7 @@ async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker
         elif has_empty:
             raise invalid("file", f"line {checker.num_lines + 1} is empty; accepted: only lines at the end")
         else:
-            checker.check(line.rstrip(b"\r\n"))
+            await away_from_loop(len(line), checker.check, line.rstrip(b"\r\n"))
         if len(piece) >= PIECE_BYTES:
             await files.append(file_id, place, bytes(piece))
             place += 1

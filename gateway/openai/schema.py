@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gateway.slo import NullIsUnset, SloFields, Strict
+from gateway.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
 
 Text = Annotated[str, NullIsUnset]
 Flag = Annotated[bool, NullIsUnset]
@@ -186,7 +186,7 @@ class ChatBody(GenerationBody, ChatFields):
         "documents",
     }
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -221,7 +221,7 @@ class TokenizeBody(ChatFields):
     model: Text = ""
     add_special_tokens: bool | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
 
 
 class DetokenizeBody(Strict):

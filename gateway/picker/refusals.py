@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import Mapping
 
 import structlog
-from pydantic import ValidationError
 
 from baton.errors import BatonError, Refused
 from baton.types import Quote, Slo, Verdict
 from gateway.anthropic.convert import generation_of as message_generation
 from gateway.anthropic.messages import chat_of as anthropic_chat
 from gateway.anthropic.schema import MessagesBody
-from gateway.app import key_of
-from gateway.bodies import leave_out_unknown
+from gateway.bodies import parsed
 from gateway.errors import ApiError, Problem, problem_of
 from gateway.fleet import FleetClient, caller_key
 from gateway.generations import ID_HEADER, Generation
@@ -24,6 +22,8 @@ from gateway.picker.decision import Head
 from gateway.responses.convert import generation_of as response_generation
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
+from gateway.serving.bounds import away_from_loop
+from gateway.serving.door import key_of
 from gateway.slo import AT_RISK_HEADER, CLASS_HEADER, HEADERS
 
 QUOTE_S = 1.0
@@ -49,16 +49,15 @@ async def refusal(fleet: FleetClient, head: Head, body: bytes) -> Problem | None
         return None
     if b'"slo"' not in body and not _STATED_IN & head.headers.keys():
         return None
-    caller_key.set(key_of(head.headers))
     try:
+        caller_key.set(key_of(head.headers.get("authorization", ""), head.headers.get("x-api-key", "")))
         async with asyncio.timeout(QUOTE_S):
-            parsed = kind.model_validate_json(body)
-            leave_out_unknown(parsed)
-            model = await fleet.model(parsed.model)
-            read = _generations(parsed, head.headers, model.facts.max_context_tokens)
+            asked_for = await away_from_loop(len(body), parsed, kind, body)
+            model = await fleet.model(asked_for.model)
+            read = _generations(asked_for, head.headers, model.facts.max_context_tokens)
             asked = [generation for generation in read if _promises(generation.slo)]
             quotes = await asyncio.gather(*(_quote(fleet, generation, model.adapter) for generation in asked))
-    except (ApiError, BatonError, ValidationError, TimeoutError) as error:
+    except (ApiError, BatonError, TimeoutError) as error:
         structlog.get_logger().debug("not_quoted", path=head.path, reason=str(error) or type(error).__name__)
         return None
     refused = [quote for quote in quotes if quote.verdict is Verdict.REFUSED]

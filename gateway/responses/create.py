@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import secrets
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -23,9 +25,13 @@ from gateway.responses.draft import Draft, replayed, unix_s
 from gateway.responses.events import Event
 from gateway.responses.items import MAX_ITEMS, Item, read_items
 from gateway.responses.keeping import Keeping
+from gateway.responses.references import has_references, resolved
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import Record, ResponseStore
 from state.errors import StoreUnavailable
+
+_OWN_SECRET = secrets.token_bytes(32)
+"""For ids without Redis, where nothing is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +50,16 @@ async def ask(
     check(body)
     model = await fleet.model(body.model)
     key = headers.get(ID_HEADER, "")
-    owner = hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else uuid.uuid4().hex
+    owner = await _owner(key, store) if key else uuid.uuid4().hex
     items = read_items(body.input, owner)
-    if store is None and (body.store or body.previous_response_id is not None):
+    needs_state = body.previous_response_id is not None or has_references(items)
+    if store is None and (body.store or needs_state):
         raise needs_redis("responses that are stored")
     keeps = store is not None and body.store is not False and (bool(body.store) or not store.is_away)
-    tenant = await fleet.tenant() if keeps or body.previous_response_id is not None else ""
+    tenant = await fleet.tenant() if keeps or needs_state else ""
+    if has_references(items):
+        assert store is not None
+        items = await resolved(items, tenant, store)
     earlier: list[Item] = []
     if body.previous_response_id is not None:
         assert store is not None
@@ -79,6 +89,18 @@ async def ask(
     record = Record(head | repeated(body), earlier, items, key or owner, digest)
     keeping = Keeping(store if keeps else None, tenant, record, is_demanded=bool(body.store))
     return Asked(generation, keeping, await _known(keeping) if key else None)
+
+
+async def _owner(key: str, store: ResponseStore | None) -> str:
+    """Return the part of a response's id that is the same for the same Idempotency-Key.
+
+    Who knows the key alone cannot compute it: a key may be a number, and an id opens the response.
+    """
+    secret = _OWN_SECRET
+    if store is not None and not store.is_away:
+        with contextlib.suppress(StoreUnavailable):  # what it means that Redis is away is said later
+            secret = await store.secret()
+    return hashlib.blake2b(key.encode(), key=secret, digest_size=16).hexdigest()
 
 
 async def _conversation(store: ResponseStore, tenant: str, response_id: str) -> list[Item]:
@@ -190,7 +212,7 @@ class Making:
                             yield draft.finish(event, request_id, self._running.resumes)
                         elif found := draft.of(event):
                             yield found
-                except BatonError as error:
+                except (BatonError, ApiError) as error:
                     yield draft.fail(problem_of(error, param_of))
             has_ended = True
             await self._keeping.end(draft.response)

@@ -11,22 +11,23 @@ from baton.chat import ChatMessage, ToolCall
 from baton.wire.shown import shown
 from gateway.bodies import read_part, text_of
 from gateway.errors import invalid
-from gateway.responses.schema import CallItem, CallOutputItem, MessageItem, ReasoningItem
+from gateway.responses.schema import CallItem, CallOutputItem, MessageItem, ReasoningItem, ReferenceItem
 from gateway.serving.ignored import leave_out
 from gateway.slo import Strict
 
 Item = dict[str, Any]
 """An item as clients see it."""
 
+REFERENCE = "item_reference"
+"""The kind of an item that stands for one of a stored response."""
 _KINDS: dict[str, tuple[type[Strict], str]] = {
     "message": (MessageItem, "msg"),
     "reasoning": (ReasoningItem, "rs"),
     "function_call": (CallItem, "fc"),
     "function_call_output": (CallOutputItem, "fco"),
+    REFERENCE: (ReferenceItem, "ref"),
 }
 """The kinds of items, with the prefixes of their ids."""
-_REFERENCE = "item_reference"
-"""The kind of an item that stands for another one: without that, the conversation would be another one."""
 
 MAX_ITEMS = 4096
 """The messages that a chat may have. Many more items would hold up streams while they are read."""
@@ -63,7 +64,7 @@ def _is_left_out(given: Mapping[str, Any], index: int, left: set[str]) -> bool:
     """
     kind, call_id, where = given.get("type", "message"), given.get("call_id"), f"input[{index}]"
     message = f"{where}.type is {shown(kind)}; accepted: {', '.join(_KINDS)}"
-    if not isinstance(kind, str) or kind == _REFERENCE:
+    if not isinstance(kind, str):
         raise invalid(f"{where}.type", message)
     is_result = kind == "function_call_output" and isinstance(call_id, str) and call_id in left
     if kind in _KINDS and not is_result:

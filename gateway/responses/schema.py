@@ -48,6 +48,11 @@ class ReasoningItem(Strict):
     status: str | None = None
 
 
+class ReferenceItem(Strict):
+    type: Literal["item_reference"]
+    id: str
+
+
 class FunctionTool(Strict):
     type: Literal["function"]
     name: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
 import uuid
 import zlib
@@ -21,6 +22,10 @@ MAX_EXPANSION = 8
 """How many times `response_max_bytes` a response may have before compression, which takes time too."""
 AWAY_S = 5.0
 """How long responses are made without Redis, if they can be, after it has failed."""
+SECRET = keys.durable("response_secret")
+"""string: 32 random bytes."""
+SECRET_S = 60.0
+"""How long a gateway takes a secret for the fleet's: Redis may lose it."""
 _HEAD_BYTES = 33
 """The holder, and whether the response is final, before the compressed record."""
 
@@ -83,11 +88,21 @@ class ResponseStore:
         self._redis = redis
         self._limits = limits
         self._away_until = 0.0
+        self._secret, self._secret_until = b"", 0.0
 
     @property
     def is_away(self) -> bool:
         """Whether Redis has just failed to respond. Do not wait for it again without need."""
         return time.monotonic() < self._away_until
+
+    async def secret(self) -> bytes:
+        """Return what the ids of responses are made with, the same for all gateways of this Redis."""
+        if time.monotonic() > self._secret_until:
+            with self._redis.client() as redis:
+                await redis.set(SECRET, secrets.token_bytes(32), nx=True)
+                self._secret = await redis.get(SECRET) or b""
+            self._secret_until = time.monotonic() + SECRET_S
+        return self._secret
 
     async def find(self, tenant: str, response_id: str) -> Record | None:
         """Return a response; None if the tenant does not have it, or no longer has it."""

@@ -3,6 +3,9 @@
 uvicorn bounds none of these. A request has to arrive within `READ_S`, or at `LEAST_BYTES_PER_S` if it is a
 long one; a connection that is closed has `CLOSE_S` to take what was written to it.
 
+Trailers of a chunked body are dropped and counted: what a proxy checks stands in the head. A request to
+upgrade is served without upgrading. How many connections there may be is the `Pool`'s to say.
+
 A gateway that leaves says so in its responses (`Connection: close`) and does not close a connection on which
 a request may be on its way: it waits until the connection has been idle for `LEAVE_S`.
 """
@@ -18,11 +21,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.app import error_json
 from gateway.errors import Problem
+from gateway.serving.pool import Pool
 
 READ_S = 30.0
 LEAST_BYTES_PER_S = 16 << 10
-KEEP_ALIVE_S = 75
-"""How long a connection may be idle between requests: longer than clients keep theirs."""
 CLOSE_S = 10.0
 LEAVE_S = 1.0
 """How long a connection has to be idle before a gateway that leaves closes it."""
@@ -30,23 +32,31 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_PIPELINED = 100
 """Requests that may wait behind another one of their connection."""
 _CHECK_S = 5.0
+_UPGRADING = frozenset({b"upgrade", b"connection"})
 
 
 class Connection(HttpToolsProtocol):
     """Serves the requests of one connection, one after the other."""
+
+    def __init__(self, *args: Any, pool: Pool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._pool = pool
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._running: RequestResponseCycle | None = None
         self._reading_since: float | None = self.loop.time()
         self._closing_since: float | None = None
-        self._num_heads = self._num_head = self._num_body = 0
+        self._num_heads = self._num_unread = self._num_body = self._parts = 0
         self._in_head = True
         self._is_leaving = False
         self._checking = self.loop.call_later(_CHECK_S, self._check)
         self.url = b""
+        if not self._pool.enter(self, self._peer):
+            self._refuse(503, "the gateway has as many connections as it may; come back")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.leave(self)
         self._checking.cancel()
         self._unset_keepalive_if_required()
         self.pipeline.clear()
@@ -62,16 +72,17 @@ class Connection(HttpToolsProtocol):
         if self._reading_since is None and self._is_idle:
             self._reading_since = self.loop.time()
         self._unset_keepalive_if_required()
-        heads = self._num_heads
+        parts = self._parts
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self._refuse(400, "the request is not HTTP/1.1, or its head contradicts itself")
             return
-        if self._in_head and heads == self._num_heads:  # else the data also has what is before the head
-            self._num_head += len(data)
-        if self._num_head > MAX_HEAD_BYTES and self._in_head:
-            self._refuse(431, f"the head of the request is longer than {MAX_HEAD_BYTES} bytes")
+        # Data that ends a head, or has a body's bytes, may have more than the part that it ends.
+        self._num_unread = self._num_unread + len(data) if self._parts == parts else 0
+        if self._num_unread > MAX_HEAD_BYTES:
+            what = "head of the request" if self._in_head else "part of the request that is not its body"
+            self._refuse(431, f"the {what} is longer than {MAX_HEAD_BYTES} bytes")
         elif len(self.pipeline) > MAX_PIPELINED:
             self.transport.abort()
 
@@ -80,34 +91,45 @@ class Connection(HttpToolsProtocol):
 
         Raises `HttpParserError`.
         """
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            method, offset = self.parser.get_method(), upgrade.args[0]
-            if method == b"CONNECT":
-                raise httptools.HttpParserInvalidMethodError from None
-            kept = [(name, value) for name, value in self.headers if name not in {b"upgrade", b"connection"}]
-            lines = [b"%s %s HTTP/1.1" % (method, self.url), *(b"%s: %s" % header for header in kept)]
-            self.parser = httptools.HttpRequestParser(self)
-            self._feed(b"\r\n".join(lines) + b"\r\n\r\n" + data[offset:])
+        while len(self.pipeline) <= MAX_PIPELINED:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                method, offset = self.parser.get_method(), upgrade.args[0]
+                if method == b"CONNECT":
+                    raise httptools.HttpParserInvalidMethodError from None
+                kept = [(name, value) for name, value in self.headers if name not in _UPGRADING]
+                lines = [b"%s %s HTTP/1.1" % (method, self.url), *(b"%s: %s" % header for header in kept)]
+                self.parser = httptools.HttpRequestParser(self)
+                data = b"\r\n".join(lines) + b"\r\n\r\n" + data[offset:]
+            else:
+                return
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._reading_since = self.loop.time()
         self._num_heads += 1
-        self._num_head = self._num_body = 0
+        self._parts += 1
+        self._num_body = 0
         self._in_head = True
         self.scope["state"]["abort"] = self.transport.abort
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         if not self.parser.should_upgrade():
+            self._pool.busy(self)
             super().on_headers_complete()
             self._in_head = False
+            self._parts += 1
             if self._is_leaving:
                 self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._num_body += len(body)
+        self._parts += 1
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -117,14 +139,20 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._is_leaving and self._is_idle:
-            self._leave()
+        if self._is_idle:
+            self._pool.idle(self)
+            if self._is_leaving:
+                self._leave()
 
     def timeout_keep_alive_handler(self) -> None:
         if self._is_leaving:
             self.transport.close()
         else:
             self._close()
+
+    def make_room(self) -> None:
+        """Close, since nothing is expected on this connection and others are."""
+        self._close()
 
     def shutdown(self) -> None:
         """Leave: respond to what has been sent, and to what is on its way."""
@@ -148,6 +176,10 @@ class Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
+
+    @property
+    def _peer(self) -> str:
+        return self.client[0] if self.client else ""
 
     @property
     def _is_idle(self) -> bool:
@@ -196,6 +228,9 @@ class Connection(HttpToolsProtocol):
 def _error(status: int, message: str, url: bytes) -> bytes:
     """Return a whole response."""
     problem = Problem(status, "invalid_request_error", message, code="malformed_request")
+    if status == 503:
+        problem = Problem(503, "overloaded_error", message, code="too_many_connections", retry_after_s=1.0)
     body = json.dumps(error_json(url.decode("latin-1"), problem)).encode()
-    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    return STATUS_LINE[status] + head.encode() + body
+    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **problem.headers()}.items())
+    return STATUS_LINE[status] + lines.encode() + b"\r\n" + body

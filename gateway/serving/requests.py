@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.errors import drained
 from gateway.serving.ignored import HEADER as IGNORED_HEADER
 from gateway.serving.ignored import Ignored, ignored
 from gateway.serving.metrics import GatewayMetrics
@@ -33,6 +35,10 @@ class RequestRecord:
     request_id: str = ""
     is_stream: bool = False
     is_complete: bool = False
+    ending: asyncio.Future[None] | None = None
+    """Done when the drain time of the gateway is over, so that this request has to end."""
+    on_start: Callable[[], None] | None = None
+    """Called when the response begins."""
     ignored: str = ""
     """The paths of the request's parts that the fleet does not serve."""
 
@@ -47,16 +53,37 @@ record: ContextVar[RequestRecord | None] = ContextVar("record", default=None)
 """The record of the HTTP request that is being served; tasks that a request starts inherit it."""
 
 
+def ending() -> asyncio.Future[None] | None:
+    """Return what is done when the request that is being served has to end."""
+    known = record.get()
+    return None if known is None else known.ending
+
+
+def raise_if_over() -> None:
+    """Raise `ApiError` in place of a cancellation, if its reason is that the gateway has to leave."""
+    over = ending()
+    if over is not None and over.done():
+        raise drained()
+
+
 class Requests:
     """Serves `app`, with a record of each request. An error that nobody expected ends only its request."""
 
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, *, strict_fields: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: GatewayMetrics,
+        ending: asyncio.Future[None] | None = None,
+        *,
+        strict_fields: bool,
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._ending = ending
         self._strict_fields = strict_fields
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        known, metrics = RequestRecord(), self._metrics
+        known, metrics = RequestRecord(ending=self._ending), self._metrics
         record.set(known)
         left_out = Ignored(self._strict_fields)
         ignored.set(left_out)
@@ -64,6 +91,8 @@ class Requests:
         def observed(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 known.status = message["status"]
+                if known.on_start is not None:
+                    known.on_start()
                 known.is_stream = _STREAM in message["headers"]
                 metrics.open_streams.inc(known.is_stream)
                 known.request_id = dict(message["headers"]).get(b"x-request-id", b"").decode("latin-1")

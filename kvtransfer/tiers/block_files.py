@@ -97,7 +97,7 @@ class BlockFiles:
         """Write a block, its checksum and a seal; `used_ns` says when it was last used, by default now."""
         path = self.path(block_hash)
         unfinished = path.with_suffix(_UNFINISHED)
-        fields = _HEADER.pack(_MAGIC, self._identity, block_hash, self._block_bytes, block_sum)
+        fields = self._fields(block_hash, block_sum)
         nonce = os.urandom(_NONCE_BYTES)
         try:
             with self._create(unfinished) as file:
@@ -121,7 +121,7 @@ class BlockFiles:
             header = file.read(HEADER_BYTES)
             if file.readinto(data) != self._block_bytes or file.read(1):
                 raise BlockRefusedError(f"{path} is not {HEADER_BYTES + self._block_bytes} bytes long")
-        fields = _HEADER.pack(_MAGIC, self._identity, block_hash, self._block_bytes, checksum(data))
+        fields = self._fields(block_hash, checksum(data))
         nonce, seal = header[len(fields) : -_SEAL_BYTES], header[-_SEAL_BYTES:]
         is_right = header.startswith(fields) and hmac.compare_digest(seal, self._seal(nonce, fields, data))
         if not is_right:
@@ -135,6 +135,9 @@ class BlockFiles:
     def path(self, block_hash: bytes) -> Path:
         name = block_hash.hex()
         return self.folder / name[:2] / f"{name}{_SUFFIX}"
+
+    def _fields(self, block_hash: bytes, block_sum: int) -> bytes:
+        return _HEADER.pack(_MAGIC, self._identity, block_hash, self._block_bytes, block_sum)
 
     def _seal(self, nonce: bytes, fields: bytes, data: memoryview) -> bytes:
         """Return the tag of AES-GCM over both: of `fields`, encrypted in vain, and of `data`, as it is."""

@@ -12,6 +12,7 @@ from router.api.client_stream import StreamItem, TokenBatch, Told
 from router.api.convert_chat import chat_from_pb
 from router.api.validation import RawRequest
 from router.core.actions import (
+    FinalError,
     Outcome,
     Promise,
     TellAccepted,
@@ -25,7 +26,7 @@ from router.core.actions import (
 )
 from router.core.session.session import TokenLogprobs
 from router.core.session.slo_attainment import attained
-from router.errors import Refused
+from router.errors import Described, Refused, ValidationError
 from router.preprocess.conversation import Reading
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched
@@ -176,6 +177,14 @@ def matched_to_pb(matched: Matched | None) -> dict[str, Any]:
 def reason_to_pb(reason: FinishReason) -> generation_pb2.FinishReason:
     """Return the protocol's enum, which has the same values."""
     return cast("generation_pb2.FinishReason", int(reason))
+
+
+def check_end(told: TellFinished) -> None:
+    """Raise `ValidationError` if the end says that the request's own format ended it."""
+    error = told.outcome.error
+    if isinstance(error, FinalError):
+        found = Described("a format whose output could not go on")
+        raise ValidationError("output_format", found, f"one that can be followed to its end ({error})")
 
 
 def finished_to_pb(

@@ -18,10 +18,10 @@ from router.preprocess.model_facts import ModelFacts
 from scheduling.memory.tiers import Tier
 from services.rpc.convert import cost_to_pb, to_pb
 from services.rpc.handlers import Context
+from services.version import VERSION
 from state.errors import StoreUnavailable
 from state.records import LoraRecord, Starting
 
-VERSION = "0.1.0"
 DEFAULT_INTERVAL_MS = 500
 
 

@@ -13,6 +13,7 @@ import structlog
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.api.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
 from router.api.convert import (
+    check_end,
     content_digest,
     finished_to_pb,
     logprobs_to_pb,
@@ -35,7 +36,7 @@ from router.api.validation import (
     check_resumption,
 )
 from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
-from router.auth.limits import Limits
+from router.auth.limits import Limits, prompt_bytes
 from router.auth.principal import as_caller, tenant_of_call
 from router.core.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
 from router.core.events import CancelAsked
@@ -44,6 +45,7 @@ from router.links.shell import Shell
 from router.preprocess.conversation import Reading
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.preprocessor import Preprocessor
+from router.preprocess.tokenizer_pool import BYTES_PER_TOKEN
 from scheduling.admission.prefixes import PrefixHits
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
@@ -131,9 +133,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Quote(
         self, request: inference_pb2.QuoteRequest, context: Context
     ) -> inference_pb2.QuoteResponse:
-        await self._admit(BudgetWait())
         check_sizes(request.request, self._facts)
         raw = as_caller(request_from_pb(request.request))
+        await self._admit(BudgetWait(), prompt_bytes(raw))
         checked = (await self._preprocessor.arrival(raw)).event
         quoted = await self._shell.quote(
             prompt_tokens=len(checked.prompt_token_ids),
@@ -150,8 +152,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.CountTokensRequest, context: Context
     ) -> inference_pb2.CountTokensResponse:
         check_chat_size(request.chat)
-        raw = RawRequest(model=request.model, **prompt_from_pb(request))
-        await self._admit(BudgetWait())
+        raw = RawRequest(model=request.model, tenant=tenant_of_call(""), **prompt_from_pb(request))
+        await self._admit(BudgetWait(), prompt_bytes(raw))
         check_before_tokenising(raw, self._facts, inputs=("text", "chat"))
         token_ids = await self._preprocessor.tokenise(raw)
         return inference_pb2.CountTokensResponse(count=len(token_ids), token_ids=token_ids)
@@ -160,17 +162,22 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.DetokenizeRequest, context: Context
     ) -> inference_pb2.DetokenizeResponse:
         skips = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        await self._admit(BudgetWait())
+        ids, tenant = request.token_ids, tenant_of_call("")
+        await self._admit(BudgetWait(), BYTES_PER_TOKEN * len(ids))
         check_model(request.model, self._facts)
-        text = await self._preprocessor.detokenise(request.token_ids, skip_special_tokens=skips)
+        text = await self._preprocessor.detokenise(ids, skip_special_tokens=skips, tenant=tenant)
         token_bytes = (
-            await self._preprocessor.token_bytes(request.token_ids) if request.include_token_bytes else []
+            await self._preprocessor.token_bytes(ids, tenant=tenant) if request.include_token_bytes else []
         )
         return inference_pb2.DetokenizeResponse(text=text, token_bytes=token_bytes)
 
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
+        tenant = tenant_of_call("")
+        if request.tenant_only:
+            return inference_pb2.ListModelsResponse(tenant=tenant)
+        await self._admit(BudgetWait())
         fleet = self._shell.discovery.fleet
         model = to_pb(
             inference_pb2.Model,
@@ -181,7 +188,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             fingerprint="" if fleet is None else fleet.fingerprint,
             adapters=sorted(self._shell.discovery.adapters),
         )
-        return inference_pb2.ListModelsResponse(models=[model], tenant=tenant_of_call(""))
+        return inference_pb2.ListModelsResponse(models=[model], tenant=tenant)
 
     @contextlib.asynccontextmanager
     async def _open_stream(
@@ -208,7 +215,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 caller = as_caller(raw)
                 name = caller.tenant, caller.request_id
                 with self._pending.track(name) as pending:
-                    await self._admit(wait)
+                    paid = await self._admit(wait, prompt_bytes(caller))
                     async with self._until_deadline(raw.deadline_ms, received_at):
                         if resume is not None:
                             check_resumption(caller)
@@ -224,7 +231,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         output = event.stop.max_tokens * event.sampling.n
                         received = sum(len(choice.token_ids) for choice in event.received)
                         num_prompt = len(event.prompt_token_ids)
-                        bill = await self._auth.charge(num_prompt, output, received, wait)
+                        bill = await self._auth.charge(num_prompt, output, received, wait, paid=paid)
             except RouterError as error:
                 self._count(error)
                 raise
@@ -247,12 +254,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     def _count(self, error: RouterError) -> None:
         self._shell.metrics.requests.labels(type(error).__name__).inc()
 
-    async def _admit(self, wait: BudgetWait) -> None:
-        """Charge a call to its budget. Refuse a new call, which cannot wait, while this router lags."""
+    async def _admit(self, wait: BudgetWait, num_bytes: int = 0) -> int:
+        """Charge a call, and the tokenising of its text, to its budget; return the tokens charged.
+
+        Refuse a new call, which cannot wait, while this router lags.
+        """
         if not wait.left_s:
             self._shell.ticker.refuse_if_busy()
-        if self._auth is not None:
-            await self._auth.admit(wait)
+        return 0 if self._auth is None else await self._auth.admit(wait, num_bytes)
 
     @contextlib.asynccontextmanager
     async def _until_deadline(self, deadline_ms: int | None, received_at: float) -> AsyncIterator[None]:
@@ -287,6 +296,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         first_written_at: float | None = None
         while True:
             for item in await stream.take():
+                if isinstance(item, TellFinished):
+                    check_end(item)
                 now = self._shell.now()
                 if first_written_at is None and isinstance(item, TokenBatch):
                     first_written_at = now
@@ -300,6 +311,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 async def _until_finished(stream: ClientStream) -> AsyncIterator[StreamItem]:
     while True:
         for item in await stream.take():
+            if isinstance(item, TellFinished):
+                check_end(item)
             yield item
             if isinstance(item, TellFinished):
                 return

@@ -13,6 +13,7 @@ import structlog
 from router.auth.principal import Principal, caller
 from router.auth.rules import AuthFileUnusable, AuthRules, read_rules
 from router.errors import Overloaded, Reason, Unauthenticated, Unavailable
+from scheduling.admission.budgets import tokenising_cost
 from state.errors import StoreUnavailable
 from state.store import Store
 
@@ -90,18 +91,32 @@ class Auth:
         named = [value for name, value in metadata if name == TENANT and isinstance(value, str)]
         return rules.acting_for(principal, named[0]) if named else principal
 
-    async def admit(self, wait: BudgetWait) -> None:
-        """Charge one request to its tenant's budget. Raises `Overloaded` or `Unavailable`."""
-        await self._take(1, 0, wait)
+    async def admit(self, wait: BudgetWait, num_bytes: int = 0) -> int:
+        """Charge one request to its tenant's budget, and what tokenising its text costs.
+
+        Return the tokens charged. Raises `Overloaded` or `Unavailable`.
+        """
+        tokens = tokenising_cost(num_bytes)
+        await self._take(1, tokens, wait)
+        return tokens
 
     async def charge(
-        self, prompt_tokens: int, max_output_tokens: int, received_tokens: int, wait: BudgetWait
+        self,
+        prompt_tokens: int,
+        max_output_tokens: int,
+        received_tokens: int,
+        wait: BudgetWait,
+        *,
+        paid: int = 0,
     ) -> Bill | None:
-        """Charge a request's tokens. Return None if its tenant has no token limit. Raises like `admit`."""
+        """Charge a request's tokens, of which `admit` has charged some.
+
+        Return None if its tenant has no token limit. Raises like `admit`.
+        """
         principal = caller()
         if principal is None or principal.budget.tokens is None:
             return None
-        total = prompt_tokens + max_output_tokens - received_tokens
+        total = max(0, prompt_tokens + max_output_tokens - received_tokens - paid)
         bill = Bill(principal.tenant, max_output_tokens, total)
         await self._take(0, bill.total, wait)
         return bill

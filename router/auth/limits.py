@@ -62,6 +62,8 @@ class Limits:
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+            # Else a ping of a connection without calls counts as too early for two hours.
+            ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.so_reuseport", int(shares_port)),
         )
 
@@ -76,6 +78,10 @@ class Limits:
                 Reason.PROMPT_TOO_LONG,
                 limit=self.max_prompt_bytes,
             )
+
+    def most_tokens(self, max_context_tokens: int) -> int:
+        """Return the most tokens of a prompt after which one more fits the context."""
+        return min(max_context_tokens - 1, self.max_prompt_tokens or max_context_tokens)
 
     def check_tokens(self, field: str, num_tokens: int) -> None:
         """Check the length of a prompt in tokens. Raises `ValidationError` naming the field."""

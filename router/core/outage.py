@@ -15,7 +15,7 @@ from router.core.admission.admit import admit, on_charged, on_queue_full, turn_a
 from router.core.capacity.worker_facts import PREFILL
 from router.core.events import StoreCall, StoreFailed
 from router.core.queue.grants import decoder_for, on_grants_answered
-from router.core.queue.queue import dispatch, enqueue, strand
+from router.core.queue.queue import dispatch, enqueue, seat_share, strand
 from router.core.session.session import IN_QUEUE, Group, Phase
 from router.core.state import RouterState
 from router.errors import Reason, Unavailable
@@ -85,7 +85,11 @@ def take_holds(state: RouterState) -> None:
     groups = state.groups.values()
     holds = TakeHolds(
         tuple(Hold(group.key, group.credit_on, group.work_tokens) for group in groups if group.credit_on),
-        tuple(Hold(group.key, group.lease_on, group.blocks) for group in groups if group.lease_on),
+        tuple(
+            Hold(group.key, group.lease_on, group.blocks, group.num_seqs, seat_share(state, group))
+            for group in groups
+            if group.lease_on
+        ),
     )
     if holds.credits or holds.leases:
         state.actions.append(holds)

@@ -19,6 +19,7 @@ from router.core.session.session import Group, Move, Session
 from scheduling.admission.fair_shares import BatchFloor
 from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import TenantWeights
+from scheduling.admission.turns import TenantSums
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK
@@ -99,7 +100,9 @@ class RouterState:
         self.served_at = float("-inf")
         """When a decode worker that takes new work was last connected."""
         self.seat_taken_at = float("-inf")
-        """When a running group last lost its seat to a group of a higher class."""
+        """When a running group last lost its seat to another group."""
+        self.running_shares = TenantSums()
+        """What the seats of running groups count, by tenant."""
 
         # The store
         self.queue = QueueStatus(0, 0)

@@ -70,6 +70,8 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
         stop=to_pb(generation_pb2.StopRules, spec.stop),
         bad_words=[worker_pb2.TokenSequence(token_ids=word) for word in spec.sampling.bad_words],
         grammar=spec.sampling.grammar,
+        reasoning_opens=spec.stop.reasoning_opens,
+        reasoning_closes=spec.stop.reasoning_closes,
         prefix_source=None if source is None else to_pb(worker_pb2.PrefixSource, source),
     )
 

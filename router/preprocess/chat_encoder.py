@@ -40,6 +40,14 @@ class EncodedPrompt:
     calls. Empty if there is nothing but the format."""
 
 
+class PromptTooLong(Exception):
+    """A prompt has more bytes than so many tokens can stand for."""
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(num_bytes)
+        self.num_bytes = num_bytes
+
+
 class ChatEncoder:
     """Encodes chats for one model."""
 
@@ -53,21 +61,31 @@ class ChatEncoder:
         self._tokenizer = tokenizer
         self._template = template
         self._formats = formats
-        self._control = ControlTokens(
-            tokenizer, template.written, formats, special_tokens_in_content
-        )
+        self._control = ControlTokens(tokenizer, template.written, formats, special_tokens_in_content)
         added = tokenizer.get_added_tokens_decoder()
         self._special = {token.content: token_id for token_id, token in added.items() if token.special}
+        self._markers = self._special | {
+            token.content: token_id
+            for token_id, token in added.items()
+            if token.content.startswith("<") and token.content.endswith(">")
+        }
+        """What grammars have to name by its id: llguidance takes any added token in angle brackets for a
+        special one, which the same text in a grammar does not match. Qwen's `<tool_call>` is such a token."""
 
-    def encode(self, chat: Conversation, *, has_format: bool = False) -> EncodedPrompt:
+    def encode(
+        self, chat: Conversation, *, has_format: bool = False, most_bytes: int | None = None
+    ) -> EncodedPrompt:
         """Return an encoded chat, whose output may have a format.
 
-        Raises `TemplateRefused`, or `ChatRefused` naming a field.
+        Raises `TemplateRefused`, `ChatRefused` naming a field, or `PromptTooLong` for a rendered chat of more
+        than `most_bytes`.
         """
         schemas = chat.schemas()
         marks = self._control.marks_for(chat)
         text = self._template.render(chat, schemas, marks)
-        _check_shown(chat, text if marks is None else marks.restored(text))
+        num_bytes = _check_shown(chat, text if marks is None else marks.restored(text))
+        if most_bytes is not None and num_bytes > most_bytes:
+            raise PromptTooLong(num_bytes)
         continued = chat.messages[-1].content if chat.options.continue_final_message else ""
         if marks is not None and continued:
             continued = marks.content(chat.messages[-1].role, continued)
@@ -126,7 +144,7 @@ class ChatEncoder:
                 tools,
                 parallel=chat.parallel_tool_calls is not False and chat.named_tool is None,
                 reasoning_open=reasoning_open,
-                special_tokens=self._special,
+                special_tokens=self._markers,
             )
         except (NotForcible, RecursionError) as error:
             why = error if isinstance(error, NotForcible) else "one is nested too deeply"
@@ -141,13 +159,14 @@ def _check_numbers(tool: Tool, schema: dict[str, Any], where: str) -> None:
         raise ChatRefused(where, tool.parameters, f"a schema that can be guaranteed ({refused})") from None
 
 
-def _check_shown(chat: Conversation, text: str) -> None:
+def _check_shown(chat: Conversation, text: str) -> int:
+    """Return the number of bytes of a rendered chat, which must show all that it has to."""
     for place, tool in enumerate(chat.shown_tools):
         if tool.name not in text:
             raise ChatRefused(
                 f"chat.tools[{place}]", tool.name, "unset: the model's chat template does not show it here"
             )
     try:
-        text.encode()
+        return len(text.encode())
     except UnicodeEncodeError as error:
         raise TemplateRefused(f"the rendered chat is not valid Unicode: {error.reason}") from None

@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
-import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
 from router.preprocess.conversation import ChatRefused, Conversation, template_tools
+from router.preprocess.helpers import OverLimit, limited
 from router.preprocess.plain_text.control_tokens import Marks
 
 
@@ -66,6 +66,11 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     return environment
 
 
+_MAX_CHARACTERS = 16 << 20
+"""Characters that a rendered chat may have in any case."""
+_MAX_GROWTH = 16
+"""Characters for each byte of a longer chat."""
+
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message while the template runs, as in transformers."""
 
@@ -82,12 +87,12 @@ class ChatTemplate:
     ) -> None:
         self.source = source
         self.tool_source = source if tool_source is None else tool_source
-        environment = _environment()
-        self._template = environment.from_string(source)
-        self._tool_template = environment.from_string(self.tool_source)
+        self._environment = _environment()
+        _checked(source, self._environment)
+        names = _checked(self.tool_source, self._environment).find_all(jinja2.nodes.Name)
+        self._compiled: dict[str, jinja2.Template] = {}
         self._special_tokens: dict[str, Any] = dict(special_tokens)
-        variables = jinja2.meta.find_undeclared_variables(environment.parse(self.tool_source))
-        self.shows_tools = "tools" in variables
+        self.shows_tools = any((name.name, name.ctx) == ("tools", "load") for name in names)
         self.shows_calls = "tool_calls" in self.tool_source
 
     def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str, dict[str, Any], str]]:
@@ -110,9 +115,8 @@ class ChatTemplate:
 
         Raises `TemplateRefused`, or `ChatRefused` naming a tool's schema that is wrong.
         """
-        template, source = (
-            (self._tool_template, self.tool_source) if chat.shown_tools else (self._template, self.source)
-        )
+        source = self.tool_source if chat.shown_tools else self.source
+        template = self._template(source)
         options = chat.options
         keys = tuple(key for key in _REASONING_KEYS if key in source) or _REASONING_KEYS[:1]
         variables = {"tools": None, "documents": None, **options.arguments, **self._special_tokens}
@@ -126,21 +130,59 @@ class ChatTemplate:
                 given = marks.on(given, {"add_generation_prompt", *self._special_tokens})
             if options.continue_final_message:
                 given["messages"][-1]["content"] += _CONTINUE_HERE
-            return template.render(given)
+            with limited():
+                return template.render(given)
 
         try:
             try:
                 text = rendered(all_objects=False)
-            except Exception:
+            except Exception as error:
                 # Some templates write each argument by itself, and fail at those that are no object.
-                if not chat.has_text_arguments:
+                if isinstance(error, OverLimit) or not chat.has_text_arguments:
                     raise
                 text = rendered(all_objects=True)
         except ChatRefused:
             raise
         except Exception as error:
             raise TemplateRefused(str(error)) from error
+        _check_length(text, chat)
         return _up_to_mark(text) if options.continue_final_message else text
+
+    def compile(self) -> None:
+        """Compile the templates, within limits. Raises `TemplateRefused`."""
+        for source in (self.source, self.tool_source):
+            self._template(source)
+
+    def _template(self, source: str) -> jinja2.Template:
+        """Return a compiled template. Compiling computes what is constant in it."""
+        compiled = self._compiled.get(source)
+        if compiled is None:
+            try:
+                with limited():
+                    compiled = self._compiled[source] = self._environment.from_string(source)
+            except Exception as error:
+                raise TemplateRefused(str(error)) from error
+        return compiled
+
+
+def _checked(source: str, environment: jinja2.Environment) -> jinja2.nodes.Template:
+    """Return a template's nodes. It is not compiled, since that computes what is constant in it.
+
+    Raises `jinja2.TemplateSyntaxError`.
+    """
+    tree = environment.parse(source)
+    for node in tree.find_all((jinja2.nodes.Filter, jinja2.nodes.Test)):
+        is_filter = isinstance(node, jinja2.nodes.Filter)
+        if node.name not in (environment.filters if is_filter else environment.tests):
+            kind = "filter" if is_filter else "test"
+            raise jinja2.TemplateAssertionError(f"No {kind} named {node.name!r}.", node.lineno)
+    return tree
+
+
+def _check_length(text: str, chat: Conversation) -> None:
+    """Raise `TemplateRefused` for a text that is out of all proportion to the chat."""
+    if len(text) > _MAX_CHARACTERS and len(text) > _MAX_GROWTH * chat.num_bytes:
+        raise TemplateRefused(f"it makes {len(text)} characters of the chat")
 
 
 def _up_to_mark(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from chat_formats import ChatFormats, formats_of
-from output_text.model_files import FileUnusable, read_object, read_text
+from output_text.model_files import FileUnusable, eos_token_ids, read_object, read_text
 from router.preprocess.chat_template import ChatTemplate
 
 MAX_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -61,14 +61,15 @@ def _facts(path: Path) -> ModelFacts:
         raise ModelUnusable(f"{path / 'tokenizer.json'} is missing: the router tokenises with it")
     model_type = str(config.get("model_type", ""))
     template = _chat_template(path)
+    vocab_size = _positive(text_config, ("vocab_size",), path)
     return ModelFacts(
         name=path.resolve().name,
         path=path,
         architecture=_architecture(path, config),
         model_type=model_type,
-        vocab_size=_positive(text_config, ("vocab_size",), path),
+        vocab_size=vocab_size,
         max_context_tokens=_positive(text_config, MAX_CONTEXT_FIELDS, path),
-        eos_token_ids=_eos_token_ids(path, config, text_config),
+        eos_token_ids=frozenset(eos_token_ids(path, vocab_size)),
         chat_template=template,
         formats=_formats(model_type, template),
     )
@@ -87,19 +88,6 @@ def _positive(config: dict[str, Any], fields: tuple[str, ...], path: Path) -> in
         if isinstance(value, int) and value > 0:
             return value
     raise ModelUnusable(f"{path / 'config.json'} has no positive {' or '.join(fields)}")
-
-
-def _eos_token_ids(path: Path, config: dict[str, Any], text_config: dict[str, Any]) -> frozenset[int]:
-    """Return the ids that transformers' `generate` uses: the generation config's, else the config's."""
-    source = path / "generation_config.json"
-    stated = _read_optional(source).get("eos_token_id")
-    if stated is None:
-        source = path / "config.json"
-        stated = config.get("eos_token_id", text_config.get("eos_token_id"))
-    token_ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
-    if not all(type(token_id) is int for token_id in token_ids):
-        raise FileUnusable(source, f"has the eos_token_id {stated!r}", "a token id, or a list of them")
-    return frozenset(token_ids)
 
 
 def _chat_template(path: Path) -> ChatTemplate | None:

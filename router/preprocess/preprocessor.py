@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from chat_formats import reasoning_marks
 from output_text.output import output_rules
 from output_text.refusal import GrammarRefused
 from router.api.validation import (
@@ -27,9 +28,9 @@ from router.auth.limits import Limits, prompt_bytes
 from router.core.admission.admit import no_worker
 from router.core.events import Arrived, Received
 from router.core.queue.queue import cache_salt
-from router.errors import Described, ValidationError
+from router.errors import Described, Reason, ValidationError
 from router.links.shell import Shell
-from router.preprocess.chat_encoder import EncodedPrompt
+from router.preprocess.chat_encoder import EncodedPrompt, PromptTooLong
 from router.preprocess.chat_template import TemplateRefused
 from router.preprocess.conversation import ChatRefused, Reading
 from router.preprocess.grammar_compiler import GrammarCompiler
@@ -84,12 +85,17 @@ class Preprocessor:
         check_output_format(raw, facts.formats)
         if can_refuse:
             await self._refuse_late(raw, sampling, slo)
-        prompt = await self._encode(raw)
+        prompt = await self._encode(raw, self._limits.most_tokens(facts.max_context_tokens))
         token_ids = tuple(prompt.token_ids)
         stop = checked_stop(raw, token_ids, facts, skips_special_tokens=not prompt.has_special_markers)
+        if stop.stop_strings and not (prompt.has_special_markers and stop.skip_special_tokens):
+            opens, closes = reasoning_marks(prompt.formats, is_open=prompt.reasoning_open)
+            stop = replace(stop, reasoning_opens=opens, reasoning_closes=closes)
         received = checked_received(raw, len(token_ids), stop, facts)
         if raw.bad_words:
-            sampling = replace(sampling, bad_words=await self._pool.encode_words(raw.bad_words))
+            sampling = replace(
+                sampling, bad_words=await self._pool.encode_words(raw.bad_words, tenant=raw.tenant)
+            )
         check_bans(sampling, stop, facts)
         if prompt.calls_grammar:
             grammar = await self._with_calls(raw, "grammar", prompt.calls_grammar)
@@ -111,7 +117,7 @@ class Preprocessor:
             slo=slo,
             received_at=received_at,
             resume_grace_s=raw.resume_grace_ms / 1000,
-            received=await self._find_ends(received, stop, token_ids),
+            received=await self._find_ends(raw.tenant, received, stop, token_ids),
             failed_attempts=raw.failed_attempts,
             received_prompt_logprobs=raw.received_prompt_logprobs,
             prefix_hits=hits.cached,
@@ -138,14 +144,14 @@ class Preprocessor:
         if raw.token_ids is not None:
             return 0.0
         num_bytes = prompt_bytes(raw)
-        return self._pool.wait_s(num_bytes) + self._pool.own_s(num_bytes)
+        return self._pool.wait_s(num_bytes, raw.tenant) + self._pool.own_s(num_bytes)
 
     async def _refuse_late(self, raw: RawRequest, sampling: SamplingParams, slo: Slo) -> None:
         if slo.ttft_ms is None or slo.allow_at_risk or raw.token_ids is not None:
             return
         num_bytes = prompt_bytes(raw)
         # Only the wait counts: a text with nothing ahead of it must be taken, or no speed is ever measured.
-        if self._pool.wait_s(num_bytes) * 1000 <= slo.ttft_ms:
+        if self._pool.wait_s(num_bytes, raw.tenant) * 1000 <= slo.ttft_ms:
             return
         num_tokens = 1 + num_bytes // BYTES_PER_TOKEN
         if raw.truncate_prompt_tokens is not None:
@@ -162,35 +168,67 @@ class Preprocessor:
             raise quoted.refused
 
     async def tokenise(self, raw: RawRequest) -> list[int]:
-        """Return the tokens of a prompt in any form; raises `ValidationError` if it is too long."""
-        return (await self._encode(raw)).token_ids
+        """Return the tokens of a prompt in any form; raises `ValidationError` if it is too long.
 
-    async def _encode(self, raw: RawRequest) -> EncodedPrompt:
+        It may be longer than the model's context.
+        """
+        return (await self._encode(raw, self._limits.max_prompt_tokens)).token_ids
+
+    async def _encode(self, raw: RawRequest, most_tokens: int) -> EncodedPrompt:
+        """Encode a prompt of at most so many tokens; 0 for any number."""
         self._limits.check_bytes(raw)
-        prompt = await self._encode_whole(raw)
+        most_bytes = None
+        if most_tokens and raw.truncate_prompt_tokens is None and self._pool.longest_token is not None:
+            most_bytes = most_tokens * self._pool.longest_token
+        try:
+            prompt = await self._encode_whole(raw, most_bytes)
+        except PromptTooLong as error:
+            assert self._pool.longest_token is not None, "it was compared with that"
+            least_tokens = -(-error.num_bytes // self._pool.longest_token)
+            raise ValidationError(
+                prompt_field(raw),
+                Described(f"{error.num_bytes} bytes, at least {least_tokens} tokens"),
+                f"at most {most_tokens} tokens",
+                Reason.PROMPT_TOO_LONG,
+                limit=most_tokens,
+            ) from None
         if raw.truncate_prompt_tokens is not None:
             prompt = replace(prompt, token_ids=prompt.token_ids[-raw.truncate_prompt_tokens :])
         self._limits.check_tokens(prompt_field(raw), len(prompt.token_ids))
         return prompt
 
-    async def detokenise(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    async def detokenise(
+        self, token_ids: Sequence[int], *, skip_special_tokens: bool, tenant: str = ""
+    ) -> str:
         """Return the text of token ids; raises `ValidationError` for more than a prompt may have."""
         check_token_ids(token_ids, self._facts)
         self._limits.check_tokens("token_ids", len(token_ids))
-        return await self._pool.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return await self._pool.decode(
+            list(token_ids), skip_special_tokens=skip_special_tokens, tenant=tenant
+        )
 
-    async def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
+    async def token_bytes(self, token_ids: Sequence[int], *, tenant: str = "") -> list[bytes]:
         """Return the bytes of each token; the ids were checked by `detokenise`."""
-        return await self._pool.token_bytes(list(token_ids))
+        return await self._pool.token_bytes(list(token_ids), tenant=tenant)
 
-    async def _encode_whole(self, raw: RawRequest) -> EncodedPrompt:
+    async def _encode_whole(self, raw: RawRequest, most_bytes: int | None) -> EncodedPrompt:
         if raw.token_ids is not None:
             return EncodedPrompt(list(raw.token_ids))
         if raw.text is not None:
-            return EncodedPrompt(await self._pool.encode(raw.text, add_special_tokens=True))
+            num_bytes = prompt_bytes(raw)
+            if most_bytes is not None and num_bytes > most_bytes:
+                raise PromptTooLong(num_bytes)
+            return EncodedPrompt(
+                await self._pool.encode(raw.text, add_special_tokens=True, tenant=raw.tenant)
+            )
         assert raw.chat is not None, "checked before"
         try:
-            return await self._pool.encode_chat(raw.chat, has_format=raw.output_format is not None)
+            return await self._pool.encode_chat(
+                raw.chat,
+                has_format=raw.output_format is not None,
+                most_bytes=most_bytes,
+                tenant=raw.tenant,
+            )
         except ChatRefused as refused:
             raise ValidationError(refused.field, refused.value, refused.accepted) from refused
         except TemplateRefused as refused:
@@ -227,7 +265,7 @@ class Preprocessor:
             ) from refused
 
     async def _find_ends(
-        self, received: tuple[Received, ...], stop: StopRules, prompt: Sequence[int]
+        self, tenant: str, received: tuple[Received, ...], stop: StopRules, prompt: Sequence[int]
     ) -> tuple[Received, ...]:
         """Find the choices that a stop string has ended, although the client did not learn of it."""
         if not stop.stop_strings:
@@ -235,7 +273,9 @@ class Preprocessor:
         rules = output_rules(stop, self._facts.eos_token_ids, len(prompt), self._facts.max_context_tokens)
         checked = []
         for choice in received:
-            finish, matched = await self._pool.end_of(prompt, list(choice.token_ids), stop, rules)
+            finish, matched = await self._pool.end_of(
+                prompt, list(choice.token_ids), stop, rules, tenant=tenant
+            )
             checked.append(replace(choice, finish=finish, matched=matched))
         return tuple(checked)
 

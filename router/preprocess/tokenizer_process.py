@@ -17,10 +17,11 @@ from output_text import output
 from output_text.detokenizer import Detokenizer
 from output_text.model_files import FileUnusable, read_tokenizer
 from output_text.output import OutputRules
+from output_text.token_sizes import most_bytes_of_a_token
 from router.preprocess.chat_encoder import ChatEncoder, EncodedPrompt
-from router.preprocess.chat_template import ChatTemplate
+from router.preprocess.chat_template import ChatTemplate, TemplateRefused
 from router.preprocess.conversation import Conversation
-from router.preprocess.helpers import end_with_parent
+from router.preprocess.helpers import end_with_parent, limit_templates
 from router.preprocess.plain_text.in_content import InContent
 from scheduling.request import FinishReason, Matched, StopRules
 
@@ -48,7 +49,20 @@ def start(
         return
     _detokenizer = Detokenizer(_tokenizer)
     if template is not None:
+        limit_templates()
+        try:
+            template.compile()
+        except TemplateRefused as error:
+            found = f"has a chat template that cannot be compiled ({error})"
+            _unusable = FileUnusable(Path(tokenizer_file).parent, found, "a template that jinja compiles")
+            return
         _encoder = ChatEncoder(_tokenizer, template, formats, special_tokens_in_content)
+
+
+def ready() -> None:
+    """Return when the process has started. Raises FileUnusable if it is of no use."""
+    if _unusable is not None:
+        raise _unusable
 
 
 def encode(text: str, add_special_tokens: bool) -> list[int]:
@@ -65,9 +79,15 @@ def encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(token_ids for token_ids in encoded if token_ids))
 
 
-def encode_chat(chat: Conversation, has_format: bool) -> EncodedPrompt:
+def encode_chat(chat: Conversation, has_format: bool, most_bytes: int | None) -> EncodedPrompt:
     assert _encoder is not None, "checked before"
-    return _encoder.encode(chat, has_format=has_format)
+    return _encoder.encode(chat, has_format=has_format, most_bytes=most_bytes)
+
+
+def longest_token() -> int | None:
+    """Return the most bytes of text that one token stands for; None if that has no known bound."""
+    assert _tokenizer is not None, "the pool's initializer has run"
+    return most_bytes_of_a_token(_tokenizer)
 
 
 def decode(token_ids: list[int], skip_special_tokens: bool) -> str:

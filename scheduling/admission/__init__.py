@@ -8,6 +8,7 @@
 - `backlog`: the order of the queue, its requests in buckets, and which of them a newcomer would make late
 - `shedding`: which waiting requests give up being in time when not all can be
 - `shares`, `fair_shares`: fairness between tenants; between classes, and between prompt lengths
+- `turns`: which tenant gets the next free seat
 - `budgets`: rate limits of tenants
 
 The package may import only `scheduling`.

@@ -3,12 +3,24 @@
 A bucket fills at a rate and holds at most a burst. A request that costs more than the burst passes when the
 bucket is full, and leaves it in debt, so the average holds for requests of every size.
 `state/lua/budget.lua` computes the same.
+
+A request takes one of the first before anything is done for it, and of the second what tokenising its text
+costs, which it does not get back. Once its tokens are counted, it takes the rest.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+TOKENISED_BYTES = 64
+"""Bytes of text that cost a token of the budget to tokenise: a sixteenth of what they cost to compute, at
+about four bytes for a token."""
+
+
+def tokenising_cost(num_bytes: int) -> int:
+    """Return the tokens that tokenising a text costs its tenant, whatever comes of the request."""
+    return -(-num_bytes // TOKENISED_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

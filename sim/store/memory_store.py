@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduling.admission.shares import Standing, TokenCounters
+from scheduling.admission.turns import SeatTurns
 from sim.store.ledger import Ledger
 from sim.store.line import Place, WaitingLine
 from state.errors import QueueFull
@@ -45,6 +46,9 @@ class _Entry:
     blocks: int
     router_id: str
     adapter: str
+    seats: int
+    share: int
+    takes_turns: bool
     grants_lost: int = 0
     worker_key: str = ""
     """The worker on which it holds a credit while it is granted."""
@@ -63,6 +67,7 @@ class MemoryStore:
         self._credits: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._leases: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._tenants = TokenCounters()
+        self._turns = SeatTurns()
         self._ears: dict[str, list[Hear]] = {}
         self._called: dict[str, int] = {}
         """When each router last asked for a place or for grants."""
@@ -84,14 +89,22 @@ class MemoryStore:
         if waiting is not None:
             if waiting.slo_class == entry.slo_class:
                 score = min(score, waiting.place[0])
-            self._line.remove(waiting.place)
+            self._leave_line(waiting)
         elif len(self._line) >= capacity:
             raise QueueFull(capacity)
         place = (score, key)
-        self._entries[key] = _Entry(
-            place, entry.slo_class, entry.work_tokens, entry.blocks, entry.router_id, entry.adapter
+        made = self._entries[key] = _Entry(
+            place=place,
+            slo_class=entry.slo_class,
+            tokens=entry.work_tokens,
+            blocks=entry.blocks,
+            router_id=entry.router_id,
+            adapter=entry.adapter,
+            seats=entry.seats,
+            share=entry.share,
+            takes_turns=entry.takes_turns,
         )
-        self._line.add(place, entry.work_tokens)
+        self._join_line(made)
         return QueuePlace(*self._line.ahead_of(place))
 
     def dequeue(self, request_key: str) -> bool:
@@ -103,7 +116,7 @@ class MemoryStore:
         if request_key in self._grants:
             self._forget_grant(entry)
         else:
-            self._line.remove(entry.place)
+            self._leave_line(entry)
         del self._entries[request_key]
         return True
 
@@ -132,7 +145,15 @@ class MemoryStore:
 
     def _put_back(self, entry: _Entry) -> None:
         entry.worker_key = ""
+        self._join_line(entry)
+
+    def _join_line(self, entry: _Entry) -> None:
         self._line.add(entry.place, entry.tokens)
+        self._turns.join(_class_of(entry.place), entry.place, takes_turns=entry.takes_turns)
+
+    def _leave_line(self, entry: _Entry) -> None:
+        self._line.remove(entry.place)
+        self._turns.leave(_class_of(entry.place), entry.place, takes_turns=entry.takes_turns)
 
     # Tenants' shares
 
@@ -149,21 +170,24 @@ class MemoryStore:
     def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
         """Give the worker's free capacity to the heads of the queue that some decode worker has room for.
 
+        Where the head takes turns, the tenant with the fewest seats has the turn.
+
         Room is held there for as long as the grant is out. Returns the grants of `caller`'s own sessions;
         those of other routers reach them as notices.
         """
         now = self._now()
         self._return_expired(now)
         self._called[caller] = now
+        self._turns.purge(now)
         bound = self._credits[worker.key].purge(now)
         granted = []
         left = worker.max_grants
         while left > 0 and _takes_more(worker, bound) and (head := self._head_for(worker)) is not None:
             entry = self._entries[head[1]]
-            decode_key = self._find_room(_with(decoders, entry.adapter), head[1], entry.blocks, now)
+            decode_key = self._find_room(_with(decoders, entry.adapter), head[1], entry, now)
             if decode_key is None:
                 break
-            self._line.remove(head)
+            self._leave_line(entry)
             grant = Grant(head[1], entry.router_id, worker.key, decode_key)
             if not self._tell(grant, caller, now):
                 del self._entries[head[1]]
@@ -173,12 +197,24 @@ class MemoryStore:
             self._grants[head[1]] = now + GRANT_TTL_MS
             self._granted_tokens += entry.tokens
             bound.put(head[1], entry.tokens, now + GRANT_TTL_MS)
-            self._leases[decode_key].put_at_least(head[1], entry.blocks, now + GRANT_TTL_MS)
+            self._leases[decode_key].put_at_least(head[1], entry.blocks, now + GRANT_TTL_MS, entry.seats)
+            self._turns.take(head[1], entry.share, now + GRANT_TTL_MS)
             if entry.router_id == caller:
                 granted.append(grant)
         return granted
 
     def _head_for(self, worker: PrefillRoom) -> Place | None:
+        """Return the place that has the turn among those that the worker has the adapter for."""
+        first = self._first_for(worker)
+        if first is None or not self._entries[first[1]].takes_turns:
+            return first
+
+        def has_adapter(place: Place) -> bool:
+            return _has(worker.adapters, self._entries[place[1]].adapter)
+
+        return self._turns.next(_class_of(first), MOST_PASSED, has_adapter) or first
+
+    def _first_for(self, worker: PrefillRoom) -> Place | None:
         """Return the first place that the worker has the adapter for, if there is one near the head."""
         head = self._line.head
         if head is None or _has(worker.adapters, self._entries[head[1]].adapter):
@@ -187,11 +223,11 @@ class MemoryStore:
         return next((place for place in near if _has(worker.adapters, self._entries[place[1]].adapter)), None)
 
     def _find_room(
-        self, decoders: Sequence[DecodeRoom], request_key: str, blocks: int, now: int
+        self, decoders: Sequence[DecodeRoom], request_key: str, entry: _Entry, now: int
     ) -> str | None:
         for room in decoders:
             leases = self._leases[room.key].purge(now)
-            if leases.has_room(request_key, blocks, room.num_blocks, room.max_seqs):
+            if leases.has_room(request_key, entry.blocks, room.num_blocks, entry.seats, room.max_seqs):
                 return room.key
         return None
 
@@ -215,6 +251,7 @@ class MemoryStore:
         """
         now = self._now()
         self._return_expired(now)
+        self._turns.purge(now)
         bound = self._credits[prefill_key].purge(now)
         leases = {room.key: self._leases[room.key].purge(now) for room in decoders}
         entry, expiry = self._entries.get(request_key), now + round(ttl_s * 1000)
@@ -225,14 +262,16 @@ class MemoryStore:
         decode_key = None
         if entry.worker_key:
             self._forget_grant(entry)
-            decode_key = self._find_room(decoders, request_key, entry.blocks, now)
+            decode_key = self._find_room(decoders, request_key, entry, now)
         for ledger in (bound, *leases.values()):
             ledger.drop(request_key)
         if decode_key is not None:
             del self._entries[request_key]
-            leases[decode_key].put(request_key, entry.blocks, expiry)
+            leases[decode_key].put(request_key, entry.blocks, expiry, entry.seats)
             bound.put(request_key, entry.tokens, expiry)
+            self._turns.take(request_key, entry.share, expiry)
             return Settlement(Settled.OK, decode_key)
+        self._turns.drop(request_key)
         if not entry.worker_key:  # it waits again
             return Settlement(Settled.EXPIRED)
         self._put_back(entry)
@@ -245,6 +284,7 @@ class MemoryStore:
             if request_key in ledger and request_key in bound:
                 ledger.put_at_least(request_key, 0, expiry)
                 bound.put_at_least(request_key, 0, expiry)
+                self._turns.keep(request_key, expiry)
                 return Settlement(Settled.OK, decode_key)
         return Settlement(Settled.EXPIRED)
 
@@ -254,7 +294,9 @@ class MemoryStore:
 
     def release_lease(self, request_key: str, decode_key: str) -> bool:
         """Release a lease when the request has ended there; return False if none was held."""
-        return self._release(self._leases[decode_key], request_key)
+        held = self._leases[decode_key].purge(self._now())
+        self._turns.drop(request_key)
+        return self._release(held, request_key)
 
     def _release(self, ledger: Ledger, request_key: str) -> bool:
         held = ledger.purge(self._now()).drop(request_key)
@@ -272,18 +314,28 @@ class MemoryStore:
     ) -> None:
         """Keep `(request_key, worker_key)` credits and leases from expiring."""
         now = self._now()
-        for held, ledgers in ((credits_held, self._credits), (leases_held, self._leases)):
-            for request_key, worker_key in held:
-                ledgers[worker_key].purge(now).keep(request_key, now + round(ttl_s * 1000))
+        expiry = now + round(ttl_s * 1000)
+        self._turns.purge(now)
+        for request_key, worker_key in credits_held:
+            self._credits[worker_key].purge(now).keep(request_key, expiry)
+        for request_key, worker_key in leases_held:
+            ledger = self._leases[worker_key].purge(now)
+            if request_key in ledger:
+                ledger.keep(request_key, expiry)
+                self._turns.keep(request_key, expiry)
 
     def take_holds(self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float) -> None:
         """Enter credits and leases again that are no longer held."""
         now = self._now()
+        expiry = now + round(ttl_s * 1000)
+        self._turns.purge(now)
         for held, ledgers in ((credits_held, self._credits), (leases_held, self._leases)):
             for entry in held:
                 ledger = ledgers[entry.worker_key].purge(now)
                 if entry.request_key not in ledger:
-                    ledger.put(entry.request_key, entry.amount, now + round(ttl_s * 1000))
+                    ledger.put(entry.request_key, entry.amount, expiry, entry.seats)
+                    if ledgers is self._leases:
+                        self._turns.take(entry.request_key, entry.share, expiry)
 
     def leases(self, worker_key: str) -> dict[str, int]:
         """Return the blocks leased on a decode worker, by request."""
@@ -310,8 +362,12 @@ class MemoryStore:
             del self._ears[router_id]
 
 
+def _class_of(place: Place) -> int:
+    return place[0] // CLASS_SCORE
+
+
 def _takes_more(worker: PrefillRoom, bound: Ledger) -> bool:
-    return bound.total < worker.limit_tokens or len(bound) < worker.min_prompts
+    return bound.total < worker.limit_tokens or bound.seats < worker.min_prompts
 
 
 def _has(adapters: Sequence[str], adapter: str) -> bool:

@@ -3,7 +3,7 @@
 held(KEYS[1])
 local found, flat = {}, redis.call('HGETALL', KEYS[1])
 for i = 1, #flat, 2 do
-  if flat[i] ~= '' then
+  if flat[i] ~= '' and not string.find(flat[i], ' ', 1, true) then
     found[#found + 1] = flat[i]
     found[#found + 1] = tonumber(string.match(flat[i + 1], '^%d+'))
   end

@@ -1,6 +1,7 @@
 -- enqueue.lua: put a request in its place in the fleet's queue. Milliseconds.
 -- KEYS    as line.lua
--- ARGV    request_key, router_id, slo_class, due_in_ms, work_tokens, blocks, capacity, adapter.
+-- ARGV    request_key, router_id, slo_class, due_in_ms, work_tokens, blocks, capacity, adapter, seats, share, 1 if
+--         it takes no turns, else 0.
 -- Returns {position, work_ahead_tokens}, or {-1, 0} if the queue is full.
 -- A request that is enqueued again in its class only moves forward: routers repeat the call each second, and a
 -- request that is overdue, or due on arrival, would be due later each time. A grant stays valid.
@@ -18,7 +19,7 @@ if waiting then
 end
 local entry = {
   score = score, tokens = tonumber(ARGV[5]), blocks = tonumber(ARGV[6]), grants_lost = 0, worker = '-',
-  router = ARGV[2], adapter = ARGV[8],
+  router = ARGV[2], adapter = ARGV[8], seats = tonumber(ARGV[9]), share = tonumber(ARGV[10]), is_firm = ARGV[11] == '1',
 }
 write_entry(key, entry)
 join_line(key, entry)

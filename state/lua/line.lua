@@ -1,7 +1,9 @@
 -- line.lua: precedes the scripts that use the queue and the sums of its work. Milliseconds.
 -- KEYS[1] queue (zset), KEYS[2] entries (hash), KEYS[3] grants (zset), KEYS[4..6] sums of waiting work by due
--- time in wide, middle and narrow buckets (hashes; an empty bucket has no field)
--- An entry's adapter stands before its router. Without one an entry is as routers of older versions write it.
+-- time in wide, middle and narrow buckets (hashes; an empty bucket has no field), KEYS[7..11] as turns.lua
+-- An entry's adapter stands before its router, and behind the adapter `;seats;share;firm`. An entry without an adapter
+-- that has one seat at the weight 1 and takes turns has none of these: it is as routers of older versions write it.
+-- Those pass the others by, as entries of an adapter that they do not know.
 local QUEUE, ENTRIES, GRANTS = KEYS[1], KEYS[2], KEYS[3]
 local SUMS = {{hash = KEYS[4], width = 4096}, {hash = KEYS[5], width = 256}, {hash = KEYS[6], width = 16}}
 
@@ -13,17 +15,23 @@ local function read_entry(key)
   local found = redis.call('HGET', ENTRIES, key)
   if not found then return nil end
   local score, tokens, blocks, lost, worker, router = string.match(found, '^(%S+) (%d+) (%d+) (%d+) (%S+) (.*)$')
-  local adapter, own_router = string.match(router, '^@(%S+) (.*)$')
+  local marks, own_router = string.match(router, '^@(%S+) (.*)$')
+  local adapter, seats, share, firm = string.match(marks or '', '^([^;]*);(%d+);(%d+);(%d)$')
   return {
     score = tonumber(score), tokens = tonumber(tokens), blocks = tonumber(blocks), grants_lost = tonumber(lost),
-    worker = worker, router = own_router or router, adapter = adapter or '',
+    worker = worker, router = own_router or router, adapter = adapter or marks or '', seats = tonumber(seats or 1),
+    share = tonumber(share or SEAT_SHARE), is_firm = firm == '1',
   }
 end
 
 local function write_entry(key, entry)
-  local adapter = entry.adapter == '' and '' or '@' .. entry.adapter .. ' '
+  local marks = entry.adapter
+  if entry.seats ~= 1 or entry.share ~= SEAT_SHARE or entry.is_firm then
+    marks = string.format('%s;%d;%d;%d', marks, entry.seats, entry.share, entry.is_firm and 1 or 0)
+  end
+  if marks ~= '' then marks = '@' .. marks .. ' ' end
   redis.call('HSET', ENTRIES, key, string.format('%.0f %d %d %d %s %s%s', entry.score, entry.tokens, entry.blocks,
-    entry.grants_lost, entry.worker, adapter, entry.router))
+    entry.grants_lost, entry.worker, marks, entry.router))
 end
 
 local function add_to_sums(score, tokens)
@@ -35,11 +43,13 @@ end
 
 local function join_line(key, entry)
   redis.call('ZADD', QUEUE, bucket(entry.score), key)
+  change_lane('ZADD', key, entry.score, entry.is_firm)
   add_to_sums(entry.score, entry.tokens)
 end
 
 local function leave_line(key, entry)
   redis.call('ZREM', QUEUE, key)
+  change_lane('ZREM', key, entry.score, entry.is_firm)
   add_to_sums(entry.score, 0 - entry.tokens) -- a negated zero would print as -0
 end
 

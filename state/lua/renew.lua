@@ -1,12 +1,15 @@
 -- renew.lua: prolong credits or leases that are still held. Milliseconds.
--- KEYS[1] the worker's credits or leases (ledger)
--- ARGV    ttl_ms, request_key, ....   Returns how many were still held.
-held(KEYS[1])
+-- KEYS[1..11] as line.lua, KEYS[12] the worker's credits or leases (ledger)
+-- ARGV    ttl_ms, 1 for leases or 0 for credits, request_key, ....   Returns how many were still held.
+local LEDGER, expiry = KEYS[12], now + ARGV[1]
+held(LEDGER)
+leave_expired_seats()
 local renewed = 0
-for i = 2, #ARGV do
-  local amount = held_by(KEYS[1], ARGV[i])
+for i = 3, #ARGV do
+  local amount = held_by(LEDGER, ARGV[i])
   if amount then
-    hold(KEYS[1], ARGV[i], amount, now + ARGV[1])
+    hold(LEDGER, ARGV[i], amount, expiry, seats_of(LEDGER, ARGV[i]))
+    if ARGV[2] == '1' then keep_seats(ARGV[i], expiry) end
     renewed = renewed + 1
   end
 end

@@ -1,7 +1,13 @@
 -- take_holds.lua: enter credits or leases again that a restarted server may have lost. Milliseconds.
--- KEYS[1] the worker's credits or leases (ledger)
--- ARGV    ttl_ms, request_key, amount, ....
-held(KEYS[1])
-for i = 2, #ARGV, 2 do
-  if not held_by(KEYS[1], ARGV[i]) then hold(KEYS[1], ARGV[i], tonumber(ARGV[i + 1]), now + ARGV[1]) end
+-- KEYS[1..11] as line.lua, KEYS[12] the worker's credits or leases (ledger)
+-- ARGV    ttl_ms, 1 for leases or 0 for credits, then request_key, amount, seats and share of each.
+local LEDGER, expiry = KEYS[12], now + ARGV[1]
+held(LEDGER)
+leave_expired_seats()
+for i = 3, #ARGV, 4 do
+  local key, amount, seats, share = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  if not held_by(LEDGER, key) then
+    hold(LEDGER, key, amount, expiry, seats)
+    if ARGV[2] == '1' then take_seats(key, share, expiry) end
+  end
 end

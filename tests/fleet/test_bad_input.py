@@ -22,6 +22,8 @@ pytestmark = pytest.mark.integration
 
 ARGS = ("--num-blocks", "64")
 PROMPT = [5, 6, 7]
+ENDLESS = "x" * (1 << 20)
+"""A text of so many bytes that its tokens need not be counted."""
 
 WRONG: list[tuple[str, dict[str, object], str]] = [
     ("empty prompt", {"prompt": []}, "tokens.token_ids"),
@@ -61,6 +63,11 @@ async def test_wrong_requests_are_named_and_harm_nobody(
                 await client.complete(**{"prompt": PROMPT, **arguments})  # type: ignore[arg-type]
             assert field in caught.value.field, what
             assert caught.value.description, what
+        for prompt in (ENDLESS, [ChatMessage("user", ENDLESS)]):
+            for ask in (client.complete, client.quote):
+                with pytest.raises(InvalidRequest, match=r"bytes, at least \d+ tokens; accepted: at most"):
+                    await ask(prompt)
+        assert await client.count_tokens("x" * 2 * MAX_CONTEXT) >= MAX_CONTEXT, "counting has no context"
         with pytest.raises(DeadlineExceeded, match="deadline"):
             await client.complete(PROMPT, slo=Slo(deadline_ms=0))
         async with AsyncClient(fleet.router_addresses, model="another") as other:

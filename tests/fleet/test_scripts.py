@@ -44,6 +44,11 @@ SCRIPTS: dict[str, Sequence[str] | Script] = {
         "\n</tool",
         "_call>",
     ],
+    "#thinks": Script(
+        ["Let us", " see.\n\n", "Yes", ".</thi", "nk>\n\nIt", " is.\n", "\nBye"], opens="<think>"
+    ),
+    "#ponders": ["<think>", "Let us\n\n", "see</think>", "\n", "\nIt is.", "\n\n", "Bye"],
+    "#plain": ["It", " is.\n", "\nBye"],
     "#long": LONG,
 }
 GREEDY = Sampling(temperature=0.0)
@@ -287,3 +292,48 @@ async def test_the_sdk_says_of_a_cut_off_call_what_came_of_it(served: Served) ->
     found = await served.client.complete(half, sampling=GREEDY, stop=Stop(max_tokens=3))
     message = message_of(found, tools)
     assert (message.content, message.tool_calls) == ("Sure.", ())
+
+
+@pytest.mark.parametrize(
+    ("said", "thought"), [("#thinks", "Let us see.\n\nYes."), ("#ponders", "Let us\n\nsee"), ("#plain", "")]
+)
+async def test_a_stop_string_ends_the_answer_and_not_the_reasoning(
+    served: Served, said: str, thought: str
+) -> None:
+    messages = [{"role": "user", "content": said}]
+    body: dict[str, Any] = {"messages": messages, "temperature": 0, "max_tokens": 100}
+    choice = (await served.post("/v1/chat/completions", body | {"stop": ["\n\n"]}))["choices"][0]
+    assert choice["message"]["content"] == "It is."
+    assert choice["message"].get("reasoning_content", "") == thought
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "\n\n")
+    deltas = [
+        chunk["choices"][0]["delta"]
+        for chunk in await served.events("/v1/chat/completions", body | {"stop": ["\n\n"]})
+    ]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "It is."
+    message = await served.post("/v1/messages", body | {"stop_sequences": ["\n\n"]})
+    assert message["content"][-1] == {"type": "text", "text": "It is."}
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "\n\n")
+    asked = {"input": said, "temperature": 0, "stop": ["\n\n"], "store": False}
+    response = await served.post("/v1/responses", asked)
+    assert response["output"][-1]["content"][0]["text"] == "It is."
+    assert response["status"] == "completed"
+
+
+async def test_a_resumed_output_stops_where_an_undisturbed_one_does(served: Served) -> None:
+    stop = Stop(max_tokens=100, strings=["\n\n"])
+    chat = Chat([ChatMessage("user", "#thinks")])
+    whole = await served.client.complete(chat, sampling=GREEDY, stop=stop)
+    (choice,) = whole.choices
+    assert choice.text == "Let us see.\n\nYes.</think>\n\nIt is."
+    async with grpc.aio.insecure_channel(served.fleet.router_addresses[0]) as channel:
+        router = inference_pb2_grpc.InferenceServiceStub(channel)
+        for count in range(1, len(choice.token_ids) + 1):
+            request = request_to_pb(chat, GREEDY, stop, Slo(), request_id=f"thinks-{count}")
+            had = inference_pb2.ReceivedTokens(choice=0, token_ids=choice.token_ids[:count])
+            resume = inference_pb2.ResumeRequest(request=request, session=1, received=[had])
+            events = [found.event async for found in router.Resume(resume)]
+            token_ids = [token for event in events for token in event.tokens.token_ids]
+            assert (*choice.token_ids[:count], *token_ids) == choice.token_ids
+            ended = [event.choice_finished for event in events if event.HasField("choice_finished")]
+            assert [end.stop_string for end in ended] == ["\n\n"]

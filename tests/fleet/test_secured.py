@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import shlex
+import socket
 import ssl
 import subprocess
 import sys
@@ -152,7 +153,8 @@ def test_metrics_are_read_with_a_certificate_only(fleet: Secured) -> None:
 def test_https_needs_a_key_for_all_but_health_checks(fleet: Secured) -> None:
     """The printed command works as it is, and only its key makes it so."""
     (printed,) = re.findall(r"^ +(curl .*)$", fleet.printed, flags=re.MULTILINE)
-    _, _, ca, _, bearer, url, _, body = shlex.split(printed)
+    _, _, ca, _, bearer, url, _, kind, _, body = shlex.split(printed)
+    assert kind == "content-type: application/json"
     assert bearer == f"Authorization: Bearer $(cat {fleet.credentials.api_key_file})"
     context = ssl.create_default_context(cafile=ca)
     secret = (fleet.made.folder / "api.key").read_text().strip()
@@ -171,6 +173,29 @@ def test_https_needs_a_key_for_all_but_health_checks(fleet: Secured) -> None:
         assert http.get(urllib.parse.urljoin(url, "/health")).status_code == 200
     with httpx.Client(timeout=PATIENCE_S) as stranger, pytest.raises(httpx.ConnectError, match="certificate"):
         stranger.get(url)
+
+
+def test_a_large_body_is_read_from_callers_with_a_good_key_alone(fleet: Secured) -> None:
+    """Only a head is sent, so a gateway that waits for the body says nothing."""
+    host, _, port = fleet.address("gateway-0").rpartition(":")
+    context = ssl.create_default_context(cafile=str(fleet.made.ca))
+    good = (fleet.made.folder / "api.key").read_text().strip()
+
+    def first_line(key: str, framing: str, body: bytes = b"") -> bytes:
+        lines = ["POST /v1/completions HTTP/1.1", f"host: {host}", framing]
+        lines += [f"authorization: Bearer {key}"] if key else []
+        with (
+            socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain,
+            context.wrap_socket(plain, server_hostname=host) as asking,
+        ):
+            asking.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+            return asking.recv(16)[9:12]
+
+    large, chunked = "content-length: 3000000", "transfer-encoding: chunked"
+    assert [first_line("wrong", framing) for framing in (large, chunked)] == [b"401", b"401"]
+    assert [first_line("", framing) for framing in (large, chunked, "content-length: 9")] == [b"401"] * 3
+    assert first_line(good, large, b" " * 3_000_000) == b"400"
+    assert first_line(good, chunked, b"2\r\n{}\r\n0\r\n\r\n") == b"400"
 
 
 def test_redis_asks_for_a_password_and_allows_only_what_is_needed(fleet: Secured) -> None:

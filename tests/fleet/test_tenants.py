@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from baton import AsyncClient, Slo, Stop
+from baton import AsyncClient, Sampling, Slo, Stop, Tokens
 from baton.errors import Refused
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
@@ -67,4 +67,45 @@ async def test_a_tenth_beside_nine_tenths_of_a_fleet_that_carries_a_third(
         assert of_big < 0.8 * BIG_PER_S * SPAN_S, told
         # While requests come: a longer queue, as one tenant alone may build up, is served afterwards.
         assert big_soon + small_soon >= 0.85 * alone, told
+        await assert_all_is_freed(fleet, big)
+
+
+NUM_STREAMS, NUM_CHOICES = 16, 4
+"""As many sequences as the worker of the profile runs at once."""
+LONG = Stop(max_tokens=800, ignore_eos=True)
+
+
+@pytest.mark.timeout(240)
+async def test_one_tenant_with_every_seat_gives_some_to_another(run_dir: Path, make_fleet: MakeFleet) -> None:
+    """As many of the big tenant's requests wait as run."""
+    spec = FleetSpec(model=DEMO_MODEL, prefill=0, timed="demo-cpu", placement="aggregated", run_dir=run_dir)
+    ended: list[int] = []
+    running: set[tuple[int, int]] = set()
+
+    async def stream(client: AsyncClient, number: int) -> None:
+        sampling = Sampling(n=NUM_CHOICES, temperature=1.0, seed=number)
+        async for event in client.generate([16 + number, 20, 21], sampling=sampling, stop=LONG):
+            if isinstance(event, Tokens):
+                running.add((number, event.choice))
+        ended.append(number)
+
+    async def all_run() -> bool:
+        return len(running) == NUM_STREAMS * NUM_CHOICES
+
+    async with (
+        make_fleet(spec) as fleet,
+        AsyncClient(fleet.router_addresses, tenant="big") as big,
+        AsyncClient(fleet.router_addresses, tenant="small") as small,
+    ):
+        streams = [asyncio.create_task(stream(big, number)) for number in range(NUM_STREAMS)]
+        await until(all_run, "all sequences run")
+        streams += [
+            asyncio.create_task(stream(big, number)) for number in range(NUM_STREAMS, 2 * NUM_STREAMS)
+        ]
+        for number in range(3):
+            await small.complete([30 + number, 40], stop=Stop(max_tokens=1))
+            assert not ended, "it waited for the end of another tenant's stream"
+        for task in streams:
+            task.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
         await assert_all_is_freed(fleet, big)

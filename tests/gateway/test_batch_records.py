@@ -22,8 +22,10 @@ from tests.state.patient import wait_patiently
 
 pytestmark = pytest.mark.integration
 
-LIMITS = StoreLimits(max_file_bytes=1000, max_tenant_bytes=100, max_stored_bytes=150, file_ttl_s=3600)
-BIG = StoreLimits(max_file_bytes=10**6, max_tenant_bytes=10**6, max_stored_bytes=10**6, file_ttl_s=3600)
+LIMITS = StoreLimits(
+    1000, max_tenant_bytes=100, max_stored_bytes=150, max_spooled_bytes=9999, file_ttl_s=3600
+)
+BIG = StoreLimits(10**6, 10**6, 10**6, 10**6, file_ttl_s=3600)
 ABOUT = {"endpoint": "/v1/completions", "completion_window": "24h", "metadata": None}
 
 

@@ -279,7 +279,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"guided_json": {"type": "object"}}, "guided_json"),
     (CHAT, {"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages[0].audio"),
     (RESPONSES, {"background": True}, "background"),
-    (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
     (RESPONSES, {"input": [{"type": "web_search_call", "id": "x"}]}, "input"),
     (MESSAGES, {"messages": [USER | {"content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
 ]

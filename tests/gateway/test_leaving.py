@@ -71,7 +71,7 @@ async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> As
 
 def request(body: dict[str, object]) -> bytes:
     content = json.dumps(body).encode()
-    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (
+    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n%s" % (
         len(content),
         content,
     )

@@ -229,6 +229,59 @@ async def test_a_number_that_would_be_rounded_is_refused(
     assert "9007199254740993" in answer.json()["error"]["message"]
 
 
+AMBIGUOUS = [
+    {
+        "type": "object",
+        "properties": {f"p{number}_{member}": {"type": "string"} for number in range(60)},
+    }
+    for member in range(60)
+]
+COMPLEX = {
+    "type": "object",
+    "properties": {"said": {"enum": ["yes", "no"]}, "more": {"anyOf": AMBIGUOUS}},
+    "required": ["said", "more"],
+    "additionalProperties": False,
+}
+"""It compiles, and becomes too complex where the thousands of properties begin."""
+FORMAT = {"type": "json_schema", "schema": COMPLEX}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("/v1/completions", {"prompt": "a", "structured_outputs": {"json": COMPLEX}}),
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": COMPLEX}}},
+        ),
+        ("/v1/responses", {"input": "a", "text": {"format": FORMAT | {"name": "x"}}}),
+        ("/v1/messages", {"output_config": {"format": FORMAT}}),
+    ],
+)
+async def test_a_format_that_becomes_too_complex_is_the_requests_own_fault(
+    served: Served, url: str, asked: dict[str, Any], streams: bool
+) -> None:
+    body = {"model": MODEL, "temperature": 0, "stream": streams, **asked}
+    body["max_output_tokens" if "input" in asked else "max_tokens"] = 400
+    if not asked.keys() & {"input", "prompt"}:
+        body["messages"] = [{"role": "user", "content": "a"}]
+    async with httpx.AsyncClient(base_url=str(served.client.base_url).removesuffix("/v1/")) as http:
+        answer = await http.post(url, json=body, timeout=PATIENCE_S)
+    assert "became too complex to follow" in answer.text
+    assert "retry-after" not in answer.headers
+    if not streams:
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+        assert answer.headers["x-should-retry"] == "false"
+        return
+    assert answer.status_code == 200
+    told = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if "data: {" in line]
+    last = told[-1]
+    error = last["response"]["error"] if url == "/v1/responses" else last["error"]
+    assert "invalid" in (error.get("type") or error["code"])
+
+
 async def test_an_echo_is_what_is_left_of_a_prompt(served: Served) -> None:
     ids = await served.sdk.count_tokens("import os\n")
     echoed = await served.client.completions.create(
@@ -288,6 +341,9 @@ async def test_an_error_of_one_prompt_ends_all_of_a_stream(served: Served) -> No
         await served.client.completions.create(
             model=MODEL, prompt=["a", "b " * 5000], max_tokens=3000, stream=True
         )
+    assert wrong.value.code == "prompt_too_long"
+    with pytest.raises(openai.BadRequestError, match=r"bytes, at least \d+ tokens") as wrong:
+        await served.client.completions.create(model=MODEL, prompt="b " * 500_000, max_tokens=1)
     assert wrong.value.code == "prompt_too_long"
     await assert_all_is_freed(served.fleet, served.sdk)
 

@@ -196,7 +196,7 @@ def test_each_image_of_others_can_be_pinned_by_digest() -> None:
     assert f"ARG PYTHON_IMAGE={default.partition(':-')[2].rstrip('}')}\n" in DOCKERFILE
 
 
-def test_the_redis_of_compose_and_the_chart_has_the_fixes_that_the_documents_name() -> None:
+def test_the_redis_of_compose_and_chart_has_known_fixes() -> None:
     composed = {service["image"] for service in _composed("redis-server").values()}
     values = yaml.safe_load((ROOT / "deploy/helm/baton/values.yaml").read_text(encoding="utf-8"))
     (tag,) = {image.partition("-redis:")[2].rstrip("}") for image in composed}

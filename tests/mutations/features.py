@@ -12,7 +12,7 @@ FEATURES = (
         (
             Guard(
                 "kvtransfer/tiers/block_files.py",
-                "        if header != self._header(block_hash, checksum(data)):\n",
+                "        if not is_right:\n",
                 "        if False:\n",
                 "tests/kvtransfer/tiers/test_disk.py::test_nothing_is_read_into_the_pool_that_was_not_verified",
             ),

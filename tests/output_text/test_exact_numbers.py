@@ -55,7 +55,7 @@ numbers = st.one_of(
 @given(number=numbers, key=st.sampled_from(["const", "enum", "inner"]))
 @example(Decimal(9007199254740993), "const")
 @example(Decimal("123456789012345.67"), "enum")
-@example(Decimal("-9223372036854775808"), "const")
+@example(Decimal(-9223372036854775808), "const")
 def test_a_constant_is_written_to_the_last_digit_or_refused(number: Decimal, key: str) -> None:
     text = str(number)
     schema = {"const": f'{{"const": {text}}}', "enum": f'{{"enum": [{text}]}}'}.get(
@@ -64,8 +64,7 @@ def test_a_constant_is_written_to_the_last_digit_or_refused(number: Decimal, key
     around = '[{{"id": {}}}]' if key == "inner" else "{}"
     try:
         grammar = grammar_of("json_schema", schema)
-    except GrammarRefused as refused:
-        assert "last digit" in str(refused)
+    except GrammarRefused:
         # Not those that programs write without a thought.
         _, digits, exponent = number.normalize().as_tuple()
         assert abs(number) >= 2**53 or len(digits) > 15 or int(exponent) < -22
@@ -73,7 +72,9 @@ def test_a_constant_is_written_to_the_last_digit_or_refused(number: Decimal, key
     assert allows(grammar, around.format(written(number)))
 
 
-@given(number=numbers, keyword=st.sampled_from(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]))
+@given(
+    number=numbers, keyword=st.sampled_from(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
+)
 @example(Decimal(9007199254740993), "exclusiveMaximum")
 @example(Decimal("0.12345678901234567"), "minimum")
 def test_a_bound_is_kept_to_the_last_digit_or_refused(number: Decimal, keyword: str) -> None:

@@ -76,7 +76,7 @@ def judged(
 def arrive(core: RouterCore, number: int, event: Arrived = ARRIVAL, position: int = 0) -> list[Action]:
     """A request is queued behind so many, none of which has much to compute."""
     named = replace(event, listener=number, request_id=f"r{number}")
-    return tell(core, named, Enqueued(f"t/r{number}/0", position, 0))
+    return tell(core, named, Enqueued(f"{event.tenant}/r{number}/0", position, 0))
 
 
 def start(core: RouterCore, number: int, event: Arrived = ARRIVAL) -> tuple[str, int]:

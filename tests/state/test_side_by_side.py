@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
+from scheduling.admission.turns import SEAT_SHARE, tenant_of
 from sim.store.memory_store import MemoryStore
 from state import keys
 from state.connection import LONGEST_SILENCE_MS
@@ -48,7 +49,10 @@ BUCKETS = (4096, 256, 16)
 CAPACITY = 12
 LISTENING = ("r1", "r2")
 ROUTERS = st.sampled_from([*LISTENING, "deaf"])
-REQUESTS = st.sampled_from([f"q{i}" for i in range(16)])
+TENANTS = ("", "a/", "b/", "c-~/")
+REQUESTS = st.sampled_from([f"{TENANTS[i % 4]}q{i}" for i in range(16)])
+SEATS = st.sampled_from([1, 1, 1, 2, 3])
+SHARES = st.sampled_from([SEAT_SHARE, SEAT_SHARE, 2 * SEAT_SHARE, 500])
 PREFILLERS = st.sampled_from(["p1:a", "p2:a"])
 ADAPTERS = st.sampled_from(["", "", "red", "blue"])
 LOADED = st.sampled_from([(), ("red",), ("blue", "red")])
@@ -64,17 +68,20 @@ DUE_MS = st.one_of(st.integers(-20, 20), st.integers(0, 300), st.integers(0, 100
 TTL_S = st.sampled_from([0.05, 0.5, 5.0])
 PAIRS = st.lists(st.tuples(REQUESTS, st.sampled_from(["p1:a", "p2:a", "d1:a", "d2:a"])), max_size=6)
 HOLDERS = st.sampled_from(["p1:a", "p2:a", "d1:a"])
-HOLDS = st.lists(st.builds(Hold, REQUESTS, HOLDERS, st.integers(1, 9)), max_size=4)
+HOLDS = st.lists(st.builds(Hold, REQUESTS, HOLDERS, st.integers(1, 9), SEATS, SHARES), max_size=4)
 
 Operation = Callable[[AnyStore], Coroutine[Any, Any, Any]]
 OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(
-        lambda key, router, due: (
-            lambda store: store.enqueue(QueueEntry(key, router, 1, due, work_tokens=1, blocks=2), CAPACITY)
+        lambda key, router, due, takes_turns: (
+            lambda store: store.enqueue(
+                QueueEntry(key, router, 1, due, work_tokens=1, blocks=2, takes_turns=takes_turns), CAPACITY
+            )
         ),
         REQUESTS,
         ROUTERS,
         DUE_MS,
+        st.booleans(),
     ),
     st.builds(
         lambda caller, worker, decoders: lambda store: store.grant(caller, PrefillRoom(worker, 9), decoders),
@@ -159,11 +166,27 @@ class SideBySide(RuleBasedStateMachine):
         due=DUE_MS,
         tokens=st.integers(0, 9),
         adapter=ADAPTERS,
+        seats=SEATS,
+        share=SHARES,
+        takes_turns=st.booleans(),
     )
     def enqueue(
-        self, key: str, router: str, slo_class: int, due: int, tokens: int, adapter: str = ""
+        self,
+        key: str,
+        router: str,
+        slo_class: int,
+        due: int,
+        tokens: int,
+        adapter: str = "",
+        seats: int = 1,
+        share: int = SEAT_SHARE,
+        *,
+        takes_turns: bool = True,
     ) -> None:
-        entry = QueueEntry(key, router, slo_class, due, tokens, blocks=1 + tokens, adapter=adapter)
+        blocks = 1 + tokens
+        entry = QueueEntry(
+            key, router, slo_class, due, tokens, blocks, adapter, seats, share, takes_turns=takes_turns
+        )
         self.demand_same(lambda store: store.enqueue(entry, CAPACITY))
 
     @rule(
@@ -274,6 +297,32 @@ class SideBySide(RuleBasedStateMachine):
                 sums[str(int(entries[key][0]) // width)] += int(entries[key][1])
             numbers = {field: int(total) for field, total in totals.items()}
             assert numbers == {field: total for field, total in sums.items() if total}
+
+    @invariant()
+    def turns_are_those_of_the_entries(self) -> None:
+        waiting, seats, expiries, tenants, lanes, turns = self._read(
+            lambda pipe: pipe.zrange(keys.queue(), 0, -1),
+            lambda pipe: pipe.hgetall(keys.turns()[0]),
+            lambda pipe: pipe.zrange(keys.turns()[1], 0, -1),
+            lambda pipe: pipe.hgetall(keys.turns()[2]),
+            lambda pipe: pipe.zrange(keys.turns()[3], 0, -1),
+            lambda pipe: pipe.zrange(keys.turns()[4], 0, -1, withscores=True),
+        )
+        sums: Counter[str] = Counter()
+        for key, share in seats.items():
+            sums[tenant_of(key)] += int(share)
+        assert set(seats) == set(expiries)
+        assert {tenant: int(total) for tenant, total in tenants.items()} == dict(sums)
+        places = [member.split(" ") for member in lanes]
+        assert sorted(key for *_, key in places) == sorted(waiting)
+        first: dict[tuple[str, str], str] = {}
+        for slo_class, tenant, score, key in places:
+            if tenant != "!":
+                first.setdefault((slo_class, tenant), f"{score} {key}")
+        expected = {
+            place: int(slo_class) * 2**40 + sums[tenant] for (slo_class, tenant), place in first.items()
+        }
+        assert dict(turns) == expected
 
     @invariant()
     def ledgers_add_up(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from baton.v1 import generation_pb2
 from baton.worker.v1 import worker_pb2
 from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
@@ -101,7 +100,7 @@ def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
         message,
         fence=fence_from_pb(message.fence),
         sampling=_sampling_from_pb(handle, message),
-        stop=_stop_from_pb(handle, message.stop),
+        stop=_stop_from_pb(handle, message),
         prefix_source=_prefix_source_from_pb(message),
     )
 
@@ -132,11 +131,17 @@ def _sampling_from_pb(handle: int, sequence: worker_pb2.SequenceSpec) -> Samplin
     )
 
 
-def _stop_from_pb(handle: int, message: generation_pb2.StopRules) -> StopRules:
+def _stop_from_pb(handle: int, sequence: worker_pb2.SequenceSpec) -> StopRules:
+    message = sequence.stop
     for field in _STOP_FIELDS:
         if not message.HasField(field):
             raise MalformedCommandError(handle, f"stop.{field} is not set; accepted: every field set")
-    return from_pb(StopRules, message)
+    return from_pb(
+        StopRules,
+        message,
+        reasoning_opens=tuple(sequence.reasoning_opens),
+        reasoning_closes=tuple(sequence.reasoning_closes),
+    )
 
 
 def load_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkerLoad:

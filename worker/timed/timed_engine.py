@@ -22,7 +22,7 @@ from engine.errors import ModelRefused
 from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import KVPool
 from engine.model.allow_list import read_config
-from engine.model.checkpoint import check_tokenizer, read_generation_config
+from engine.model.checkpoint import check_tokenizer, stated_ends
 from output_text.detokenizer import Detokenizer
 from output_text.grammar import Grammars
 from scheduling.cost.profiles import Profile, dump
@@ -92,8 +92,7 @@ def words(directory: Path) -> tuple[int, tuple[int, ...]]:
     size = config.get("vocab_size")
     if not isinstance(size, int) or size < 1:
         raise ModelRefused(directory, "vocab_size", f"is {size!r}", "a whole number from 1")
-    eos = read_generation_config(directory).get("eos_token_id", config.get("eos_token_id"))
-    return size, () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+    return size, stated_ends(directory, size)
 
 
 def _fingerprint(config: WorkerConfig, profile: Profile) -> str:

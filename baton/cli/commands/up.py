@@ -82,7 +82,9 @@ def _http_example(fleet: Fleet) -> str:
         ca, key = (shlex.quote(str(path)) for path in (fleet.secured.certificates.ca, fleet.secured.api_key))
         credentials = f'--cacert {ca} -H "Authorization: Bearer $(cat {key})" '
     body = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})
-    return f"\n        curl {credentials}{fleet.gateway_urls[0]}/v1/chat/completions -d {shlex.quote(body)}"
+    kind = "-H 'content-type: application/json'"
+    url = f"{fleet.gateway_urls[0]}/v1/chat/completions"
+    return f"\n        curl {credentials}{url} {kind} -d {shlex.quote(body)}"
 
 
 def _invite(fleet: Fleet, took_s: float, console: Console, *, is_listed: bool) -> None:

@@ -32,6 +32,8 @@ READY_LINE = re.compile(
 )
 STARTING_LINE = re.compile(r"^STARTING \S+ \S+ done=(?P<done>\d+) total=(?P<total>\d+) phase=(?P<phase>.+)$")
 
+_AT_ONCE_S = 2.0
+"""How long a process may take to end when it is told a second time."""
 _TAIL_LINES = 15
 _PRIVATE = 0o077
 """The umask of the processes: what they write is for the fleet's user alone."""
@@ -229,15 +231,20 @@ class ManagedProcess:
             signal_group(self.pid, signal.SIGCONT)
 
     async def stop(self, grace_s: float) -> int:
-        """Ask it to stop, wait `grace_s` seconds, then kill it. Return the exit code."""
+        """Ask it to stop, after `grace_s` seconds to stop at once, and then kill it. Return the exit code.
+
+        At the second signal services end what they serve, gateways with an error for each caller.
+        """
         self.resume()
-        self.terminate()
-        try:
-            async with asyncio.timeout(grace_s):
-                return await self.wait()
-        except TimeoutError:
-            self.kill()
-            return await self.wait()
+        for wait_s in (grace_s, _AT_ONCE_S):
+            self.terminate()
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await self.wait()
+            except TimeoutError:
+                continue
+        self.kill()
+        return await self.wait()
 
     async def close(self) -> None:
         """Kill it if it still runs, and wait until its output has been read."""

@@ -160,7 +160,8 @@ export class Client {
 
   /** Return the tenant that the credential proves; empty if the fleet requires no credentials. */
   async provenTenant({ signal }: CallLimits = {}): Promise<string> {
-    return (await this.#callAny((service, options) => service.listModels({}, options), signal)).tenant;
+    const asked = { tenantOnly: true };
+    return (await this.#callAny((service, options) => service.listModels(asked, options), signal)).tenant;
   }
 
   async #callAny<T>(

@@ -18,6 +18,7 @@ import structlog
 
 from baton.v1 import inference_pb2
 from router.api.client_stream import ClientStream, Outbox, TokenBatch
+from router.api.convert import check_end
 from router.api.error_interceptor import path_prefix
 from router.api.many.rows import Rows
 from router.api.status import status_to_pb
@@ -224,6 +225,12 @@ class ManyCall:
             return
         now = self._now()
         for item in items:
+            if isinstance(item, TellFinished):
+                try:
+                    check_end(item)
+                except RouterError as error:
+                    generation.ended.set_exception(error)
+                    return
             if generation.first_written_at is None and isinstance(item, TokenBatch):
                 generation.first_written_at = now
             rows.add(generation.id, item, generation.reading, generation.first_written_at, now)

@@ -7,6 +7,7 @@
 """
 
 from router.core.actions.to_clients import (
+    FinalError,
     Marks,
     Outcome,
     Promise,
@@ -91,6 +92,7 @@ __all__ = [
     "ChargeTenant",
     "Dequeue",
     "Enqueue",
+    "FinalError",
     "GroupMigrated",
     "GroupPreempted",
     "Marks",

@@ -121,6 +121,12 @@ class Marks:
     """When the last report arrived, or the session ended without one."""
 
 
+class FinalError(str):
+    """Why a request failed whose like would fail again, on any worker and at any time."""
+
+    __slots__ = ()
+
+
 @value
 class Outcome:
     """The promise and the delivery of a request, without the way to the client."""

@@ -6,27 +6,35 @@ A group that waits for blocks waits for others to end; another worker must compu
 The group is cancelled where it is, and queued with what was delivered: no attempt has failed. At most once a
 second, so that a fleet short of blocks everywhere does not move its groups back and forth.
 
-Where all seats or blocks are taken, a running group gives its own to one of a higher class.
+Where all seats or blocks are taken, a running group gives its own to one of a higher class, or of a tenant
+with fewer.
 
 The queue's order does not help a request that no decode worker has room for: it waits until something ends
 that runs, and that may be batch work with thousands of tokens to go. So a group of a lower class is taken off
 its worker and queued again with what was delivered, most of which the prefix cache still has. No attempt has
 failed, and its client sees a pause. One group at a time: what came free shows in the worker's next report.
+
+Nor does the order help a tenant while the sequences of another one hold every seat, and all of them run for
+minutes. A group of that tenant goes, of the same class or a lower one and without a promise, as long as its
+tenant keeps at least as many seats (`scheduling/admission/turns.py`). This router sees its own groups only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from router.core.actions import GroupPreempted
 from router.core.admission.judge import held_everywhere
 from router.core.capacity.fleet import Worker
 from router.core.queue.grants import has_room
+from router.core.queue.queue import seat_share
 from router.core.session.recover import start_elsewhere
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
 from scheduling.admission.prediction import QueueAhead, RequestCost, own_prefill_s, slot_wait_s
 from scheduling.admission.speeds import decode_step_s
+from scheduling.admission.turns import PATIENCE_S, may_yield
 
 LEAST_BETWEEN_S = 1.0
 LEAST_UNTIL_NEXT_S = 0.25
@@ -104,21 +112,35 @@ def _computed_s(state: RouterState, group: Group, worker: Worker) -> float:
 
 
 def preempt_seat(state: RouterState) -> None:
-    """Take a group of a lower class off its worker, if the head of the queue would be late otherwise."""
+    """Take a group off its worker for one that waits: of a higher class, or of a tenant with fewer seats."""
     head = state.waiting.head
-    if head is None or not state.config.policy.promises or head.phase is not Phase.WAITING:
+    if head is None or not state.config.policy.promises:
         return
-    workers = state.fleet.decoding
-    if state.now - state.seat_taken_at < LEAST_UNTIL_NEXT_S or not _is_late(state, head):
+    if state.now - state.seat_taken_at < LEAST_UNTIL_NEXT_S:
         return
-    if any(has_room(state, head, worker) for worker in workers):
-        return
-    found = [group for worker in workers for group in _candidates(state, head, worker)]
+    found: list[Group] = []
+    if head.phase is Phase.WAITING and _is_late(state, head):
+        found = _candidates(state, head, _is_lower)
+    if not found and (head := _passed_over(state)) is not None:
+        found = _candidates(state, head, partial(_yields, state))
     if found:
         group = min(found, key=_price)
         assert group.decode_key is not None, "it runs"
         state.seat_taken_at = group.migrated_at = state.now
         start_elsewhere(state, group, group.decode_key)
+
+
+def _passed_over(state: RouterState) -> Group | None:
+    """Return the group that has waited for its turn in vain whose tenant has the fewest seats, if any.
+
+    Where only one tenant has groups that wait or run, none is.
+    """
+    shares = state.running_shares
+    fewest = min(state.waiting.first_by_tenant, key=lambda group: shares.of(group.session.tenant))
+    waited_s = state.now - fewest.session.timeline.received_at
+    if fewest.phase is not Phase.WAITING or waited_s < PATIENCE_S:
+        return None
+    return fewest if shares.has_others(fewest.session.tenant) else None
 
 
 def _is_late(state: RouterState, head: Group) -> bool:
@@ -132,20 +154,43 @@ def _is_late(state: RouterState, head: Group) -> bool:
     return state.now + wait_s > head.due_at
 
 
-def _candidates(state: RouterState, head: Group, worker: Worker) -> Iterator[Group]:
-    """Return groups of lower classes that decode on a worker, would leave room for `head`, and have run a
-    while since they last left a worker.
+def _is_lower(head: Group, group: Group) -> bool:
+    return group.session.slo.slo_class > head.session.slo.slo_class and not group.is_promoted
+
+
+def _yields(state: RouterState, head: Group, group: Group) -> bool:
+    """Return True if the tenant of a running group can spare its seats for that of the `head`."""
+    own, other = group.session, head.session
+    if own.tenant == other.tenant or group.is_promoted or own.slo.slo_class < other.slo.slo_class:
+        return False
+    shares = state.running_shares
+    return own.aim.pace_ms is None and may_yield(
+        shares.of(own.tenant), seat_share(state, group), shares.of(other.tenant), seat_share(state, head)
+    )
+
+
+def _candidates(state: RouterState, head: Group, gives_way: Callable[[Group, Group], bool]) -> list[Group]:
+    """Return the running groups that may give way to `head`; none if some worker has room for it."""
+    workers = state.fleet.decoding
+    if any(has_room(state, head, worker) for worker in workers):
+        return []
+    found = (group for worker in workers for group in _leaving_room(state, head, worker))
+    return [group for group in found if gives_way(head, group)]
+
+
+def _leaving_room(state: RouterState, head: Group, worker: Worker) -> Iterator[Group]:
+    """Return groups that decode on a worker, would leave room for `head`, and have run a while since they
+    last left a worker.
     """
     if worker.preempted:
         return
     free_seats = state.capacity.seat_limit(worker, head.session.aim.pace_ms, state.now) - worker.num_seqs
     for group in worker.groups.values():
-        is_lower = group.session.slo.slo_class > head.session.slo.slo_class and not group.is_promoted
         decodes = group.decode_key == worker.key and group.decode_reported and group.key not in state.moves
         fits = (
             free_seats + group.num_seqs >= head.num_seqs and worker.free_blocks + group.blocks >= head.blocks
         )
-        if is_lower and decodes and fits and state.now - group.migrated_at >= LEAST_BETWEEN_S:
+        if decodes and fits and state.now - group.migrated_at >= LEAST_BETWEEN_S:
             yield group
 
 

@@ -38,6 +38,7 @@ from router.core.state import RouterState
 from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import due_at, rank
 from scheduling.admission.learnt import Learnt
+from scheduling.admission.turns import share_of, takes_turns
 from scheduling.memory.reservation import blocks_needed
 from scheduling.request import Fence, Path, PrefixSource, SamplingParams, SequenceSpec, Slo, SloClass
 from state.records import QueueEntry
@@ -136,8 +137,16 @@ def enqueue(state: RouterState, group: Group) -> None:
         work_tokens=group.work_tokens,
         blocks=group.blocks,
         adapter=session.adapter,
+        seats=group.num_seqs,
+        share=seat_share(state, group),
+        takes_turns=not group.is_promoted and takes_turns(session.aim, has_output=has_output),
     )
     state.actions.append(Enqueue(entry, state.config.queue_capacity))
+
+
+def seat_share(state: RouterState, group: Group) -> int:
+    """Return what a group's seats count for its tenant."""
+    return share_of(group.num_seqs, state.config.weights.of(group.session.tenant))
 
 
 def _has_output(session: Session) -> bool:
@@ -151,6 +160,9 @@ def set_phase(state: RouterState, group: Group, phase: Phase) -> None:
         state.fleet.expect(group.prefill_key, -group.work_tokens)
     if phase is Phase.SETTLING:
         state.fleet.expect(group.prefill_key, group.work_tokens)
+    if (group.phase is Phase.RUNNING) is not (phase is Phase.RUNNING):
+        share = seat_share(state, group)
+        state.running_shares.add(group.session.tenant, share if phase is Phase.RUNNING else -share)
     group.phase = phase
     if waits and not was_waiting:
         state.waiting.add(group, state.now)

@@ -32,6 +32,8 @@ class WaitingGroups:
         self.backlog = Backlog()
         self._places: dict[str, _Place] = {}
         self._num_came = 0
+        self._by_tenant: dict[str, dict[str, Group]] = {}
+        """Ordered by when they came in."""
         self._paces_ms: list[int] = []
         self._lines: dict[SloClass, list[tuple[float, str]]] = {slo_class: [] for slo_class in SloClass}
         """Heaps of due times and keys, by class; entries of groups that left are dropped at the head."""
@@ -52,6 +54,7 @@ class WaitingGroups:
         slo_class, pace_ms = group.session.slo.slo_class, group.session.aim.pace_ms
         entry = Waiting(group.key, slo_class, group.due_at, group.work_tokens, _stake_of(group))
         self._num_came += 1
+        self._by_tenant.setdefault(group.session.tenant, {})[group.key] = group
         self._places[group.key] = _Place(group, entry, self._num_came)
         self.backlog.add(entry, now)
         if pace_ms is not None:
@@ -64,6 +67,10 @@ class WaitingGroups:
     def remove(self, group: Group) -> None:
         """Remove a group that waits no longer."""
         entry = self._places.pop(group.key).entry
+        own = self._by_tenant[group.session.tenant]
+        del own[group.key]
+        if not own:
+            del self._by_tenant[group.session.tenant]
         self.backlog.remove(entry)
         if entry.stake is Stake.AT_RISK:
             line = self._at_risk[entry.slo_class]
@@ -129,6 +136,11 @@ class WaitingGroups:
                 return self._places[line[0][1]].group
             heapq.heappop(line)
         return None
+
+    @property
+    def first_by_tenant(self) -> Iterator[Group]:
+        """Return the group of each tenant that came first."""
+        return (next(iter(own.values())) for own in self._by_tenant.values())
 
     @property
     def has_at_risk(self) -> bool:

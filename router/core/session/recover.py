@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.core.actions import AttemptFailed, GroupMigrated, Reject, TellRetrying
+from router.core.actions import AttemptFailed, FinalError, GroupMigrated, Reject, TellRetrying
 from router.core.capacity.fleet import Worker
 from router.core.events import SequenceFailed
 from router.core.queue.queue import enqueue, new_groups, release_credit, strand
@@ -54,7 +54,7 @@ def fail_for_good(state: RouterState, group: Group, worker_key: str, reason: str
     """Fail a request that would fail on any worker."""
     if group.phase is Phase.RUNNING:
         state.actions.append(AttemptFailed(group.key, group.attempt, worker_key, reason, final=True))
-        finish.cut_off(state, group.session, FinishReason.FAILED, reason)
+        finish.cut_off(state, group.session, FinishReason.FAILED, FinalError(reason))
 
 
 def has_failed_too_often(group: Group) -> bool:

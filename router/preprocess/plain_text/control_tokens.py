@@ -24,7 +24,7 @@ from router.preprocess.plain_text.in_content import InContent
 from router.preprocess.plain_text.plain_tokenizer import PlainTokenizer
 
 _TAG = re.compile(r"<.+>|\[.+\]")
-_PIPED_TAG = re.compile(r"<[|｜].+[|｜]>")  # noqa: RUF001 -- DeepSeek's tokens have the wide bar
+_PIPED_TAG = re.compile(r"<[|｜].+[|｜]>")
 _WORD = re.compile(r"\w+")
 _ESCAPES = ("\\u", "\\/")
 """Beginnings of escapes by which JSON can spell any text."""
@@ -44,39 +44,39 @@ class ControlTokens:
     def __init__(
         self, tokenizer: Tokenizer, template_source: str, formats: ChatFormats, in_content: InContent
     ) -> None:
-        self._tokenizer = tokenizer
-        self._refuses = in_content is InContent.REFUSE
+        self.tokenizer = tokenizer
+        self.refuses = in_content is InContent.REFUSE
         tokens = [
             token
             for token in tokenizer.get_added_tokens_decoder().values()
             if _is_control(token, template_source) and in_content is not InContent.KEEP
         ]
         own = _own_tags(tokens, formats)
-        self._anywhere = _pattern(tokens)
-        self._of_assistant = _pattern([token for token in tokens if token.content not in own])
+        self.anywhere = _pattern(tokens)
+        self.of_assistant = _pattern([token for token in tokens if token.content not in own])
         secret = str(secrets.randbelow(9 * 10**29) + 10**29)
-        self._secret = secret
-        self._names = {token.content: f"{secret}{place:06}" for place, token in enumerate(tokens)}
-        self._mark = str(secrets.randbelow(9 * 10**11) + 10**11)
-        self._in_prompt = re.compile(
-            rf"{self._mark}(?P<mark>\d{{{_MARK_DIGITS}}})|{self._anywhere.pattern}", re.DOTALL
+        self.secret = secret
+        self.names = {token.content: f"{secret}{place:06}" for place, token in enumerate(tokens)}
+        self.mark = str(secrets.randbelow(9 * 10**11) + 10**11)
+        self.in_prompt = re.compile(
+            rf"{self.mark}(?P<mark>\d{{{_MARK_DIGITS}}})|{self.anywhere.pattern}", re.DOTALL
         )
-        self._beginnings = frozenset(name[:size] for name in self._names for size in range(1, len(name)))
-        self._longest = max(map(len, self._names), default=0)
-        self._firsts = frozenset(name[:1] for name in self._names)
-        self._signs = (*{name[:2] for name in self._names}, *_ESCAPES) if tokens else ()
-        self._folded = _folded(tokenizer, tokens)
+        self.beginnings = frozenset(name[:size] for name in self.names for size in range(1, len(name)))
+        self.longest = max(map(len, self.names), default=0)
+        self._firsts = frozenset(name[:1] for name in self.names)
+        self._signs = (*{name[:2] for name in self.names}, *_ESCAPES) if tokens else ()
+        self.folded = _folded(tokenizer, tokens)
         """Control tokens in normalised texts, if the normalizer makes them of other spellings too."""
 
     @cached_property
-    def _plain(self) -> PlainTokenizer:
-        return PlainTokenizer(self._tokenizer, self._names)
+    def plain(self) -> PlainTokenizer:
+        return PlainTokenizer(self.tokenizer, self.names)
 
     def marks_for(self, chat: Conversation) -> Marks | None:
         """Return marks for a conversation; None if it spells no control token."""
-        if not self._names:
+        if not self.names:
             return None
-        if self._folded is not None or _has_text(chat.options.arguments) or self._may_spell(chat.texts()):
+        if self.folded is not None or _has_text(chat.options.arguments) or self._may_spell(chat.texts()):
             return Marks(self)
         return None
 
@@ -122,25 +122,25 @@ class Marks:
     def content(self, role: str, content: str) -> str:
         """Return the content of a message with marks."""
         control = self._control
-        return self._text(content, control._of_assistant if role == "assistant" else control._anywhere)
+        return self._text(content, control.of_assistant if role == "assistant" else control.anywhere)
 
     def restored(self, prompt: str) -> str:
         """Return a rendered prompt with the texts that the caller wrote."""
         texts = self._texts
-        return self._control._in_prompt.sub(lambda found: _text_of(found, texts), prompt)
+        return self._control.in_prompt.sub(lambda found: _text_of(found, texts), prompt)
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokens of a rendered prompt, whose control tokens are the template's."""
         control, texts = self._control, self._texts
         plain = self.restored(prompt)
-        own = [found[0] for found in control._in_prompt.finditer(prompt) if found["mark"] is None]
-        if not texts or (not any(texts) and own == control._anywhere.findall(plain)):
-            return list(control._tokenizer.encode(plain, add_special_tokens=False).ids)
-        assert control._secret not in plain, "nobody knows it"
-        named = control._in_prompt.sub(
-            lambda found: _text_of(found, texts) if found["mark"] else control._names[found[0]], prompt
+        own = [found[0] for found in control.in_prompt.finditer(prompt) if found["mark"] is None]
+        if not texts or (not any(texts) and own == control.anywhere.findall(plain)):
+            return list(control.tokenizer.encode(plain, add_special_tokens=False).ids)
+        assert control.secret not in plain, "nobody knows it"
+        named = control.in_prompt.sub(
+            lambda found: _text_of(found, texts) if found["mark"] else control.names[found[0]], prompt
         )
-        return control._plain.encode(named)
+        return control.plain.encode(named)
 
     def _message(self, turn: Mapping[str, Any], place: int) -> dict[str, Any]:
         marked = {}
@@ -156,11 +156,11 @@ class Marks:
         return marked
 
     def _role(self, role: str) -> str:
-        """Return a role with marks. Templates make control tokens of roles, so others than words are parted."""
+        """Return a role with marks. Templates make control tokens of roles, so all but words are parted."""
         if _WORD.fullmatch(role):
             return role
         parting = self._mark_of("")
-        return f"{parting}{self._text(role, self._control._anywhere)}{parting}"
+        return f"{parting}{self._text(role, self._control.anywhere)}{parting}"
 
     def _tool(self, tool: object, place: int) -> Any:
         self._where = f"chat.tools[{place}]"
@@ -168,7 +168,7 @@ class Marks:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._text(value, self._control._anywhere)
+            return self._text(value, self._control.anywhere)
         if isinstance(value, Mapping):
             return {self._value(key): self._value(below) for key, below in value.items()}
         if isinstance(value, list | tuple):
@@ -178,18 +178,18 @@ class Marks:
     def _text(self, text: str, spelled: re.Pattern[str]) -> str:
         control = self._control
         marked = spelled.sub(lambda found: self._mark_of(self._taken(found[0])), text)
-        if control._folded is not None and control._folded.search(_normalised(control._tokenizer, marked)):
+        if control.folded is not None and control.folded.search(_normalised(control.tokenizer, marked)):
             # The tokenizer finds a control token in another spelling.
             inner = text.strip()
             return text.replace(inner, self._mark_of(self._taken(inner)), 1)
         end = marked.rstrip()
-        for size in range(1, min(control._longest, len(end) + 1)):
-            if end[-size:] in control._beginnings:
+        for size in range(1, min(control.longest, len(end) + 1)):
+            if end[-size:] in control.beginnings:
                 return f"{end}{self._mark_of('')}{marked[len(end) :]}"
         return marked
 
     def _taken(self, text: str) -> str:
-        if self._control._refuses:
+        if self._control.refuses:
             raise ChatRefused(self._where, text, "text without the model's control tokens")
         return text
 
@@ -197,7 +197,7 @@ class Marks:
         place = self._places.setdefault(text, len(self._texts))
         if place == len(self._texts):
             self._texts.append(text)
-        return f"{self._control._mark}{place:0{_MARK_DIGITS}}"
+        return f"{self._control.mark}{place:0{_MARK_DIGITS}}"
 
 
 def _text_of(found: re.Match[str], texts: list[str]) -> str:
@@ -215,7 +215,7 @@ def _is_control(token: AddedToken, template_source: str) -> bool:
 
 
 def _own_tags(tokens: Iterable[AddedToken], formats: ChatFormats) -> frozenset[str]:
-    """Return the tokens that an assistant's content may have: tags of reasoning, and of calls if not special."""
+    """Return what an assistant's content may have: tags of reasoning, and those of calls if not special."""
     reasoning, tools = REASONING_FORMATS.get(formats.reasoning), TOOL_FORMATS.get(formats.tools)
     thoughts = frozenset(() if reasoning is None else (*reasoning.opens, *reasoning.closes))
     calls = frozenset(() if tools is None else (*tools.opens, *tools.closes))
@@ -227,7 +227,7 @@ def _own_tags(tokens: Iterable[AddedToken], formats: ChatFormats) -> frozenset[s
 
 
 def _pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
-    """Return a pattern of the texts of tokens, the longest first; without tokens, one that matches nothing."""
+    """Return a pattern of the texts of tokens, the longest first. Without tokens it matches nothing."""
     texts = [
         rf"(?<!\w){re.escape(token.content)}(?!\w)" if token.single_word else re.escape(token.content)
         for token in sorted(tokens, key=lambda token: -len(token.content))

@@ -100,7 +100,7 @@ async def test_the_private_redis_is_real_keeps_nothing_and_evicts_nothing(make_s
     assert not folder.exists()
 
 
-async def test_no_other_account_reaches_the_private_redis_and_it_writes_no_file(make_spec: MakeSpec) -> None:
+async def test_the_private_redis_has_no_port_and_writes_no_file(make_spec: MakeSpec) -> None:
     async with Fleet(make_spec(gateways=1)) as fleet:
         for name, url in (("redis", fleet.redis_url), ("redis-gateway", fleet.gateway_redis_url)):
             process = fleet.process(name)

@@ -58,7 +58,15 @@ BAD: list[tuple[Any, int, str | None, str]] = [
         "invalid_field",
     ),
     ({"input": [{"type": []}]}, 400, "input[0].type", "invalid_field"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, 400, "input[0].type", "invalid_field"),
+    ({"input": [{"type": "item_reference"}]}, 400, "input[0].id", "invalid_field"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, 404, "input[0].id", "item_not_found"),
+    ({"input": [{"type": "item_reference", "id": "msg_x_0"}] * 2}, 400, "input[1].id", "invalid_field"),
+    (
+        {"input": [{"type": "item_reference", "id": f"msg_{number}_0"} for number in range(9)]},
+        404,
+        "input[8].id",
+        "item_not_found",
+    ),
     (
         {"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]},
         400,

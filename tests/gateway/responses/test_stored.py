@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 from functools import partial
@@ -10,6 +11,7 @@ from functools import partial
 import pytest
 
 from gateway.responses.items import MAX_ITEMS
+from gateway.responses.references import MAX_READ
 from tests.baton.scripted_service import (
     HANG,
     Act,
@@ -73,6 +75,43 @@ async def test_a_whole_conversation_has_a_limit(served: Served) -> None:
     assert error["message"] == (
         "input has 1 items, and the conversation 4096 before them; accepted: up to 4096 together"
     )
+
+
+async def test_items_of_stored_responses_are_taken_by_their_ids(served: Served) -> None:
+    """So the AI SDK sends back what the assistant said: with each turn, all of it."""
+    served.router.scripts[:] = [said(CALL, tool_format="hermes"), said("Rain."), said("Again.")]
+    asked = {"role": "user", "content": "hello"}
+    first = await served.create(input=[asked], tools=[WEATHER])
+    (call,) = first["output"]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "1 °C"}
+    history = [asked, {"type": "item_reference", "id": call["id"]}, result]
+    second = await served.create(input=history, tools=[WEATHER])
+    history += [{"type": "item_reference", "id": second["output"][0]["id"]}, asked]
+    third = await served.create(input=history)
+    listed = (await served.http.get(f"{URL}/{third['id']}/input_items?order=asc")).json()["data"]
+    assert listed[1] == call
+    assert listed[3] == second["output"][0]
+    sent = served.router.calls("Generate")[-1].chat.messages
+    assert [message.role for message in sent] == ["user", "assistant", "tool", "assistant", "user"]
+    assert [message.content for message in sent] == ["hello", "", "1 °C", "Rain.", "hello"]
+    # Nothing of the first response is needed to read what the second one has of it.
+    assert (await served.http.delete(f"{URL}/{first['id']}")).json()["deleted"]
+    await served.create(input=history)
+
+
+async def test_few_responses_are_read_for_one_request(served: Served) -> None:
+    kept = [await served.create() for _ in range(MAX_READ + 1)]
+    references = [{"type": "item_reference", "id": one["output"][0]["id"]} for one in kept]
+    await served.create(input=references[1:])
+    refused = await served.http.post(URL, json={"input": references})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+
+
+async def test_items_of_responses_that_are_not_stored_are_not_found(served: Served) -> None:
+    response = await served.create(store=False)
+    reference = {"type": "item_reference", "id": response["output"][0]["id"]}
+    refused = await served.http.post(URL, json={"input": [reference]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "item_not_found")
 
 
 async def test_a_plain_text_is_listed_as_parts_of_its_role(served: Served) -> None:
@@ -208,6 +247,16 @@ async def test_the_same_key_is_the_same_response(served: Served) -> None:
     assert (other.status_code, other.json()["error"]["code"]) == (409, "request_id_in_use")
 
 
+async def test_an_id_cannot_be_computed_from_the_key_of_its_request(served: Served) -> None:
+    ask = {"json": {"input": "x"}, "headers": {"idempotency-key": "1"}}
+    made = (await served.http.post(URL, **ask)).json()
+    computed = f"resp_{hashlib.blake2b(b'1', digest_size=16).hexdigest()}"
+    assert made["id"] != computed
+    assert (await served.http.get(f"{URL}/{computed}")).status_code == 404
+    async with running_gateway([served.router.address], "--redis", served.redis.url) as other:
+        assert (await other.http.post(URL, **ask)).json() == made
+
+
 async def test_without_redis_only_state_is_missing(served: Served) -> None:
     stored = await served.create()
     served.redis.stop(kill=True)
@@ -225,7 +274,8 @@ async def test_without_redis_only_state_is_missing(served: Served) -> None:
     async with running_gateway([served.router.address]) as gateway:
         plain = await gateway.http.post(URL, json={"input": "x"})
         assert (plain.status_code, plain.json()["store"]) == (200, False)
-        for body in ({"store": True}, {"previous_response_id": "resp_1"}):
+        reference = {"type": "item_reference", "id": "msg_1_0"}
+        for body in ({"store": True}, {"previous_response_id": "resp_1"}, {"input": [reference]}):
             refused = await gateway.http.post(URL, json={"input": "x"} | body)
             assert (refused.status_code, refused.json()["error"]["code"]) == (501, "unsupported")
 

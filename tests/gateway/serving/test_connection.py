@@ -8,7 +8,8 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -16,8 +17,10 @@ import uvicorn
 
 from gateway.serving import connection
 from gateway.serving.connection import MAX_HEAD_BYTES, MAX_PIPELINED, Connection
+from gateway.serving.pool import Pool
 from tests.patience import PATIENCE_S
 
+MAX_CONNECTIONS, MAX_IDLE = 20, 4
 POST = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n"
 
 
@@ -30,6 +33,7 @@ class App:
     def __init__(self) -> None:
         self.left: asyncio.Queue[str] = asyncio.Queue()
         self.may_go_on = asyncio.Event()
+        self.headers: list[list[tuple[bytes, bytes]]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -39,6 +43,7 @@ class App:
                 self.left.put_nowait(scope["path"])
                 return
             body, more = body + message["body"], message["more_body"]
+        self.headers.append(scope["headers"])
         if scope["path"] == "/wait":
             await receive()
             self.left.put_nowait(scope["path"])
@@ -56,8 +61,9 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[App, uv
     for name, seconds in (("READ_S", 3600), ("CLOSE_S", 0.3), ("_CHECK_S", 0.05)):
         monkeypatch.setattr(connection, name, seconds)
     app, listener = App(), socket.create_server(("127.0.0.1", 0))
+    http = cast("type[asyncio.Protocol]", partial(Connection, pool=Pool(MAX_CONNECTIONS, MAX_IDLE)))
     config = uvicorn.Config(
-        app, http=Connection, ws="none", lifespan="off", log_config=None, timeout_keep_alive=3600
+        app, http=http, ws="none", lifespan="off", log_config=None, timeout_keep_alive=3600
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -201,6 +207,76 @@ async def test_an_upgrade_is_not_taken_and_the_request_is_served(served: Served)
         assert (await reader.readuntil(b"\r\n\r\n3")).startswith(b"HTTP/1.1 200 OK")
         writer.write(POST + b"content-length: 4\r\n\r\nabcd")
         assert (await reader.readuntil(b"\r\n\r\n4")).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_thousands_of_upgrades_in_one_packet_end_the_connection_alone(served: Served) -> None:
+    upgrade = b"GET /wait HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    async with connected(served[2]) as (reader, writer):
+        writer.write(upgrade * 3000)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    async with connected(served[2]) as (reader, writer):
+        writer.write(upgrade.replace(b"/wait", b"/") * 50)
+        for _ in range(50):
+            assert (await reader.readuntil(b"\r\n\r\n0")).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_trailers_are_no_headers(served: Served) -> None:
+    chunked = POST + b"transfer-encoding: chunked\r\nauthorization: Bearer a\r\n\r\n3\r\nabc\r\n"
+    async with connected(served[2]) as (reader, writer):
+        writer.write(chunked)
+        await asyncio.sleep(0)
+        writer.write(
+            b"0\r\nauthorization: Bearer b\r\nx-other: 1\r\n\r\n" + POST + b"content-length: 0\r\n\r\n"
+        )
+        await reader.readuntil(b"\r\n\r\n3")
+        await reader.readuntil(b"\r\n\r\n0")
+    assert [dict(headers).get(b"authorization") for headers in served[0].headers] == [b"Bearer a", None]
+    assert all(b"x-other" not in dict(headers) for headers in served[0].headers)
+
+
+@pytest.mark.parametrize("trailer", [b"x-%d: %s\r\n", b"%d%s"], ids=["many", "one"])
+async def test_endless_trailers_end_the_connection(served: Served, trailer: bytes) -> None:
+    app, server, port = served
+    async with connected(port) as (reader, writer):
+        writer.write(
+            POST.replace(b"/v1/messages", b"/v1/x") + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx:"
+        )
+        with contextlib.suppress(ConnectionError):
+            for index in range(64 * MAX_HEAD_BYTES // 1000):
+                writer.write(trailer % (index, b"a" * 1000))
+                await writer.drain()
+            assert (await error_of(reader))[0] == 431
+    assert await app.left.get() == "/v1/x"
+    await until_closed(server)
+
+
+async def test_the_oldest_idle_connection_makes_room(served: Served) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        held = [await stack.enter_async_context(connected(served[2])) for _ in range(2)]
+        for reader, writer in held:
+            writer.write(b"GET /held HTTP/1.1\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+        idle = [await stack.enter_async_context(connected(served[2])) for _ in range(MAX_IDLE + 1)]
+        assert await idle[0][0].read() == b""
+        served[0].may_go_on.set()
+        for reader, _ in held:
+            assert await reader.readexactly(1) == b"0"
+        assert await idle[1][0].read() == b""
+
+
+async def test_an_address_has_half_of_the_connections(served: Served) -> None:
+    most = MAX_CONNECTIONS // 2
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(most):
+            reader, writer = await stack.enter_async_context(connected(served[2]))
+            writer.write(b"GET /held HTTP/1.1\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+        async with connected(served[2]) as (reader, _):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert (head.split()[1], json.loads(body)["error"]["code"]) == (b"503", "too_many_connections")
+            assert b"retry-after: 1" in head
+        served[0].may_go_on.set()
 
 
 async def until_leaving(server: uvicorn.Server, port: int) -> None:

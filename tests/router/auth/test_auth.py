@@ -271,6 +271,22 @@ async def test_what_was_not_generated_comes_back(tmp_path: Path, store: Store) -
         await auth.charge(1, 0, 0, BudgetWait())
 
 
+async def test_tokenising_costs_a_part_of_the_tokens_which_does_not_come_back(
+    tmp_path: Path, store: Store
+) -> None:
+    set_caller(Principal("acme", budget=Budget(tokens=Rate(0.001, 100))))
+    auth = Auth(auth_file(tmp_path), store)
+    assert await auth.admit(BudgetWait(), 640) == 10
+    bill = await auth.charge(40, 20, 0, BudgetWait(), paid=10)
+    assert bill is not None
+    assert bill.total == 50, "what tokenising cost is a part of the prompt's tokens"
+    auth.refund(bill, bill.total)
+    assert await auth.admit(BudgetWait(), 5000) == 79, "the rest of the 90 that were left"
+    with pytest.raises(Overloaded):
+        await auth.admit(BudgetWait(), 1000)
+    assert await auth.admit(BudgetWait(), 0) == 0, "a request without text"
+
+
 async def test_without_a_budget_nothing_is_counted(tmp_path: Path, store: Store) -> None:
     auth = Auth(auth_file(tmp_path), store)
     set_caller(Principal("acme"))

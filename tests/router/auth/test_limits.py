@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -17,6 +18,7 @@ import pytest
 
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from baton.v1 import inference_pb2, inference_pb2_grpc
+from router.auth import limits
 from router.auth.limits import Limits
 from router.config import parse_config
 from tests.patience import PATIENCE_S
@@ -124,6 +126,25 @@ def test_pings_without_end_end_the_connection(address: str) -> None:
     assert GOAWAY in found
     assert struct.unpack(">II", found[GOAWAY][:8])[1] == ENHANCE_YOUR_CALM
     assert found[GOAWAY][8:] == b"too_many_pings"
+
+
+def test_pings_at_the_stated_interval_are_taken_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MIN_PING_INTERVAL_MS", 50)
+    server = grpc.server(ThreadPoolExecutor(1), options=Limits().server_options())
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with connected(f"127.0.0.1:{port}") as raw:
+            raw.sendall(PREFACE + frame(SETTINGS, b""))
+            for _ in range(6):
+                time.sleep(0.25)
+                raw.sendall(frame(PING, b"12345678"))
+            raw.shutdown(socket.SHUT_WR)
+            found = frames(raw)
+        assert PING in found
+        assert found.get(GOAWAY, b"")[8:] != b"too_many_pings"
+    finally:
+        server.stop(None)
 
 
 def test_connections_beyond_the_limit_are_closed_and_room_comes_back(address: str) -> None:

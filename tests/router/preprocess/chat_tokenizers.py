@@ -1,4 +1,4 @@
-"""Small tokenizers of the kinds that chat models have, with the control tokens of the chat templates beside."""
+"""Small tokenizers of the kinds that chat models have, with the control tokens of a template."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _CHARACTERS = [chr(code) for code in range(33, 127)] + ["é", "漢", "\n"]
 
 
 def _tags(source: str) -> list[str]:
-    return sorted({*_MARKER.findall(source), "<s>", "</s>", "<|end|>", "<|user|>", "<|system|>", "<think>", "</think>"})
+    return sorted(
+        {*_MARKER.findall(source), "<s>", "</s>", "<|end|>", "<|user|>", "<|system|>", "<think>", "</think>"}
+    )
 
 
 def byte_level(source: str) -> Tokenizer:
@@ -22,14 +24,25 @@ def byte_level(source: str) -> Tokenizer:
     tokenizer = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
     tags = _tags(source)
     tokenizer.add_special_tokens([tag for tag in tags if "|" in tag or "[" in tag])
-    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in tags if "|" not in tag and "[" not in tag])
+    tokenizer.add_tokens(
+        [AddedToken(tag, normalized=False) for tag in tags if "|" not in tag and "[" not in tag]
+    )
     return tokenizer
 
 
 def sentence_piece(source: str) -> Tokenizer:
-    """Return one like Phi-3's: ▁ before each stretch, control tokens in the vocabulary that take spaces away."""
+    """Return one like Phi-3's: ▁ before each stretch, control tokens that take spaces away."""
     words = ["▁", *_CHARACTERS, "ab", "▁a", "▁ab", "us", "er", "user"]
-    merges = [("a", "b"), ("▁", "a"), ("▁", "ab"), ("u", "s"), ("e", "r"), ("us", "er"), ("<", "s"), ("<s", ">")]
+    merges = [
+        ("a", "b"),
+        ("▁", "a"),
+        ("▁", "ab"),
+        ("u", "s"),
+        ("e", "r"),
+        ("us", "er"),
+        ("<", "s"),
+        ("<s", ">"),
+    ]
     tags = _tags(source)
     pieces = dict.fromkeys(["<unk>", *tags, *words, *map("".join, merges)])
     tokenizer = Tokenizer(
@@ -49,7 +62,7 @@ def sentence_piece(source: str) -> Tokenizer:
 
 
 def unigram(source: str) -> Tokenizer:
-    """Return one whose vocabulary has the control tokens as pieces, which its model would find in any text."""
+    """Return one whose vocabulary has the control tokens as pieces, which its model finds in any text."""
     tags = _tags(source)
     pieces = [("<unk>", 0.0), *((tag, 0.0) for tag in tags), ("▁", -2.0)]
     pieces += [(char, -3.0) for char in _CHARACTERS] + [("▁ab", -2.5), ("user", -2.5)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer
 
 from chat_formats import ChatFormats, formats_of
+from output_text.grammar import Grammars, grammar_of
 from router.api.check_chat import check_chat
 from router.errors import ValidationError
 from router.preprocess.chat_encoder import ChatEncoder
@@ -362,6 +364,21 @@ def test_calls_follow_a_grammar_only_where_rules_are_asked_for(
     assert bool(grammar) == has_grammar
     if chat.named_tool is not None:
         assert "get_weather" not in grammar
+
+
+def test_a_forced_call_is_written_with_the_vocabulary_s_markers(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    chat = Conversation(ASKED, tools=TOOLS, named_tool="now")
+    grammar = encoded(tokenizer, QWEN, chat).calls_grammar
+    compiled = Grammars(path, tokenizer.get_vocab_size(), [1]).compiled(grammar_of("grammar", grammar))
+    text = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    assert tokens[0] == tokenizer.token_to_id("<tool_call>")
+    follower = compiled.begin()
+    assert follower.num_allowed(tokens) == len(tokens)
+    follower.follow(tokens[:1])
+    assert follower.allowed_after(tokens) is not None
 
 
 def test_arguments_keep_to_formats_as_outputs_do(tokenizer: Tokenizer) -> None:

@@ -115,10 +115,24 @@ async def test_chats_are_rendered_in_the_process(bounded: TokenizerPool) -> None
 async def test_a_process_that_dies_takes_only_the_text_it_had(bounded: TokenizerPool) -> None:
     process_ids: list[int] = []
     await encode(bounded, SHORT)
-    process_ids.extend(bounded._pool._processes)
+    process_ids.extend(bounded._slots[0]._processes)
     tasks = [asyncio.create_task(encode(bounded, LONG)) for _ in range(5)]
     await asyncio.sleep(0)
     for process_id in process_ids:
         os.kill(process_id, signal.SIGKILL)
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(action) for action in found if not isinstance(action, list)] == [Unavailable]
+
+
+async def test_a_full_line_of_one_tenant_keeps_no_other_out(bounded: TokenizerPool) -> None:
+    count = LIMIT // (CALL_BYTES + len(LONG))
+    tasks = [
+        asyncio.create_task(bounded.encode(LONG, add_special_tokens=False, tenant="big"))
+        for _ in range(count + 1)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await bounded.encode(LONG, add_special_tokens=False, tenant="big")
+    assert await bounded.encode(SHORT, add_special_tokens=False, tenant="small") == [5, 6]
+    assert sum(task.done() for task in tasks) <= 3, "the other tenant's texts wait for their turns"
+    await asyncio.gather(*tasks)

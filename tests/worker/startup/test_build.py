@@ -1,4 +1,4 @@
-"""What a worker says of its model when it has loaded it."""
+"""Lines that a worker logs about the model that it has loaded."""
 
 from __future__ import annotations
 

@@ -56,6 +56,8 @@ stops = st.builds(
     ignore_eos=st.booleans(),
     include_stop=st.booleans(),
     skip_special_tokens=st.booleans(),
+    reasoning_opens=st.lists(names, max_size=2).map(tuple),
+    reasoning_closes=st.lists(names, max_size=2).map(tuple),
 )
 specs = st.builds(
     SequenceSpec,

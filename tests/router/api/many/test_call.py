@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,10 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no a
 
 from baton.security.auth_file import add_key, new_api_key
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
-from router.api.error_interceptor import ErrorInterceptor
-from router.api.service import InferenceService
 from router.auth.auth import Auth
-from router.auth.interceptor import AuthInterceptor
-from router.auth.limits import Limits
 from router.preprocess.model_facts import ModelFacts
-from router.preprocess.preprocessor import Preprocessor
 from router.preprocess.tokenizer_pool import TokenizerPool
+from tests.router.api.served import served
 from tests.router.calls import events_of, expected, finished_of, reason_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 from tests.router.many_calls import Heard, ManyClient
@@ -33,23 +27,6 @@ NARROW = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
 """Options of a connection whose window is soon full."""
 THOUSANDS = 2000
 """More calls than a connection carries at once."""
-
-
-@contextlib.asynccontextmanager
-async def served(
-    fleet: RunningFleet, pool: TokenizerPool, facts: ModelFacts, auth: Auth | None, max_generations: int
-) -> AsyncIterator[inference_pb2_grpc.InferenceServiceAsyncStub]:
-    """Serve the fleet's router at another address, with authentication or another limit."""
-    errors = ErrorInterceptor(lambda error: None)
-    locked = () if auth is None else (AuthInterceptor(auth, lambda error: None),)
-    server = grpc.aio.server(interceptors=(errors, *locked), options=Limits().server_options())
-    preprocessor = Preprocessor(fleet.shell, facts, pool)
-    InferenceService(fleet.shell, preprocessor, facts, auth, max_generations).add_to(server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield inference_pb2_grpc.InferenceServiceStub(channel)
-    await server.stop(grace=None)
 
 
 def is_status(event: Heard) -> bool:

@@ -11,6 +11,7 @@ from router.core.actions import (
     AskGrants,
     AttemptFailed,
     Enqueue,
+    FinalError,
     Reject,
     SendDecode,
     Settle,
@@ -225,6 +226,7 @@ def test_an_output_that_cannot_go_on_is_not_tried_again() -> None:
     told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, failures=(failure,)))
     (finished,) = [action for action in told if isinstance(action, TellFinished)]
     assert finished.outcome.error == "its format is too complex"
+    assert isinstance(finished.outcome.error, FinalError)
     assert not [action for action in told if isinstance(action, Enqueue)]
     assert not core.state.groups
 

@@ -169,7 +169,7 @@ export declare type StopRules = Message<"baton.v1.StopRules"> & {
 
   /**
    * The text ends before the first of these, or after it if include_stop is set; its tokens are counted. Accepted: up
-   * to 16, each of 1 to 1024 characters.
+   * to 16, each of 1 to 1024 characters. In a chat with a model that reasons, those in its reasoning do not count.
    *
    * @generated from field: repeated string stop_strings = 3;
    */

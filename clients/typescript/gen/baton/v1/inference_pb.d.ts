@@ -26,7 +26,7 @@
 //   tokens that wait to be read         8192; READER_TOO_SLOW ends the call of a client that is further behind, or that
 //                                       has unread tokens and reads none of them for half a minute to a minute;
 //                                       131072 for all generations of one GenerateMany
-//   pings                               one in 5 s, and only during a call: three that come faster end the connection
+//   pings                               one in 5 s, with or without a call: three that come faster end the connection
 //                                       (GOAWAY, too_many_pings)
 //   SamplingParams, StopRules, Slo      see their fields
 //
@@ -34,7 +34,7 @@
 // that waits for the call, and GenerateOnceResponse holds a whole generation. Accept at least 64 MiB.
 //
 // Long silences. A stream can be silent while its request waits or its prompt is computed. The router pings every
-// connection that has calls every 20 s, and ends a connection that does not answer within 10 s. To notice a broken
+// connection every 20 s, and ends a connection that does not answer within 10 s. To notice a broken
 // connection itself, a client sets its library's keep-alive, to 20 s for example.
 //
 // A router also serves grpc.health.v1, which needs no credential, and server reflection. InferenceService and the
@@ -1920,6 +1920,13 @@ export declare const DetokenizeResponseSchema: GenMessage<DetokenizeResponse>;
  * @generated from message baton.v1.ListModelsRequest
  */
 export declare type ListModelsRequest = Message<"baton.v1.ListModelsRequest"> & {
+  /**
+   * Asks for the tenant alone: the response has no models, and the call does not count as a request of its
+   * tenant.
+   *
+   * @generated from field: bool tenant_only = 1;
+   */
+  tenantOnly: boolean;
 };
 
 /**

@@ -1,0 +1,3 @@
+"""The version of Baton, as services tell it."""
+
+VERSION = "0.1.0"
