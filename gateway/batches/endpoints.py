@@ -85,7 +85,7 @@ def _add_files(
     @router.post("/v1/files")
     async def upload(request: Request) -> dict[str, Any]:
         files, tenant = api().files, await fleet.sdk.proven_tenant()
-        checker = LineChecker((await fleet.model()).facts, max_body_bytes, fleet.more_names)
+        checker = LineChecker((await fleet.told_model()).facts, max_body_bytes, fleet.more_names)
         max_bytes = await files.room(tenant) + FORM_BYTES
         async with received_form(request, max_bytes, Room(api().spool, tenant)) as form:
             stored = await unless_gone(request, store_upload(form, tenant, files, checker))

@@ -191,7 +191,7 @@ class ChatBody(GenerationBody, ChatFields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Any = None
     store: bool | None = None
     service_tier: str | None = None
     verbosity: str | None = None

@@ -12,9 +12,12 @@ from gateway.fleet import FleetClient
 from gateway.responses.convert import check_included
 from gateway.responses.items import as_listed
 from gateway.responses.store import Record, ResponseStore
+from gateway.serving.ignored import leave_out
 
 _ONE = "/{response_id}"
 MAX_PAGE = 100
+_OF_STREAMS = frozenset({"stream", "starting_after"})
+"""Parameters that ask for another kind of response, which are refused."""
 
 
 def stored_routes(fleet: FleetClient, store: ResponseStore | None) -> APIRouter:
@@ -65,8 +68,11 @@ def stored_routes(fleet: FleetClient, store: ResponseStore | None) -> APIRouter:
 def _check_query(request: Request, accepted_names: tuple[str, ...]) -> None:
     for name in request.query_params:
         bare = name.removesuffix("[]")
+        message = f"{bare} is set; accepted: {', '.join(accepted_names)}"
+        if bare in _OF_STREAMS:
+            raise invalid(bare, message)
         if bare not in accepted_names:
-            raise invalid(bare, f"{bare} is set; accepted: {', '.join(accepted_names)}")
+            leave_out(bare, message, code="unknown_field")
     for name in ("include", "include[]"):
         check_included(request.query_params.getlist(name))
 

@@ -320,6 +320,13 @@ async def test_a_header_holds_any_names(doors: Doors) -> None:
     assert len(response.headers["x-baton-ignored"]) <= MAX_CHARACTERS
 
 
+@pytest.mark.asyncio(loop_scope="module")
+async def test_unknown_parts_of_a_large_body_are_named_too(doors: Doors) -> None:
+    said = {"role": "user", "content": "a" * 2_000_000, "unknown": 1}
+    response = await doors.tolerant.http.post(CHAT, json={"messages": [said]})
+    assert response.headers["x-baton-ignored"] == "messages[0].unknown"
+
+
 NAMES = st.text(st.characters(codec="utf-8"))
 
 

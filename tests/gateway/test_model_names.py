@@ -21,6 +21,7 @@ from tests.baton.scripted_service import WHOLE, Fail, ScriptedRouter
 from tests.gateway.batches import jsonl, line
 from tests.gateway.running import Gateway, running_gateway
 from tests.gateway.test_openai_requests import _bad
+from tests.redis_server import redis_server
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -43,11 +44,12 @@ def models(*adapters: str) -> inference_pb2.ListModelsResponse:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pair() -> AsyncIterator[tuple[ScriptedRouter, Gateway]]:
     names = [part for name in ("claude-sonnet-4-5", "org/a:b") for part in ("--served-model-name", name)]
-    async with (
-        ScriptedRouter(ListModels=models("red"), CountTokens=COUNTED) as router,
-        running_gateway([router.address], *names) as gateway,
-    ):
-        yield router, gateway
+    with redis_server() as redis:
+        async with (
+            ScriptedRouter(ListModels=models("red"), CountTokens=COUNTED) as router,
+            running_gateway([router.address], "--redis", redis.url, *names) as gateway,
+        ):
+            yield router, gateway
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -112,6 +114,20 @@ async def test_an_adapter_that_is_gone_is_404_at_once(
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (404, "model", "model_not_found")
     assert error["message"].startswith("model is 'org/a:b:red'; accepted: 'm', ")
+    router.answers["ListModels"] = models("red")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_file_may_name_the_adapters_that_there_are_now(pair: tuple[ScriptedRouter, Gateway]) -> None:
+    router, gateway = pair
+    await gateway.http.get("/v1/models")
+    router.answers["ListModels"] = models("blue")
+    for name, status in (("org/a:b:blue", 200), ("m:red", 400)):
+        file = jsonl([line("a", model=name)])
+        response = await gateway.http.post(
+            "/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", file)}
+        )
+        assert response.status_code == status, response.text
     router.answers["ListModels"] = models("red")
 
 

@@ -139,6 +139,7 @@ class TestProcess:
         asking.router.answers["Quote"] = REFUSED
         for asked, headers in (
             (body | {"slo": {"ttft_ms": 5}}, {}),
+            (body | {"slo": {"ttft_ms": 5, "unknown": 1}, "tools": None}, {}),
             (body, {"x_baton_ttft_ms": "5"}),
         ):
             [response] = await asking.post(asked, path, **headers)

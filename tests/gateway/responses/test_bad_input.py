@@ -119,5 +119,7 @@ async def test_bad_questions_about_stored_responses_are_refused(served: Served) 
     ):
         response = await served.http.get(path)
         assert (response.status_code, response.json()["error"]["param"]) == (400, param), path
+    odd = await served.http.get(f"{one}/input_items?beta=true&limit=5")
+    assert (odd.status_code, odd.headers["x-baton-ignored"]) == (200, "beta")
     missing = await served.http.get(f"{URL}/resp_none")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "response_not_found")
