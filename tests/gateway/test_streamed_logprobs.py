@@ -75,12 +75,9 @@ def test_a_stream_has_the_logprobs_and_usage_of_the_whole_response(
     prompt_logprobs = tuple(drawn(token_id) for token_id in PROMPT[1:])
     usage = Usage(len(PROMPT), 0, sum(map(len, tokens)), 1)
     finished = Finished(usage, PROMISE, Delivery(1, 1, 1, 1, True, True), TimeSplit(0, 0, 0, 0, 0))
+    options = StreamOptions(include_usage=True)
     body = CompletionBody(
-        prompt=list(PROMPT),
-        n=len(outputs),
-        stream=True,
-        logprobs=1,
-        stream_options=StreamOptions(include_usage=True),
+        prompt=list(PROMPT), n=len(outputs), stream=True, logprobs=1, stream_options=options
     )
     writer = Writer(body, TextShape(), "m", 0, VOCABULARY, True, ())
     echoes = [] if echo == "no echo" else [Echo(text_of(PROMPT), PROMPT, echo == "echo alone")]
