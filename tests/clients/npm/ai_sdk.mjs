@@ -12,7 +12,7 @@ const { PLAIN, RAIN } = process.env;
 const options = { baseURL: `${process.env.BATON_URL}/v1`, apiKey: "none" };
 const openai = createOpenAI(options);
 const anthropic = createAnthropic(options);
-const compatible = createOpenAICompatible({ ...options, name: "baton", supportsStructuredOutputs: true });
+const compatible = createOpenAICompatible({ ...options, name: "baton", supportsStructuredOutputs: true, includeUsage: true });
 
 const providers = {
   "openai, responses": { model: openai(name), served: { search: openai.tools.webSearch({}) } },
