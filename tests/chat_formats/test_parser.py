@@ -53,7 +53,7 @@ def test_a_text_without_calls_is_all_content(name: str, text: str) -> None:
     CUTS,
     st.booleans(),
 )
-def test_what_is_told_of_a_cut_off_output_begins_what_is_told_of_the_whole(
+def test_a_cut_off_output_tells_the_beginning_of_the_whole(
     drawn: tuple[str, tuple[list[Call], str]], data: st.DataObject, places: list[int], has_format: bool
 ) -> None:
     notation, (_, text) = drawn
@@ -83,7 +83,7 @@ UNMISTAKABLE = FORMATS.filter(lambda form: not TOOL_FORMATS[form.tools].bare and
     CUTS,
     st.booleans(),
 )
-def test_any_text_that_is_cut_off_says_the_beginning_of_what_it_would_have_said(
+def test_any_cut_off_text_says_the_beginning_of_the_whole(
     formats: ChatFormats, text: str, data: st.DataObject, places: list[int], reasoning_open: bool
 ) -> None:
     # Words may be those of a header, too.

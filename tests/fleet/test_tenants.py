@@ -71,13 +71,13 @@ async def test_a_tenth_beside_nine_tenths_of_a_fleet_that_carries_a_third(
 
 
 NUM_STREAMS, NUM_CHOICES = 16, 4
-"""As many sequences as the worker of the profile runs at once."""
+"""Together all seats of the profile's worker."""
 LONG = Stop(max_tokens=800, ignore_eos=True)
 
 
 @pytest.mark.timeout(240)
 async def test_one_tenant_with_every_seat_gives_some_to_another(run_dir: Path, make_fleet: MakeFleet) -> None:
-    """As many of the big tenant's requests wait as run."""
+    """The big tenant has as many requests waiting as running."""
     spec = FleetSpec(model=DEMO_MODEL, prefill=0, timed="demo-cpu", placement="aggregated", run_dir=run_dir)
     ended: list[int] = []
     running: set[tuple[int, int]] = set()

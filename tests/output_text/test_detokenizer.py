@@ -59,7 +59,7 @@ def test_pieces_add_up_to_the_decoding_of_all_tokens(data: st.DataObject, name: 
 
 @settings(max_examples=1000)
 @given(st.data(), NAMES, st.booleans())
-def test_the_text_of_an_output_is_what_transformers_decodes_beyond_the_prompt(
+def test_an_output_is_what_transformers_decodes_beyond_the_prompt(
     data: st.DataObject, name: str, skip: bool
 ) -> None:
     tokenizer = ALL[name]
@@ -100,7 +100,7 @@ def test_only_the_end_of_a_prompt_is_looked_at(name: str) -> None:
     assert prompt.num_read <= PROMPT_TAIL
 
 
-def test_a_character_that_the_prompt_begins_belongs_to_the_output_that_ends_it() -> None:
+def test_a_character_that_the_prompt_begins_is_the_outputs() -> None:
     spelt = {
         "byte_level": [_BYTE_IDS[byte] for byte in "字".encode()],
         "gemma": [token_id(ALL["gemma"], f"<0x{byte:02X}>") for byte in "字".encode()],

@@ -215,7 +215,7 @@ AMBIGUOUS = {
         ("regex", "a{1000000}"),
     ],
 )
-def test_a_grammar_that_is_too_complex_from_its_second_token_is_refused(kind: str, text: str) -> None:
+def test_a_grammar_too_complex_from_its_second_token_is_refused(kind: str, text: str) -> None:
     with pytest.raises(GrammarRefused, match="too complex to follow"):
         begun(grammar_of(kind, text))
 

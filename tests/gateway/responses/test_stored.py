@@ -7,6 +7,7 @@ import hashlib
 import json
 import random
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ async def test_items_of_stored_responses_are_taken_by_their_ids(served: Served) 
 
 async def test_few_responses_are_read_for_one_request(served: Served) -> None:
     kept = [await served.create() for _ in range(MAX_READ + 1)]
-    references = [{"type": "item_reference", "id": one["output"][0]["id"]} for one in kept]
+    references = [{"type": "item_reference", "id": response["output"][0]["id"]} for response in kept]
     await served.create(input=references[1:])
     refused = await served.http.post(URL, json={"input": references})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
@@ -248,7 +249,7 @@ async def test_the_same_key_is_the_same_response(served: Served) -> None:
 
 
 async def test_an_id_cannot_be_computed_from_the_key_of_its_request(served: Served) -> None:
-    ask = {"json": {"input": "x"}, "headers": {"idempotency-key": "1"}}
+    ask: dict[str, Any] = {"json": {"input": "x"}, "headers": {"idempotency-key": "1"}}
     made = (await served.http.post(URL, **ask)).json()
     computed = f"resp_{hashlib.blake2b(b'1', digest_size=16).hexdigest()}"
     assert made["id"] != computed

@@ -271,9 +271,7 @@ async def test_what_was_not_generated_comes_back(tmp_path: Path, store: Store) -
         await auth.charge(1, 0, 0, BudgetWait())
 
 
-async def test_tokenising_costs_a_part_of_the_tokens_which_does_not_come_back(
-    tmp_path: Path, store: Store
-) -> None:
+async def test_the_price_of_tokenising_does_not_come_back(tmp_path: Path, store: Store) -> None:
     set_caller(Principal("acme", budget=Budget(tokens=Rate(0.001, 100))))
     auth = Auth(auth_file(tmp_path), store)
     assert await auth.admit(BudgetWait(), 640) == 10

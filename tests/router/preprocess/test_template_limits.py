@@ -66,7 +66,7 @@ async def test_a_template_that_takes_too_much_refuses_its_chat_alone(
         assert process_ids(pool) == before, "no process had to end for it"
 
 
-async def test_an_operation_that_nothing_interrupts_ends_its_own_process_alone(facts: ModelFacts) -> None:
+async def test_what_nothing_interrupts_ends_its_own_process_alone(facts: ModelFacts) -> None:
     async with pool_with(facts, GUARDED.replace("%s", SEARCH), num_processes=2) as pool:
         await pool.warm_up()
         hostile = asyncio.create_task(pool.encode_chat(HOSTILE))
