@@ -88,10 +88,10 @@ def test_reasoning_is_told_at_once_and_no_text_is_lost(text: str, places: list[i
     for piece in cut(text, places):
         if end.is_over:
             answer += piece
-            continue
-        more, rest = end.push(piece)
-        thought, answer = thought + more, answer + rest
-        assert end.is_over or answer == ""
+        else:
+            more, rest = end.push(piece)
+            thought, answer = thought + more, answer + rest
+        assert end.is_over or not answer
     answer += end.flush()
     assert (thought, answer) == split(text, is_open=is_open)
 
