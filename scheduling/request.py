@@ -47,9 +47,9 @@ class StopRules:
     include_stop: bool = False
     skip_special_tokens: bool = True
     reasoning_opens: tuple[str, ...] = ()
-    """What opens reasoning at the beginning of the text; empty if the prompt has opened it."""
+    """The texts that open reasoning at the beginning; empty if the prompt has opened it."""
     reasoning_closes: tuple[str, ...] = ()
-    """What closes it. Stop strings count only behind it; empty if the text has no reasoning to look for."""
+    """The texts that close it. Stop strings count only behind them; everywhere if there are none."""
 
 
 def leaves_a_token(

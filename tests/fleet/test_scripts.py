@@ -251,19 +251,19 @@ async def test_a_call_that_is_cut_off_is_told_as_incomplete(
 ) -> None:
     schema = FORCED if forced else COMMAND
     fields: dict[str, Any] = {"stream": stream, "forced": forced, "max_tokens": 200}
-    stop = None
-    if by == "a stop string":
-        stop = fields["stop"] = ["STOP"]
+    stop = "STOP" if by == "a stop string" else None
+    if stop is not None:
+        fields["stop"] = [stop]
     else:
         fields["max_tokens"] = 1 if forced else 2
     said, content = ("#forced", "") if forced else ("#call", "Sure.")
     chat = await told_by_chats(served, said, schema, **fields)
-    assert chat == Told(content, [CUT], "length", stop and stop[0])
+    assert chat == Told(content, [CUT], "length", stop)
     response = await told_by_responses(served, said, schema, **fields)
     assert response == Told(content, [CUT], ("incomplete", INCOMPLETE, ["incomplete"]))
     message = await told_by_messages(served, said, schema, **fields)
     # A stream has begun the block by then; a whole message leaves it out.
-    assert message == Told(content, [CUT] if stream else [], "max_tokens", stop and stop[0])
+    assert message == Told(content, [CUT] if stream else [], "max_tokens", stop)
 
 
 @pytest.mark.parametrize("stream", [False, True])

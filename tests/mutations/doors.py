@@ -45,8 +45,8 @@ DOORS = (
         (
             Guard(
                 "chat_formats/source.py",
-                "len(self._text) if self._ended else markers.safe_end(self._text, self._at)",
-                "len(self._text)",
+                "end = markers.safe_end(self._text, self._at)",
+                "end = len(self._text)",
                 "tests/chat_formats/test_parser.py::test_calls_come_back_as_written",
             ),
             Guard(
