@@ -128,7 +128,7 @@ class Source:
                 self._at = found.end()
                 return found.group()
             if self._ended:
-                self._drop_from(markers.safe_end(self._text, self._at), markers)
+                self._drop_from(self._at, markers)
                 emit(self._text[self._at :])
                 self._at = len(self._text)
                 return ""

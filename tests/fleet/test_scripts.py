@@ -252,7 +252,7 @@ async def test_a_call_that_is_cut_off_is_told_as_incomplete(
     schema = FORCED if forced else COMMAND
     fields: dict[str, Any] = {"stream": stream, "forced": forced, "max_tokens": 200}
     stop = "STOP" if by == "a stop string" else None
-    if stop:
+    if stop is not None:
         fields["stop"] = [stop]
     else:
         fields["max_tokens"] = 1 if forced else 2
