@@ -7,7 +7,8 @@ chat whose last message contains the name of a script is answered with it, and s
 `begin(name)`. What is no part of a script is followed by the end.
 
 The tokenizer is one like Llama 2's: "▁" begins words, unknown characters are bytes, and its decoder drops the
-blank before a text. Prompts are encoded character by character. Several tokens may have the same text.
+blank before a text. Several tokens may have the same text. A byte-level one is like Llama 3's: a token may
+end inside a character, and no two have the same text. Prompts are encoded character by character.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 EOS, BOS, END, TOOL = "</s>", "<s>", "<|end|>", "<|tool|>"
 ENDS = {"generation_config": EOS, "config": EOS, "tokenizer_config": EOS}
@@ -36,7 +46,7 @@ _CERTAIN = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The tokens that the model writes, by their texts; `<0xC3>` is a byte.
+    """The tokens that the model writes, by their texts; `<0xC3>` is a byte, within a text too if byte-level.
 
     opens    what a prompt ends with, such as "<think>", within the token that begins the script
     after    the token that begins it in place of one of its own, such as the last letter of a prompt
@@ -60,16 +70,18 @@ def build(
     *,
     template_shows: str = "<tool_call> <think>",
     ends: Mapping[str, str] = ENDS,
+    special: Sequence[str] = (),
+    byte_level: bool = False,
 ) -> Path:
     """Write a checkpoint and return its directory.
 
     `template_shows` are the markers by which the fleet learns how the model writes; `ends` are the tokens
-    that the files name as the end of a sequence.
+    that the files name as the end of a sequence; `special` are more special tokens, which pieces may be.
     """
     found = {
         name: script if isinstance(script, Script) else Script(script) for name, script in scripts.items()
     }
-    writer = _Writer(found)
+    writer = _Writer(found, special, byte_level=byte_level)
     directory.mkdir(parents=True, exist_ok=True)
     writer.tokenizer.save(str(directory / "tokenizer.json"))
     weights = {name: weight.half().contiguous() for name, weight in _weights(writer).items()}
@@ -90,22 +102,26 @@ def build(
 class _Writer:
     """The tokenizer of some scripts, and what follows each token."""
 
-    def __init__(self, scripts: Mapping[str, Script]) -> None:
+    def __init__(
+        self, scripts: Mapping[str, Script], more_special: Sequence[str], *, byte_level: bool
+    ) -> None:
         self.next: dict[int, int] = {}
         special = [
             EOS,
             BOS,
             END,
             *_ROLES,
+            *more_special,
             *(begin(name) for name, script in scripts.items() if not script.opens),
         ]
         opens = [begin(name) + script.opens for name, script in scripts.items() if script.opens]
-        tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *_CHARACTERS]
-        known, spelt = dict.fromkeys(tokens), dict[str, list[str]]()
-        for name, script in scripts.items():
-            spelt[name] = [_unlike(known, piece.replace(" ", "▁")) for piece in script.pieces]
-        vocab = {token: place for place, token in enumerate(known)}
-        self.tokenizer = _tokenizer(vocab, special, opens)
+        if byte_level:
+            vocab, spelt = _byte_level_vocab(scripts, special)
+            self.tokenizer = _byte_level_tokenizer(vocab)
+        else:
+            vocab, spelt = _sentence_piece_vocab(scripts, special)
+            self.tokenizer = _sentence_piece_tokenizer(vocab)
+        _add_tokens(self.tokenizer, special, opens)
         for name, script in scripts.items():
             first = script.after or begin(name) + script.opens
             ids = [self.id(token) for token in (first, *spelt[name], script.end)]
@@ -122,6 +138,20 @@ class _Writer:
         return found
 
 
+def _sentence_piece_vocab(
+    scripts: Mapping[str, Script], special: Sequence[str]
+) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Return the ids of tokens, and the tokens of each script."""
+    known = dict.fromkeys(["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *_CHARACTERS])
+    spelt = {
+        name: [
+            piece if piece in special else _unlike(known, piece.replace(" ", "▁")) for piece in script.pieces
+        ]
+        for name, script in scripts.items()
+    }
+    return {token: place for place, token in enumerate(known)}, spelt
+
+
 def _unlike(known: dict[str, None], piece: str) -> str:
     """Return the token of a piece, and add it: one of its own, unless it is a byte."""
     if _BYTE.fullmatch(piece):
@@ -134,7 +164,29 @@ def _unlike(known: dict[str, None], piece: str) -> str:
     return token
 
 
-def _tokenizer(vocab: dict[str, int], special: Sequence[str], opens: Sequence[str]) -> Tokenizer:
+def _byte_level_vocab(
+    scripts: Mapping[str, Script], special: Sequence[str]
+) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Return the ids of tokens, and the tokens of each script."""
+    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    known = dict.fromkeys(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    spelt = dict[str, list[str]]()
+    for name, script in scripts.items():
+        pieces = [_bytes_of(piece) for piece in script.pieces if piece not in special]
+        ((letters, _),) = spell.pre_tokenize_str(b"".join(pieces).decode())
+        ends = list(accumulate(map(len, pieces), initial=0))  # a byte is one letter
+        tokens = iter([letters[start:end] for start, end in pairwise(ends)])
+        spelt[name] = [piece if piece in special else next(tokens) for piece in script.pieces]
+        known.update(dict.fromkeys(token for token in spelt[name] if token not in special))
+    return {token: place for place, token in enumerate(known)}, spelt
+
+
+def _bytes_of(piece: str) -> bytes:
+    parts = re.split(f"({_BYTE.pattern})", piece)
+    return b"".join(bytes([int(part[3:5], 16)]) if _BYTE.fullmatch(part) else part.encode() for part in parts)
+
+
+def _sentence_piece_tokenizer(vocab: dict[str, int]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
@@ -146,11 +198,21 @@ def _tokenizer(vocab: dict[str, int], special: Sequence[str], opens: Sequence[st
             decoders.Strip(" ", 1, 0),
         ]
     )
+    return tokenizer
+
+
+def _byte_level_tokenizer(vocab: dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _add_tokens(tokenizer: Tokenizer, special: Sequence[str], opens: Sequence[str]) -> None:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in opens])
     bos = tokenizer.token_to_id(BOS)
     tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", None, [(BOS, bos)])
-    return tokenizer
 
 
 def _weights(writer: _Writer) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,9 @@ from baton.types import FinishReason
 from baton.types import Path as RequestPath
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from baton.wire.convert import request_to_pb
+from tests.fleet import asking
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import FEW
+from tests.fleet.driving import FEW, metric, until
 from tests.forked import Zygote
 from tests.patience import PATIENCE_S
 from tests.script_model import END, EOS, TOOL, Script, begin, build
@@ -34,6 +36,7 @@ CALL = [
     "}}",
     "\n</tool_call>",
 ]
+FLOOD = [" one", " tw", "<0xC3>", "<0xA9>", ".\n\n"]
 SCRIPTS: dict[str, Sequence[str] | Script] = {
     "words": Script([" D", "E", " D", " ", " x"], after="C"),
     "bytes": ["<0xE5>", "<0xAD>", "<0x97>", " x"],
@@ -56,6 +59,7 @@ SCRIPTS: dict[str, Sequence[str] | Script] = {
     "end 2": Script(["two"], end=END),
     "end 3": Script(["three"], end=TOOL),
     "#long": LONG,
+    "#flood": Script(FLOOD, end="▁one"),  # begins again
 }
 ENDS = {"generation_config": EOS, "config": END, "tokenizer_config": TOOL}
 GREEDY = Sampling(temperature=0.0)
@@ -68,18 +72,10 @@ class Served:
     http: httpx.AsyncClient
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        response = await self.http.post(path, json=body)
-        assert response.status_code == 200, response.text
-        found: dict[str, Any] = response.json()
-        return found
+        return await asking.post(self.http, path, body)
 
     async def events(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the data of a stream's events, without its marks of the end."""
-        async with self.http.stream("POST", path, json=body | {"stream": True}) as response:
-            assert response.status_code == 200, await response.aread()
-            lines = [line async for line in response.aiter_lines()]
-        data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-        return [json.loads(line) for line in data if line != "[DONE]"]
+        return await asking.events(self.http, path, body)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -352,6 +348,72 @@ async def test_each_file_names_an_end(served: Served) -> None:
         (choice,) = found.choices
         assert (choice.text, choice.finish_reason) == (text, FinishReason.EOS)
         assert len(choice.token_ids) == 2, "the text, and the end"
+
+
+NUM_ROUNDS = 400
+NUM_TOKENS = NUM_ROUNDS * len(FLOOD)
+FLOODED = " one twé.\n\n" * NUM_ROUNDS
+
+
+async def num_written(served: Served) -> float:
+    """Return how many tokens the workers have written."""
+    names = served.fleet.spec.worker_names
+    return sum([await metric(served.fleet, name, "baton_output_tokens_total") for name in names])
+
+
+async def until_all_is_written(served: Served, before: float, num_tokens: int) -> None:
+    async def is_written() -> bool:
+        return await num_written(served) >= before + num_tokens
+
+    await until(is_written, "the workers have written all of it")
+
+
+async def test_who_reads_slowly_by_http_gets_every_character(served: Served) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "#flood"}],
+        "temperature": 0,
+        "max_tokens": NUM_TOKENS,
+        "n": 2,
+        "logprobs": True,
+        "top_logprobs": 20,
+        "stream": True,
+    }
+    before = await num_written(served)
+    small = httpx.AsyncHTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)])
+    address = served.fleet.gateway_urls[0]
+    async with (
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, transport=small) as slow,
+        slow.stream("POST", "/v1/chat/completions", json=body) as response,
+    ):
+        await until_all_is_written(served, before, 2 * NUM_TOKENS)
+        assert await metric(served.fleet, "gateway-0", "baton_http_open_streams") == 1, "it has to wait"
+        lines = [line async for line in response.aiter_lines()]
+    assert lines[-2:] == ["data: [DONE]", ""]
+    texts, tokens = ["", ""], [0, 0]
+    for chunk in asking.data_of(lines):
+        for choice in chunk["choices"]:
+            texts[choice["index"]] += choice["delta"].get("content") or ""
+            tokens[choice["index"]] += len((choice["logprobs"] or {}).get("content", ()))
+    assert texts == [FLOODED, FLOODED]
+    assert tokens == [NUM_TOKENS, NUM_TOKENS]
+
+
+async def test_who_reads_slowly_by_grpc_gets_every_character_in_few_events(served: Served) -> None:
+    chat = Chat([ChatMessage("user", "#flood")])
+    sampling = Sampling(temperature=0, logprobs=20)
+    request = request_to_pb(chat, sampling, Stop(max_tokens=NUM_TOKENS), Slo(), request_id="slow")
+    small = [("grpc.http2.lookahead_bytes", 4096), ("grpc.http2.bdp_probe", 0)]
+    before = await num_written(served)
+    async with grpc.aio.insecure_channel(served.fleet.router_addresses[0], options=small) as channel:
+        call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)
+        stream = aiter(call)
+        events = [(await anext(stream)).event]
+        await until_all_is_written(served, before, NUM_TOKENS)
+        events += [found.event async for found in stream]
+    batches = [event.tokens for event in events if event.HasField("tokens")]
+    assert "".join(batch.text for batch in batches) == FLOODED
+    assert sum(len(batch.token_ids) for batch in batches) == NUM_TOKENS
+    assert len(batches) < NUM_TOKENS / 2, "what waits is merged"
 
 
 @pytest.mark.asyncio
