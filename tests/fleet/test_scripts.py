@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +15,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from baton import AsyncClient, Chat, ChatMessage, Sampling, Slo, Stop, Tool, message_of
+from baton import AsyncClient, Chat, ChatMessage, Finished, Sampling, Slo, Stop, Tokens, Tool, message_of
 from baton.fleet import Fleet, FleetSpec
 from baton.types import FinishReason
 from baton.types import Path as RequestPath
@@ -22,7 +23,7 @@ from baton.v1 import inference_pb2, inference_pb2_grpc
 from baton.wire.convert import request_to_pb
 from tests.fleet import asking
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import FEW, metric, until
+from tests.fleet.driving import FEW, TRIES, busy_workers, metric, until
 from tests.forked import Zygote
 from tests.patience import PATIENCE_S
 from tests.script_model import END, EOS, TOOL, Script, begin, build
@@ -83,6 +84,7 @@ async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> As
     folder = tmp_path_factory.mktemp("scripts")
     spec = FleetSpec(
         model=build(folder / "scripts", SCRIPTS, ends=ENDS),
+        decode=2,
         gateways=1,
         placement="disaggregated",
         speculate="lookup",
@@ -414,6 +416,30 @@ async def test_who_reads_slowly_by_grpc_gets_every_character_in_few_events(serve
     assert "".join(batch.text for batch in batches) == FLOODED
     assert sum(len(batch.token_ids) for batch in batches) == NUM_TOKENS
     assert len(batches) < NUM_TOKENS / 2, "what waits is merged"
+
+
+async def test_what_a_leaving_worker_has_begun_goes_on_to_the_letter(served: Served) -> None:
+    chat = Chat([ChatMessage("user", "#flood")])
+    for _ in range(TRIES):  # the stream may end before it is known where it runs
+        text, left, num_attempts = "", "", 0
+        async for event in served.client.generate(chat, sampling=GREEDY, stop=Stop(max_tokens=NUM_TOKENS)):
+            if isinstance(event, Finished):
+                num_attempts = event.usage.attempts
+            if not isinstance(event, Tokens):
+                continue
+            text += event.text
+            if not left:
+                left = next(iter(await busy_workers(served.client)), "")
+                if left:
+                    served.fleet.process(left).terminate()
+        assert text == FLOODED
+        if left:
+            async with asyncio.timeout(PATIENCE_S):
+                assert await served.fleet.process(left).wait() == 0
+            await served.fleet.revive(left)
+        if num_attempts > 1:
+            return
+    raise AssertionError("no choice was handed over")
 
 
 @pytest.mark.asyncio
