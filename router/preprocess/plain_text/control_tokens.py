@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Tokenizer
 from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
 from router.preprocess.conversation import ChatRefused, Conversation
 from router.preprocess.plain_text.in_content import InContent
-from router.preprocess.plain_text.plain_tokenizer import PlainTokenizer
+from router.preprocess.plain_text.plain_tokenizer import PlainTokenizer, ids_of
 
 _TAG = re.compile(r"<.+>|\[.+\]")
 _PIPED_TAG = re.compile(r"<[|｜].+[|｜]>")
@@ -143,7 +143,7 @@ class Marks:
         plain = self.restored(prompt)
         own = [found[0] for found in control.in_prompt.finditer(prompt) if found["mark"] is None]
         if not texts or (not any(texts) and own == control.anywhere.findall(plain)):
-            return list(control.tokenizer.encode(plain, add_special_tokens=False).ids)
+            return ids_of(control.tokenizer, plain)
         assert control.secret not in plain, "nobody knows it"
         named = control.in_prompt.sub(
             lambda found: _text_of(found, texts) if found["mark"] else control.names[found[0]], prompt
