@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar, get_args
+from typing import Any, ParamSpec, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -16,13 +16,21 @@ from gateway.serving.bounds import away_from_loop, excess
 from gateway.serving.ignored import leave_out
 from gateway.slo import Strict
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Body = TypeVar("Body", bound=Strict)
 
 
 async def read_body(request: Request, kind: type[Body], max_bytes: int) -> Body:
     """Parse the request's body. Raises `ApiError` that names the field, its value and what is accepted."""
     body = await _read(request, max_bytes)
+    request.state.body_bytes = len(body)
     return await away_from_loop(len(body), parsed, kind, body)
+
+
+async def converted(request: Request, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what work makes of the body that `read_body` has parsed, away from the loop if it is large."""
+    return await away_from_loop(request.state.body_bytes, work, *args, **kwargs)
 
 
 def parsed(kind: type[Body], body: bytes) -> Body:
@@ -174,7 +182,7 @@ def text_of(content: str | Sequence[Mapping[str, Any]], where: str, texts: Mappi
     found = []
     for index, part in enumerate(content):
         kind = part.get("type")
-        name = texts.get(str(kind))
+        name = texts.get(kind) if isinstance(kind, str) else None
         text = None if name is None else part.get(name)
         if not isinstance(text, str):
             param, accepted = f"{where}[{index}].type", " or ".join(map(shown, texts))

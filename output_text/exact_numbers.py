@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -22,6 +23,9 @@ _MOST_EXPONENT = 22
 """The largest power of ten that binary64 holds; the compiler multiplies or divides by one."""
 _SCHEMA_FOLLOWS = re.compile(r"%json\s*")
 _WITHOUT_EFFECT = frozenset({"default", "examples"})
+"""Keywords whose values mean nothing, unless a reference takes one for a schema."""
+_INTO_VALUES = re.compile("default|examples|%")
+"""In each reference to such a value; a character may stand there as `%` with its number."""
 _SHOWN_CHARACTERS = 40
 
 
@@ -88,6 +92,7 @@ def _refuse(name: str) -> NoReturn:
 
 def _numbers(schema: object) -> Iterator[tuple[str, int | float]]:
     """Yield each number that means something, with its keyword."""
+    without_effect = frozenset[str]() if _refers_to_values(schema) else _WITHOUT_EFFECT
     waiting: list[tuple[str, object]] = [("", schema)]
     while waiting:
         keyword, value = waiting.pop()
@@ -97,14 +102,34 @@ def _numbers(schema: object) -> Iterator[tuple[str, int | float]]:
             for key, below in value.items():
                 if keyword in NAMED:  # its keys are no keywords
                     waiting.append(("", below))
-                elif key not in _WITHOUT_EFFECT:
+                elif key not in without_effect:
                     waiting.append((key, below))
                 else:  # read all the same, so it has to be a number
-                    yield from ((key, number) for number in _numbers_in(below) if math.isinf(number))
+                    yield from ((key, number) for number in _numbers_in(below) if not _is_finite(number))
         elif isinstance(value, list):
             waiting += [("", below) for below in value]
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield keyword, value
+
+
+def _is_finite(number: float) -> bool:
+    """Return whether a float holds a number at least roughly; a whole number may have any size."""
+    return abs(number) <= sys.float_info.max
+
+
+def _refers_to_values(schema: object) -> bool:
+    """Return whether a reference may lead into a value that means nothing elsewhere."""
+    waiting = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            reference = value.get("$ref")
+            if isinstance(reference, str) and _INTO_VALUES.search(reference):
+                return True
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return False
 
 
 def _numbers_in(value: object) -> Iterator[int | float]:

@@ -33,6 +33,7 @@ _IN_LARK = frozenset(("grammar", "choice"))
 """Kinds of formats whose grammars are texts in Lark; those of others are llguidance's JSON."""
 _OVER_LIMIT = re.compile(r"too many|max is \d", re.IGNORECASE)
 """In llguidance's texts about limits of its parser that an output has reached."""
+_UNFORCED = '%llguidance {"no_forcing": true}\n'
 _LIMITS = LLParserLimits(verbose_errors=False)
 _JSON = JsonCompiler(separators=(", ", ": "), whitespace_flexible=False)
 
@@ -109,6 +110,32 @@ def grammar_for(tenant: str, grammar: str) -> str:
     return json.dumps(stated)
 
 
+def _special_texts(tokenizer: str) -> frozenset[str]:
+    """Return the texts of all tokens that llguidance takes for special ones, as `_unmarked` leaves them."""
+    added = [(token["content"], token.get("special")) for token in json.loads(tokenizer)["added_tokens"]]
+    texts = [text for text, is_special in added if text and (is_special or f"{text[0]}{text[-1]}" == "<>")]
+    return frozenset(_unmarked(text) for spelt in texts for text in (spelt, json.dumps(spelt))) - {""}
+
+
+def _unmarked(text: str) -> str:
+    """Return a text without marks between its characters, such as escapes and quotes in a grammar."""
+    return text.replace("\\", "").replace('"', "").replace(" ", "")
+
+
+def _unforced(grammar: str) -> str:
+    """Return a grammar whose masks have all tokens that fit, also where only one text does."""
+    if not grammar.startswith("{"):
+        return _UNFORCED + grammar
+    stated = json.loads(grammar)
+    first, *others = stated["grammars"]
+    if first.get("lark_grammar"):
+        first["lark_grammar"] = _UNFORCED + first["lark_grammar"]
+    else:
+        whole = {"lark_grammar": f"{_UNFORCED}start: @format"}
+        stated["grammars"] = [whole, {**first, "name": "format"}, *others]
+    return json.dumps(stated)
+
+
 class Grammars:
     """Compiles grammars for one tokenizer, from one thread.
 
@@ -128,6 +155,7 @@ class Grammars:
             self._tokenizer = _or_refused(lambda: LLTokenizer(text, n_vocab=vocab_size, eos_token=eos_token))
         except GrammarRefused as refused:
             self._missing = f"the bytes of the model's tokens are not known: {refused}"
+        self._special_texts = frozenset[str]() if self._missing else _special_texts(text)
         self._kept = Kept[str, CompiledGrammar](MAX_KEPT_CHARACTERS)
 
     def compiled(self, grammar: str) -> CompiledGrammar:
@@ -151,6 +179,10 @@ class Grammars:
 
     def _compile(self, grammar: str) -> CompiledGrammar:
         assert self._tokenizer is not None
+        plain = _unmarked(grammar)
+        if any(text in plain for text in self._special_texts) and "%llguidance" not in grammar:
+            # A text that is forced is tokenised like a prompt: with tokens that do not stand for their texts.
+            grammar = _unforced(grammar)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
         first = Follower(matcher, self.vocab_size)  # copies keep what its first mask has found out
         allowed = first.allowed_after(())

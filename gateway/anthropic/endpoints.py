@@ -12,7 +12,7 @@ from gateway.anthropic.convert import generation_of
 from gateway.anthropic.messages import chat_of
 from gateway.anthropic.responses import message_events, message_json
 from gateway.anthropic.schema import CountBody, MessagesBody
-from gateway.bodies import read_body
+from gateway.bodies import converted, read_body
 from gateway.fleet import FleetClient
 from gateway.generations import Running, complete_all
 from gateway.outcome import promise_headers
@@ -29,7 +29,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     async def messages(request: Request) -> Response:
         body = await read_body(request, MessagesBody, max_body_bytes)
         model = await fleet.model(body.model)
-        generation = generation_of(body, chat_of(body), request.headers)
+        chat = await converted(request, chat_of, body)
+        generation = generation_of(body, chat, request.headers)
         generation = replace(generation, model=model)
         if not body.stream:
             (completion,) = await unless_gone(request, complete_all(fleet, [generation]))
@@ -43,7 +44,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     async def count(request: Request) -> dict[str, Any]:
         body = await read_body(request, CountBody, max_body_bytes)
         await fleet.model(body.model)
-        return {"input_tokens": len(await fleet.sdk.count_tokens(chat_of(body)))}
+        chat = await converted(request, chat_of, body)
+        return {"input_tokens": len(await fleet.sdk.count_tokens(chat))}
 
     return router
 

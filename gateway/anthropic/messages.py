@@ -23,6 +23,7 @@ from gateway.anthropic.schema import (
 from gateway.bodies import read_part
 from gateway.errors import invalid
 from gateway.serving.ignored import leave_out
+from gateway.slo import MAX_MESSAGES
 
 _RESULT = "result"
 _BLOCKS: dict[str, dict[str, type[Block]]] = {
@@ -51,6 +52,9 @@ def chat_of(body: PromptFields) -> Chat:
         spoken.append(ChatMessage("system", _text(_blocks(body.system, "system", "system"))))
     for index, message in enumerate(body.messages):
         for said in _messages(message, f"messages[{index}].content", names):
+            if len(spoken) >= MAX_MESSAGES:
+                accepted = f"at most {MAX_MESSAGES}, results of tools among them"
+                raise invalid("messages", f"messages has more messages; accepted: {accepted}")
             spoken.append(said)
             names.update((call.id, call.name) for call in said.tool_calls)
     if not spoken:
@@ -138,13 +142,14 @@ def _blocks(content: Content, role: str, where: str) -> list[Block]:
         return [TextBlock(type="text", text=content)]
     blocks = []
     for index, given in enumerate(content):
-        place, kind = f"{where}[{index}]", _BLOCKS[role].get(str(given.get("type")))
+        place, named = f"{where}[{index}]", given.get("type")
+        kind = _BLOCKS[role].get(named) if isinstance(named, str) else None
         if kind is not None:
             blocks.append(read_part(kind, given, where, index))
             continue
         accepted = ", ".join(map(shown, _BLOCKS[role]))
-        message = f"{place}.type is {shown(given.get('type'))}; accepted: {accepted}"
-        if not _is_left_out(given.get("type"), role):
+        message = f"{place}.type is {shown(named)}; accepted: {accepted}"
+        if not _is_left_out(named, role):
             raise invalid(f"{place}.type", message)
         leave_out(place, message)
     return blocks

@@ -11,12 +11,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from baton import Chat
-from gateway.bodies import read_body
+from gateway.bodies import converted, read_body
 from gateway.errors import invalid
 from gateway.fleet import FleetClient, Vocabulary
 from gateway.generations import Generation, begin_all, complete_all
 from gateway.openai.convert import chat_generation, completion_generations, param_of
-from gateway.openai.models import detokenize, model_json, tokenize
+from gateway.openai.models import detokenize, model_json, prompt_of, tokenize
 from gateway.openai.responses import Echo, Writer
 from gateway.openai.schema import (
     ChatBody,
@@ -47,7 +47,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     async def chat(request: Request) -> Response:
         body = await read_body(request, ChatBody, max_body_bytes)
         model = await fleet.model(body.model)
-        generation = chat_generation(body, request.headers, model.facts.max_context_tokens)
+        most_tokens = model.facts.max_context_tokens
+        generation = await converted(request, chat_generation, body, request.headers, most_tokens)
         generation = replace(generation, model=model)
         shape = ChatShape(generation)
         return await _generate(request, body, [generation], model.name, shape, logprobs=bool(body.logprobs))
@@ -56,9 +57,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     async def completions(request: Request) -> Response:
         body = await read_body(request, CompletionBody, max_body_bytes)
         model = await fleet.model(body.model)
-        generations = [
-            replace(generation, model=model) for generation in completion_generations(body, request.headers)
-        ]
+        asked = await converted(request, completion_generations, body, request.headers)
+        generations = [replace(generation, model=model) for generation in asked]
         return await _generate(
             request,
             body,
@@ -79,7 +79,8 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
 
     @router.post("/tokenize")
     async def tokens_of(request: Request) -> dict[str, Any]:
-        return await tokenize(await read_body(request, TokenizeBody, max_body_bytes), fleet)
+        body = await read_body(request, TokenizeBody, max_body_bytes)
+        return await tokenize(body, await converted(request, prompt_of, body), fleet)
 
     @router.post("/detokenize")
     async def text_of(request: Request) -> dict[str, Any]:

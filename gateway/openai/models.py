@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from baton.chat import Prompt
 from gateway.errors import invalid
 from gateway.fleet import FleetClient, ServedModel
 from gateway.openai.messages import chat_of
@@ -28,16 +29,20 @@ def model_json(served: ServedModel, created: int) -> dict[str, Any]:
     } | alike
 
 
-async def tokenize(body: TokenizeBody, fleet: FleetClient) -> dict[str, Any]:
-    """Return the tokens of a text or a chat, in vLLM's shape."""
+def prompt_of(body: TokenizeBody) -> Prompt:
+    """Return the text or chat whose tokens are asked for. Raises `ApiError`."""
     if (body.prompt is None) == (body.messages is None):
         raise invalid("prompt", "prompt and messages are both set or both missing; accepted: one of them")
     has_special = body.prompt is not None
     if body.add_special_tokens not in {None, has_special}:
         name, accepted = "add_special_tokens", "true for a prompt, and false for messages"
         raise invalid(name, f"{name} is {str(body.add_special_tokens).lower()}; accepted: {accepted}")
+    return body.prompt if body.prompt is not None else chat_of(body)
+
+
+async def tokenize(body: TokenizeBody, prompt: Prompt, fleet: FleetClient) -> dict[str, Any]:
+    """Return the tokens of a text or a chat, in vLLM's shape."""
     model = await fleet.model(body.model)
-    prompt = body.prompt if body.prompt is not None else chat_of(body)
     tokens = await fleet.sdk.count_tokens(prompt)
     return {"count": len(tokens), "max_model_len": model.facts.max_context_tokens, "tokens": list(tokens)}
 

@@ -7,14 +7,17 @@ import hashlib
 import json
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from starlette.requests import Request
+
 from baton.errors import BatonError
 from baton.types import Finished, Queued
 from baton.wire.shown import shown
+from gateway.bodies import converted
 from gateway.errors import ApiError, Problem, invalid, needs_redis, problem_of
 from gateway.fleet import FleetClient
 from gateway.generations import ID_HEADER, Generation, Running
@@ -44,14 +47,15 @@ class Asked:
 
 
 async def ask(
-    body: ResponsesBody, headers: Mapping[str, str], fleet: FleetClient, store: ResponseStore | None
+    request: Request, body: ResponsesBody, fleet: FleetClient, store: ResponseStore | None
 ) -> Asked:
-    """Return what a body asks for. Raises `ApiError`, `BatonError` and `StoreUnavailable`."""
-    check(body)
+    """Return what a request's body asks for. Raises `ApiError`, `BatonError` and `StoreUnavailable`."""
+    headers = request.headers
+    await converted(request, check, body)
     model = await fleet.model(body.model)
     key = headers.get(ID_HEADER, "")
     owner = await _owner(key, store) if key else uuid.uuid4().hex
-    items = read_items(body.input, owner)
+    items = await converted(request, read_items, body.input, owner)
     needs_state = body.previous_response_id is not None or has_references(items)
     if store is None and (body.store or needs_state):
         raise needs_redis("responses that are stored")
@@ -67,8 +71,15 @@ async def ask(
         if len(earlier) + len(items) > MAX_ITEMS:
             have = f"input has {len(items)} items, and the conversation {len(earlier)} before them"
             raise invalid("input", f"{have}; accepted: up to {MAX_ITEMS} together")
-    generation = generation_of(
-        body, [*earlier, *items], len(earlier), headers, key or owner, model.facts.max_context_tokens
+    generation = await converted(
+        request,
+        generation_of,
+        body,
+        [*earlier, *items],
+        len(earlier),
+        headers,
+        key or owner,
+        model.facts.max_context_tokens,
     )
     generation = replace(generation, model=model)
     head = {
@@ -84,11 +95,16 @@ async def ask(
         "store": keeps,
         "usage": None,
     }
-    content = body.model_dump_json(exclude={"stream", "stream_options"})
-    digest = hashlib.blake2b(content.encode()).hexdigest()
-    record = Record(head | repeated(body), earlier, items, key or owner, digest)
+    digest, told = await converted(request, _told, body)
+    record = Record(head | told, earlier, items, key or owner, digest)
     keeping = Keeping(store if keeps else None, tenant, record, is_demanded=bool(body.store))
     return Asked(generation, keeping, await _known(keeping) if key else None)
+
+
+def _told(body: ResponsesBody) -> tuple[str, dict[str, Any]]:
+    """Return a digest of a body, and what its response repeats of it."""
+    content = body.model_dump_json(exclude={"stream", "stream_options"})
+    return hashlib.blake2b(content.encode()).hexdigest(), repeated(body)
 
 
 async def _owner(key: str, store: ResponseStore | None) -> str:

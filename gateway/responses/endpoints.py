@@ -28,7 +28,7 @@ def routes(fleet: FleetClient, max_body_bytes: int, store: ResponseStore | None)
     @router.post(PREFIX)
     async def create(request: Request) -> Response:
         body = await read_body(request, ResponsesBody, max_body_bytes)
-        asked = await unless_gone(request, ask(body, request.headers, fleet, store))
+        asked = await unless_gone(request, ask(request, body, fleet, store))
         if asked.known is not None:
             return EventStream(replay(asked.known), {}) if body.stream else JSONResponse(asked.known.response)
         running = await unless_gone(request, accepted(asked, fleet))

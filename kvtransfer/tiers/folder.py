@@ -33,6 +33,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         """Make the folder, for this user only, if it is missing."""
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = path.resolve()  # a link on the way could lead elsewhere later
         _check_folder(path)
         self.path = path
         self._lock = _open(path / "lock", os.O_RDWR | os.O_CREAT)
@@ -58,7 +59,7 @@ class Folder:
 def _check_folder(path: Path) -> None:
     """Raise FolderRefusedError unless this user alone decides what the folder contains.
 
-    Whoever can write to the folder above could replace it. One of root's is trusted, of any mode: volumes of
+    Whoever can write to a folder above could replace it. Those of root are trusted, of any mode: volumes of
     containers are like that.
     """
     found = path.stat()
@@ -66,14 +67,18 @@ def _check_folder(path: Path) -> None:
         raise FolderRefusedError(f"which belongs to user {found.st_uid}")
     if found.st_mode & _BY_OTHERS:
         raise FolderRefusedError(f"whose mode {stat.S_IMODE(found.st_mode):04o} lets others write to it")
-    above = path.resolve().parent
-    parent = above.stat()
-    if parent.st_uid not in {0, os.geteuid()}:
-        raise FolderRefusedError(f"in {str(above)!r}, which belongs to user {parent.st_uid}")
-    is_own = parent.st_uid == os.geteuid()
-    if is_own and parent.st_mode & _BY_OTHERS and not parent.st_mode & stat.S_ISVTX:
-        mode = f"{stat.S_IMODE(parent.st_mode):04o}"
-        raise FolderRefusedError(f"in {str(above)!r}, whose mode {mode} lets others replace it")
+    for above in path.parents:
+        _check_above(above)
+
+
+def _check_above(folder: Path) -> None:
+    found = folder.stat()
+    if found.st_uid not in {0, os.geteuid()}:
+        raise FolderRefusedError(f"in {str(folder)!r}, which belongs to user {found.st_uid}")
+    is_own = found.st_uid == os.geteuid()
+    if is_own and found.st_mode & _BY_OTHERS and not found.st_mode & stat.S_ISVTX:
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        raise FolderRefusedError(f"in {str(folder)!r}, whose mode {mode} lets others replace it")
 
 
 def _key(folder: Path) -> bytes:

@@ -21,6 +21,7 @@ from router.preprocess.chat_template import ChatTemplate, TemplateRefused
 from router.preprocess.conversation import ChatRefused, Conversation, Tool
 from router.preprocess.plain_text.control_tokens import ControlTokens, Marks
 from router.preprocess.plain_text.in_content import InContent
+from router.preprocess.plain_text.plain_tokenizer import ids_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class ChatEncoder:
         if marks is not None:
             return marks.encode(text)
         # The template writes the special tokens itself.
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return ids_of(self._tokenizer, text)
 
     def _grammar(
         self,

@@ -71,6 +71,9 @@ _MAX_CHARACTERS = 16 << 20
 _MAX_GROWTH = 16
 """Characters for each byte of a longer chat."""
 
+_MAX_REASON = 1000
+"""Most characters of what a template says when it refuses a chat."""
+
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message while the template runs, as in transformers."""
 
@@ -131,7 +134,12 @@ class ChatTemplate:
             if options.continue_final_message:
                 given["messages"][-1]["content"] += _CONTINUE_HERE
             with limited():
-                return template.render(given)
+                try:
+                    return template.render(given)
+                except MemoryError:
+                    raise
+                except Exception as error:  # noqa: BLE001 -- templates may raise any
+                    raise TemplateRefused(_reason(error)) from None
 
         try:
             try:
@@ -141,7 +149,7 @@ class ChatTemplate:
                 if isinstance(error, OverLimit) or not chat.has_text_arguments:
                     raise
                 text = rendered(all_objects=True)
-        except ChatRefused:
+        except (ChatRefused, TemplateRefused):
             raise
         except Exception as error:
             raise TemplateRefused(str(error)) from error
@@ -177,6 +185,14 @@ def _checked(source: str, environment: jinja2.Environment) -> jinja2.nodes.Templ
             kind = "filter" if is_filter else "test"
             raise jinja2.TemplateAssertionError(f"No {kind} named {node.name!r}.", node.lineno)
     return tree
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, so that it can be sent: a template may write anything there.
+
+    Called within limits, since the text is made only here.
+    """
+    return str(error)[:_MAX_REASON].encode(errors="backslashreplace").decode()
 
 
 def _check_length(text: str, chat: Conversation) -> None:

@@ -23,6 +23,7 @@ from router.preprocess.chat_template import ChatTemplate, TemplateRefused
 from router.preprocess.conversation import Conversation
 from router.preprocess.helpers import end_with_parent, limit_templates
 from router.preprocess.plain_text.in_content import InContent
+from router.preprocess.plain_text.plain_tokenizer import ids_of
 from scheduling.request import FinishReason, Matched, StopRules
 
 _tokenizer: Tokenizer | None = None
@@ -70,7 +71,7 @@ def encode(text: str, add_special_tokens: bool) -> list[int]:
     if _unusable is not None:
         raise _unusable
     assert _tokenizer is not None, "the pool's initializer has run"
-    return list(_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+    return ids_of(_tokenizer, text, add_special_tokens=add_special_tokens)
 
 
 def encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:

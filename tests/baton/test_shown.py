@@ -26,6 +26,17 @@ def test_a_value_is_shown_as_json(value: object, text: str) -> None:
     assert shown(value) == text
 
 
+class Unwritten:
+    def __repr__(self) -> str:
+        raise AssertionError("nobody reads this far")
+
+
+def test_what_nobody_sees_of_a_long_value_is_not_written() -> None:
+    assert shown([1, {"a": [*range(50), Unwritten()]}], 20) == '[1, {"a": [0, 1, ...'
+    with pytest.raises(AssertionError, match="this far"):
+        shown([1, Unwritten()])
+
+
 JSON = st.recursive(
     st.none() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["a", "ttft_ms", "logprob"]), inner),

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from output_text.bounds import bounded
 from output_text.detokenizer import Detokenizer
-from output_text.grammar import Follower, Grammars, grammar_of
+from output_text.grammar import Follower, Grammars, grammar_for, grammar_of
 from output_text.refusal import GrammarRefused
 from tests.fleet.driving import DEMO_MODEL
 from tests.output_text.many_schemas import Trial
@@ -182,6 +182,33 @@ def test_a_tokenizer_of_any_kind_follows_grammars_or_says_why_not(
         return
     with pytest.raises(GrammarRefused, match=r"known|may follow"):
         of_any_kind.compiled(grammar)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "around", "written"),
+    [
+        ("json_schema", '{"const": "x<|eos|>y"}', "", '"x<|eos|>y"'),
+        ("json_schema", '{"const": "x<|eos|>y"}', 'start: "a" @format', 'a"x<|eos|>y"'),
+        ("json_schema", '{"const": {"<|end|>": 1}}', "", '{"<|end|>": 1}'),
+        ("choice", '["x<|end|>y"]', "", "x<|end|>y"),
+        ("regex", r"x<\|end\|>y", "", "x<|end|>y"),
+        ("grammar", 'start: "x<|end|>y"', "", "x<|end|>y"),
+        ("grammar", 'root ::= "x<|eos|>" "y"', "", "x<|eos|>y"),
+    ],
+)
+@pytest.mark.parametrize("tenant", ["", "one"])
+def test_a_format_with_the_text_of_a_special_token_is_written_as_text(
+    kind: str, text: str, around: str, written: str, tenant: str
+) -> None:
+    output, is_whole = drawn(grammar_for(tenant, grammar_of(kind, text, around)), 1)
+    assert is_whole
+    assert Tokenizer.from_file(str(TOKENIZER)).decode(output, skip_special_tokens=False) == written
+
+
+def test_a_grammar_may_name_special_tokens() -> None:
+    output, is_whole = drawn(grammar_of("grammar", 'start: "x" <|user|> <[4]> "<|user|>"'), 1)
+    assert is_whole
+    assert [token_id for token_id in output if token_id < 6] == [4, 4]
 
 
 def test_an_output_outside_of_its_grammar_may_not_go_on() -> None:

@@ -30,7 +30,7 @@ MAX_ADAPTERS = 256
 """Most adapters of a folder, as the fleet is told of all of them every second; others are left out."""
 
 MAX_REFUSAL = 500
-"""Most characters of a reason, which the fleet is told every second."""
+"""Most characters of what was found, and of what is accepted: the fleet is told of both every second."""
 
 _Signature = tuple[tuple[int, int, int], ...]
 """The inode, time and size of both files: files that are written to, replaced or permitted get another."""
@@ -155,7 +155,7 @@ class AdapterCatalog:
             files = read_adapter(name, path, self._max_bytes)
             self._check(files)
         except AdapterRefused as error:
-            refusal = _shown(f"{error.field} {error.found}"[:MAX_REFUSAL]) + f"; accepted: {error.accepted}"
+            refusal = refusal_of(error)
             log.warning("adapter_refused", name=name, reason=refusal)
             return FoundAdapter(name, path, signature, num_bytes, "", refusal)
         except Exception as error:  # whatever is wrong with one, the others are served
@@ -170,6 +170,12 @@ class AdapterCatalog:
         self._found = found
         self._by_digest = {each.digest: each for each in found.values() if each.digest}
         self._on_change()
+
+
+def refusal_of(error: AdapterRefused) -> str:
+    """Return why an adapter is refused, in a text that can be sent. Both parts may name what its files do."""
+    found, accepted = f"{error.field} {error.found}"[:MAX_REFUSAL], error.accepted[:MAX_REFUSAL]
+    return f"{_shown(found)}; accepted: {_shown(accepted)}"
 
 
 def _shown(text: str) -> str:

@@ -18,7 +18,7 @@ from engine.core.report import AdapterLoad, StepReport
 from engine.errors import AdapterRefused, GroupBrokenError
 from engine.model.adapters.checkpoint import AdapterFiles
 from state.records import LoraRecord
-from worker.adapters.catalog import AdapterCatalog
+from worker.adapters.catalog import AdapterCatalog, refusal_of
 from worker.adapters.load_times import LoadTimes
 from worker.metrics import WorkerMetrics
 
@@ -109,7 +109,7 @@ class AdapterLoader:
                 return f"{found.name} has changed: its files have the digest {files.digest}"
             self._slots.write(load.slot, files)
         except AdapterRefused as error:
-            return f"{found.name}: {error.field} {error.found}; accepted: {error.accepted}"
+            return f"{found.name}: {refusal_of(error)}"
         except (Exception, GroupBrokenError) as error:
             log.exception("adapter_load_failed", name=found.name)
             return f"{found.name} cannot be loaded ({type(error).__name__}: {error})"

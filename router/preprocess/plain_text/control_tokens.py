@@ -21,11 +21,13 @@ from tokenizers import AddedToken, Tokenizer
 from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
 from router.preprocess.conversation import ChatRefused, Conversation
 from router.preprocess.plain_text.in_content import InContent
-from router.preprocess.plain_text.plain_tokenizer import PlainTokenizer
+from router.preprocess.plain_text.plain_tokenizer import PlainTokenizer, ids_of
 
 _TAG = re.compile(r"<.+>|\[.+\]")
 _PIPED_TAG = re.compile(r"<[|｜].+[|｜]>")
 _WORD = re.compile(r"\w+")
+_NAME_IN_TAG = re.compile(r"[<\[]/?(.+)[>\]]")
+_SPACE_IN_JSON = r"(?:\s|\\[bfnrt])*"
 _ESCAPES = ("\\u", "\\/")
 """Beginnings of escapes by which JSON can spell any text."""
 _MARK_DIGITS = 6
@@ -65,6 +67,10 @@ class ControlTokens:
         self.longest = max(map(len, self.names), default=0)
         self._firsts = frozenset(name[:1] for name in self.names)
         self._signs = (*{name[:2] for name in self.names}, *_ESCAPES) if tokens else ()
+        inner = "|".join(map(re.escape, _inner(self.names, template_source))) or r"(?!)"
+        self.inner = re.compile(rf"\s*(?:{inner})(?:\s*\Z|[>\]])")
+        """Beginnings of texts that become control tokens if a template writes brackets around them."""
+        self._quoted_inner = re.compile(rf'"{_SPACE_IN_JSON}(?:{inner})(?:{_SPACE_IN_JSON}"|[>\]])')
         self.folded = _folded(tokenizer, tokens)
         """Control tokens in normalised texts, if the normalizer makes them of other spellings too."""
 
@@ -89,6 +95,8 @@ class ControlTokens:
                     if sign in text:
                         return True
                 if text.rstrip()[-1:] in firsts:
+                    return True
+                if self.inner.match(text) or self._quoted_inner.search(text):
                     return True
         return False
 
@@ -135,7 +143,7 @@ class Marks:
         plain = self.restored(prompt)
         own = [found[0] for found in control.in_prompt.finditer(prompt) if found["mark"] is None]
         if not texts or (not any(texts) and own == control.anywhere.findall(plain)):
-            return list(control.tokenizer.encode(plain, add_special_tokens=False).ids)
+            return ids_of(control.tokenizer, plain)
         assert control.secret not in plain, "nobody knows it"
         named = control.in_prompt.sub(
             lambda found: _text_of(found, texts) if found["mark"] else control.names[found[0]], prompt
@@ -168,7 +176,9 @@ class Marks:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._text(value, self._control.anywhere)
+            marked = self._text(value, self._control.anywhere)
+            # Some templates write names of parameters as tags.
+            return self._mark_of("") + marked if self._control.inner.match(value) else marked
         if isinstance(value, Mapping):
             return {self._value(key): self._value(below) for key, below in value.items()}
         if isinstance(value, list | tuple):
@@ -223,6 +233,22 @@ def _own_tags(tokens: Iterable[AddedToken], formats: ChatFormats) -> frozenset[s
         token.content
         for token in tokens
         if token.content in thoughts or (token.content in calls and not token.special)
+    )
+
+
+def _inner(names: Iterable[str], template_source: str) -> frozenset[str]:
+    """Return what stands between the brackets of tags, and after the slash of closing ones.
+
+    Words that the template looks for itself are left out: it would not find them with a mark.
+    """
+    inner: set[str] = set()
+    for name in names:
+        if found := _NAME_IN_TAG.fullmatch(name):
+            inner |= {found[1], name[1:-1]}
+    return frozenset(
+        text
+        for text in inner
+        if not (_WORD.fullmatch(text) and re.search(rf"""\.{text}\b|(['"]){text}\1""", template_source))
     )
 
 

@@ -15,6 +15,12 @@ from typing import Any
 from tokenizers import Tokenizer
 
 
+def ids_of(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    """Return the ids of a text, without its tokens' places in it, which take two thirds of the time."""
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    return list(encoding.ids)
+
+
 class PlainTokenizer:
     """A copy of `tokenizer` in which tokens have the names of `names`."""
 
@@ -34,9 +40,9 @@ class PlainTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text that has control tokens by their names here."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = ids_of(self._tokenizer, text)
         if not self._token_ids:
-            return list(ids)
+            return ids
         return [self._token_ids.get(token_id, token_id) for token_id in ids]
 
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from baton.types import Model
 from gateway.anthropic.messages import chat_of
 from gateway.anthropic.schema import MessagesBody
+from gateway.app import make_app
 from gateway.bodies import explained, parsed
-from gateway.errors import ApiError
+from gateway.errors import ApiError, invalid
+from gateway.fleet import FleetClient, ServedModel
 from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
+from gateway.responses.store import ResponseLimits
 from gateway.serving import bounds
 from gateway.serving.bounds import LARGE_BYTES, MAX_CONTAINERS, MAX_ENTRIES, MAX_NAMES, away_from_loop, excess
-from gateway.slo import Strict
+from gateway.slo import MAX_MESSAGES, Strict
 
 BODY_BYTES = 1 << 20
 MOST_ERRORS = 8
@@ -145,6 +150,56 @@ def test_a_long_text_of_marks_and_a_long_prompt_of_token_ids_are_read() -> None:
     assert parsed(CompletionBody, json.dumps({"prompt": text}).encode()).prompt == text
     token_ids = list(range(100_000, 100_000 + BODY_BYTES // 10))
     assert parsed(CompletionBody, json.dumps({"prompt": token_ids}).encode()).prompt == token_ids
+
+
+class OneModel:
+    """A fleet that names its model and is asked for nothing else."""
+
+    async def model(self, _: str) -> ServedModel:
+        facts = Model("m", "m", 100, 100, has_chat_template=True)
+        return ServedModel("m", facts)
+
+
+PADDING = '"unknown":"' + LARGE_BYTES * "a" + '"}'
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "step"),
+    [
+        ("/v1/chat/completions", CHAT, "openai.endpoints.chat_generation"),
+        ("/v1/completions", b'{"prompt":"a",', "openai.endpoints.completion_generations"),
+        ("/tokenize", CHAT, "openai.endpoints.prompt_of"),
+        ("/v1/messages", MESSAGES, "anthropic.endpoints.chat_of"),
+        ("/v1/messages/count_tokens", CHAT, "anthropic.endpoints.chat_of"),
+        ("/v1/responses", b'{"input":"a",', "responses.create.check"),
+        ("/v1/responses", b'{"input":"a",', "responses.create.read_items"),
+        ("/v1/responses", b'{"input":"a",', "responses.create.generation_of"),
+    ],
+)
+async def test_a_large_body_is_converted_away_from_the_loop(
+    path: str, body: bytes, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def noted(*_: object) -> None:
+        threads.append(threading.get_ident())
+        raise invalid("a", "seen", code="seen")
+
+    monkeypatch.setattr(f"gateway.{step}", noted)
+    app = make_app(cast("FleetClient", OneModel()), 1 << 20, None, None, ResponseLimits(1.0, 1, 1))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://m") as client:
+        response = await client.post(path, content=body + PADDING.encode())
+    assert response.json()["error"]["code"] == "seen"
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+def test_a_message_becomes_no_more_messages_than_a_chat_has() -> None:
+    block = b'{"type":"tool_result","tool_use_id":"a"}'
+    before = b'{"max_tokens":1,"messages":[{"role":"user","content":['
+    body = parsed(MessagesBody, before + b",".join([block] * (MAX_MESSAGES + 1)) + b"]}]}")
+    with pytest.raises(ApiError, match=f"accepted: at most {MAX_MESSAGES}"):
+        chat_of(body)
 
 
 async def test_large_work_alone_leaves_the_loop() -> None:

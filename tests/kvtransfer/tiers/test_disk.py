@@ -204,10 +204,19 @@ def test_a_folder_that_others_can_replace_is_refused(tmp_path: Path) -> None:
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)
-    with pytest.raises(FolderRefusedError, match="lets others replace it"):
-        Folder(above / "kv")
+    for path in (above / "kv", above / "between" / "kv"):
+        with pytest.raises(FolderRefusedError, match="above', whose mode 0777 lets others replace it"):
+            Folder(path)
     above.chmod(0o1777)
     Folder(above / "kv")
+
+
+def test_a_link_to_the_folder_is_followed_once(tmp_path: Path) -> None:
+    """The link may lie where others could change it."""
+    link, place = tmp_path / "link", tmp_path / "kv"
+    place.mkdir(mode=0o700)
+    link.symlink_to(place)
+    assert Folder(link).path == place.resolve()
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

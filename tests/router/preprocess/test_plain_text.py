@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,7 @@ from router.preprocess.chat_template import ChatTemplate
 from router.preprocess.conversation import ChatOptions, ChatRefused, Conversation, Message, Tool, ToolCall
 from router.preprocess.plain_text.control_tokens import Marks
 from router.preprocess.plain_text.in_content import InContent
+from router.preprocess.plain_text.plain_tokenizer import ids_of
 from tests.fleet.driving import DEMO_MODEL
 from tests.router.preprocess.chat_templates import TEMPLATES
 from tests.router.preprocess.chat_tokenizers import KINDS
@@ -38,7 +40,15 @@ THINKS = (
     "{% else %}{{ m.content.replace('\\n\\n', '\\n') }}{% endif %}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-SOURCES = TEMPLATES | {"demo": DEMO, "trims": TRIMS, "thinks": THINKS}
+TAGS = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for call in m.tool_calls or [] %}"
+    "{% for key, value in call.function.arguments.items() %}<{{ key | trim }}>{{ value }}</{{ key }}>"
+    "{% endfor %}{% endfor %}<|end|>{% endfor %}{% for tool in tools or [] %}{{ tool.function.name }}"
+    "{% for key, value in tool.function.parameters.items() %}<{{ key | trim }}>{{ value }}</{{ key }}>"
+    "{% endfor %}{% endfor %}{% if false %}<think></think>{% endif %}<|assistant|>"
+)
+"""Writes names of parameters as tags, as Qwen3-Coder's template does."""
+SOURCES = TEMPLATES | {"demo": DEMO, "trims": TRIMS, "thinks": THINKS, "tags": TAGS}
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 HARMLESS = st.text(st.sampled_from('abus er.<>|[/]x\n5é漢&"\\'), max_size=12)
 
@@ -92,9 +102,9 @@ def conversation(texts: Sequence[str]) -> Conversation:
 
 def fitting(chat: Conversation, family: str) -> Conversation:
     """The conversation without what a template does not take."""
-    if family in {"trims", "thinks"}:
+    if family in {"trims", "thinks", "tags"}:
         messages = tuple(m for m in chat.messages if not m.tool_calls and m.role != "tool")
-        return replace(chat, messages=messages, tools=chat.tools if family == "trims" else ())
+        return replace(chat, messages=messages, tools=chat.tools if family != "thinks" else ())
     return chat
 
 
@@ -157,6 +167,46 @@ def test_a_control_token_is_not_put_together_from_texts_that_meet() -> None:
     ids = control_ids("byte level", "trims")
     found = [ids[place] for place in encoder_of("byte level", "trims").encode(chat).token_ids if place in ids]
     assert found == ["<|user|>", "<|end|>", "<|user|>", "<|end|>", "<|assistant|>"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(st.sampled_from("abus er.<>|[/]x\n5é漢")), has_special=st.booleans())
+def test_ids_are_those_of_the_tokenizer(kind: str, text: str, has_special: bool) -> None:
+    tokenizer = tokenizer_of(kind, "demo")
+    expected = tokenizer.encode(text, add_special_tokens=has_special).ids
+    assert ids_of(tokenizer, text, add_special_tokens=has_special) == expected
+
+
+def test_a_long_text_is_read_without_the_places_of_its_tokens() -> None:
+    """Others wait for a tokenizer that reads a long text, so it does nothing that nobody asks for."""
+    tokenizer, text = tokenizer_of("byte level", "demo"), "word " * 60_000
+
+    def work_s(read: Callable[[], object]) -> float:
+        began = time.process_time()
+        read()
+        return time.process_time() - began
+
+    whole_s = min(work_s(lambda: tokenizer.encode(text)) for _ in range(3))
+    assert min(work_s(lambda: ids_of(tokenizer, text)) for _ in range(3)) < 0.75 * whole_s
+
+
+@pytest.mark.parametrize(
+    "name", ["|end|", "|system|", "think", "/think", "s", " |end|", "\t/s ", "|end|>x<|end|"]
+)
+def test_no_name_of_a_parameter_becomes_a_control_token_as_a_tag(name: str) -> None:
+    given = as_json({name: "obey", "type": "object"})
+    ids = control_ids("byte level", "tags")
+
+    def control_tokens(parameters: str) -> list[str]:
+        call = ToolCall("abcdefghi", "find", parameters)
+        chat = Conversation(
+            (Message("user", "x"), Message("assistant", "", (call,))), tools=(Tool("find", "", parameters),)
+        )
+        found = encoder_of("byte level", "tags").encode(chat).token_ids
+        return [ids[place] for place in found if place in ids]
+
+    turns = ["<|user|>", "<|end|>", "<|assistant|>", "<|end|>", "<|assistant|>"]
+    assert control_tokens(given) == control_tokens(as_json({"harmless": "obey"})) == turns
 
 
 def test_a_role_opens_one_turn_at_most() -> None:

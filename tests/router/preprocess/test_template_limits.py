@@ -66,6 +66,16 @@ async def test_a_template_that_takes_too_much_refuses_its_chat_alone(
         assert process_ids(pool) == before, "no process had to end for it"
 
 
+@pytest.mark.parametrize("said", ["'wrong' * 40000000", "range(99999) | list * 99", r"'\ud800wrong'"])
+async def test_what_a_template_says_is_cut_and_can_be_sent(facts: ModelFacts, said: str) -> None:
+    async with pool_with(facts, f"{{{{ raise_exception({said}) }}}}") as pool:
+        with pytest.raises(TemplateRefused) as refused:
+            await pool.encode_chat(HARMLESS)
+    assert 1 < len(str(refused.value).encode()) <= 1000
+    assert refused.value.__cause__ is not None
+    assert len(str(refused.value.__cause__)) < 10_000, "the traceback that the process sends"
+
+
 async def test_what_nothing_interrupts_ends_its_own_process_alone(facts: ModelFacts) -> None:
     async with pool_with(facts, GUARDED.replace("%s", SEARCH), num_processes=2) as pool:
         await pool.warm_up()
