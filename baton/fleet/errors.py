@@ -109,7 +109,7 @@ class PortUnusable(FleetError):
 
 @dataclass(eq=False)
 class RunDirUnusable(FleetError):
-    """The folder for the logs could not be created."""
+    """The folder for the logs could not be created, or other users can write to it."""
 
     path: Path
     reason: str

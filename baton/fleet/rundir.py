@@ -12,12 +12,13 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from baton.fleet.errors import RunDirInUse
+from baton.fleet.errors import RunDirInUse, RunDirUnusable
 
 KEPT_RUNS = 10
 _LOCK = "lock"
@@ -29,8 +30,10 @@ _POLL_S = 0.05
 async def claim(run_dir: Path) -> int:
     """Make the folder a fleet's own until the returned descriptor, and all copies of it, are closed.
 
-    Wait for a fleet that is ending because its launcher is gone. Raises `RunDirInUse`, and `OSError`.
+    Wait for a fleet that is ending because its launcher is gone. Raises `RunDirInUse`, `RunDirUnusable` for a
+    folder in which another user could lead the logs and the secrets elsewhere, and `OSError`.
     """
+    _make_own(run_dir)
     give_up = time.monotonic() + _ENDING_S
     while True:
         descriptor = _open_lock(run_dir, os.O_CREAT)
@@ -66,9 +69,17 @@ def is_claimed(run_dir: Path) -> bool:
     return False
 
 
+def _make_own(run_dir: Path) -> None:
+    """Make the folder if it is missing. Raises `RunDirUnusable` for one of other users."""
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = run_dir.stat()
+    if found.st_uid != os.geteuid():
+        raise RunDirUnusable(run_dir, f"it belongs to user {found.st_uid}")
+    if found.st_mode & stat.S_IWOTH:
+        raise RunDirUnusable(run_dir, f"its mode {stat.S_IMODE(found.st_mode):04o} lets others write to it")
+
+
 def _open_lock(run_dir: Path, flags: int) -> int:
-    if flags:
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return os.open(run_dir / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
 
 

@@ -6,6 +6,7 @@ The waiting text is bounded; beyond that, text is refused.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -71,9 +72,18 @@ class BackgroundWriter:
 
 
 def open_unblocked(path: Path) -> int:
-    """Create or empty a file and return its descriptor. Raise `OSError` for a pipe without a reader."""
+    """Create or empty a file and return its descriptor. A regular one is for this user alone.
+
+    Raises `OSError` for a pipe without a reader, and for a file of another user.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o600)
-    os.set_blocking(fd, True)
+    try:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            os.fchmod(fd, 0o600)  # one that was there already
+        os.set_blocking(fd, True)
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -80,7 +80,7 @@ def _in_words(line: str) -> str:
 
 
 def _for_this_user(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 class Child(Protocol):

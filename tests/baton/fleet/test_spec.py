@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from baton.fleet import FleetSpec
+from baton.fleet.errors import RunDirUnusable
 from baton.fleet.processes.process import READY_LINE
 from baton.fleet.rundir import KEPT_RUNS, claim, listed, next_run_dir, runs_of
 from baton.fleet.running import candidates
@@ -310,3 +311,19 @@ def test_a_checkout_that_cannot_be_written_lists_no_run(tmp_path: Path) -> None:
     (tmp_path / ".baton").touch()
     with listed(tmp_path, tmp_path / "elsewhere") as is_listed:
         assert not is_listed
+
+
+async def test_a_folder_of_logs_that_others_can_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.close(await claim(tmp_path))
+    for mode in (0o777, 0o1777):
+        tmp_path.chmod(mode)
+        with pytest.raises(RunDirUnusable, match=f"its mode {mode:04o} lets others write to it"):
+            await claim(tmp_path)
+    tmp_path.chmod(0o775)  # as a umask of 002 leaves it
+    os.close(await claim(tmp_path))
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with pytest.raises(RunDirUnusable, match=f"it belongs to user {user}"):
+        await claim(tmp_path)
