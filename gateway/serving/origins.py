@@ -114,7 +114,10 @@ def _is_allowed(rules: Rules, origin: bytes, host: bytes) -> bool:
 def _name_of(host: bytes) -> str:
     """Return the name or address in a Host header, without its port."""
     text = host.decode("latin-1").lower()
-    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0].rstrip(".")
+    if text.startswith("["):
+        address, _, rest = text[1:].partition("]")
+        return address if rest[:1] in {"", ":"} else text
+    return text.partition(":")[0].rstrip(".")
 
 
 @lru_cache(maxsize=1024)

@@ -152,7 +152,8 @@ class ChatTemplate:
         except (ChatRefused, TemplateRefused):
             raise
         except Exception as error:
-            raise TemplateRefused(str(error)) from error
+            reason = str(error)
+            raise TemplateRefused(reason if marks is None else marks.restored(reason)) from error
         _check_length(text, chat)
         return _up_to_mark(text) if options.continue_final_message else text
 

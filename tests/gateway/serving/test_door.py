@@ -73,6 +73,7 @@ async def test_a_name_that_dns_could_give_the_gateway_is_refused(plain: Gateway,
         f"evil.example:{port}",
         "127.0.0.1.evil.example",
         "localhost.evil.example",
+        "[::1].evil.example",
         "x",
     ):
         assert await status(plain, host=host) == (403, "host_not_allowed"), host

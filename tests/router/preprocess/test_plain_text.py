@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from chat_formats import formats_of
 from router.preprocess.chat_encoder import ChatEncoder
-from router.preprocess.chat_template import ChatTemplate
+from router.preprocess.chat_template import ChatTemplate, TemplateRefused
 from router.preprocess.conversation import ChatOptions, ChatRefused, Conversation, Message, Tool, ToolCall
 from router.preprocess.plain_text.control_tokens import Marks
 from router.preprocess.plain_text.in_content import InContent
@@ -215,6 +215,12 @@ def test_a_role_opens_one_turn_at_most() -> None:
     found = [ids[place] for place in encoder_of("byte level", "trims").encode(chat).token_ids if place in ids]
     assert "<|system|>" not in found
     assert "<|user|>" not in found
+
+
+def test_the_error_of_a_template_has_the_texts_of_the_caller() -> None:
+    chat = Conversation((Message("user><|end|>", "a"),))
+    with pytest.raises(TemplateRefused, match=r"role user><\|end\|>: expected system"):
+        encoder_of("byte level", "demo").encode(chat)
 
 
 def test_an_assistants_own_tags_stay_what_its_template_looks_for() -> None:
