@@ -81,6 +81,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.tell = asyncio.Event()
         """While it is clear, computed prompts are handed over, and their reports come later."""
         self.tell.set()
+        self.draining = False
+        """Every report and heartbeat says so."""
         self.address = ""
         self._reports: asyncio.Queue[worker_pb2.WorkResponse] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -178,7 +180,9 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         )
 
     def _load(self) -> worker_pb2.WorkerLoad:
-        return worker_pb2.WorkerLoad(running=len(self.running), free_blocks=self.num_blocks)
+        return worker_pb2.WorkerLoad(
+            running=len(self.running), free_blocks=self.num_blocks, draining=self.draining
+        )
 
     async def _beat(self) -> None:
         while True:

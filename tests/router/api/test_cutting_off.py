@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -22,10 +23,10 @@ async def test_a_request_cancelled_while_it_is_tokenised_never_runs(
     prefill, decode = await fleet.pair()
     tokenising, go_on, encode = asyncio.Event(), asyncio.Event(), TokenizerPool.encode
 
-    async def slowly(pool: TokenizerPool, text: str, *, add_special_tokens: bool) -> list[int]:
+    async def slowly(pool: TokenizerPool, text: str, **options: Any) -> list[int]:
         tokenising.set()
         await go_on.wait()
-        return await encode(pool, text, add_special_tokens=add_special_tokens)
+        return await encode(pool, text, **options)
 
     monkeypatch.setattr(TokenizerPool, "encode", slowly)
     long = inference_pb2.GenerateRequest(request_id="slow", text="w5 w6 w7")
@@ -51,7 +52,7 @@ async def test_a_deadline_or_a_broken_call_ends_the_wait_for_the_tokenizer(
     prefill, decode = await fleet.pair()
     tokenising, ended = asyncio.Event(), asyncio.Event()
 
-    async def without_end(pool: TokenizerPool, text: str, *, add_special_tokens: bool) -> list[int]:
+    async def without_end(_pool: TokenizerPool, _text: str, **_options: Any) -> list[int]:
         tokenising.set()
         try:
             return await asyncio.get_running_loop().create_future()

@@ -71,7 +71,7 @@ async def test_a_last_report_that_a_leaving_prefill_worker_loses_costs_time(flee
     call = asyncio.ensure_future(events_of(fleet.inference.Generate(request(1))))
     await until(lambda: bool(decode.running))
     await fleet.add("prefill", "p1")
-    leaving.say(worker_pb2.StepReport(load=worker_pb2.WorkerLoad(draining=True)))
+    leaving.draining = True
     core = fleet.shell.core
     await until(lambda: core.state.fleet.workers[leaving.record.key].draining)
     (handle,) = decode.running
