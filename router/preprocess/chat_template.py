@@ -139,7 +139,7 @@ class ChatTemplate:
                 except MemoryError:
                     raise
                 except Exception as error:  # noqa: BLE001 -- templates may raise any
-                    raise TemplateRefused(_reason(error)) from None
+                    raise TemplateRefused(_reason(error, marks)) from None
 
         try:
             try:
@@ -152,8 +152,7 @@ class ChatTemplate:
         except (ChatRefused, TemplateRefused):
             raise
         except Exception as error:
-            reason = str(error)
-            raise TemplateRefused(reason if marks is None else marks.restored(reason)) from error
+            raise TemplateRefused(_reason(error, marks)) from error
         _check_length(text, chat)
         return _up_to_mark(text) if options.continue_final_message else text
 
@@ -188,12 +187,14 @@ def _checked(source: str, environment: jinja2.Environment) -> jinja2.nodes.Templ
     return tree
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, marks: Marks | None) -> str:
     """Return what an error says, so that it can be sent: a template may write anything there.
 
-    Called within limits, since the text is made only here.
+    What a template raises is made a text within limits, since that happens only here.
     """
-    return str(error)[:_MAX_REASON].encode(errors="backslashreplace").decode()
+    text = str(error)[: 16 * _MAX_REASON]
+    told = text if marks is None else marks.restored(text)
+    return told[:_MAX_REASON].encode(errors="backslashreplace").decode()
 
 
 def _check_length(text: str, chat: Conversation) -> None:
