@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.dst.fleet import Fleet
 from tests.dst.scenario import Fault
@@ -28,6 +29,8 @@ def strike(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:
             return _link(fleet, fault, LinkState.CUT)
         case "half-open":
             return _link(fleet, fault, LinkState.HALF_OPEN)
+        case "island":
+            return _island(fleet, fault)
         case "slow":
             return _slow(fleet, fault)
         case kind:
@@ -50,6 +53,12 @@ def _link(fleet: Fleet, fault: Fault, state: LinkState) -> Callable[[], None]:
         fleet.look()
 
     return end
+
+
+def _island(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:
+    peers = [name for name, role in fleet.roles.items() if role == fault.peer and name != fault.target]
+    ends = [_link(fleet, replace(fault, peer=peer), LinkState.CUT) for peer in peers]
+    return (lambda: [end() for end in ends] and None) if ends else None
 
 
 def _slow(fleet: Fleet, fault: Fault) -> Callable[[], None]:

@@ -42,7 +42,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         if count > least and f"{name[0]}{count - 1}" not in used and not _calls(scenario, name, count):
             yield replace(scenario, **{name: count - 1})
     plain = Scenario(scenario.seed)
-    for name in ("skew", "loses", "without_store", "delay_ms", "grace_s", "retention_s", "num_blocks", "max_num_seqs"):
+    for name in ("skew", "loses", "without_store", "delay_ms", "step_ms", "grace_s", "retention_s", "num_blocks", "max_num_seqs"):
         if getattr(scenario, name) != getattr(plain, name):
             yield replace(scenario, **{name: getattr(plain, name)})
     for place, fault in enumerate(scenario.faults):

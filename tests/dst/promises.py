@@ -9,10 +9,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from kvtransfer.fence import group_key, supersedes
+from kvtransfer.fence import router_key
 from kvtransfer.handoff import READABLE
 from router.core.actions.to_store import LEASE_TTL_S
 from router.core.session.session import Phase
+from scheduling.request import Fence
 from tests.dst.fleet import Fleet
 from tests.dst.nodes.client import Heard
 from tests.dst.nodes.router import RouterNode
@@ -37,6 +38,7 @@ class Promises:
         self._fleet = fleet
         self._calls = calls
         self._ownerless: dict[tuple[str, str, str], float] = {}
+        self._unleased: dict[tuple[str, str, str], float] = {}
         self._unheld: dict[tuple[str, str, int], float] = {}
 
     def _break(self, promise: str, found: str) -> None:
@@ -84,25 +86,23 @@ class Promises:
         if faults_over:
             self._running_groups_run()
             self._holds_have_holders()
+            self._leases_are_held()
 
     def _no_two_decodes(self, worker: WorkerNode) -> None:
-        """No attempt runs beside one that ends it."""
-        by_choice: defaultdict[tuple[str, str, int], list[Any]] = defaultdict(list)
+        """No attempt decodes beside one that ends it, for any choice that both have."""
+        by_request: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
         for running in worker.hub._sequences._by_handle.values():
-            # A part of a move holds blocks, and decodes nothing.
-            if not running.is_over and running.handle not in worker.sending._parts:
-                tenant, request_id, _ = group_key(running.fence)[:3]
-                for choice in _choices_of(running.fence):
-                    by_choice[tenant, request_id, choice].append(running)
-        for (_, request_id, choice), found in by_choice.items():
-            for older in found:
-                for newer in found:
-                    is_later = newer.handle > older.handle
-                    if is_later and supersedes(newer.fence, older.fence):
+            if not running.is_over:
+                by_request[running.fence.tenant, running.fence.request_id].append(running)
+        for (_, request_id), found in by_request.items():
+            for place, one in enumerate(found):
+                for other in found[place + 1 :]:
+                    common = set(worker.engine.choices_of(one.handle)) & set(worker.engine.choices_of(other.handle))
+                    if common and _compete(one.fence, other.fence):
                         self._break(
                             "no two decodes of one choice",
-                            f"{worker.facts.key} runs choice {choice} of {request_id} as {older.fence} "
-                            f"and as {newer.fence}",
+                            f"{worker.facts.key} runs choices {sorted(common)} of {request_id} as {one.fence} "
+                            f"and as {other.fence}",
                         )
 
     def _nothing_readable_is_freed(self, worker: WorkerNode) -> None:
@@ -180,6 +180,28 @@ class Promises:
                             )
         self._ownerless = {name: at for name, at in self._ownerless.items() if name in seen}
 
+    def _leases_are_held(self) -> None:
+        """Every lease that a running group relies on is in the store."""
+        fleet, store = self._fleet, self._fleet.store
+        if store is None or not store.process.runs:
+            return
+        now, seen = fleet.scheduler.now, set()
+        for router in fleet.living_routers():
+            if not router.process.runs or router.is_leaving:
+                continue
+            for group in router.core.state.groups.values():
+                if group.phase is not Phase.RUNNING or group.lease_on is None:
+                    continue
+                if group.key not in store.store.leases(group.lease_on):
+                    name = router.process.name, group.key, group.lease_on
+                    seen.add(name)
+                    if now - self._unleased.setdefault(name, now) > LOST_S:
+                        self._break(
+                            "a running group's lease is held",
+                            f"{router.process.name} relies on a lease of {group.key} on {group.lease_on}, which is gone",
+                        )
+        self._unleased = {name: at for name, at in self._unleased.items() if name in seen}
+
     # At the end
 
     def at_end(self) -> None:
@@ -212,9 +234,7 @@ class Promises:
             self._expect_none(worker.facts.key, left)
         if fleet.store is not None:
             store = fleet.store.store
-            # The places of a router that died are taken out by the next grant.
-            dead = {process.name for process in fleet.processes if not process.is_alive}
-            left = {"queue": [key for key, entry in store._entries.items() if entry.router_id not in dead]}
+            left = {"queue": list(store._entries)}
             for worker in fleet.living_workers():
                 left[f"leases on {worker.facts.key}"] = store.leases(worker.facts.key)
                 left[f"credits on {worker.facts.key}"] = store.credits(worker.facts.key)
@@ -226,8 +246,9 @@ class Promises:
                 self._break("nothing is left", f"{name} has {what}: {found}")
 
 
-def _choices_of(fence: Any) -> tuple[int, ...]:
-    return getattr(fence, "choices", None) or (fence.choice,)
+def _compete(one: Fence, other: Fence) -> bool:
+    """Return whether at most one of two attempts may run: two routers of one session do not know each other."""
+    return one.session != other.session or router_key(one) == router_key(other)
 
 
 TTL_S = LEASE_TTL_S

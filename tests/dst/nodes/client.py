@@ -13,7 +13,7 @@ import grpc
 
 from baton.async_client import AsyncClient
 from baton.errors import BatonError
-from baton.types import ChoiceFinished, Finished, Sampling, Slo, Stop, Timeout, Tokens
+from baton.types import ChoiceFinished, Finished, FinishReason, Sampling, Slo, Stop, Timeout, Tokens
 from baton.wire.status import from_rpc_error
 from baton.wire.transport import Method, Request, Response
 from tests.dst.nodes.engine import token_at
@@ -100,11 +100,13 @@ class Heard:
                     if token_id != expected and not self.wrong:
                         self.wrong = f"token {len(held)} of choice {choice} is {token_id}, not {expected}"
                     held.append(token_id)
-            case ChoiceFinished(choice):
+            case ChoiceFinished(choice, reason):
                 self.ended.add(choice)
+                if reason is not FinishReason.LENGTH and not self.error:
+                    self.error = f"choice {choice} ended: {reason.value}"
             case Finished(error=""):
                 short = [c for c in range(self.num_choices) if len(self.tokens[c]) != self.max_tokens]
-                if short and not self.wrong:
+                if short and not self.error and not self.wrong:
                     self.wrong = f"it ended with choices {short} short of {self.max_tokens} tokens"
             case Finished(error=error):
                 self.error = f"finished with: {error}"

@@ -21,7 +21,7 @@ from engine.core.commands import Command
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_names import HashedNames
 from engine.core.report import StepReport
-from engine.core.sequence import Choice, Phase, SequenceGroup
+from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
 from scheduling.columns import TokenColumns
@@ -176,6 +176,11 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         return not (self._is_stepping or self._inbox)
+
+    def choices_of(self, handle: int) -> tuple[int, ...]:
+        """Return the choices that a sequence decodes, or will; none if it only hands its blocks over."""
+        groups = self.core.groups._registry.pieces(handle)
+        return groups[0].spec.choices if groups and groups[0].goal is Goal.DECODE else ()
 
     def submit(self, command: Command) -> None:
         """Take a command in, between two steps."""

@@ -54,7 +54,7 @@ from worker.streams.commands import (
 from worker.streams.hub import Hub
 from worker.streams.session import RouterSession
 
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = 2.0
 """Live workers send one five times a second. Here nobody counts them: links see whether they would come."""
 METRICS = WorkerMetrics()
 """Nobody reads them: one set for all workers, since a set takes a millisecond."""

@@ -68,6 +68,7 @@ class Network:
                     self.scheduler.after(wait_s, connection.break_if_half_open, source, target)
                 elif state is LinkState.UP:
                     connection.deliver_waiting(source)
+                    connection.reset_if_dead()
 
     def slow_down(self, source: str, target: str, extra_s: float) -> None:
         """Let messages take so much longer; 0 ends it."""
@@ -198,6 +199,12 @@ class Connection:
         for place in (0, 1):
             if not self._is_over[place]:
                 self._notice_later(place, reason)
+
+    def reset_if_dead(self) -> None:
+        """The link is up again, and an end is gone: the other one learns it now."""
+        for place, process in enumerate(self.ends):
+            if not process.is_alive and not self._is_over[1 - place]:
+                self._died(place)
 
     def break_if_half_open(self, source: str, target: str) -> None:
         if self._network.state(source, target) is LinkState.HALF_OPEN:
