@@ -53,15 +53,21 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         ):
             if less != fault:
                 yield replace(scenario, faults=_with(scenario.faults, place, less))
-    for place, request in enumerate(scenario.requests):
-        for fewer in (
-            replace(request, n=1),
-            replace(request, max_tokens=max(1, request.max_tokens // 2)),
-            replace(request, prompt_tokens=max(1, request.prompt_tokens // 2)),
-            replace(request, leaves_after=None),
-        ):
-            if fewer != request:
-                yield replace(scenario, requests=_with(scenario.requests, place, fewer))
+    for name in {request.name: None for request in scenario.requests}:
+        yield from _simpler(scenario, name)
+
+
+def _simpler(scenario: Scenario, name: str) -> Iterator[Scenario]:
+    """Yield the scenario with less in one request; all calls of one name ask for the same."""
+    for make in (
+        lambda request: replace(request, n=1),
+        lambda request: replace(request, max_tokens=max(1, request.max_tokens // 2)),
+        lambda request: replace(request, prompt_tokens=max(1, request.prompt_tokens // 2)),
+        lambda request: replace(request, leaves_after=None),
+    ):
+        requests = tuple(make(each) if each.name == name else each for each in scenario.requests)
+        if requests != scenario.requests:
+            yield replace(scenario, requests=requests)
 
 
 def _calls(scenario: Scenario, name: str, count: int) -> bool:

@@ -31,6 +31,7 @@ from scheduling.request import SequenceSpec
 from tests.dst.world.process import Process
 
 VOCAB = 256
+EOS = 2
 FINGERPRINT = "weights"
 HOP_S = (0.00005, 0.0005)
 """From the event loop to the step thread, or back."""
@@ -42,8 +43,19 @@ class WrongKV(AssertionError):
 
 def token_at(prompt: Sequence[int], choice: int, index: int) -> int:
     """Return the token that a prompt has at a place of its answer, on any worker."""
+    if index == end_of(prompt, choice):
+        return EOS
     mixed = prompt[0] * 1009 + prompt[-1] * 101 + len(prompt) * 17 + choice * 53 + index * (29 + index)
     return 3 + mixed % (VOCAB - 3)
+
+
+def end_of(prompt: Sequence[int], choice: int) -> int:
+    """Return the place of the token that ends an answer, if it may become so long."""
+    return (prompt[0] + 11 * choice) % 24
+
+
+def answer_length(prompt: Sequence[int], choice: int, max_tokens: int) -> int:
+    return min(max_tokens, end_of(prompt, choice) + 1)
 
 
 class TokenMemory:
@@ -151,7 +163,7 @@ class Engine:
         self.cost = cost
         self.memory = TokenMemory(num_blocks, block_size)
         self.blocks = BlockManager(num_blocks, block_size)
-        limits = EngineLimits(VOCAB, max_context, max_num_seqs, token_budget, ())
+        limits = EngineLimits(VOCAB, max_context, max_num_seqs, token_budget, (EOS,))
         self.core = WorkerCore(
             self.blocks,
             HashedNames(FINGERPRINT, block_size),

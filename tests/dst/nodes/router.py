@@ -6,6 +6,7 @@ and leave as such: what a client sees is what the SDK parses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -51,6 +52,7 @@ from router.preprocess.conversation import Reading
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from state import records
 from state.store import Store
+from tests.dst.nodes.engine import EOS
 from tests.dst.nodes.links import WorkerLink
 from tests.dst.nodes.store import StoreClient
 from tests.dst.nodes.worker import WorkerNode
@@ -202,10 +204,7 @@ class RouterNode:
         assert raw.token_ids is not None, "prompts are tokens"
         assert raw.max_tokens is not None, "lengths are stated"
         most = raw.max_tokens
-        received = tuple(
-            Received(choice, ids, FinishReason.LENGTH if len(ids) >= most else FinishReason.NONE)
-            for choice, ids in raw.received
-        )
+        received = tuple(Received(choice, ids, _end_of(ids, most)) for choice, ids in raw.received)
         return Arrived(
             listener=listener,
             tenant=raw.tenant,
@@ -230,3 +229,9 @@ class RouterNode:
         self.is_leaving = True
         self.process.do(self.submit, RouterLeaving())
         self.process.loop.call_later(drain_s, self.submit, RouterStopping())
+
+
+def _end_of(token_ids: Sequence[int], max_tokens: int) -> FinishReason:
+    if token_ids and token_ids[-1] == EOS:
+        return FinishReason.EOS
+    return FinishReason.LENGTH if len(token_ids) >= max_tokens else FinishReason.NONE
