@@ -66,5 +66,5 @@ def test_a_scenario_survives_its_file(seed: int) -> None:
 
 
 def test_a_file_with_an_unknown_field_is_refused() -> None:
-    with pytest.raises(ValueError, match="Scenario has routes; accepted: .*routers"):
+    with pytest.raises(ValueError, match=r"Scenario has routes; accepted: .*routers"):
         from_json(Scenario(1).to_json().replace('"routers"', '"routes"'))

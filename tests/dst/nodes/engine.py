@@ -1,7 +1,7 @@
 """A worker's engine: the core that live workers run, with a memory that holds tokens in place of KV.
 
-Each slot of a block has the id and the place of the token whose KV it would be. A step reads the whole context
-of every row, and finds out whether it is the row's own: KV that was handed over wrongly, freed too early or
+Each slot of a block has the id and the place of the token whose KV it would be. A step reads the whole
+context of every row, and finds out whether it is the row's own: KV that was handed over wrongly, freed too early or
 taken from another request is noticed by the first step that uses it.
 
 Steps take a drawn time. Commands that come meanwhile are taken in between two steps, as by the step thread;
@@ -137,7 +137,10 @@ class _Tokens:
 
     def taken(self) -> TokenColumns:
         rows, self.rows = self.rows, []
-        return TokenColumns(*map(list, zip(*rows, strict=True))) if rows else TokenColumns()
+        if not rows:
+            return TokenColumns()
+        handles, choices, indexes, token_ids, reasons = map(list, zip(*rows, strict=True))
+        return TokenColumns(handles, choices, indexes, token_ids, reasons)
 
 
 class Engine:
@@ -252,7 +255,9 @@ class Engine:
         core, now_s = self.core, self._process.clock()
         self._compute_chunks(step)
         core.join(step)
-        drawn = [self._draw(choice, int(place)) for choice, place in zip(step.choices, step.positions, strict=True)]
+        drawn = [
+            self._draw(choice, int(place)) for choice, place in zip(step.choices, step.positions, strict=True)
+        ]
         self._copy(core.advance(step))
         core.mark_written(step)
         core.count_tokens(step, now_s)

@@ -58,10 +58,16 @@ from tests.dst.nodes.store import StoreClient
 from tests.dst.nodes.worker import WorkerNode
 from tests.dst.world.network import Network
 from tests.dst.world.process import Process
-from tests.dst.world.rpc import Context, Servers
+from tests.dst.world.rpc import Context, Handler, Servers
 
 TOLD = (
-    TellAccepted | TellQueued | TellPromptLogprobs | TellChoiceFinished | TellFinished | TellLeaving | TellRetrying
+    TellAccepted
+    | TellQueued
+    | TellPromptLogprobs
+    | TellChoiceFinished
+    | TellFinished
+    | TellLeaving
+    | TellRetrying
 )
 NO_READING = Reading("", "", False)
 
@@ -94,7 +100,11 @@ class RouterNode:
         )
         store.on_new_epoch = lambda: self.submit_soon(StoreForgot())
         process.loop.create_task(store.listen(config.router_id, self._hear))
-        handlers = {"Generate": self._generate, "Resume": self._resume, "Cancel": self._cancel}
+        handlers: dict[str, Handler] = {
+            "Generate": self._generate,
+            "Resume": self._resume,
+            "Cancel": self._cancel,
+        }
         servers[process.name] = process, handlers
 
     def _crashed(self) -> None:
@@ -138,7 +148,11 @@ class RouterNode:
             relay.listeners, relay.choices, relay.indexes, relay.token_ids, relay.finish_reasons, strict=True
         ):
             stream = self.streams.get(listener)
-            if stream is not None and stream.push_token(choice, index, token_id, "", None, free=relay.replayed) and reason:
+            if (
+                stream is not None
+                and stream.push_token(choice, index, token_id, "", None, free=relay.replayed)
+                and reason
+            ):
                 match = matches.get((listener, choice))
                 stream.push(TellChoiceFinished(listener, choice, FinishReason(reason), index + 1, match))
 
