@@ -56,25 +56,28 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "unregister_worker": (),
     "list_workers": (),
     "list_starting": (),
-    "enqueue": ("turns", "line"),
-    "dequeue": ("turns", "line"),
-    "grant": ("turns", "line", "ledger"),
-    "settle": ("turns", "line", "ledger"),
-    "queue_status": ("turns", "line"),
-    "release_credit": ("ledger",),
-    "release_lease": ("turns", "line", "ledger"),
-    "renew": ("turns", "line", "ledger"),
+    "enqueue": ("lanes", "line"),
+    "dequeue": ("lanes", "line"),
+    "grant": ("lanes", "seats", "line", "ledger", "holds"),
+    "settle": ("lanes", "seats", "line", "ledger", "holds"),
+    "queue_status": ("lanes", "line"),
+    "release_credit": ("ledger", "holds"),
+    "release_lease": ("lanes", "seats", "ledger", "holds"),
+    "renew": ("ledger",),
     "amounts": ("ledger",),
     "charge_tenant": ("shares",),
     "refund_tenant": ("shares",),
-    "take_holds": ("turns", "line", "ledger"),
+    "take_holds": ("lanes", "seats", "ledger", "holds"),
     "take_budget": ("budget",),
     "return_budget": ("budget",),
     "find_prefix": (),
     "add_demand": (),
     "demand": (),
 }
-"""Each script with the parts that precede it, besides the constants, the clock and the prelude."""
+"""Each script with the parts that precede it, besides the constants, the clock and the prelude.
+
+Each call makes the functions of these parts again, so a script has only those that it needs.
+"""
 
 LONGEST_SILENCE_MS = 5000
 """A living fleet calls more often than this. It is less than the time by which holds outlast a renewal."""
