@@ -398,7 +398,10 @@ class Store:
 
 
 def _for_ledgers(
-    ledger_of: Callable[[str], str], rows: Iterable[_Row], first_keys: Iterable[str], first_args: Iterable[int]
+    ledger_of: Callable[[str], str],
+    rows: Iterable[_Row],
+    first_keys: Iterable[str],
+    first_args: Iterable[int],
 ) -> list[_Call]:
     """Return a call for each ledger, which is its last key, with all rows of its worker as arguments."""
     found: dict[str, list[str | int]] = {}

@@ -225,11 +225,11 @@ class _Chunks:
         return [self._chunk(choice, fields)]
 
     def _tokens(self, event: Tokens) -> list[bytes]:
-        echoed = self._echoed(event.choice)
         if self._echo is not None and self._echo.alone:
-            return echoed
+            return self._echoed(event.choice)
         self._num_output += len(event.token_ids)
-        return echoed + self._pieces_of(event)
+        pieces = self._pieces_of(event)
+        return pieces if self._echo is None else self._echoed(event.choice) + pieces
 
     def _pieces_of(self, event: Tokens) -> list[bytes]:
         body, writer = self._body, self._writer

@@ -5,8 +5,6 @@
 -- Returns {position, work_ahead_tokens}, or {-1, 0} if the queue is full.
 -- A request that is enqueued again in its class only moves forward: routers repeat the call each second, and a
 -- request that is overdue, or due on arrival, would be due later each time. A grant stays valid.
-local SHORT = 16
-
 -- Return the work of the first entries of a list of keys.
 local function work_of(found, num_first)
   local total = 0
@@ -23,7 +21,7 @@ end
 -- before its own, within its own of the middle ones, within that of the narrow ones, and within its own narrow bucket
 -- of the entries themselves.
 local function work_ahead(key, score, position)
-  if position <= SHORT then return work_of(redis.call('ZRANGE', QUEUE, 0, position - 1), position) end
+  if position <= 32 then return work_of(redis.call('ZRANGE', QUEUE, 0, position - 1), position) end
   local total, own, flat = 0, math.floor(score / WIDTHS[1]), redis.call('HGETALL', SUMS[1])
   for i = 1, #flat, 2 do
     if tonumber(flat[i]) < own then total = total + flat[i + 1] end
@@ -45,11 +43,12 @@ local function work_ahead(key, score, position)
 end
 
 return_expired()
-redis.call('HSET', EPOCH, 'called:' .. ARGV[2], now) -- see is_silent in grant.lua
+redis.call('HSET', EPOCH, 'called:' .. ARGV[2], now) -- see grant.lua
 local key = ARGV[1]
 local waiting = read_entry(key)
 if waiting and waiting.worker ~= '-' then return {0, 0} end
-if not waiting and redis.call('ZCARD', QUEUE) >= tonumber(ARGV[7]) then return {-1, 0} end
+local num_others = waiting and 1 or redis.call('ZCARD', QUEUE)
+if not waiting and num_others >= tonumber(ARGV[7]) then return {-1, 0} end
 
 local score = ARGV[3] * CLASS_SCORE + now + ARGV[4]
 if waiting and math.floor(waiting.score / CLASS_SCORE) == tonumber(ARGV[3]) then
@@ -60,11 +59,12 @@ local entry = {
   router = ARGV[2], adapter = ARGV[8], seats = tonumber(ARGV[9]), share = tonumber(ARGV[10]), is_firm = ARGV[11] == '1',
 }
 write_entry(key, entry)
-local has_moved = not waiting or waiting.score ~= score or waiting.tokens ~= entry.tokens
-  or waiting.is_firm ~= entry.is_firm
-if has_moved then
+if waiting and waiting.score == score and waiting.tokens == entry.tokens and waiting.is_firm == entry.is_firm then
+  join_lane(key, score, entry.is_firm) -- a router of an older version, which knows no lanes, may have put it back
+else
   if waiting then leave_line(key, waiting) end
   join_line(key, entry)
 end
+if num_others == 0 then return {0, 0} end
 local position = redis.call('ZRANK', QUEUE, key)
 return {position, position > 0 and work_ahead(key, score, position) or 0}

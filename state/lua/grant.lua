@@ -13,10 +13,6 @@
 local CREDITS, FIRST_ROOM, ADAPTERS, LOOKS, MIN_PROMPTS = KEYS[12], 13, ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 return_expired()
 redis.call('HSET', EPOCH, 'called:' .. ARGV[4], now)
-local function leave_expired_seats()
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', SEAT_EXPIRIES, '-inf', now)) do leave_seats(key) end
-end
-
 local function has(adapters, adapter)
   return adapter == '' or string.find(' ' .. adapters .. ' ', ' ' .. adapter .. ' ', 1, true) ~= nil
 end
@@ -51,8 +47,9 @@ local function find_turn(first, its_entry)
   local from, to = string.format('%.0f', class * TURN_CLASS), string.format('(%.0f', (class + 1) * TURN_CLASS)
   local turn = redis.call('ZRANGEBYSCORE', TURNS, from, to, 'LIMIT', 0, 1)[1]
   if not turn or string.match(turn, ' (.*)$') == first then return first, its_entry end
-  local firm, firm_rank = first_in(lane_of(class, FIRM), 1)[1], nil
-  if firm then firm_rank = rank_of(string.sub(firm, #lane_of(class, FIRM) + 1), true) end
+  local lane = lane_of(class, '\1')
+  local firm, firm_rank = redis.call('ZRANGEBYLEX', LANES, '[' .. lane, '(' .. lane .. '~', 'LIMIT', 0, 1)[1], nil
+  if firm then firm_rank = rank_of(string.sub(firm, #lane + 1), true) end
   for _, place in ipairs(redis.call('ZRANGEBYSCORE', TURNS, from, to, 'LIMIT', 0, LOOKS)) do
     local rank = rank_of(place, false)
     if rank and (not firm_rank or rank < firm_rank) then
@@ -62,12 +59,6 @@ local function find_turn(first, its_entry)
     end
   end
   return first, its_entry
-end
-
-local function find_head()
-  local key, entry = find_first()
-  if not key or entry.is_firm then return key, entry end
-  return find_turn(key, entry)
 end
 
 -- Return ledger and key of the first decode worker with room, or nil. Reads only as many ledgers as needed.
@@ -82,32 +73,28 @@ local function find_room(key, entry)
   return nil
 end
 
--- Return whether a router stands still, even if its subscription is alive. One with waiting requests asks for a place or
--- for grants each second, which the epoch records.
-local function is_silent(router)
-  local at = redis.call('HGET', EPOCH, 'called:' .. router)
-  return at and now - at > SILENT_MS
-end
-
 -- Send a grant to its router. Return false if nobody receives it: a router that is gone or stands still gets no
--- grants, and uses up none of the others' grants.
+-- grants, and uses up none of the others' grants. One with waiting requests asks for a place or for grants each second,
+-- which the epoch records; it stands still if it has not for SILENT_MS, even if its subscription is alive.
 local function notify(router, decoder, key)
   if router == ARGV[4] then return true end
-  if is_silent(router) then return false end
+  local asked_at = redis.call('HGET', EPOCH, 'called:' .. router)
+  if asked_at and now - asked_at > SILENT_MS then return false end
   return redis.call('PUBLISH', ARGV[5] .. router, ARGV[1] .. ' ' .. decoder .. ' ' .. key) > 0
 end
 
 local granted, left, bound = {}, tonumber(ARGV[3]), held(CREDITS)
 
 local function takes_more()
-  return left > 0 and (bound < tonumber(ARGV[2]) or MIN_PROMPTS > 0 and count_of(CREDITS) < MIN_PROMPTS)
+  return left > 0 and (bound < tonumber(ARGV[2]) or MIN_PROMPTS > 0 and redis.call('HLEN', CREDITS) - 1 < MIN_PROMPTS)
 end
 
 if not takes_more() or tonumber(redis.call('HGET', EPOCH, 'quiet_until') or 0) > now then return {} end
-leave_expired_seats()
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', SEAT_EXPIRIES, '-inf', now)) do leave_seats(key) end
 while takes_more() do
-  local head, entry = find_head()
+  local head, entry = find_first()
   if not head then break end
+  if not entry.is_firm then head, entry = find_turn(head, entry) end
   local leases, decoder = find_room(head, entry)
   if not leases then break end
   local is_taken = notify(entry.router, decoder, head)

@@ -1,11 +1,6 @@
 -- holds.lua: precedes the scripts that change what requests hold, after ledger.lua. Milliseconds.
 -- Each function reads all that it needs of a ledger at once: most of a script's time are its calls.
 
--- Return the number of holds, each as often as it has seats.
-local function count_of(ledger)
-  return math.max(0, redis.call('HLEN', ledger) - 1)
-end
-
 -- Remove expired holds. Return the sum of the others and the soonest expiry, as `held`, then what this request holds,
 -- until when, and its seats: nil, nil and 0 if it holds nothing.
 local function look_up(ledger, key)
@@ -28,7 +23,8 @@ local function has_room(ledger, key, amount, most_amount, seats, most_seats)
   local total, _, own, _, own_seats = look_up(ledger, key)
   if total - (own or 0) + amount > tonumber(most_amount) then return false end
   most_seats = tonumber(most_seats)
-  return count_of(ledger) - own_seats + math.max(1, math.min(seats, most_seats)) <= most_seats
+  local count = math.max(0, redis.call('HLEN', ledger) - 1) -- each as often as it has seats
+  return count - own_seats + math.max(1, math.min(seats, most_seats)) <= most_seats
 end
 
 -- Hold an amount in place of what the request held before; if `is_least`, at least the amount, the seats and the time
@@ -43,7 +39,7 @@ local function hold(ledger, key, amount, expiry, seats, is_least)
   redis.call('HSET', ledger, '', head, key, string.format('%d %d', amount, expiry))
   for seat = 2, seats do redis.call('HSET', ledger, key .. ' ' .. seat, string.format('0 %d', expiry)) end
   for seat = seats + 1, own_seats do redis.call('HDEL', ledger, key .. ' ' .. seat) end
-  if not soonest then keep_ledger(ledger) end
+  if not soonest then redis.call('PEXPIRE', ledger, DAY_MS) end -- see remove_expired
   return total
 end
 

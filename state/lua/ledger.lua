@@ -11,12 +11,8 @@ local function numbers_in(field)
   return tonumber(first), tonumber(second)
 end
 
--- If nobody reads this ledger again, Redis deletes it after a day. Its own expiry follows its clock's jumps.
-local function keep_ledger(ledger)
-  redis.call('PEXPIRE', ledger, DAY_MS)
-end
-
--- Remove expired holds. A ledger in use comes here each time that its soonest expiry has passed.
+-- Remove expired holds. If nobody uses the ledger again, Redis deletes it after a day. A ledger in use comes here each
+-- time that its soonest expiry has passed. Redis's own expiry follows its clock's jumps.
 local function remove_expired(ledger)
   local total, soonest, flat = 0, nil, redis.call('HGETALL', ledger)
   for i = 1, #flat, 2 do
@@ -31,7 +27,7 @@ local function remove_expired(ledger)
   end
   if soonest then
     redis.call('HSET', ledger, '', string.format('%d %d', total, soonest))
-    keep_ledger(ledger)
+    redis.call('PEXPIRE', ledger, DAY_MS)
   else
     redis.call('DEL', ledger)
   end
