@@ -97,7 +97,7 @@ _CONSTANTS = {
     "SEEN_MS": 100,
     "DAY_MS": 86_400_000,
 }
-"""The numbers that stand in the scripts in place of these names: local variables would cost each call time."""
+"""The numbers that stand in the scripts in place of these names: local variables would cost time in each."""
 _NAMES = re.compile(rf"\b({'|'.join(_CONSTANTS)})\b")
 
 FORGOTTEN = "EPOCH"
