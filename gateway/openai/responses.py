@@ -225,11 +225,14 @@ class _Chunks:
         return [self._chunk(choice, fields)]
 
     def _tokens(self, event: Tokens) -> list[bytes]:
-        if self._echo is not None and self._echo.alone:
-            return self._echoed(event.choice)
+        if self._echo is None:
+            self._num_output += len(event.token_ids)
+            return self._pieces_of(event)
+        echoed = self._echoed(event.choice)
+        if self._echo.alone:
+            return echoed
         self._num_output += len(event.token_ids)
-        pieces = self._pieces_of(event)
-        return pieces if self._echo is None else self._echoed(event.choice) + pieces
+        return echoed + self._pieces_of(event)
 
     def _pieces_of(self, event: Tokens) -> list[bytes]:
         body, writer = self._body, self._writer
