@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import re
 import socket
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
 from scheduling.admission.turns import SEAT_SHARE
+from scheduling.request import SloClass
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess, connection_settings
 from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
@@ -56,34 +58,47 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "unregister_worker": (),
     "list_workers": (),
     "list_starting": (),
-    "enqueue": ("turns", "line"),
-    "dequeue": ("turns", "line"),
-    "grant": ("turns", "line", "ledger"),
-    "settle": ("turns", "line", "ledger"),
-    "queue_status": ("turns", "line"),
-    "release_credit": ("ledger",),
-    "release_lease": ("turns", "line", "ledger"),
-    "renew": ("turns", "line", "ledger"),
+    "enqueue": ("tenants", "lanes", "line"),
+    "dequeue": ("tenants", "lanes", "line"),
+    "grant": ("tenants", "lanes", "seats", "line", "ledger", "holds"),
+    "settle": ("tenants", "lanes", "seats", "line", "ledger", "holds"),
+    "queue_status": ("tenants", "lanes", "line"),
+    "release_credit": ("ledger", "holds"),
+    "release_lease": ("tenants", "seats", "ledger", "holds"),
+    "renew": ("ledger",),
     "amounts": ("ledger",),
     "charge_tenant": ("shares",),
     "refund_tenant": ("shares",),
-    "take_holds": ("turns", "line", "ledger"),
+    "take_holds": ("tenants", "seats", "ledger", "holds"),
     "take_budget": ("budget",),
     "return_budget": ("budget",),
     "find_prefix": (),
     "add_demand": (),
     "demand": (),
 }
-"""Each script with the parts that precede it, besides the constants, the clock and the prelude."""
+"""Each script with the parts that precede it, besides the clock and the prelude.
+
+Each call makes the functions of these parts again, so a script has only those that it needs.
+"""
 
 LONGEST_SILENCE_MS = 5000
 """A living fleet calls more often than this. It is less than the time by which holds outlast a renewal."""
-_CONSTANTS = f"""\
-local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
-local SEAT_SHARE = {SEAT_SHARE}
-local ACTIVE_MS, MAX_DEBTS = {ACTIVE_MS}, {MAX_DEBTS}
-local LONGEST_SILENCE_MS, SILENT_MS, SEEN_MS, DAY_MS = {LONGEST_SILENCE_MS}, {SILENT_MS}, 100, 86400000
-"""
+_CONSTANTS = {
+    "CLASS_SCORE": CLASS_SCORE,
+    "LAST_CLASS": int(max(SloClass)),
+    "TURN_CLASS": 2**40,
+    "GRANT_TTL_MS": GRANT_TTL_MS,
+    "MAX_GRANTS_LOST": MAX_GRANTS_LOST,
+    "SEAT_SHARE": SEAT_SHARE,
+    "ACTIVE_MS": ACTIVE_MS,
+    "MAX_DEBTS": MAX_DEBTS,
+    "LONGEST_SILENCE_MS": LONGEST_SILENCE_MS,
+    "SILENT_MS": SILENT_MS,
+    "SEEN_MS": 100,
+    "DAY_MS": 86_400_000,
+}
+"""The numbers that stand in the scripts in place of these names: local variables would cost time in each."""
+_NAMES = re.compile(rf"\b({'|'.join(_CONSTANTS)})\b")
 
 FORGOTTEN = "EPOCH"
 """How the error begins that a script of another epoch gets; see prelude.lua."""
@@ -310,7 +325,8 @@ def source(script: str) -> str:
 
 
 def _joined(*parts: str) -> str:
-    return _CONSTANTS + "".join(map(script_text, parts))
+    text = "".join(map(script_text, parts))
+    return _NAMES.sub(lambda name: str(_CONSTANTS[name[0]]), text)
 
 
 def script_text(part: str) -> str:

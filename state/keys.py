@@ -55,12 +55,17 @@ def queue_sums() -> list[str]:
 
 
 def turns() -> list[str]:
-    """Return the keys of the seats that tenants hold, and of whose turn it is (see turns.lua).
+    """Return the keys of the seats that tenants hold, and of whose turn it is (see lanes.lua).
 
     hash: what the seats of a request count, zset: when they expire, hash: their sums by tenant, zset: waiting
     requests by tenant, zset: the first of each tenant.
     """
     return [f"{_PREFIX}:{part}" for part in ("seats", "seat_expiries", "tenant_seats", "lanes", "turns")]
+
+
+def seat_expiries() -> str:
+    """zset: request keys, scored by when their seats expire; one of `turns`."""
+    return turns()[1]
 
 
 def line() -> list[str]:

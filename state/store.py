@@ -58,6 +58,8 @@ NO_TIERS: Mapping[Tier, Container[str]] = {}
 
 _Row = tuple[str, *tuple[str | int, ...]]
 """A worker key, and the script's arguments for its ledger."""
+_Call = tuple[list[str], list[str | int]]
+"""The keys and arguments of a script."""
 
 
 class Store:
@@ -285,7 +287,10 @@ class Store:
         """Keep credits and leases, each `(request_key, worker_key)`, from expiring."""
         credit_rows = ((worker_key, request_key) for request_key, worker_key in credits_held)
         lease_rows = ((worker_key, request_key) for request_key, worker_key in leases_held)
-        await self._run_by_ledger("renew", credit_rows, lease_rows, ttl_s)
+        ttl_ms = round(ttl_s * 1000)
+        calls = _for_ledgers(keys.credits_of, credit_rows, (), (ttl_ms,))
+        calls += _for_ledgers(keys.leases_of, lease_rows, (keys.seat_expiries(),), (ttl_ms,))
+        await self._run_all("renew", calls)
 
     async def take_holds(
         self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
@@ -295,22 +300,14 @@ class Store:
             ((hold.worker_key, hold.request_key, hold.amount, hold.seats, hold.share) for hold in holds)
             for holds in (credits_held, leases_held)
         )
-        await self._run_by_ledger("take_holds", credit_rows, lease_rows, ttl_s)
+        ttl_ms = round(ttl_s * 1000)
+        calls = _for_ledgers(keys.credits_of, credit_rows, keys.line(), (ttl_ms, 0))
+        calls += _for_ledgers(keys.leases_of, lease_rows, keys.line(), (ttl_ms, 1))
+        await self._run_all("take_holds", calls)
 
-    async def _run_by_ledger(
-        self, script: str, credit_rows: Iterable[_Row], lease_rows: Iterable[_Row], ttl_s: float
-    ) -> None:
-        """Run a script once for each ledger."""
-        found: dict[str, list[str | int]] = {}
-        for is_lease, rows in enumerate((credit_rows, lease_rows)):
-            ledger_of = keys.leases_of if is_lease else keys.credits_of
-            for worker_key, *row in rows:
-                args = found.setdefault(ledger_of(worker_key), [round(ttl_s * 1000), is_lease])
-                args += row
-        ledgers = list(found.items())
-        for at in range(0, len(ledgers), LEDGERS_AT_ONCE):
-            part = ledgers[at : at + LEDGERS_AT_ONCE]
-            await asyncio.gather(*(self._run(script, [*keys.line(), key], args) for key, args in part))
+    async def _run_all(self, script: str, calls: Sequence[_Call]) -> None:
+        for at in range(0, len(calls), LEDGERS_AT_ONCE):
+            await asyncio.gather(*(self._run(script, *call) for call in calls[at : at + LEDGERS_AT_ONCE]))
 
     async def leases(self, worker_key: str) -> dict[str, int]:
         """Return the blocks leased on a decode worker, by request."""
@@ -398,6 +395,20 @@ class Store:
             else:
                 worker_key, decode_key, request_key = message[1].split(" ", 2)
                 yield Grant(request_key, router_id, worker_key, decode_key)
+
+
+def _for_ledgers(
+    ledger_of: Callable[[str], str],
+    rows: Iterable[_Row],
+    first_keys: Iterable[str],
+    first_args: Iterable[int],
+) -> list[_Call]:
+    """Return a call for each ledger, which is its last key, with all rows of its worker as arguments."""
+    found: dict[str, list[str | int]] = {}
+    for worker_key, *row in rows:
+        args = found.setdefault(ledger_of(worker_key), [*first_args])
+        args += row
+    return [([*first_keys, ledger], args) for ledger, args in found.items()]
 
 
 def _directories(worker_key: str) -> list[str]:
