@@ -238,6 +238,14 @@ class Hold:
     share: int = SEAT_SHARE
 
 
+@value
+class LostHolds:
+    """What could not be renewed since it is not held, each by request key and worker key."""
+
+    credits: tuple[tuple[str, str], ...] = ()
+    leases: tuple[tuple[str, str], ...] = ()
+
+
 class Settled(enum.Enum):
     """The outcome of settling a grant."""
 

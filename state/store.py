@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 
 from scheduling.admission.budgets import Budget, Levels, Taken
 from scheduling.admission.shares import Standing, check_charge
@@ -32,6 +32,7 @@ from state.records import (
     Grant,
     Hold,
     Leading,
+    LostHolds,
     Notice,
     Nudge,
     PrefillRoom,
@@ -55,6 +56,8 @@ LEDGERS_AT_ONCE = 32
 """One after the other, those of many workers would not be entered within `connection.QUIET_MS`."""
 NO_TIERS: Mapping[Tier, Container[str]] = {}
 """No worker has blocks outside of its pool."""
+
+_LEDGERS = keys.credits_of, keys.leases_of
 
 _Row = tuple[str, *tuple[str | int, ...]]
 """A worker key, and the script's arguments for its ledger."""
@@ -281,11 +284,16 @@ class Store:
         credits_held: Iterable[tuple[str, str]],
         leases_held: Iterable[tuple[str, str]],
         ttl_s: float,
-    ) -> None:
-        """Keep credits and leases, each `(request_key, worker_key)`, from expiring."""
+    ) -> LostHolds:
+        """Keep credits and leases, each `(request_key, worker_key)`, from expiring; return those not held."""
         credit_rows = ((worker_key, request_key) for request_key, worker_key in credits_held)
         lease_rows = ((worker_key, request_key) for request_key, worker_key in leases_held)
-        await self._run_by_ledger("renew", credit_rows, lease_rows, ttl_s)
+        lost: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
+        for is_lease, worker_key, missing in await self._run_by_ledger(
+            "renew", credit_rows, lease_rows, ttl_s
+        ):
+            lost[is_lease].extend((request_key, worker_key) for request_key in missing)
+        return LostHolds(tuple(sorted(lost[0])), tuple(sorted(lost[1])))
 
     async def take_holds(
         self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
@@ -299,18 +307,23 @@ class Store:
 
     async def _run_by_ledger(
         self, script: str, credit_rows: Iterable[_Row], lease_rows: Iterable[_Row], ttl_s: float
-    ) -> None:
-        """Run a script once for each ledger."""
-        found: dict[str, list[str | int]] = {}
+    ) -> list[tuple[int, str, Any]]:
+        """Run a script once for each ledger; return 1 for leases or 0, the worker, and the answer of each."""
+        found: dict[tuple[int, str], list[str | int]] = {}
         for is_lease, rows in enumerate((credit_rows, lease_rows)):
-            ledger_of = keys.leases_of if is_lease else keys.credits_of
             for worker_key, *row in rows:
-                args = found.setdefault(ledger_of(worker_key), [round(ttl_s * 1000), is_lease])
+                args = found.setdefault((is_lease, worker_key), [round(ttl_s * 1000), is_lease])
                 args += row
-        ledgers = list(found.items())
+        ledgers, answers = list(found.items()), []
         for at in range(0, len(ledgers), LEDGERS_AT_ONCE):
             part = ledgers[at : at + LEDGERS_AT_ONCE]
-            await asyncio.gather(*(self._run(script, [*keys.line(), key], args) for key, args in part))
+            answers += await asyncio.gather(
+                *(
+                    self._run(script, [*keys.line(), _LEDGERS[is_lease](worker_key)], args)
+                    for (is_lease, worker_key), args in part
+                )
+            )
+        return [(*ledger, answer) for (ledger, _), answer in zip(ledgers, answers, strict=True)]
 
     async def leases(self, worker_key: str) -> dict[str, int]:
         """Return the blocks leased on a decode worker, by request."""
