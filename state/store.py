@@ -24,6 +24,7 @@ from state.connection import Connection
 from state.errors import QueueFull
 from state.prefix_walk import PrefixWalk
 from state.records import (
+    LEASE_TTL_S,
     MOST_PASSED,
     PREFIX_TTL_MS,
     START_TTL_MS,
@@ -70,6 +71,8 @@ class Store:
         self._connection = connection
         self._run = connection.run
         self.read_clock_s = connection.read_clock_s
+        self._seen_at: dict[str, float] = {}
+        """When each router was last seen, by id, on the event loop's clock."""
 
     @classmethod
     async def connect(
@@ -133,6 +136,19 @@ class Store:
             for text, left_ms in zip(found[::2], found[1::2], strict=True)
         ]
         return sorted(workers, key=lambda worker: worker.record.worker_id)
+
+    async def watch_routers(self, router_id: str) -> None:
+        """See which routers there are, as router `router_id`; to be called each second.
+
+        Should Redis forget what they hold, nothing is granted until those that were seen have entered it
+        again, or `LEASE_TTL_S` is over.
+        """
+        found: list[str] = await self._run("list_routers", [], [keys.router_channel("")])
+        now = asyncio.get_running_loop().time()
+        self._seen_at |= dict.fromkeys(found, now)
+        self._seen_at = {name: at for name, at in self._seen_at.items() if now - at < LEASE_TTL_S}
+        self._connection.router_id = router_id
+        self._connection.peers = self._seen_at.keys() - {router_id}
 
     # Queue
 

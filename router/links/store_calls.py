@@ -23,7 +23,6 @@ from router.core.actions import (
     StoreAction,
     TakeHolds,
 )
-from router.core.actions.to_store import LEASE_TTL_S
 from router.core.events import (
     Charged,
     Enqueued,
@@ -38,6 +37,7 @@ from router.core.events import (
     StoreFailed,
 )
 from state.errors import QueueFull, StoreUnavailable
+from state.records import LEASE_TTL_S
 from state.store import Store
 
 QUEUE_CALL, RENEW_CALL = "queue", "renew"

@@ -30,7 +30,6 @@ from router.core.actions import (
     TakeHolds,
     TellFinished,
 )
-from router.core.actions.to_store import LEASE_TTL_S
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
@@ -56,7 +55,7 @@ from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, SequenceSpec
 from sim.store.memory_store import MemoryStore
-from state.records import GRANT_TTL_MS
+from state.records import GRANT_TTL_MS, LEASE_TTL_S
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO
 
 KINDS = (Enqueue, Settle, ReleaseCredit, ReleaseLease, Dequeue)
