@@ -307,8 +307,8 @@ async def _greet(connection: redis.asyncio.Connection) -> None:
 
 
 def _enter(last: str, router_id: str = "", peers: Collection[str] = ()) -> tuple[str | int, ...]:
-    args = uuid.uuid4().hex, last, QUIET_MS, keys.all_keys(), round(LEASE_TTL_S * 1000), router_id, *peers
-    return _joined("clock", "enter"), 1, keys.epoch(), *args
+    args = uuid.uuid4().hex, last, QUIET_MS, keys.all_keys(), round(LEASE_TTL_S * 1000), router_id
+    return _joined("clock", "enter"), 1, keys.epoch(), *args, *peers
 
 
 def source(script: str) -> str:
