@@ -242,7 +242,7 @@ class Hold:
 
 @value
 class LostHolds:
-    """What could not be renewed since it is not held, each by request key and worker key."""
+    """Credits and leases that could not be renewed since they are not held, by request key and worker key."""
 
     credits: tuple[tuple[str, str], ...] = ()
     leases: tuple[tuple[str, str], ...] = ()

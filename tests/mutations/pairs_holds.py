@@ -37,7 +37,7 @@ PAIRS_HOLDS = (
                 "router/core/queue/queue.py",
                 '    return f"{key}~{incarnation}.{next(state.names)}" if incarnation else key\n',
                 "    return key\n",
-                f"{LATE_CALLS}::test_a_release_that_is_executed_late_takes_nothing_from_a_later_attempt",
+                f"{LATE_CALLS}::test_a_release_executed_late_takes_nothing_from_a_later_attempt",
             ),
             Guard(
                 "router/core/queue/queue.py",

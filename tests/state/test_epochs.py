@@ -155,7 +155,7 @@ async def test_nothing_is_granted_while_a_router_that_was_seen_is_away(
     assert await routers.granted() == ["new"]
 
 
-async def test_a_router_that_does_not_come_back_is_awaited_until_its_holds_would_have_expired(
+async def test_a_router_that_stays_away_is_awaited_until_its_holds_expire(
     server: RedisServer, routers: Routers
 ) -> None:
     await _forget(server)

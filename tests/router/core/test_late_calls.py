@@ -239,7 +239,7 @@ def test_a_settle_that_was_executed_and_failed_leaves_nothing_behind(*, is_cance
     assert fleet.now < START + LEASE_TTL_S / 2, "nothing had to expire"
 
 
-def test_a_release_that_is_executed_late_takes_nothing_from_a_later_attempt() -> None:
+def test_a_release_executed_late_takes_nothing_from_a_later_attempt() -> None:
     late: list[Action] = []
 
     def call(fleet: Fleet, action: Action) -> None:

@@ -83,7 +83,7 @@ def test_a_grant_whose_worker_is_gone_is_given_back() -> None:
     assert actions[:3] == [ReleaseCredit(KEY, "gone:1"), *GIVEN_BACK[1:]]
 
 
-def test_a_grant_that_came_before_a_call_for_the_place_failed_is_given_back() -> None:
+def test_an_early_grant_is_given_back_with_a_place_that_failed() -> None:
     core = core_of("slack", PREFILL, ONE, TWO, placement=Placement.DISAGGREGATED)
     arrive(core, 1)
     tell(core, StoreFailed(StoreCall.ENQUEUE, KEY, "away"), QueueSeen(0, 0))
