@@ -5,7 +5,8 @@ replica or was emptied may have lost state that routers and workers rely on, or 
 All state therefore belongs to an **epoch**. The first client that finds a server without an epoch clears the
 server and opens a new one. Every script names its epoch and is refused in another. A client that is refused
 enters the new epoch and enters again everything it holds. Grants continue a second after the last client has
-come back.
+come back. Routers tell a new epoch which others they saw before: until these are back, or what they held has
+expired, nothing is granted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import re
 import socket
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -36,7 +37,7 @@ from state import keys
 from state.access import UNENCRYPTED, RedisAccess, connection_settings
 from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 from state.multiplexer import Multiplexer
-from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
+from state.records import CLASS_SCORE, GRANT_TTL_MS, LEASE_TTL_S, MAX_GRANTS_LOST, SILENT_MS
 from state.standstill import time_limit
 
 CALL_TIMEOUT_S = 1.0
@@ -58,6 +59,7 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "unregister_worker": (),
     "list_workers": (),
     "list_starting": (),
+    "list_routers": (),
     "enqueue": ("tenants", "lanes", "line"),
     "dequeue": ("tenants", "lanes", "line"),
     "grant": ("tenants", "lanes", "seats", "line", "ledger", "holds"),
@@ -117,6 +119,10 @@ class Connection:
         self._scripts = {name: source(name) for name in SCRIPTS}
         self._hashes = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self._scripts.items()}  # noqa: S324 -- how Redis names scripts
         self._epoch = ""
+        self.router_id = ""
+        """Set by a router."""
+        self.peers: Collection[str] = ()
+        """The ids of the other routers that there are: a new epoch waits for them."""
         self._entering: asyncio.Future[str] | None = None
         self.on_new_epoch: Callable[[], None] = lambda: None
         """Called in each epoch but the first: this process must enter again what it holds."""
@@ -200,7 +206,7 @@ class Connection:
         if self._epoch != last:
             return
         if self._entering is None:
-            self._entering = self._calls.call("EVAL", *_enter(last))
+            self._entering = self._calls.call("EVAL", *_enter(last, self.router_id, self.peers))
             self._entering.add_done_callback(self._entered)
         await asyncio.shield(self._entering)
 
@@ -315,8 +321,9 @@ async def _greet(connection: redis.asyncio.Connection) -> None:
     await connection.read_response()
 
 
-def _enter(last: str) -> tuple[str, int, str, str, str, str, str]:
-    return _joined("clock", "enter"), 1, keys.epoch(), uuid.uuid4().hex, last, str(QUIET_MS), keys.all_keys()
+def _enter(last: str, router_id: str = "", peers: Collection[str] = ()) -> tuple[str | int, ...]:
+    args = uuid.uuid4().hex, last, QUIET_MS, keys.all_keys(), round(LEASE_TTL_S * 1000), router_id
+    return _joined("clock", "enter"), 1, keys.epoch(), *args, *peers
 
 
 def source(script: str) -> str:

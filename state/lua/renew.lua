@@ -1,10 +1,13 @@
 -- renew.lua: prolong credits or leases that are still held. Milliseconds.
 -- KEYS    for leases: when each request's seats expire (zset); then the worker's credits or leases (ledger)
--- ARGV    ttl_ms, request_key, ....   Returns how many were still held.
+-- ARGV    ttl_ms, request_key, ....   Returns those not held.
 local LEDGER, SEAT_EXPIRIES, AT_ONCE = KEYS[#KEYS], KEYS[2] and KEYS[1], 500 -- unpack is bounded by Lua's stack
-local expiry, renewed = now + ARGV[1], 0
+local expiry, lost = now + ARGV[1], {}
 local total, soonest = held(LEDGER)
-if not soonest then return 0 end
+if not soonest then
+  table.remove(ARGV, 1)
+  return ARGV
+end
 
 for first = 2, #ARGV, AT_ONCE do
   local last = math.min(first + AT_ONCE - 1, #ARGV)
@@ -17,7 +20,6 @@ for first = 2, #ARGV, AT_ONCE do
   for i = 1, #asked, 2 do
     local key, amount = asked[i], numbers_in(found[i])
     if amount then
-      renewed = renewed + 1
       holds[#holds + 1] = key
       holds[#holds + 1] = string.format('%d %d', amount, expiry)
       seats[#seats + 1] = expiry
@@ -29,6 +31,8 @@ for first = 2, #ARGV, AT_ONCE do
         field = key .. ' ' .. seat
         if redis.call('HEXISTS', LEDGER, field) == 0 then field = nil end
       end
+    else
+      lost[#lost + 1] = key
     end
   end
   if #holds > 0 then redis.call('HSET', LEDGER, unpack(holds)) end
@@ -36,4 +40,4 @@ for first = 2, #ARGV, AT_ONCE do
 end
 
 if expiry < soonest then redis.call('HSET', LEDGER, '', string.format('%d %d', total, expiry)) end
-return renewed
+return lost
