@@ -18,6 +18,7 @@ from router.core.session.session import (
 )
 from router.core.state import RouterState
 from router.errors import Superseded
+from scheduling.placement import Handoff
 from scheduling.request import FinishReason
 
 FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
@@ -34,6 +35,12 @@ none meanwhile.
 
 
 def fail_attempt(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
+    """Give an attempt up for what a worker did, and start the next one elsewhere if it can, or fail."""
+    group.avoided |= {worker_key}
+    _fail(state, group, worker_key, reason)
+
+
+def _fail(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
     """Give an attempt up on all its workers and start the next, or fail the request."""
     if group.phase is not Phase.RUNNING:
         return
@@ -46,7 +53,6 @@ def fail_attempt(state: RouterState, group: Group, worker_key: str, reason: str)
         return
     state.counters.retried_attempts += 1
     tell_failures(state, group.session)
-    group.avoided |= {worker_key}
     _start_again(state, group, _rest_s(group))
 
 
@@ -101,7 +107,7 @@ def tell_failures(state: RouterState, session: Session, only: int | None = None)
 
 
 def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
-    """Take in that KV did not arrive.
+    """Take in that KV did not arrive. The next attempt goes another way (`queue/ways.py`).
 
     It is not the request's doing, unless the worker that was to send the KV is lost as well. A worker that
     has left in order took the KV with it: then nothing has failed.
@@ -109,9 +115,9 @@ def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str)
     if group.prefill_key is None:
         start_elsewhere(state, group, worker_key)
         return
-    group.failed_senders += (group.prefill_key,)
+    group.failed_handoffs += (Handoff(group.prefill_key, worker_key),)
     group.excused_failures += 1
-    fail_attempt(state, group, worker_key, reason)
+    _fail(state, group, worker_key, reason)
 
 
 def fail_fenced(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
@@ -123,11 +129,13 @@ def fail_fenced(state: RouterState, group: Group, worker_key: str, reason: str) 
 def _count_failed_handoffs(state: RouterState, worker_key: str) -> None:
     """Count the failed handoffs of a lost worker after all: one of these requests may have ended it."""
     for group in state.groups.values():
-        times = group.failed_senders.count(worker_key)
+        times = sum(failed.source == worker_key for failed in group.failed_handoffs)
         if times:
             group.excused_failures -= times
             group.lost_workers += (worker_key,) * times
-            group.failed_senders = tuple(key for key in group.failed_senders if key != worker_key)
+            group.failed_handoffs = tuple(
+                failed for failed in group.failed_handoffs if failed.source != worker_key
+            )
             tell_failures(state, group.session)
 
 

@@ -19,6 +19,7 @@ from scheduling.admission.admission import Decision
 from scheduling.admission.prediction import Prediction, QueueAhead
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import PromptLogprobs, TokenColumns
+from scheduling.placement import Handoff
 from scheduling.request import FinishReason, Matched, Path, SamplingParams, Slo, StopRules
 
 MAX_ATTEMPTS = 3
@@ -132,10 +133,11 @@ class Group:
     """Failures among these that were not its doing: their workers live."""
     lost_workers: tuple[str, ...] = ()
     """Workers that were lost in a failed attempt, and have not been seen since."""
-    failed_senders: tuple[str, ...] = ()
-    """Workers whose KV did not arrive in a failed attempt."""
+    failed_handoffs: tuple[Handoff, ...] = ()
+    """Handoffs that failed, without those of sources that were lost since."""
     avoided: frozenset[str] = frozenset()
-    """Workers to use only where no other worker can take it."""
+    """Workers to use only where no other worker can take it. What failed between two workers is not counted
+    here: either works with another one, and a decode worker alone."""
 
     # Its attempt
     phase: Phase = Phase.NEW
