@@ -95,15 +95,15 @@ def _rest_s(group: Group) -> float:
 
 
 def tell_failures(state: RouterState, session: Session, only: int | None = None) -> None:
-    """Send the count of failed attempts, which a client brings when it resumes on another router.
+    """Send the count of failed attempts and the session, which a client brings when it resumes.
 
-    Send it to all calls that may resume, or to the `only` one. It keeps a request from failing all over a
-    fleet.
+    Send them to all calls, or to the `only` one: any may resume, also one whose work ends with it. The count
+    keeps a request from failing all over a fleet. Without the session, a request that was taken back would
+    be refused as superseded by itself.
     """
     failures = max((group.own_failures for group in session.groups), default=0)
-    for listener, call in session.listeners.items():
-        if call.grace_s > 0 and only in (None, listener):
-            state.actions.append(TellRetrying(listener, failures, session.number))
+    for listener in session.listeners if only is None else (only,):
+        state.actions.append(TellRetrying(listener, failures, session.number))
 
 
 def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
