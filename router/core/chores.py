@@ -15,7 +15,6 @@ from router.core.session.recover import give_up, has_failed_too_often
 from router.core.session.session import Group
 from router.core.state import RouterState
 from scheduling.placement import Placement
-from scheduling.request import FinishReason
 from scheduling.roles import MixedLoad, Roles, rebalance
 
 RENEW_S = 1.0
@@ -61,12 +60,11 @@ class Chores:
         state.offer_due = True
 
     def _help(self, group: Group) -> None:
-        """Bring a stranded group on its way, or give it up when no worker has come for it."""
+        """Bring a stranded group on its way, or end its session here when no worker has come for it."""
         state = self._state
         if group.stranded_at is not None and not self._fits(group):
             if state.now - group.stranded_at > state.config.no_worker_grace_s:
-                error = "no decode worker that could run it came back"
-                finish.cut_off(state, group.session, FinishReason.FAILED, error)
+                finish.no_worker_came(state, group.session)
         elif state.now < group.rests_until:
             return
         elif has_failed_too_often(group):

@@ -44,4 +44,32 @@ PAIRS_RECOVERY = (
             ),
         ),
     ),
+    Failure(
+        "untold session",
+        "this one",
+        "a stream that had taken its request back ended as superseded when its router died",
+        (
+            Guard(
+                "router/core/session/recover.py",
+                "    for listener in session.listeners if only is None else (only,):\n",
+                "    for listener in [key for key, call in session.listeners.items() if call.grace_s > 0]:\n",
+                "tests/router/core/session/test_several_routers.py"
+                "::test_a_request_that_was_taken_back_outlives_its_router",
+            ),
+        ),
+    ),
+    Failure(
+        "router without workers",
+        "this one",
+        "a router that had lost its workers failed streams that another router could have served",
+        (
+            Guard(
+                "router/core/chores.py",
+                "                finish.no_worker_came(state, group.session)\n",
+                "                finish.cut_off(state, group.session, finish.FinishReason.FAILED)\n",
+                "tests/router/core/session/test_awaiting.py"
+                "::test_a_stream_without_workers_goes_on_at_another_router",
+            ),
+        ),
+    ),
 )
