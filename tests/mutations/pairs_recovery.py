@@ -14,7 +14,7 @@ PAIRS_RECOVERY = (
         (
             Guard(
                 "router/core/session/recover.py",
-                "    group.failed_handoffs += (Handoff(group.prefill_key, worker_key),)\n",
+                "    group.failed_handoffs += (Handoff(group.prefill_key, group.decode_key),)\n",
                 "",
                 f"{_GOING_ROUND}::test_whatever_is_cut_every_request_is_served",
             ),

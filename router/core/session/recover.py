@@ -112,10 +112,10 @@ def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str)
     It is not the request's doing, unless the worker that was to send the KV is lost as well. A worker that
     has left in order took the KV with it: then nothing has failed.
     """
-    if group.prefill_key is None:
+    if group.prefill_key is None or group.decode_key is None:
         start_elsewhere(state, group, worker_key)
         return
-    group.failed_handoffs += (Handoff(group.prefill_key, worker_key),)
+    group.failed_handoffs += (Handoff(group.prefill_key, group.decode_key),)
     group.excused_failures += 1
     _fail(state, group, worker_key, reason)
 

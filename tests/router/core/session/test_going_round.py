@@ -35,6 +35,8 @@ class Parted(World):
         self.core = RouterCore(CoreConfig("router-a", by_name(policy), placement))
         self.cut: set[tuple[str, str]] = set()
         """Worker ids: a prefill worker, and a decode worker that cannot reach it."""
+        self.senders_report = False
+        """The sender reports that its handoff was not fetched in time, and not the receiver."""
         self.sent: list[tuple[str, str]] = []
         """Handoffs that were begun, and those that failed."""
         self.failed: list[tuple[str, str]] = []
@@ -61,7 +63,8 @@ class Parted(World):
             if pair in self.cut:
                 self.failed.append(pair)
                 del target.running[action.spec.handle]
-                self.unreached.append((target, action.spec.handle))
+                reporter = self.workers[f"{pair[0]}:1"] if self.senders_report else target
+                self.unreached.append((reporter, action.spec.handle))
 
     def serve(self, count: int = 1) -> None:
         """Take in so many requests at once, and serve them to their end."""
@@ -82,7 +85,7 @@ class Parted(World):
     def report_unreached(self) -> None:
         unreached, self.unreached = self.unreached, []
         for worker, handle in unreached:
-            failure = SequenceFailed(handle, FailureReason.HANDOFF, "the sender cannot be reached")
+            failure = SequenceFailed(handle, FailureReason.HANDOFF, "no KV was sent")
             self.tell(StepReported(worker.facts.key, TokenColumns(), worker.load, failures=(failure,)))
 
     def ends(self) -> list[FinishReason]:
@@ -100,9 +103,13 @@ def test_a_decode_worker_computes_alone_what_it_cannot_fetch(placement: Placemen
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("broken", ["p0", "d0"])
-def test_the_next_attempt_has_another_source_and_another_target(placement: Placement, broken: str) -> None:
-    """Whichever side is broken, the second attempt is without it, and still apart."""
+@pytest.mark.parametrize("senders_report", [False, True])
+def test_the_next_attempt_has_another_source_and_another_target(
+    placement: Placement, broken: str, *, senders_report: bool
+) -> None:
+    """Whichever side is broken, and whichever reports it, the second attempt is without both."""
     world = Parted(placement, num_prefill=2, num_decode=2)
+    world.senders_report = senders_report
     world.cut = {pair for pair in itertools.product(("p0", "p1"), ("d0", "d1")) if broken in pair}
     world.serve()
     assert world.ends() == [FinishReason.LENGTH]
@@ -119,6 +126,7 @@ def test_whatever_is_cut_every_request_is_served(data: st.DataObject) -> None:
     world = Parted(data.draw(st.sampled_from(PLACEMENTS)), num_prefill, num_decode, policy)
     pairs = [(f"p{p}", f"d{d}") for p in range(num_prefill) for d in range(num_decode)]
     world.cut = data.draw(st.sets(st.sampled_from(pairs)))
+    world.senders_report = data.draw(st.booleans())
     count = data.draw(st.integers(1, 5))
     world.serve(count)
     assert world.ends() == [FinishReason.LENGTH] * count
