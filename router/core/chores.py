@@ -11,7 +11,7 @@ from router.core.outage import serve_stranded, take_holds
 from router.core.queue.queue import enqueue, leave_queue, most_blocks, strand
 from router.core.session import finish
 from router.core.session.arrive import take_up_awaiting
-from router.core.session.recover import give_up, has_failed_too_often
+from router.core.session.recover import give_up, has_failed_too_often, replace_sources
 from router.core.session.session import Group
 from router.core.state import RouterState
 from scheduling.placement import Placement
@@ -40,6 +40,7 @@ class Chores:
         if late_s > LEASE_TTL_S - RENEW_S:  # this process stood still, and its holds may have expired
             take_holds(state)
         take_up_awaiting(state)
+        replace_sources(state)
         for group in list(state.stranded.values()):
             if group.key in state.stranded:
                 self._help(group)

@@ -72,4 +72,25 @@ PAIRS_RECOVERY = (
             ),
         ),
     ),
+    Failure(
+        "source that left",
+        "this one",
+        "a request waited for memory at its decode worker, and for KV that nobody would ever send",
+        (
+            Guard(
+                "router/core/session/recover.py",
+                "                state.without_source[group.key] = group\n",
+                "",
+                "tests/router/core/session/test_without_source.py"
+                "::test_what_nobody_will_send_is_computed_anew_soon",
+            ),
+            Guard(
+                "router/core/session/recover.py",
+                "        if worker is None or group.decode_reported or group.source_left_at is None:\n",
+                "        if worker is None or group.source_left_at is None:\n",
+                "tests/router/core/session/test_without_source.py"
+                "::test_a_decode_worker_that_has_the_kv_goes_on",
+            ),
+        ),
+    ),
 )

@@ -61,6 +61,7 @@ def detach(state: RouterState, group: Group, *, tell_workers: bool) -> None:
     release(state, group)
     set_phase(state, group, Phase.ENDED)
     del state.groups[group.key]
+    state.without_source.pop(group.key, None)
     group.session.groups.remove(group)
     group.dissolve()
 

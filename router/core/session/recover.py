@@ -25,6 +25,8 @@ FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
 """The rest before the attempt after the second failure, and the longest rest before any. A fleet with only
 one worker left, which cannot do what is asked of it now, would use up all attempts in a moment.
 """
+BEGINS_S, BEGINS_STEPS = 2.0, 4
+"""A decode worker that has a group's KV decodes it within this time, or so many of its longest steps."""
 MAX_DRIFT = 1e-3
 """The clocks of two hosts differ by less than this share of the time that they measure."""
 DOUBT_S = 8.0
@@ -224,8 +226,9 @@ def on_worker_lost(state: RouterState, worker_key: str, reason: str) -> None:
     """Fail all that was dispatched over a lost stream, except what has been handed over already.
 
     A worker that was draining left when it had nothing any more, or no more time: neither is a failure, and
-    the worker that fetches from it reports whether the fetch was done. Its last reports may be lost all the
-    same. A group that needs more than the decode worker will report starts again.
+    the worker that fetches from it reports whether the fetch was done, or `replace_sources` finds that it has
+    not begun. Its last reports may be lost all the same. A group that needs more than the decode worker will
+    report starts again.
     """
     worker = state.fleet.lose(worker_key)
     if worker is None:
@@ -238,9 +241,31 @@ def on_worker_lost(state: RouterState, worker_key: str, reason: str) -> None:
         elif worker.draining or _was_handed_over(group, worker):
             release_credit(state, group)
             group.prefill_key = None  # should it come back under this key, it knows nothing of the group
+            if not group.decode_reported:
+                group.source_left_at = state.now
+                state.without_source[group.key] = group
         else:
             group.lost_workers += (worker_key,)
             fail_attempt(state, group, worker_key, f"worker lost: {reason}")
+
+
+def replace_sources(state: RouterState) -> None:
+    """Start groups again whose source has left, and whose decode worker should have begun to decode by now.
+
+    It cannot have the KV, and does not know that nobody will send it: it waits for memory, and asks for the
+    KV once it has some. Nothing has failed.
+    """
+    for group in list(state.without_source.values()):
+        worker = state.fleet.workers.get(group.decode_key or "")
+        if worker is None or group.decode_reported or group.source_left_at is None:
+            del state.without_source[group.key]
+        elif state.now - group.source_left_at > _longest_begin_s(worker):
+            start_elsewhere(state, group, worker.key)
+
+
+def _longest_begin_s(worker: Worker) -> float:
+    """Return how long a decode worker may need to report a token of a group whose KV it has."""
+    return max(BEGINS_S, BEGINS_STEPS * worker.longest_step_s)
 
 
 def _lacks_a_report(group: Group) -> bool:

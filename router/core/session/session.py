@@ -160,6 +160,8 @@ class Group:
     credit_on: str | None = None
     lease_on: str | None = None
     decode_reported: bool = False
+    source_left_at: float | None = None
+    """Since when nobody sends KV any more that its decode worker may still wait for."""
     is_released: bool = False
     """The decode worker holds it no more: a report of the prefill worker is to end it."""
     early_tokens: list[TokenColumns] = field(default_factory=list)
