@@ -95,7 +95,7 @@ def least_slack(candidate: DecodeCandidate) -> float:
 
 def least_failed(candidate: DecodeCandidate) -> float:
     """Prefer workers that have not failed this request, or have failed it less often."""
-    return -float(candidate.avoided + candidate.failed_receipts)
+    return -(candidate.avoided + candidate.failed_receipts)
 
 
 def least_delay(candidate: DecodeCandidate) -> float:

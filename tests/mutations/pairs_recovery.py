@@ -38,8 +38,8 @@ PAIRS_RECOVERY = (
             ),
             Guard(
                 "scheduling/placement.py",
-                "return -float(candidate.avoided + candidate.failed_receipts)",
-                "return -float(candidate.avoided)",
+                "return -(candidate.avoided + candidate.failed_receipts)",
+                "return -candidate.avoided",
                 f"{_GOING_ROUND}::test_the_next_attempt_has_another_source_and_another_target",
             ),
         ),

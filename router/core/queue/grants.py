@@ -295,7 +295,7 @@ def _decoders_for(state: RouterState, prefill: Worker) -> tuple[Worker, ...]:
 
 
 def _decoder(state: RouterState, group: Group, source: Worker, worker: Worker) -> DecodeCandidate:
-    pace_ms, num_seqs = group.session.aim.pace_ms, worker.num_seqs
+    pace_ms, num_seqs, failed = group.session.aim.pace_ms, worker.num_seqs, group.failed_handoffs
     view = state.capacity.decode_view(worker, state.now)
     return DecodeCandidate(
         key=worker.key,
@@ -306,7 +306,7 @@ def _decoder(state: RouterState, group: Group, source: Worker, worker: Worker) -
         step_after_s=decode_step_s(view, num_seqs + group.num_seqs),
         tightest_tpot_s=worker.tightest_pace_s(pace_ms),
         cached_blocks=group.session.prefix_hits.cached.get(worker.key, 0),
-        failed_receipts=failed_receipts(group.failed_handoffs, source.key, worker.key),
+        failed_receipts=failed_receipts(failed, source.key, worker.key) if failed else 0,
     )
 
 

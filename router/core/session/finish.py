@@ -214,7 +214,7 @@ def no_worker_came(state: RouterState, session: Session) -> None:
 
     It has not failed: an SDK takes that as the last word, and resumes after this error for a limited time.
     """
-    error = Unavailable(Reason.NO_WORKER, "no decode worker that could run it came back; resume elsewhere")
+    error = Unavailable(Reason.NO_WORKER, "no decode worker that could run this request came back in time")
     state.counters.refused += 1
     state.actions.append(RequestRefused(session.slo.slo_class, error))
     _break_off(state, session, error)
