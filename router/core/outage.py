@@ -16,7 +16,7 @@ from router.core.capacity.worker_facts import PREFILL
 from router.core.events import StoreCall, StoreFailed
 from router.core.queue.grants import decoder_for, on_grants_answered
 from router.core.queue.queue import dispatch, enqueue, seat_share, strand
-from router.core.queue.ways import failed_at, sources
+from router.core.queue.ways import avoids, sources
 from router.core.session.session import IN_QUEUE, Group, Phase
 from router.core.state import RouterState
 from router.errors import Reason, Unavailable
@@ -166,7 +166,7 @@ def _dispatch_unleased(state: RouterState, group: Group) -> None:
     """Dispatch a group without a lease, to the first worker for which there is a decode worker with room."""
     computing = sorted(
         sources(state, group),
-        key=lambda worker: (failed_at(group, worker), worker.bound_tokens, worker.key),
+        key=lambda worker: (avoids(group, worker), worker.bound_tokens, worker.key),
     )
     if computing and computing[0].facts.role == PREFILL:
         computing = computing[:1]

@@ -21,7 +21,7 @@ from router.core.capacity.fleet import Worker
 from router.core.capacity.worker_facts import DECODE
 from router.core.events import Granted, SettleAnswered
 from router.core.queue.queue import dispatch, enqueue, give_back, set_phase, strand
-from router.core.queue.ways import failed_at, goes_round, sources
+from router.core.queue.ways import avoids, failed_at, goes_round, sources
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
 from scheduling.admission.prediction import RequestCost, own_prefill_s
@@ -95,7 +95,7 @@ def _bind(state: RouterState) -> None:
     workers = [worker for worker in sources(state, head) if not worker.asking]
     if workers:
         load = _outstanding if workers[0].facts.role == DECODE else _bound
-        worker = min(workers, key=lambda each: (failed_at(head, each), load(each)))
+        worker = min(workers, key=lambda each: (avoids(head, each), load(each)))
         worker.asking = True
         rooms = tuple(_room(state, each, None) for each in _decoders_for(state, worker))
         room = PrefillRoom(worker.key, UNLIMITED, adapters=worker.adapters)
@@ -117,12 +117,12 @@ def _others_with_room(state: RouterState, head: Group) -> list[Worker]:
 def _soonest(state: RouterState, head: Group, free: Sequence[Worker], count: int) -> list[Worker]:
     """Return the `count` free workers from which the head's first token would come first."""
     if not head.session.prefix_hits.has_any and not head.session.adapter:
-        return heapq.nsmallest(count, free, key=lambda worker: (failed_at(head, worker), *_bound(worker)))
+        return heapq.nsmallest(count, free, key=lambda worker: (avoids(head, worker), *_bound(worker)))
 
     def first_token(worker: Worker) -> tuple[int, float, int, str]:
         wait_s = state.capacity.prompt_queue(worker, state.now).wait_s(worker.bound_tokens)
         first_token_s = wait_s + _own_s(state, head, worker)
-        return failed_at(head, worker), first_token_s, worker.leased_blocks, worker.key
+        return avoids(head, worker), first_token_s, worker.leased_blocks, worker.key
 
     return heapq.nsmallest(count, free, key=first_token)
 
@@ -143,7 +143,7 @@ def _best_paths(state: RouterState, head: Group, free: Sequence[Worker], count: 
     by_key = {worker.key: worker for worker in free}
     chosen: list[Worker] = []
     prefilling = state.fleet.prefilling
-    has_failed = bool(head.avoided or head.failed_handoffs)
+    has_failed = bool(head.failed_workers or head.failed_handoffs)
     if has_failed and candidates:
         # A prefill worker that has failed the head is no reason to wait.
         least = min(path.failed for path in candidates.values())

@@ -110,7 +110,8 @@ def _inherit(group: Group, parent: Group) -> None:
     group.failures, group.failed_with = parent.failures, parent.failed_with
     group.failed_elsewhere, group.excused_failures = parent.failed_elsewhere, parent.excused_failures
     group.lost_workers, group.failed_handoffs = parent.lost_workers, parent.failed_handoffs
-    group.avoided, group.migrated_at = parent.avoided, parent.migrated_at
+    group.failed_workers, group.avoided = parent.failed_workers, parent.avoided
+    group.migrated_at = parent.migrated_at
 
 
 def enqueue(state: RouterState, group: Group) -> None:

@@ -15,11 +15,19 @@ from scheduling.memory.reservation import blocks_needed
 
 
 def failed_at(group: Group, worker: Worker) -> int:
-    """Return how many attempts failed for the worker that was to compute the prompt."""
-    avoided = worker.key in group.avoided
+    """Return how often a worker failed the group that was to compute its prompt."""
+    return (worker.key in group.failed_workers) + _failed_sends(group, worker)
+
+
+def avoids(group: Group, worker: Worker) -> int:
+    """Return the same, and count also where the group had no room, or was taken from."""
+    return (worker.key in group.avoided) + _failed_sends(group, worker)
+
+
+def _failed_sends(group: Group, worker: Worker) -> int:
     if worker.facts.role == DECODE:
-        return int(avoided)
-    return avoided + sum(failed.source == worker.key for failed in group.failed_handoffs)
+        return 0
+    return sum(failed.source == worker.key for failed in group.failed_handoffs)
 
 
 def sources(state: RouterState, group: Group) -> tuple[Worker, ...]:

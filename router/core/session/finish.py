@@ -1,11 +1,11 @@
 """How groups and sessions end: each ends once, and all that it held is returned.
 
-end_group   all choices of a group have ended by themselves; its session may have too
-cut_off     a cancel, a deadline or too many failures end what has not ended
-abandon     the client goes on elsewhere: free all, remember nothing
-forget      a request for which nothing was generated, as if it had never arrived
-no_worker_came   no worker for it is connected here: another router may have one
-leave       this router is about to end
+end_group       all choices of a group have ended by themselves; its session may have too
+cut_off         a cancel, a deadline or too many failures end what has not ended
+abandon         the client goes on elsewhere: free all, remember nothing
+forget          a request for which nothing was generated, as if it had never arrived
+no_worker_came  no worker for it is connected here: another router may have one
+leave           this router is about to end
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ none meanwhile.
 
 def fail_attempt(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
     """Give an attempt up for what a worker did, and start the next one elsewhere if it can, or fail."""
+    group.failed_workers |= {worker_key}
     group.avoided |= {worker_key}
     _fail(state, group, worker_key, reason)
 

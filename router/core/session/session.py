@@ -135,9 +135,10 @@ class Group:
     """Workers that were lost in a failed attempt, and have not been seen since."""
     failed_handoffs: tuple[Handoff, ...] = ()
     """Handoffs that failed, without those of sources that were lost since."""
+    failed_workers: frozenset[str] = frozenset()
+    """Workers that failed an attempt by themselves."""
     avoided: frozenset[str] = frozenset()
-    """Workers to use only where no other worker can take it. What failed between two workers is not counted
-    here: either works with another one, and a decode worker alone."""
+    """Workers to use only where no other worker can take it: those that failed it, had no room, or left."""
 
     # Its attempt
     phase: Phase = Phase.NEW

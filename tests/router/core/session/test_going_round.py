@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.actions import Action, ReleaseCredit, SendReceive, Settle
+from router.core.actions import Action, ReleaseCredit, SendPrefill, SendReceive, Settle
 from router.core.core import RouterCore
 from router.core.events import Granted, SequenceFailed, StepReported, WorkerJoined
 from router.core.session.session import Phase
@@ -40,8 +40,10 @@ class Parted(World):
         self.sent: list[tuple[str, str]] = []
         """Handoffs that were begun, and those that failed."""
         self.failed: list[tuple[str, str]] = []
-        self.unreached: list[tuple[ModelWorker, int]] = []
-        """Workers, and the handles of what they could not fetch and have not reported yet."""
+        self.refusing: set[str] = set()
+        """Ids of prefill workers that fail whatever they are given."""
+        self.unreported: list[tuple[ModelWorker, SequenceFailed]] = []
+        """Workers, and failures that they have not reported yet."""
         for number in range(num_prefill):
             self.join(f"p{number}", "prefill")
         for number in range(num_decode):
@@ -64,7 +66,13 @@ class Parted(World):
                 self.failed.append(pair)
                 del target.running[action.spec.handle]
                 reporter = self.workers[f"{pair[0]}:1"] if self.senders_report else target
-                self.unreached.append((reporter, action.spec.handle))
+                failure = SequenceFailed(action.spec.handle, FailureReason.HANDOFF, "no KV was sent")
+                self.unreported.append((reporter, failure))
+        if isinstance(action, SendPrefill) and action.worker_key.partition(":")[0] in self.refusing:
+            worker = self.workers[action.worker_key]
+            del worker.running[action.spec.handle]
+            failure = SequenceFailed(action.spec.handle, FailureReason.REFUSED, "no memory")
+            self.unreported.append((worker, failure))
 
     def serve(self, count: int = 1) -> None:
         """Take in so many requests at once, and serve them to their end."""
@@ -73,7 +81,7 @@ class Parted(World):
         for _ in range(2000):
             while self.calls:
                 self.answer(self.calls.pop(0))
-            self.report_unreached()
+            self.report_failures()
             for worker in list(self.workers.values()):
                 if worker.running:
                     self.step(worker, sorted(worker.running))
@@ -82,10 +90,9 @@ class Parted(World):
             if not self.core.state.live:
                 return
 
-    def report_unreached(self) -> None:
-        unreached, self.unreached = self.unreached, []
-        for worker, handle in unreached:
-            failure = SequenceFailed(handle, FailureReason.HANDOFF, "no KV was sent")
+    def report_failures(self) -> None:
+        unreported, self.unreported = self.unreported, []
+        for worker, failure in unreported:
             self.tell(StepReported(worker.facts.key, TokenColumns(), worker.load, failures=(failure,)))
 
     def ends(self) -> list[FinishReason]:
@@ -134,8 +141,17 @@ def test_whatever_is_cut_every_request_is_served(data: st.DataObject) -> None:
     assert not world.core.state.groups
 
 
-def test_a_worker_that_a_link_was_cut_from_is_used_for_the_next_request() -> None:
-    """What failed is kept for the request alone, since the link may be back for the next one."""
+def test_conditional_placement_leaves_a_worker_that_failed_a_request() -> None:
+    """It would be the quickest again, and the request would fail after three attempts."""
+    world = Parted(Placement.CONDITIONAL, num_prefill=1, num_decode=1)
+    world.refusing = {"p0"}
+    world.serve()
+    assert world.ends() == [FinishReason.LENGTH]
+    assert world.core.state.counters.retried_attempts == 1
+
+
+def test_a_failed_handoff_counts_for_its_own_request_alone() -> None:
+    """The link may be back for the next one."""
     world = Parted(Placement.DISAGGREGATED, num_prefill=1, num_decode=1)
     world.cut = {("p0", "d0")}
     world.serve()
@@ -151,7 +167,7 @@ def test_a_grant_of_a_worker_that_failed_is_given_back() -> None:
     world.arrive("r0", 1, MAX_TOKENS, 0.0, Slo())
     while not world.failed:
         world.answer(world.calls.pop(0))
-    world.report_unreached()
+    world.report_failures()
     (group,) = world.core.state.groups.values()
     while group.phase is not Phase.WAITING:
         world.answer(world.calls.pop(0))
