@@ -19,9 +19,18 @@ class Placement(enum.Enum):
     AGGREGATED = "aggregated"
     """Prompts are computed where they decode; prefill workers idle."""
     DISAGGREGATED = "disaggregated"
-    """Prefill workers compute all prompts; without any, decode workers do (DistServe)."""
+    """Prefill workers compute all prompts (DistServe); without any, decode workers do, and for a request
+    that the KV of no prefill worker has reached."""
     CONDITIONAL = "conditional"
     """Each request takes the path that serves it best."""
+
+
+@value
+class Handoff:
+    """KV that goes from one worker to another; both by key."""
+
+    source: str
+    target: str
 
 
 @value
@@ -42,6 +51,17 @@ class DecodeCandidate:
     delay_s: float = 0.0
     """The time that loading the request's LoRA adapter and its decode steps take there; 0 everywhere if no
     candidate has to load it."""
+    failed_receipts: int = 0
+    """Handoffs of this request to this worker that failed, as `failed_receipts` counts them."""
+
+
+def failed_receipts(failed: Sequence[Handoff], source: str, target: str) -> int:
+    """Return how often handoffs to a target failed.
+
+    The ones from this source count twice: a handoff fails for its source, its target or the link between
+    them, and the other two may be in order.
+    """
+    return sum(1 + (handoff.source == source) for handoff in failed if handoff.target == target)
 
 
 Filter = Callable[[DecodeCandidate, int], bool]
@@ -73,9 +93,9 @@ def least_slack(candidate: DecodeCandidate) -> float:
     return candidate.tightest_tpot_s - candidate.step_after_s
 
 
-def not_avoided(candidate: DecodeCandidate) -> float:
-    """Prefer workers that have not failed this request."""
-    return 0.0 if candidate.avoided else 1.0
+def least_failed(candidate: DecodeCandidate) -> float:
+    """Prefer workers that have not failed this request, or have failed it less often."""
+    return -(candidate.avoided + candidate.failed_receipts)
 
 
 def least_delay(candidate: DecodeCandidate) -> float:
@@ -94,7 +114,7 @@ def free_room(candidate: DecodeCandidate) -> float:
 
 
 FILTERS: tuple[Filter, ...] = (is_open, has_blocks, has_seat)
-SCORES: tuple[Score, ...] = (not_avoided, least_delay, least_slack, free_room, held_prefix)
+SCORES: tuple[Score, ...] = (least_failed, least_delay, least_slack, free_room, held_prefix)
 """Compared in this order."""
 
 
@@ -103,6 +123,9 @@ def choose_decode_worker(candidates: Sequence[DecodeCandidate], blocks: int) -> 
     fitting = [candidate for candidate in candidates if all(keep(candidate, blocks) for keep in FILTERS)]
     fitting.sort(key=attrgetter("key"))
     return max(fitting, key=lambda candidate: tuple(score(candidate) for score in SCORES), default=None)
+
+
+# Paths
 
 
 @value
@@ -120,6 +143,14 @@ class PathCandidate:
     """It leaves a decode worker few seats, or has not the blocks: others would get no place there."""
     within_share: bool = True
     """The worker has prefill share left (`scheduling.roles`); a prefill worker always has."""
+    failed: int = 0
+    """Attempts of this request that failed on this path."""
+
+
+def without_failed(candidates: Sequence[PathCandidate]) -> list[PathCandidate]:
+    """Return the paths on which the fewest attempts of a request failed."""
+    least = min((path.failed for path in candidates), default=0)
+    return [path for path in candidates if path.failed == least]
 
 
 def choose_conditional(candidates: Sequence[PathCandidate]) -> PathCandidate | None:

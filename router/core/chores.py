@@ -10,11 +10,10 @@ from router.core.outage import serve_stranded
 from router.core.queue.queue import enqueue, leave_queue, most_blocks, strand
 from router.core.session import finish
 from router.core.session.arrive import take_up_awaiting
-from router.core.session.recover import give_up, has_failed_too_often
+from router.core.session.recover import give_up, has_failed_too_often, replace_sources
 from router.core.session.session import Group
 from router.core.state import RouterState
 from scheduling.placement import Placement
-from scheduling.request import FinishReason
 from scheduling.roles import MixedLoad, Roles, rebalance
 
 RENEW_S = 1.0
@@ -38,6 +37,7 @@ class Chores:
         state = self._state
         state.plan_wanted = True
         take_up_awaiting(state)
+        replace_sources(state)
         for group in list(state.stranded.values()):
             if group.key in state.stranded:
                 self._help(group)
@@ -58,12 +58,11 @@ class Chores:
         state.offer_due = True
 
     def _help(self, group: Group) -> None:
-        """Bring a stranded group on its way, or give it up when no worker has come for it."""
+        """Bring a stranded group on its way, or end its session here when no worker has come for it."""
         state = self._state
         if group.stranded_at is not None and not self._fits(group):
             if state.now - group.stranded_at > state.config.no_worker_grace_s:
-                error = "no decode worker that could run it came back"
-                finish.cut_off(state, group.session, FinishReason.FAILED, error)
+                finish.no_worker_came(state, group.session)
         elif state.now < group.rests_until:
             return
         elif has_failed_too_often(group):

@@ -61,7 +61,7 @@ from router.core.session.arrive import (
     take_up_awaiting,
 )
 from router.core.session.deliver import on_step_reported
-from router.core.session.finish import break_off, forget_at, forget_old, leave
+from router.core.session.finish import forget_at, forget_old, leave, stop
 from router.core.session.recover import on_worker_back, on_worker_lost
 from router.core.session.session import Phase
 from router.core.state import CoreConfig, RouterState
@@ -175,7 +175,7 @@ class RouterCore:
                 leave(state)
             case RouterStopping():
                 for session in list(state.live.values()):
-                    break_off(state, session)
+                    stop(state, session)
 
     def _store_answered(self) -> None:
         if not self.state.store_reachable:

@@ -19,6 +19,7 @@ from router.core.capacity.worker_facts import PREFILL
 from router.core.events import HoldsLost, StoreCall, StoreFailed
 from router.core.queue.grants import decoder_for, on_grants_answered
 from router.core.queue.queue import dispatch, enqueue, seat_share, strand
+from router.core.queue.ways import avoids, sources
 from router.core.session.session import IN_QUEUE, Group, Phase
 from router.core.state import RouterState
 from router.errors import Reason, Unavailable
@@ -194,8 +195,8 @@ def _has_free_worker(state: RouterState) -> bool:
 def _dispatch_unleased(state: RouterState, group: Group) -> None:
     """Dispatch a group without a lease, to the first worker for which there is a decode worker with room."""
     computing = sorted(
-        (worker for worker in state.fleet.computing if worker.has(group.session.adapter)),
-        key=lambda worker: (worker.key in group.avoided, worker.bound_tokens, worker.key),
+        sources(state, group),
+        key=lambda worker: (avoids(group, worker), worker.bound_tokens, worker.key),
     )
     if computing and computing[0].facts.role == PREFILL:
         computing = computing[:1]

@@ -90,6 +90,8 @@ class RouterState:
         """By name in the store."""
         self.waiting = WaitingGroups()
         self.stranded: dict[str, Group] = {}
+        self.without_source: dict[str, Group] = {}
+        """Running groups whose source has left in order, and whose decode worker has not begun."""
         self.moves: dict[str, Move] = {}
         """The moves away from draining workers, by group key."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.placement import PathCandidate, choose_conditional
+from scheduling.placement import PathCandidate, choose_conditional, without_failed
 
 OWN = PathCandidate("d0", ttft_s=0.2, worker_s=0.1, meets=True)
 APART = PathCandidate("p0", ttft_s=0.1, worker_s=0.2, meets=True)
@@ -67,3 +67,10 @@ def test_a_worker_past_its_prefill_share_is_left_alone() -> None:
     past = replace(OWN, within_share=False)
     assert choose_conditional([past, APART]) == APART
     assert choose_conditional([past, replace(APART, meets=False)]) == past
+
+
+def test_a_path_that_failed_is_the_last_resort() -> None:
+    failed, crowded = replace(APART, failed=2), replace(OWN, crowds=True, meets=False, failed=1)
+    assert without_failed([failed, crowded]) == [crowded]
+    assert without_failed([failed]) == [failed]
+    assert without_failed([]) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.placement import DecodeCandidate, choose_decode_worker
+from scheduling.placement import DecodeCandidate, Handoff, choose_decode_worker, failed_receipts
 
 INFINITE = float("inf")
 FREE = DecodeCandidate(
@@ -76,3 +76,15 @@ def test_held_prefix_decides_among_equals() -> None:
     choice = choose_decode_worker([FREE, warm], 1)
     assert choice is not None
     assert choice.key == "warm"
+
+
+def test_a_link_that_failed_is_avoided_before_its_other_end() -> None:
+    failed = (Handoff("p0", "d0"), Handoff("p1", "d1"), Handoff("p2", "d1"))
+    assert [failed_receipts(failed, "p0", target) for target in ("d0", "d1", "d2")] == [2, 2, 0]
+    assert [failed_receipts(failed, "p1", target) for target in ("d0", "d1", "d2")] == [1, 3, 0]
+    found = [
+        replace(FREE, key=key, failed_receipts=failed_receipts(failed, "p1", key)) for key in ("d0", "d1")
+    ]
+    choice = choose_decode_worker(found, 1)
+    assert choice is not None
+    assert choice.key == "d0"

@@ -136,14 +136,18 @@ class FleetCapacity:
         return list(self._lanes.values())
 
     def prompt_queue(self, worker: Worker, now: float) -> PromptQueue:
-        """Return how a worker computes the prompts bound to it."""
+        """Return how a worker computes the prompts bound to it, also one that gets none as a rule."""
         self._refresh(now)
-        return self._queues[worker.key]
+        found = self._queues.get(worker.key)
+        return self._queue_of(worker) if found is None else found
 
-    def prefill_speed(self, worker_key: str, now: float) -> PrefillSpeed:
+    def prefill_speed(self, worker: Worker, now: float) -> PrefillSpeed:
         """Return how fast a worker computes prompts."""
-        self._refresh(now)
-        return self._prefill[worker_key]
+        return self.prompt_queue(worker, now).speed
+
+    def _queue_of(self, worker: Worker) -> PromptQueue:
+        is_short = cuts_steps(self._policy, worker.cost)
+        return _prompt_queue(prefill_speed(_prefill_view(worker, is_short=is_short)))
 
     def seat_limit(self, worker: Worker, pace_ms: int | None, now: float) -> int:
         """Return the most sequences that may run on a worker while all promises and this pace are kept."""
@@ -235,8 +239,8 @@ class FleetCapacity:
                 continue
             self._seen[key] = found
             if worker.facts.role in computing:
-                speed = self._prefill[key] = prefill_speed(_prefill_view(worker, is_short=is_short))
-                self._queues[key] = _prompt_queue(speed)
+                queue = self._queues[key] = self._queue_of(worker)
+                self._prefill[key] = queue.speed
                 self._look_at_prompts(worker)
             if decodes:
                 prefill = self._prefill.get(key)

@@ -20,6 +20,7 @@ from router.core.session.finish import call_off, detach
 from router.core.session.recover import start_elsewhere
 from router.core.session.session import Choice, Group, Move, Phase, Session
 from router.core.state import RouterState
+from scheduling.placement import failed_receipts
 from scheduling.request import Part, ReceiveKind, SequenceSpec
 
 MAX_FAILED_MOVES = 2
@@ -32,7 +33,7 @@ def clear(state: RouterState, worker: Worker) -> None:
         decodes = group.phase is Phase.RUNNING and group.decode_key == worker.key and group.decode_reported
         if not decodes or group.key in state.moves:
             continue
-        target = _roomiest(state, group)
+        target = _roomiest(state, group, worker)
         if target is None:
             continue
         has_blocks = group.preempted_at is None and all(choice.token_ids for choice in group.choices)
@@ -152,17 +153,18 @@ def _stop_and_copy(state: RouterState, move: Move) -> None:
     state.actions.append(SendStopAndCopy(source.key, group.handle, tuple(parts)))
 
 
-def _roomiest(state: RouterState, group: Group) -> Worker | None:
+def _roomiest(state: RouterState, group: Group, source: Worker) -> Worker | None:
     fitting = [
         worker
         for worker in state.fleet.decoding
         if has_room(state, group, worker) and _fits(group, worker, state.moves.values())
     ]
-    return min(
-        fitting,
-        key=lambda worker: (worker.key in group.avoided, -worker.free_blocks, worker.key),
-        default=None,
-    )
+
+    def best(target: Worker) -> tuple[int, int, str]:
+        failed = failed_receipts(group.failed_handoffs, source.key, target.key)
+        return failed + (target.key in group.avoided), -target.free_blocks, target.key
+
+    return min(fitting, key=best, default=None)
 
 
 def _fits(group: Group, worker: Worker, moves: Iterable[Move]) -> bool:

@@ -104,7 +104,7 @@ def _elsewhere_s(state: RouterState, group: Group, worker: Worker) -> float:
 def _computed_s(state: RouterState, group: Group, worker: Worker) -> float:
     tokens = len(group.session.prompt_token_ids) + len(group.choices[0].token_ids)
     computing = worker if worker in state.fleet.computing else state.fleet.computing[0]
-    speed = state.capacity.prefill_speed(computing.key, state.now)
+    speed = state.capacity.prefill_speed(computing, state.now)
     return own_prefill_s(RequestCost(tokens, 0, group.blocks, group.num_seqs), speed)
 
 

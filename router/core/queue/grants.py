@@ -22,6 +22,7 @@ from router.core.capacity.fleet import Worker
 from router.core.capacity.worker_facts import DECODE
 from router.core.events import Granted, SettleAnswered
 from router.core.queue.queue import dispatch, enqueue, give_back, set_phase, strand
+from router.core.queue.ways import avoids, failed_at, goes_round, sources
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
 from scheduling.admission.prediction import RequestCost, own_prefill_s
@@ -32,6 +33,8 @@ from scheduling.placement import (
     Placement,
     choose_conditional,
     choose_decode_worker,
+    failed_receipts,
+    without_failed,
 )
 from scheduling.roles import START_WEIGHT
 from scheduling.stages import num_micro_batches
@@ -56,11 +59,13 @@ def offer_capacity(state: RouterState) -> None:
     if state.config.policy.binds_at_arrival:
         _bind(state)
         return
-    free = state.capacity.free_workers(state.now)
+    head, free = state.waiting.head, state.capacity.free_workers(state.now)
+    assert head is not None, "a group waits"
+    if head.failed_handoffs:
+        free += _others_with_room(state, head)
     if not free:
         return
-    head, most = state.waiting.head, -(-num_waiting // len(free))
-    assert head is not None, "a group waits"
+    most = -(-num_waiting // len(free))
     # Those without the head's adapter pass it over, and may serve the next.
     others = [worker for worker in free if not worker.has(head.session.adapter)]
     free = [worker for worker in free if worker.has(head.session.adapter)]
@@ -68,7 +73,7 @@ def offer_capacity(state: RouterState) -> None:
         free = _best_paths(state, head, free, num_waiting)
         # One grant each, as long as that leaves nobody waiting for the answer to the next call.
         most = -(-num_waiting // len(state.fleet.computing))
-    elif len(free) > num_waiting:
+    elif len(free) > num_waiting or head.failed_handoffs:
         free = _soonest(state, head, free, num_waiting)
     pace_ms = state.waiting.tightest_pace_ms
     rooms: tuple[DecodeRoom, ...]
@@ -88,26 +93,37 @@ def _bind(state: RouterState) -> None:
     """Offer the worker with the least work, which queues what it gets: it has no limit."""
     head = state.waiting.head
     assert head is not None, "a group waits"
-    adapter = head.session.adapter
-    workers = [worker for worker in state.fleet.computing if not worker.asking and worker.has(adapter)]
+    workers = [worker for worker in sources(state, head) if not worker.asking]
     if workers:
-        worker = min(workers, key=_outstanding if workers[0].facts.role == DECODE else _bound)
+        load = _outstanding if workers[0].facts.role == DECODE else _bound
+        worker = min(workers, key=lambda each: (avoids(head, each), load(each)))
         worker.asking = True
         rooms = tuple(_room(state, each, None) for each in _decoders_for(state, worker))
         room = PrefillRoom(worker.key, UNLIMITED, adapters=worker.adapters)
         state.actions.append(AskGrants(room, rooms))
 
 
+def _others_with_room(state: RouterState, head: Group) -> list[Worker]:
+    """Return free workers that get no prompts as a rule, and may compute the head's."""
+    usual = state.fleet.computing
+    return [
+        worker
+        for worker in sources(state, head)
+        if worker not in usual
+        and not worker.asking
+        and state.capacity.prompt_queue(worker, state.now).has_room(worker)
+    ]
+
+
 def _soonest(state: RouterState, head: Group, free: Sequence[Worker], count: int) -> list[Worker]:
     """Return the `count` free workers from which the head's first token would come first."""
-    avoided = head.avoided
     if not head.session.prefix_hits.has_any and not head.session.adapter:
-        return heapq.nsmallest(count, free, key=lambda worker: (worker.key in avoided, *_bound(worker)))
-    waits_s = {lane.key: lane.wait_s for lane in state.capacity.lanes(state.now)}
+        return heapq.nsmallest(count, free, key=lambda worker: (avoids(head, worker), *_bound(worker)))
 
-    def first_token(worker: Worker) -> tuple[bool, float, int, str]:
-        first_token_s = waits_s[worker.key] + _own_s(state, head, worker)
-        return worker.key in avoided, first_token_s, worker.leased_blocks, worker.key
+    def first_token(worker: Worker) -> tuple[int, float, int, str]:
+        wait_s = state.capacity.prompt_queue(worker, state.now).wait_s(worker.bound_tokens)
+        first_token_s = wait_s + _own_s(state, head, worker)
+        return avoids(head, worker), first_token_s, worker.leased_blocks, worker.key
 
     return heapq.nsmallest(count, free, key=first_token)
 
@@ -127,11 +143,18 @@ def _best_paths(state: RouterState, head: Group, free: Sequence[Worker], count: 
     }
     by_key = {worker.key: worker for worker in free}
     chosen: list[Worker] = []
+    prefilling = state.fleet.prefilling
+    has_failed = bool(head.failed_workers or head.failed_handoffs)
+    if has_failed and candidates:
+        # A prefill worker that has failed the head is no reason to wait.
+        least = min(path.failed for path in candidates.values())
+        prefilling = tuple(worker for worker in prefilling if failed_at(head, worker) <= least)
     while candidates and len(chosen) < count:
-        best = choose_conditional(list(candidates.values()))
+        paths = list(candidates.values())
+        best = choose_conditional(without_failed(paths) if has_failed else paths)
         if best is None or best.worker_key not in by_key:
             break
-        if best.crowds and state.fleet.prefilling:
+        if best.crowds and prefilling:
             break
         chosen.append(by_key[best.worker_key])
         del candidates[best.worker_key]
@@ -143,10 +166,11 @@ def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> Pa
     own_s = _own_s(state, group, worker)
     ttft_s = state.learnt.late_ttft_s(wait_s, own_s, now)
     meets = slo.ttft_ms is None or (now - session.timeline.received_at + ttft_s) * 1000 <= slo.ttft_ms
+    failed = failed_at(group, worker)
     # A prompt is in one of the steps that a worker has in flight.
     num_steps = num_micro_batches(worker.facts.num_stages)
     if worker.facts.role != DECODE:
-        return PathCandidate(worker.key, ttft_s, own_s / num_steps + HANDOFF_S, meets)
+        return PathCandidate(worker.key, ttft_s, own_s / num_steps + HANDOFF_S, meets, failed=failed)
     view = state.capacity.decode_view(worker, now)
     limit = state.capacity.seat_limit(worker, slo.pace_ms, now)
     num_seqs = worker.num_seqs + group.num_seqs
@@ -162,13 +186,14 @@ def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> Pa
         meets=meets,
         crowds=num_seqs > CROWDED * limit or worker.free_blocks < group.blocks,
         within_share=worker.prefill_share <= state.fleet.roles.weights.get(worker.key, START_WEIGHT),
+        failed=failed,
     )
 
 
 def _own_s(state: RouterState, group: Group, worker: Worker) -> float:
     held = group.session.prefix_hits.held_by(worker.key, state.fleet.block_size, worker.cost)
     cost = RequestCost(group.work_tokens, held.num_tokens, group.blocks, group.num_seqs, read_s=held.read_s)
-    speed = state.capacity.prefill_speed(worker.key, state.now)
+    speed = state.capacity.prefill_speed(worker, state.now)
     return worker.load_s(group.session.adapter) + own_prefill_s(cost, speed)
 
 
@@ -219,10 +244,13 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
     """Turn a grant into a lease, or give it back.
 
     The lease is asked of the best decode worker; if that one has no room for it, of the decode worker where
-    the grant holds room.
+    the grant holds room. A worker whose KV has not arrived before is passed over where another one is left.
     """
     worker = state.fleet.workers.get(grant.worker_key)
-    decode_key = None if worker is None or worker.draining else decoder_for(state, group, worker)
+    if worker is None or worker.draining or goes_round(state, group, worker):
+        decode_key = None
+    else:
+        decode_key = decoder_for(state, group, worker)
     if decode_key is None:
         give_back(state, grant)
         strand(state, group)
@@ -254,7 +282,7 @@ def decoder_for(state: RouterState, group: Group, prefill: Worker) -> str | None
     workers = tuple(worker for worker in _decoders_for(state, prefill) if worker.has(adapter))
     if state.config.policy.binds_at_arrival:
         return min(workers, key=_outstanding).key if workers else None
-    candidates = [_decoder(state, group, worker) for worker in workers]
+    candidates = [_decoder(state, group, prefill, worker) for worker in workers]
     if adapter and any(worker.load_s(adapter) for worker in workers):
         candidates = [
             replace(each, delay_s=worker.load_s(adapter) + group.expected_tokens * each.step_after_s)
@@ -269,8 +297,8 @@ def _decoders_for(state: RouterState, prefill: Worker) -> tuple[Worker, ...]:
     return (prefill,) if prefill.facts.role == DECODE else state.fleet.decoding
 
 
-def _decoder(state: RouterState, group: Group, worker: Worker) -> DecodeCandidate:
-    pace_ms, num_seqs = group.session.aim.pace_ms, worker.num_seqs
+def _decoder(state: RouterState, group: Group, source: Worker, worker: Worker) -> DecodeCandidate:
+    pace_ms, num_seqs, failed = group.session.aim.pace_ms, worker.num_seqs, group.failed_handoffs
     view = state.capacity.decode_view(worker, state.now)
     return DecodeCandidate(
         key=worker.key,
@@ -281,6 +309,7 @@ def _decoder(state: RouterState, group: Group, worker: Worker) -> DecodeCandidat
         step_after_s=decode_step_s(view, num_seqs + group.num_seqs),
         tightest_tpot_s=worker.tightest_pace_s(pace_ms),
         cached_blocks=group.session.prefix_hits.cached.get(worker.key, 0),
+        failed_receipts=failed_receipts(failed, source.key, worker.key) if failed else 0,
     )
 
 

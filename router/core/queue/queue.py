@@ -131,8 +131,9 @@ def _inherit(group: Group, parent: Group) -> None:
     group.attempt, group.num_copies = parent.attempt, parent.num_copies
     group.failures, group.failed_with = parent.failures, parent.failed_with
     group.failed_elsewhere, group.excused_failures = parent.failed_elsewhere, parent.excused_failures
-    group.lost_workers, group.failed_senders = parent.lost_workers, parent.failed_senders
-    group.avoided, group.migrated_at = parent.avoided, parent.migrated_at
+    group.lost_workers, group.failed_handoffs = parent.lost_workers, parent.failed_handoffs
+    group.failed_workers, group.avoided = parent.failed_workers, parent.avoided
+    group.migrated_at = parent.migrated_at
 
 
 def enqueue(state: RouterState, group: Group) -> None:

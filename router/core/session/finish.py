@@ -1,10 +1,11 @@
 """How groups and sessions end: each ends once, and all that it held is returned.
 
-end_group   all choices of a group have ended by themselves; its session may have too
-cut_off     a cancel, a deadline or too many failures end what has not ended
-abandon     the client goes on elsewhere: free all, remember nothing
-forget      a request for which nothing was generated, as if it had never arrived
-leave       this router is about to end
+end_group       all choices of a group have ended by themselves; its session may have too
+cut_off         a cancel, a deadline or too many failures end what has not ended
+abandon         the client goes on elsewhere: free all, remember nothing
+forget          a request for which nothing was generated, as if it had never arrived
+no_worker_came  no worker for it is connected here: another router may have one
+leave           this router is about to end
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from router.core.actions import (
     RefundTenant,
     Reject,
     RequestEnded,
+    RequestRefused,
     SendCancel,
     TellChoiceFinished,
     TellFinished,
@@ -59,6 +61,7 @@ def detach(state: RouterState, group: Group, *, tell_workers: bool) -> None:
     release(state, group)
     set_phase(state, group, Phase.ENDED)
     del state.groups[group.key]
+    state.without_source.pop(group.key, None)
     group.session.groups.remove(group)
     group.dissolve()
 
@@ -203,6 +206,26 @@ def abandon(state: RouterState, session: Session, later: int = 0) -> None:
     _close(state, session, remember=False)
 
 
+# This router cannot serve a request, and another one may
+
+
+def no_worker_came(state: RouterState, session: Session) -> None:
+    """End a session for which no worker has come here: routers may be connected to different workers.
+
+    It has not failed: an SDK takes that as the last word, and resumes after this error for a limited time.
+    """
+    error = Unavailable(Reason.NO_WORKER, "no decode worker that could run this request came back in time")
+    state.counters.refused += 1
+    state.actions.append(RequestRefused(session.slo.slo_class, error))
+    _break_off(state, session, error)
+
+
+def _break_off(state: RouterState, session: Session, error: Unavailable) -> None:
+    """End a session without a last event: a client that resumes goes on elsewhere, and brings its tokens."""
+    end_calls(state, session, error)
+    abandon(state, session)
+
+
 # This router ends
 
 
@@ -221,11 +244,10 @@ def leave(state: RouterState) -> None:
                 state.actions.append(TellLeaving(listener))
 
 
-def break_off(state: RouterState, session: Session) -> None:
-    """End a session because this router stops: a client that resumes goes on elsewhere."""
+def stop(state: RouterState, session: Session) -> None:
+    """End a session because this router stops."""
     why = "this router is shutting down; resume on another one"
-    end_calls(state, session, Unavailable(Reason.ROUTER_LEAVING, why))
-    abandon(state, session)
+    _break_off(state, session, Unavailable(Reason.ROUTER_LEAVING, why))
 
 
 # What became of it

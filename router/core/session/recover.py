@@ -18,12 +18,15 @@ from router.core.session.session import (
 )
 from router.core.state import RouterState
 from router.errors import Superseded
+from scheduling.placement import Handoff
 from scheduling.request import FinishReason
 
 FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
 """The rest before the attempt after the second failure, and the longest rest before any. A fleet with only
 one worker left, which cannot do what is asked of it now, would use up all attempts in a moment.
 """
+BEGINS_S, BEGINS_STEPS = 2.0, 4
+"""A decode worker that has a group's KV decodes it within this time, or so many of its longest steps."""
 MAX_DRIFT = 1e-3
 """The clocks of two hosts differ by less than this share of the time that they measure."""
 DOUBT_S = 8.0
@@ -34,6 +37,13 @@ none meanwhile.
 
 
 def fail_attempt(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
+    """Give an attempt up for what a worker did, and start the next one elsewhere if it can, or fail."""
+    group.failed_workers |= {worker_key}
+    group.avoided |= {worker_key}
+    _fail(state, group, worker_key, reason)
+
+
+def _fail(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
     """Give an attempt up on all its workers and start the next, or fail the request."""
     if group.phase is not Phase.RUNNING:
         return
@@ -46,7 +56,6 @@ def fail_attempt(state: RouterState, group: Group, worker_key: str, reason: str)
         return
     state.counters.retried_attempts += 1
     tell_failures(state, group.session)
-    group.avoided |= {worker_key}
     _start_again(state, group, _rest_s(group))
 
 
@@ -89,29 +98,29 @@ def _rest_s(group: Group) -> float:
 
 
 def tell_failures(state: RouterState, session: Session, only: int | None = None) -> None:
-    """Send the count of failed attempts, which a client brings when it resumes on another router.
+    """Send the count of failed attempts and the session, which a client brings when it resumes.
 
-    Send it to all calls that may resume, or to the `only` one. It keeps a request from failing all over a
-    fleet.
+    Send them to all calls, or to the `only` one: any may resume, also one whose work ends with it. The count
+    keeps a request from failing all over a fleet. Without the session, a request that was taken back would
+    be refused as superseded by itself.
     """
     failures = max((group.own_failures for group in session.groups), default=0)
-    for listener, call in session.listeners.items():
-        if call.grace_s > 0 and only in (None, listener):
-            state.actions.append(TellRetrying(listener, failures, session.number))
+    for listener in session.listeners if only is None else (only,):
+        state.actions.append(TellRetrying(listener, failures, session.number))
 
 
 def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
-    """Take in that KV did not arrive.
+    """Take in that KV did not arrive. The next attempt goes another way (`queue/ways.py`).
 
     It is not the request's doing, unless the worker that was to send the KV is lost as well. A worker that
     has left in order took the KV with it: then nothing has failed.
     """
-    if group.prefill_key is None:
+    if group.prefill_key is None or group.decode_key is None:
         start_elsewhere(state, group, worker_key)
         return
-    group.failed_senders += (group.prefill_key,)
+    group.failed_handoffs += (Handoff(group.prefill_key, group.decode_key),)
     group.excused_failures += 1
-    fail_attempt(state, group, worker_key, reason)
+    _fail(state, group, worker_key, reason)
 
 
 def fail_fenced(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
@@ -123,11 +132,13 @@ def fail_fenced(state: RouterState, group: Group, worker_key: str, reason: str) 
 def _count_failed_handoffs(state: RouterState, worker_key: str) -> None:
     """Count the failed handoffs of a lost worker after all: one of these requests may have ended it."""
     for group in state.groups.values():
-        times = group.failed_senders.count(worker_key)
+        times = sum(failed.source == worker_key for failed in group.failed_handoffs)
         if times:
             group.excused_failures -= times
             group.lost_workers += (worker_key,) * times
-            group.failed_senders = tuple(key for key in group.failed_senders if key != worker_key)
+            group.failed_handoffs = tuple(
+                failed for failed in group.failed_handoffs if failed.source != worker_key
+            )
             tell_failures(state, group.session)
 
 
@@ -216,8 +227,9 @@ def on_worker_lost(state: RouterState, worker_key: str, reason: str) -> None:
     """Fail all that was dispatched over a lost stream, except what has been handed over already.
 
     A worker that was draining left when it had nothing any more, or no more time: neither is a failure, and
-    the worker that fetches from it reports whether the fetch was done. Its last reports may be lost all the
-    same. A group that needs more than the decode worker will report starts again.
+    the worker that fetches from it reports whether the fetch was done, or `replace_sources` finds that it has
+    not begun. Its last reports may be lost all the same. A group that needs more than the decode worker will
+    report starts again.
     """
     worker = state.fleet.lose(worker_key)
     if worker is None:
@@ -230,9 +242,31 @@ def on_worker_lost(state: RouterState, worker_key: str, reason: str) -> None:
         elif worker.draining or _was_handed_over(group, worker):
             release_credit(state, group)
             group.prefill_key = None  # should it come back under this key, it knows nothing of the group
+            if not group.decode_reported:
+                group.source_left_at = state.now
+                state.without_source[group.key] = group
         else:
             group.lost_workers += (worker_key,)
             fail_attempt(state, group, worker_key, f"worker lost: {reason}")
+
+
+def replace_sources(state: RouterState) -> None:
+    """Start groups again whose source has left, and whose decode worker should have begun to decode by now.
+
+    It cannot have the KV, and does not know that nobody will send it: it waits for memory, and asks for the
+    KV once it has some. Nothing has failed.
+    """
+    for group in list(state.without_source.values()):
+        worker = state.fleet.workers.get(group.decode_key or "")
+        if worker is None or group.decode_reported or group.source_left_at is None:
+            del state.without_source[group.key]
+        elif state.now - group.source_left_at > _longest_begin_s(worker):
+            start_elsewhere(state, group, worker.key)
+
+
+def _longest_begin_s(worker: Worker) -> float:
+    """Return how long a decode worker may need to report a token of a group whose KV it has."""
+    return max(BEGINS_S, BEGINS_STEPS * worker.longest_step_s)
 
 
 def _lacks_a_report(group: Group) -> bool:

@@ -19,6 +19,7 @@ from scheduling.admission.admission import Decision
 from scheduling.admission.prediction import Prediction, QueueAhead
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import PromptLogprobs, TokenColumns
+from scheduling.placement import Handoff
 from scheduling.request import FinishReason, Matched, Path, SamplingParams, Slo, StopRules
 
 MAX_ATTEMPTS = 3
@@ -132,10 +133,12 @@ class Group:
     """Failures among these that were not its doing: their workers live."""
     lost_workers: tuple[str, ...] = ()
     """Workers that were lost in a failed attempt, and have not been seen since."""
-    failed_senders: tuple[str, ...] = ()
-    """Workers whose KV did not arrive in a failed attempt."""
+    failed_handoffs: tuple[Handoff, ...] = ()
+    """Handoffs that failed, without those of sources that were lost since."""
+    failed_workers: frozenset[str] = frozenset()
+    """Workers that failed an attempt by themselves."""
     avoided: frozenset[str] = frozenset()
-    """Workers to use only where no other worker can take it."""
+    """Workers to use only where no other worker can take it: those that failed it, had no room, or left."""
 
     # Its attempt
     phase: Phase = Phase.NEW
@@ -156,6 +159,8 @@ class Group:
     credit_on: str | None = None
     lease_on: str | None = None
     decode_reported: bool = False
+    source_left_at: float | None = None
+    """Since when nobody sends KV any more that its decode worker may still wait for."""
     is_released: bool = False
     """The decode worker holds it no more: a report of the prefill worker is to end it."""
     early_tokens: list[TokenColumns] = field(default_factory=list)

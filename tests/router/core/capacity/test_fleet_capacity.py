@@ -144,7 +144,7 @@ def seen(core: RouterCore, capacity: FleetCapacity) -> list[object]:
     fleet, now = core.state.fleet, core.state.now
     found: list[object] = [capacity.free_workers(now), capacity.lanes(now)]
     found += [
-        (capacity.prefill_speed(worker.key, now), capacity.chunk(worker, now)) for worker in fleet.computing
+        (capacity.prefill_speed(worker, now), capacity.chunk(worker, now)) for worker in fleet.computing
     ]
     found += [capacity.decode_view(worker, now) for worker in fleet.workers.values()]
     found += [capacity.seat_limit(worker, pace, now) for worker in fleet.workers.values() for pace in PACES]

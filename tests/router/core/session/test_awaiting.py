@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.actions import Action, Dequeue, Enqueue, Reject, TellAccepted, TellFinished
+from router.core.actions import (
+    Action,
+    AskGrants,
+    Dequeue,
+    Enqueue,
+    Reject,
+    RequestRefused,
+    SendDecode,
+    TellAccepted,
+    TellChoiceFinished,
+    TellFinished,
+)
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
@@ -16,6 +27,11 @@ from router.core.events import (
     DrainAsked,
     Enqueued,
     Event,
+    Granted,
+    GrantsAnswered,
+    Received,
+    SettleAnswered,
+    StepReported,
     Timer,
     TimerFired,
     TimerKind,
@@ -25,8 +41,10 @@ from router.core.events import (
 from router.core.session.session import MAX_LOST
 from router.core.state import CoreConfig
 from router.errors import Reason
+from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, Slo
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, tell
+from state.records import Settled
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, start, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
 LOST_AT = 2.0
@@ -150,3 +168,56 @@ def test_a_worker_that_only_takes_nothing_new_is_waited_for_as_well() -> None:
     assert not reasons(tell(core, DrainAsked(ONE.worker_id), ARRIVAL, now=1.5))
     assert core.state.awaiting
     assert enqueued(tell(core, back(), now=2.0)) == ["t/r1/0"]
+
+
+def stream_without_workers(num_tokens: int) -> tuple[RouterCore, list[Action]]:
+    """Return a core that a stream had so many tokens from when its worker was lost, and how that went on."""
+    core = core_of("slack", ONE)
+    key, handle = start(core, 1)
+    if num_tokens:
+        tokens = TokenColumns(
+            [handle] * num_tokens, [0] * num_tokens, range(num_tokens), OUTPUT, [0] * num_tokens
+        )
+        tell(core, StepReported(key, tokens, WorkerLoad(running=1)), now=LOST_AT)
+    tell(core, DIED, CHORES, now=LOST_AT)
+    told = tell(core, CHORES, now=LOST_AT + GRACE_S - 0.1)
+    assert not [action for action in told if isinstance(action, Reject | TellFinished)]
+    return core, tell(core, CHORES, now=LOST_AT + GRACE_S + 0.1)
+
+
+OUTPUT = (9, 8)
+
+
+@pytest.mark.parametrize("num_tokens", [0, len(OUTPUT)])
+def test_a_stream_without_workers_goes_on_at_another_router(num_tokens: int) -> None:
+    """It has not failed: that would be the last word, although another router can serve it."""
+    core, told = stream_without_workers(num_tokens)
+    assert reasons(told) == [Reason.NO_WORKER]
+    assert not [action for action in told if isinstance(action, TellChoiceFinished | TellFinished)]
+    assert not core.state.live
+    assert not core.state.retained
+    assert not core.state.groups
+    received = (Received(0, OUTPUT),) if num_tokens else ()
+    other, resumed = core_of("slack", TWO), replace(ARRIVAL, session=1, received=received)
+    asked = tell(other, resumed, Enqueued("t/r1/1", 0, 0))
+    assert [action for action in asked if isinstance(action, AskGrants)]
+    tell(other, Granted("t/r1/1", TWO.key, TWO.key), GrantsAnswered(TWO.key))
+    sent = tell(other, SettleAnswered("t/r1/1", TWO.key, TWO.key, Settled.OK))
+    (command,) = [action for action in sent if isinstance(action, SendDecode)]
+    assert command.spec.output_token_ids == OUTPUT[:num_tokens]
+
+
+def test_a_stream_without_workers_that_comes_back_is_refused_at_once() -> None:
+    """Its client has no other router, or none that serves: it learns in time that nothing can be done."""
+    core, _ = stream_without_workers(2)
+    resumed = replace(ARRIVAL, session=1, received=(Received(0, OUTPUT),))
+    assert reasons(tell(core, resumed, now=LOST_AT + GRACE_S + 0.2)) == [Reason.NO_WORKER]
+    assert not core.state.live
+
+
+def test_a_stream_without_workers_counts_as_refused_here() -> None:
+    core, told = stream_without_workers(2)
+    assert [action.error.reason for action in told if isinstance(action, RequestRefused)] == [
+        Reason.NO_WORKER
+    ]
+    assert (core.state.counters.refused, core.state.counters.failed) == (1, 0)

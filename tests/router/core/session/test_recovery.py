@@ -37,7 +37,7 @@ from router.core.events import (
 )
 from router.core.session.recover import DOUBT_S, LONGEST_REST_S
 from router.core.session.session import MAX_LOST
-from router.errors import Superseded
+from router.errors import Reason, Superseded, Unavailable
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason
 from state.records import Settled
@@ -105,8 +105,9 @@ def test_who_comes_back_hears_what_failed_meanwhile() -> None:
     assert told_of(tell(core, replace(RESUMABLE, listener=2, session=1))) == [1]
 
 
-def test_who_cannot_resume_is_not_told() -> None:
-    assert told_of(killed(core_of("slack"), ARRIVAL)) == []
+def test_a_call_whose_work_ends_with_it_is_told_too() -> None:
+    """It may resume all the same, and brings the count."""
+    assert told_of(killed(core_of("slack"), ARRIVAL)) == [1]
 
 
 class Cuts:
@@ -200,15 +201,17 @@ def test_a_failed_handoff_counts_only_if_its_source_dies() -> None:
     assert told_of(tell(core, WorkerJoined(facts, IDLE, COST))) == [0]
 
 
-def test_requests_waiting_without_workers_are_given_up_in_time() -> None:
+def test_requests_waiting_without_workers_are_sent_elsewhere_in_time() -> None:
     core = core_of("slack", ONE)
     tell(core, RESUMABLE, Enqueued("t/r1/0", 0, 0), WorkerLost(ONE.key, "it died"))
     grace_s = core.state.config.no_worker_grace_s
     told = tell(core, CHORES, now=2.0) + tell(core, CHORES, now=1.9 + grace_s)
-    assert not [action for action in told if isinstance(action, TellFinished)]
+    assert not [action for action in told if isinstance(action, TellFinished | Reject)]
     told = tell(core, CHORES, now=2.1 + grace_s)
-    (finished,) = [action for action in told if isinstance(action, TellFinished)]
-    assert "no decode worker" in finished.outcome.error
+    (reject,) = [action for action in told if isinstance(action, Reject)]
+    assert isinstance(reject.error, Unavailable)
+    assert reject.error.reason is Reason.NO_WORKER
+    assert not [action for action in told if isinstance(action, TellFinished)]
 
 
 def test_a_client_that_comes_back_brings_what_failed_elsewhere() -> None:

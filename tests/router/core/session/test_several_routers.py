@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from engine.core.commands import Decode
@@ -100,6 +101,8 @@ class Fleet:
 
     def __init__(self, rates: tuple[float, ...]) -> None:
         """The clock of the worker, and then those of the routers, run at these rates."""
+        self.grace_s = GRACE_S
+        """The grace of all calls."""
         self.clock = Clock()
         self.clock_rate, *router_rates = rates
         self.sides = RecordingSides()
@@ -159,7 +162,7 @@ class Fleet:
             listener=self.num_calls,
             session=session,
             received_at=router.now,
-            resume_grace_s=GRACE_S,
+            resume_grace_s=self.grace_s,
         )
         router.tell(came)
         router.attend()
@@ -291,12 +294,13 @@ def play(fleet: Fleet, event: tuple[Any, ...]) -> None:
             fleet.wait(seconds)
 
 
-@given(RATES, EVENTS, st.lists(ROUTERS, min_size=1, max_size=3))
+@given(RATES, st.sampled_from([0.0, GRACE_S]), EVENTS, st.lists(ROUTERS, min_size=1, max_size=3))
 def test_the_last_caller_receives_the_request(
-    rates: tuple[float, ...], events: list[tuple[Any, ...]], last: list[int]
+    rates: tuple[float, ...], grace_s: float, events: list[tuple[Any, ...]], last: list[int]
 ) -> None:
     """No two routers take it from each other without end, and nobody else waits for what does not come."""
     with fleet_of(rates) as fleet:
+        fleet.grace_s = grace_s
         for event in events:
             play(fleet, event)
         for number in last:
@@ -310,3 +314,22 @@ def test_the_last_caller_receives_the_request(
             assert session is not None
             waiting = [client for client in fleet.clients if not fleet.is_over(client)]
             assert {fleet.served_in(client) for client in waiting} == {session}
+
+
+@pytest.mark.parametrize("grace_s", [0.0, GRACE_S])
+def test_a_request_that_was_taken_back_outlives_its_router(grace_s: float) -> None:
+    """Its client resumes in the session after the one that the router took, also without a grace."""
+    with fleet_of((1.0,) * (NUM_ROUTERS + 1)) as fleet:
+        fleet.grace_s = grace_s
+        early = fleet.call(0)
+        fleet.settle()
+        fleet.resume(early, 1, is_noticed=True)
+        fleet.settle()
+        fleet.wait(1.0)
+        late = fleet.call(2)
+        fleet.settle()
+        assert (late.session, fleet.served_in(late)) == (0, 2), "taken back from the early caller"
+        fleet.resume(late, 0, is_noticed=False)
+        fleet.restart(2)
+        fleet.settle()
+        assert fleet.served_in(late) == late.session == 3

@@ -251,8 +251,8 @@ export enum ErrorReason {
   ROUTER_LEAVING = 20,
 
   /**
-   * UNAVAILABLE. No worker that could generate is connected, and none came back within 30 s or the stated TTFT.
-   * Retry.
+   * UNAVAILABLE. No worker that could run the request is connected, and none came back within 30 s or the stated TTFT.
+   * Resume on another router, which may be connected to one, or here after a while.
    *
    * @generated from enum value: NO_WORKER = 21;
    */

@@ -910,8 +910,7 @@ export declare const GenerationEventSchema: GenMessage<GenerationEvent>;
 
 /**
  * An attempt has failed and the next one begins; or a failed attempt no longer counts, because its worker turned out
- * to be alive; or the router has taken the request back from an earlier call. Sent only to calls that set
- * resume_grace_ms.
+ * to be alive; or the router has taken the request back from an earlier call. Sent to every call of the request.
  *
  * @generated from message baton.v1.Retrying
  */
