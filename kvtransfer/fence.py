@@ -85,7 +85,7 @@ class FenceGuard:
         self._newest: OrderedDict[ChoiceKey, _Newest] = OrderedDict()
 
     def admit(self, fence: Fence, choices: Iterable[int], begun_s: float) -> None:
-        """Make `fence` the newest of the `choices` it covers, beside others of its session from other routers.
+        """Make `fence` the newest of the `choices` it covers, beside those of other routers in its session.
 
         `begun_s` is when the last call of its session came, on this process's clock. Raises StaleFenceError
         if one as new or newer was admitted for any of the choices: an attempt starts once.

@@ -30,4 +30,32 @@ PAIRS_WORKERS = (
             ),
         ),
     ),
+    Failure(
+        "freed blocks",
+        "Baton itself",
+        "blocks were handed over that were being freed, with checksums of what others had written to them",
+        (
+            Guard(
+                "worker/handoff/sender_side.py",
+                "        self._parts.pop(handle, None)\n\n    def close",
+                "\n    def close",
+                "tests/worker/handoff/test_sender_side.py"
+                "::test_a_part_that_ends_before_its_blocks_are_reported_is_never_offered",
+            ),
+            Guard(
+                "worker/handoff/sender_side.py",
+                '        self.handoffs.abort(handle, "cancelled")\n',
+                "",
+                "tests/worker/handoff/test_sender_side.py"
+                "::test_blocks_that_are_reported_after_a_cancel_are_not_offered",
+            ),
+            Guard(
+                "kvtransfer/loans/lending.py",
+                '"the borrower has left")\n            self.on_over(handle)\n',
+                '"the borrower has left")\n            self._release(handle)\n',
+                "tests/worker/handoff/test_sender_side.py"
+                "::test_a_borrower_that_leaves_gives_the_blocks_back_once",
+            ),
+        ),
+    ),
 )
