@@ -52,6 +52,14 @@ class Recorded(StrEnum):
     NO_ROOM = "no room"
 
 
+class Ended(StrEnum):
+    """The outcome of ending a batch."""
+
+    DONE = "done"
+    LEASE_LOST = "lease lost"
+    LINES_MISSING = "lines missing"
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch. `about` has what its creator said: endpoint, input_file_id, completion_window, metadata.
@@ -261,10 +269,10 @@ class BatchStore:
         )
         return bool(moved)
 
-    async def end(self, lease: Lease, status: Status) -> bool:
-        """End the batch and publish its results. Return False if the lease is lost."""
+    async def end(self, lease: Lease, status: Status) -> Ended:
+        """End the batch and publish its results, if every line has one."""
         batch = lease.batch
-        ended = await self._redis.run(
+        code = await self._redis.run(
             "end_batch",
             [
                 batch_key(batch.id),
@@ -289,7 +297,7 @@ class BatchStore:
                 batch.tenant,
             ],
         )
-        return bool(ended)
+        return {1: Ended.DONE, 0: Ended.LEASE_LOST, -1: Ended.LINES_MISSING}[code]
 
     async def _forget_oldest(self, tenant: str) -> None:
         """Make room for one more batch of the tenant."""

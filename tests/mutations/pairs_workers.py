@@ -58,4 +58,35 @@ PAIRS_WORKERS = (
             ),
         ),
     ),
+    Failure(
+        "lost results",
+        "Baton itself",
+        "a batch was completed without the results that Redis had acknowledged and then lost",
+        (
+            Guard(
+                "state/lua/durable/end_batch.lua",
+                "if redis.call('BITCOUNT', KEYS[2]) < tonumber(",
+                "if -1 > tonumber(",
+                "tests/gateway/test_batch_records.py::test_lines_whose_results_redis_has_lost_are_run_again",
+            ),
+            Guard(
+                "gateway/batches/executor.py",
+                "        for lacking in range(number, batch.total):\n",
+                "        for lacking in range(0):\n",
+                "tests/gateway/test_batch_records.py::test_a_line_that_the_input_has_no_longer_fails_alone",
+            ),
+            Guard(
+                "state/lua/durable/append_piece.lua",
+                "if length < place then return -1 end\n",
+                "",
+                "tests/gateway/test_batch_records.py::test_an_upload_of_which_redis_has_lost_a_part_is_refused",
+            ),
+            Guard(
+                "state/lua/durable/publish_file.lua",
+                "if redis.call('LLEN', KEYS[5]) < tonumber(ARGV[3]) then return -1 end\n",
+                "",
+                "tests/gateway/test_batch_records.py::test_an_upload_of_which_redis_has_lost_a_part_is_refused",
+            ),
+        ),
+    ),
 )
