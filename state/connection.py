@@ -28,7 +28,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
+from scheduling.admission.shares import ACTIVE_MS, CHARGED_MS, MAX_DEBTS
 from scheduling.admission.turns import SEAT_SHARE
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess, connection_settings
@@ -81,7 +81,7 @@ LONGEST_SILENCE_MS = 5000
 _CONSTANTS = f"""\
 local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
 local SEAT_SHARE = {SEAT_SHARE}
-local ACTIVE_MS, MAX_DEBTS = {ACTIVE_MS}, {MAX_DEBTS}
+local ACTIVE_MS, MAX_DEBTS, CHARGED_MS = {ACTIVE_MS}, {MAX_DEBTS}, {CHARGED_MS}
 local LONGEST_SILENCE_MS, SILENT_MS, SEEN_MS, DAY_MS = {LONGEST_SILENCE_MS}, {SILENT_MS}, 100, 86400000
 """
 

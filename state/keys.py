@@ -91,6 +91,11 @@ def shares() -> list[str]:
     return [f"{_PREFIX}:tenants:{part}" for part in ("counters", "expiries", "debts")]
 
 
+def charge_of(request: str) -> str:
+    """string: what a request was charged to its tenant's counter (see shares.lua)."""
+    return f"{_PREFIX}:charge:{request}"
+
+
 def budget_of(tenant: str) -> str:
     """hash: what is left of a tenant's budget (see budget.lua)."""
     return f"{_PREFIX}:budget:{tenant}"

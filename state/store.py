@@ -172,24 +172,24 @@ class Store:
     # Tenants' shares
 
     async def charge_tenant(
-        self, tenant: str, tokens: float, lead: float, band: float = math.inf
+        self, tenant: str, tokens: float, lead: float, band: float = math.inf, request: str = ""
     ) -> Standing:
         """Charge a request's virtual tokens to its tenant, unless the tenant leads by more than `lead`.
 
-        This is not idempotent: a call that is repeated after a lost response charges a request twice.
+        A request with a name is charged once within `CHARGED_MS`, whichever routers ask how often.
         """
         check_charge(tokens, lead, band)
         counter, least, others, is_over = await self._run(
             "charge_tenant",
-            keys.shares(),
+            _shares_and(request),
             [tenant, *(repr(float(number)) for number in (tokens, lead, band))],
         )
         return Standing(float(counter), float(least) if least else None, others, bool(is_over))
 
-    async def refund_tenant(self, tenant: str, tokens: float) -> None:
-        """Undo the charge of a request that was not admitted in the end."""
+    async def refund_tenant(self, tenant: str, tokens: float, request: str = "") -> None:
+        """Undo the charge of a request that was not admitted in the end; once, if it has a name."""
         check_charge(tokens)
-        await self._run("refund_tenant", keys.shares(), [tenant, repr(float(tokens))])
+        await self._run("refund_tenant", _shares_and(request), [tenant, repr(float(tokens))])
 
     # Tenants' budgets
 
@@ -403,3 +403,8 @@ class Store:
 def _directories(worker_key: str) -> list[str]:
     """Return the keys of the prefix directory that belong to one worker."""
     return [keys.prefixes_of(worker_key, tier) for tier in Tier]
+
+
+def _shares_and(request: str) -> list[str]:
+    """Return the keys of the tenants' counters, and that of a request's charge if it has a name."""
+    return [*keys.shares(), keys.charge_of(request)] if request else keys.shares()

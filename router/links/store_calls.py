@@ -36,6 +36,7 @@ from router.core.events import (
     StoreCall,
     StoreFailed,
 )
+from router.core.queue.queue import request_of
 from state.errors import QueueFull, StoreUnavailable
 from state.store import Store
 
@@ -109,8 +110,9 @@ class StoreCalls:
                     self._call(QUEUE_CALL, StoreCall.OTHER, self._queue_status())
             case ChargeTenant(request_key):
                 self._call(request_key, StoreCall.CHARGE, self._charge(action))
-            case RefundTenant(tenant, tokens):
-                self._call("", StoreCall.OTHER, _ignore_result(self._store.refund_tenant(tenant, tokens)))
+            case RefundTenant(request_key, tenant, tokens):
+                work = _ignore_result(self._store.refund_tenant(tenant, tokens, request_of(request_key)))
+                self._call("", StoreCall.OTHER, work)
 
     async def settle(self, timeout_s: float = SETTLE_S) -> None:
         """Wait at most `timeout_s` for the calls under way, so that nothing stays held after a drain."""
@@ -193,7 +195,10 @@ class StoreCalls:
         return (SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome),)
 
     async def _charge(self, action: ChargeTenant) -> Sequence[Event]:
-        standing = await self._store.charge_tenant(action.tenant, action.tokens, action.lead, action.band)
+        request = request_of(action.request_key)
+        standing = await self._store.charge_tenant(
+            action.tenant, action.tokens, action.lead, action.band, request
+        )
         return (Charged(action.request_key, standing),)
 
     async def _queue_status(self) -> Sequence[Event]:

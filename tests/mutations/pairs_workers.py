@@ -59,6 +59,33 @@ PAIRS_WORKERS = (
         ),
     ),
     Failure(
+        "double charges",
+        "Baton itself",
+        "a tenant paid several times for a request that was asked for again, or taken over by another router",
+        (
+            Guard(
+                "state/lua/charge_tenant.lua",
+                "if not over and not has_paid then\n",
+                "if not over then\n",
+                "tests/state/test_shares.py"
+                "::test_a_request_is_charged_once_by_whomever_and_how_often_it_is_asked[redis]",
+            ),
+            Guard(
+                "state/lua/refund_tenant.lua",
+                "  tokens = charged() or 0\n",
+                "",
+                "tests/state/test_shares.py"
+                "::test_a_request_is_charged_once_by_whomever_and_how_often_it_is_asked[redis]",
+            ),
+            Guard(
+                "router/core/admission/admit.py",
+                "    if standing is not None and standing.is_over:\n        session.charged",
+                "    if standing is None or standing.is_over:\n        session.charged",
+                "tests/router/core/admission/test_shedding.py::test_a_charge_without_an_answer_comes_back_too",
+            ),
+        ),
+    ),
+    Failure(
         "lost results",
         "Baton itself",
         "a batch was completed without the results that Redis had acknowledged and then lost",
