@@ -101,6 +101,11 @@ def budget_of(tenant: str) -> str:
     return f"{_PREFIX}:budget:{tenant}"
 
 
+def receipt_of(tenant: str, request: str) -> str:
+    """hash: what a request has paid of its tenant's budget (see budget.lua)."""
+    return f"{_PREFIX}:receipt:{len(tenant)}:{tenant}:{request}"
+
+
 def demand() -> str:
     """hash: from a place in a ring to `slot number number ...`, what was asked in a slot of time."""
     return f"{_PREFIX}:demand"

@@ -13,7 +13,15 @@ from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mappi
 from itertools import islice
 from typing import Self
 
-from scheduling.admission.budgets import Budget, Levels, Taken
+from scheduling.admission.budgets import (
+    ENDED_RECEIPT_S,
+    RECEIPT_CALLS,
+    RECEIPT_S,
+    Budget,
+    Levels,
+    Payer,
+    Taken,
+)
 from scheduling.admission.shares import Standing, check_charge
 from scheduling.memory.tiers import Tier
 from scheduling.scaling.demand import NUM_SLOTS, SLOT_S, Slot, last_slots
@@ -193,17 +201,33 @@ class Store:
 
     # Tenants' budgets
 
-    async def take_budget(self, tenant: str, budget: Budget, requests: int, tokens: int) -> Taken:
-        """Take from both of a tenant's buckets, or from neither. Not idempotent, like `charge_tenant`."""
+    async def take_budget(
+        self, tenant: str, budget: Budget, requests: int, tokens: int, payer: Payer | None = None
+    ) -> Taken:
+        """Take from both of a tenant's buckets, or from neither; from a payer what its request has not paid.
+
+        Without a payer this is not idempotent.
+        """
         args: list[str | int] = []
         for rate, cost in ((budget.requests, requests), (budget.tokens, tokens)):
             args += ["", "", cost] if rate is None else [repr(rate.per_s), repr(rate.burst), cost]
-        wait_ms, at_ms, *left = await self._run("take_budget", [keys.budget_of(tenant)], args)
-        return Taken(wait_ms, Levels(float(left[0]), float(left[1]), at_ms))
+        if payer is not None:
+            args += [payer.call, RECEIPT_CALLS, RECEIPT_S * 1000]
+        wait_ms, at_ms, *left, own = await self._run("take_budget", _budget_keys(tenant, payer), args)
+        return Taken(wait_ms, Levels(float(left[0]), float(left[1]), at_ms), own)
 
-    async def return_budget(self, tenant: str, tokens: int) -> None:
-        """Return tokens that were taken and not needed."""
-        await self._run("return_budget", [keys.budget_of(tenant)], [tokens])
+    async def return_budget(
+        self, tenant: str, tokens: int, payer: Payer | None = None, *, is_refused: bool = False
+    ) -> None:
+        """Return tokens that were taken and not needed.
+
+        A payer's request has ended and needed so many fewer than it could; or its call was refused, and gets
+        back what itself has paid, if that was taken at all.
+        """
+        args: list[str | int] = [tokens]
+        if payer is not None:
+            args += [payer.call if is_refused else "", ENDED_RECEIPT_S * 1000]
+        await self._run("return_budget", _budget_keys(tenant, payer), args)
 
     # Demand
 
@@ -408,3 +432,9 @@ def _directories(worker_key: str) -> list[str]:
 def _shares_and(request: str) -> list[str]:
     """Return the keys of the tenants' counters, and that of a request's charge if it has a name."""
     return [*keys.shares(), keys.charge_of(request)] if request else keys.shares()
+
+
+def _budget_keys(tenant: str, payer: Payer | None) -> list[str]:
+    """Return the keys of a tenant's budget, and of a payer's receipt."""
+    own = [keys.budget_of(tenant)]
+    return own if payer is None else [*own, keys.receipt_of(tenant, payer.request)]

@@ -71,6 +71,30 @@ PAIRS_WORKERS = (
                 "::test_a_request_is_charged_once_by_whomever_and_how_often_it_is_asked[redis]",
             ),
             Guard(
+                "state/lua/take_budget.lua",
+                "  if known[4] == call then return {0, now, '0', '0', tonumber(known[5])} end",
+                "  ",
+                "tests/state/test_budgets.py::test_a_call_that_is_repeated_after_a_lost_answer_pays_once",
+            ),
+            Guard(
+                "state/lua/take_budget.lua",
+                "    requests, tokens = 0, math.max(0, tokens - paid)\n",
+                "",
+                "tests/state/test_budgets.py::test_a_request_that_another_router_takes_over_pays_once",
+            ),
+            Guard(
+                "state/lua/return_budget.lua",
+                "    tokens = call == ARGV[2] and tonumber(taken) or 0\n",
+                "",
+                "tests/state/test_budgets.py::test_a_refused_call_takes_nothing_from_one_that_is_served",
+            ),
+            Guard(
+                "router/api/service.py",
+                "paid = await self._admit(wait, prompt_bytes(caller), request)",
+                "paid = await self._admit(wait, prompt_bytes(caller))",
+                "tests/router/api/test_charging.py::test_a_request_that_is_sent_again_is_the_same_request",
+            ),
+            Guard(
                 "state/lua/refund_tenant.lua",
                 "  tokens = charged() or 0\n",
                 "",
