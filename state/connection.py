@@ -309,6 +309,11 @@ def source(script: str) -> str:
     return _joined("clock", "prelude", *SCRIPTS[script], script)
 
 
+def durable_source(script: str) -> str:
+    """Return a script of durable keys with all the parts that precede it."""
+    return _joined("clock", "durable/prelude", f"durable/{script}")
+
+
 def _joined(*parts: str) -> str:
     return _CONSTANTS + "".join(map(script_text, parts))
 

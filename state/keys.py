@@ -91,6 +91,11 @@ def shares() -> list[str]:
     return [f"{_PREFIX}:tenants:{part}" for part in ("counters", "expiries", "debts")]
 
 
+def durable_clock() -> str:
+    """hash: `seen` and `jumped` of the clock by which durable keys end (see clock.lua)."""
+    return durable("clock")
+
+
 def charge_of(request: str) -> str:
     """string: what a request was charged to its tenant's counter (see shares.lua)."""
     return f"{_PREFIX}:charge:{request}"

@@ -91,9 +91,7 @@ class Executor:
 
     async def _sweep(self) -> None:
         """Remove the file or batch that expired first, if any has."""
-        with self._files.redis.client() as redis:
-            seconds, _ = await redis.time()
-            found = await redis.zrangebyscore(EXPIRIES, 0, seconds * 1000, start=0, num=16)
+        found = await self._files.redis.run("list_due", [EXPIRIES], [16, ""])
         for name in (member.decode() for member in found):
             if name.startswith("batch_"):
                 await self._batches.forget(name)

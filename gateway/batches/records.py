@@ -203,12 +203,7 @@ class BatchStore:
 
     async def take(self) -> Lease | None:
         """Take the batch that has waited longest for a gateway; None if none waits."""
-        with self._redis.client() as redis:
-            seconds, micros = await redis.time()
-            now_ms = seconds * 1000 + micros // 1000
-            found = await redis.zrangebyscore(RUNNABLE, 0, now_ms, start=0, num=1)
-            if not found:  # no lease is longer: the clock of Redis was set back
-                found = await redis.zrangebyscore(RUNNABLE, now_ms + 2 * LEASE_MS, "+inf", start=0, num=1)
+        found = await self._redis.run("list_due", [RUNNABLE], [1, 2 * LEASE_MS])
         if not found:
             return None
         batch_id = found[0].decode()

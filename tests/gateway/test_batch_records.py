@@ -20,10 +20,12 @@ from gateway.batches.upload import received_form
 from gateway.errors import ApiError
 from gateway.generations import ID_HEADER
 from gateway.serving.shares import Room, Shares
+from state import keys
 from state.durable import DurableRedis
 from state.store import Store
 from tests.patience import PATIENCE_S
 from tests.redis_server import redis_server
+from tests.state.given_clock import NOW_KEY, START_MS, give_clock
 from tests.state.patient import wait_patiently
 
 pytestmark = pytest.mark.integration
@@ -211,7 +213,7 @@ async def test_bytes_are_counted_until_the_file_is_gone(stores: Stores) -> None:
     await stores.files.remove_expired("b")
     with stores.redis.client() as redis:
         assert await redis.hgetall(STORED) == {b"all": b"0"}
-        assert [key async for key in redis.scan_iter()] == [STORED.encode()]
+        assert {key async for key in redis.scan_iter()} == {STORED.encode(), keys.durable_clock().encode()}
 
 
 async def test_an_input_outlives_its_expiry_until_the_batch_has_ended(stores: Stores) -> None:
@@ -307,7 +309,7 @@ async def test_an_upload_that_has_expired_leaves_nothing(stores: Stores) -> None
     with pytest.raises(ApiError, match="too long"):
         await stores.files.publish("slow", "acme", "batch", 3600, 1, {"lines": "2"})
     with stores.redis.client() as redis:
-        assert [key async for key in redis.scan_iter()] == [STORED.encode()]
+        assert {key async for key in redis.scan_iter()} == {STORED.encode(), keys.durable_clock().encode()}
 
 
 async def test_no_purpose_reads_another_tenants_files(stores: Stores) -> None:
@@ -414,3 +416,44 @@ async def test_lines_whose_results_redis_has_lost_are_run_again(monkeypatch: pyt
         assert sorted(row["custom_id"] for row in rows) == [row["custom_id"] for row in lines]
         assert sorted(calls) == sorted([*dict.fromkeys(calls), *list(dict.fromkeys(calls))[:-1]])
         await stores.redis.close()
+
+
+@pytest.mark.parametrize("jump_s", [48 * 3600, -48 * 3600], ids=["forward", "backward"])
+async def test_a_jump_of_the_clock_neither_ends_nor_keeps_anything(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, jump_s: int
+) -> None:
+    give_clock(monkeypatch)
+    now_ms = START_MS
+
+    async def live(steps: int, step_s: int = 1) -> Lease | None:
+        """Pass the time while gateways look for batches; return one that was free."""
+        nonlocal now_ms
+        found = None
+        for _ in range(steps):
+            now_ms += step_s * 1000
+            with stores.redis.client() as redis:
+                await redis.set(NOW_KEY, now_ms)
+            found = await stores.batches.take() or found
+        return found
+
+    async def due() -> list[bytes]:
+        found: list[bytes] = await stores.redis.run("list_due", [EXPIRIES], [16, ""])
+        return found
+
+    with stores.redis.client() as redis:
+        await redis.set(NOW_KEY, now_ms)
+    lease = await stores.lease()
+    await live(2)
+    assert await live(1, jump_s) is None, "its gateway holds it"
+    assert await stores.batches.renew(lease) == (Status.IN_PROGRESS, 58)
+    assert await due() == [], "no file is removed"
+    assert await live(5) is None
+    other = await live(2)
+    assert other is not None, "its gateway is silent"
+    for left_s in range(50, -1, -5):
+        assert await stores.batches.renew(other) == (Status.IN_PROGRESS, left_s + 1)
+        await live(5)
+    await live(709, step_s=5)
+    assert await due() == [b"in"]
+    batch = (await stores.batches.find(lease.batch.id, "acme")).to_json()
+    assert batch["expires_at"] - batch["created_at"] == 60
