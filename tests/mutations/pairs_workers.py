@@ -39,8 +39,7 @@ PAIRS_WORKERS = (
                 "worker/handoff/sender_side.py",
                 "        self._parts.pop(handle, None)\n\n    def close",
                 "\n    def close",
-                "tests/worker/handoff/test_sender_side.py"
-                "::test_a_part_that_ends_before_its_blocks_are_reported_is_never_offered",
+                "tests/worker/handoff/test_sender_side.py::test_no_part_is_offered_after_its_end",
             ),
             Guard(
                 "worker/handoff/sender_side.py",
@@ -67,8 +66,7 @@ PAIRS_WORKERS = (
                 "state/lua/charge_tenant.lua",
                 "if not over and not has_paid then\n",
                 "if not over then\n",
-                "tests/state/test_shares.py"
-                "::test_a_request_is_charged_once_by_whomever_and_how_often_it_is_asked[redis]",
+                "tests/state/test_shares.py::test_a_request_pays_its_share_once",
             ),
             Guard(
                 "state/lua/take_budget.lua",
@@ -98,8 +96,7 @@ PAIRS_WORKERS = (
                 "state/lua/refund_tenant.lua",
                 "  tokens = charged() or 0\n",
                 "",
-                "tests/state/test_shares.py"
-                "::test_a_request_is_charged_once_by_whomever_and_how_often_it_is_asked[redis]",
+                "tests/state/test_shares.py::test_a_request_pays_its_share_once",
             ),
             Guard(
                 "router/core/admission/admit.py",

@@ -84,7 +84,7 @@ async def test_a_budget_that_is_full_again_is_forgotten(store: Store, redis_url:
 
 BUDGET = Budget(requests=Rate(0.001, 10), tokens=Rate(0.001, 1000))
 MAY_COST = 300
-"""What a request may cost, of which its text costs 3 to tokenise."""
+"""Tokens that a request may cost; to tokenise its text costs 3 of them."""
 
 
 class Till:

@@ -46,7 +46,7 @@ async def test_a_charge_below_nothing_is_refused(either: AnyStore) -> None:
         await either.refund_tenant("a", -1)
 
 
-async def test_a_request_is_charged_once_by_whomever_and_how_often_it_is_asked(either: AnyStore) -> None:
+async def test_a_request_pays_its_share_once(either: AnyStore) -> None:
     async def counter() -> float:
         return (await either.charge_tenant("a", 0, band=1000, lead=math.inf)).counter
 

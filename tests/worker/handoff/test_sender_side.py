@@ -171,7 +171,7 @@ ENDS: dict[str, Callable[[Hub, RouterSession, SequenceSpec], None]] = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
-async def test_a_part_that_ends_before_its_blocks_are_reported_is_never_offered(
+async def test_no_part_is_offered_after_its_end(
     scene: Scene, end: Callable[[Hub, RouterSession, SequenceSpec], None]
 ) -> None:
     """The engine frees the blocks as soon as it has the command, and others write to them."""
