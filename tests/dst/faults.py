@@ -14,7 +14,7 @@ SLOW_S = 1.0
 NOTHING = "nothing"
 
 
-def strike(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:
+def strike(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:  # noqa: PLR0911 -- a table of kinds
     """Let a fault strike, and return what ends it; None if there was nothing for it to strike."""
     match fault.kind:
         case "kill":
@@ -58,7 +58,12 @@ def _link(fleet: Fleet, fault: Fault, state: LinkState) -> Callable[[], None]:
 def _island(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:
     peers = [name for name, role in fleet.roles.items() if role == fault.peer and name != fault.target]
     ends = [_link(fleet, replace(fault, peer=peer), LinkState.CUT) for peer in peers]
-    return (lambda: [end() for end in ends] and None) if ends else None
+
+    def end_all() -> None:
+        for end in ends:
+            end()
+
+    return end_all if ends else None
 
 
 def _slow(fleet: Fleet, fault: Fault) -> Callable[[], None]:

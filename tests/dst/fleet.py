@@ -94,8 +94,12 @@ class Fleet:
             serves_without_store=scenario.without_store,
             router_incarnation=str(self._num_made[name]),
         )
-        store = StoreClient(process, self.network, lambda: self.store if self.store and self.store.process.is_alive else None)
-        router = self.routers[name] = RouterNode(process, self.network, self.servers, config, store, self._seen)
+        store = StoreClient(
+            process, self.network, lambda: self.store if self.store and self.store.process.is_alive else None
+        )
+        router = self.routers[name] = RouterNode(
+            process, self.network, self.servers, config, store, self._seen
+        )
         for worker in self.workers.values():
             self._tell(router, worker)
 

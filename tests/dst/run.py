@@ -19,6 +19,7 @@ import baton.routers
 import baton.stream
 import kvtransfer.receiver
 import kvtransfer.sender
+from baton.types import Slo
 from router.core.actions import (
     Enqueue,
     Relay,
@@ -35,7 +36,6 @@ from tests.dst.nodes.client import Heard
 from tests.dst.nodes.router import RouterNode
 from tests.dst.promises import Broken, Promises
 from tests.dst.scenario import Fault, Request, Scenario, role_of
-from baton.types import Slo
 
 LOOK_S = 0.05
 LIMIT_S = 90.0
@@ -90,7 +90,7 @@ class Run:
             self.fleet.network.trace = lambda *message: recorder.messages.append(message)
 
     def play(self) -> Outcome:
-        fleet, scheduler = self.fleet, self.fleet.scheduler
+        scheduler = self.fleet.scheduler
         for request in self._scenario.requests:
             scheduler.at(request.at, self._begin, request)
         for fault in self._scenario.faults:
@@ -137,7 +137,8 @@ class Run:
     def _begin(self, request: Request) -> None:
         client = self.fleet.clients[f"c{request.client}"]
         prompt = tuple(
-            3 + self.fleet.dice.whole(0, 200, "prompt", request.name, place) for place in range(request.prompt_tokens)
+            3 + self.fleet.dice.whole(0, 200, "prompt", request.name, place)
+            for place in range(request.prompt_tokens)
         )
         heard = Heard(request.name, prompt, request.n, request.max_tokens, self.fleet.scheduler.now)
         self.outcome.calls.append(heard)
@@ -174,7 +175,9 @@ class Run:
             self.promises.after_router(router)
         if self.recorder is not None:
             told = ", ".join(type(action).__name__ for action in actions)
-            self.recorder.events.append((self.fleet.scheduler.now, router.process.name, f"{type(event).__name__} → {told}"))
+            self.recorder.events.append(
+                (self.fleet.scheduler.now, router.process.name, f"{type(event).__name__} → {told}")
+            )
 
     def _note(self, router: RouterNode, action: Any) -> None:
         kind = type(action).__name__
@@ -231,7 +234,10 @@ class Run:
 
     def _limit(self) -> float:
         scenario = self._scenario
-        times = [*(request.at for request in scenario.requests), *(fault.at or 0.0 for fault in scenario.faults)]
+        times = [
+            *(request.at for request in scenario.requests),
+            *(fault.at or 0.0 for fault in scenario.faults),
+        ]
         last = max(times, default=0.0)
         return max(last, self._last_fault_at) + LIMIT_S
 
@@ -240,7 +246,11 @@ class Run:
         for heard in self.outcome.calls:
             if not heard.is_over:
                 took_s = self.fleet.scheduler.now - self._last_fault_at
-                self._break("every call ends", f"{heard.request_id} has not ended {took_s:.0f} s after the faults", None)
+                self._break(
+                    "every call ends",
+                    f"{heard.request_id} has not ended {took_s:.0f} s after the faults",
+                    None,
+                )
             elif heard.error and not self._may_fail(heard):
                 self._break("a failure has a rule", f"{heard.request_id}: {heard.error}", None)
 
@@ -284,7 +294,7 @@ class _Time:
 
     @staticmethod
     def monotonic() -> float:
-        import asyncio  # noqa: PLC0415
+        import asyncio
 
         return asyncio.get_running_loop().time()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tests.dst.world.dice import Dice
@@ -88,7 +88,9 @@ class Scenario:
 
 
 def role_of(name: str) -> str:
-    return {"r": ROUTER, "p": PREFILL, "d": DECODE, "c": CLIENT}.get(name[0], STORE) if name != STORE else STORE
+    return (
+        {"r": ROUTER, "p": PREFILL, "d": DECODE, "c": CLIENT}.get(name[0], STORE) if name != STORE else STORE
+    )
 
 
 def from_json(text: str) -> Scenario:
@@ -151,7 +153,9 @@ def _draw_requests(shape: Scenario, dice: Dice) -> tuple[Request, ...]:
             # The id of an earlier one comes again: at the same time, or when that one is long over.
             same = dice.one_of(found, number, "which")
             later = dice.one_of((0.0, 0.5, 4.0), number, "later")
-            found.append(replace(same, at=same.at + later, client=dice.whole(0, shape.clients - 1, number, "client")))
+            found.append(
+                replace(same, at=same.at + later, client=dice.whole(0, shape.clients - 1, number, "client"))
+            )
             continue
         n = dice.one_of((1, 1, 1, 2), number, "n")
         found.append(
@@ -162,7 +166,9 @@ def _draw_requests(shape: Scenario, dice: Dice) -> tuple[Request, ...]:
                 prompt_tokens=dice.whole(1, 24, number, "prompt"),
                 max_tokens=dice.whole(1, 16, number, "length"),
                 n=n,
-                leaves_after=dice.whole(1, 6, number, "left") if dice.happens(0.1, number, "leaves") else None,
+                leaves_after=dice.whole(1, 6, number, "left")
+                if dice.happens(0.1, number, "leaves")
+                else None,
                 cancels=dice.happens(0.5, number, "cancels"),
             )
         )

@@ -1,8 +1,8 @@
 """A worker's engine: the core that live workers run, with a memory that holds tokens in place of KV.
 
-Each slot of a block has the id and the place of the token whose KV it would be. A step reads the whole context
-of every row, and finds out whether it is the row's own: KV that was handed over wrongly, freed too early or
-taken from another request is noticed by the first step that uses it.
+Each slot of a block has the id and the place of the token whose KV it would be. A step reads the whole
+context of every row, and finds out whether it is the row's own: KV that was handed over wrongly, freed too
+early or taken from another request is noticed by the first step that uses it.
 
 Steps take a drawn time. Commands that come meanwhile are taken in between two steps, as by the step thread;
 reports reach the event loop a little later, in their order.
@@ -31,6 +31,7 @@ from scheduling.request import SequenceSpec
 from tests.dst.world.process import Process
 
 VOCAB = 256
+EOS = 2
 FINGERPRINT = "weights"
 HOP_S = (0.00005, 0.0005)
 """From the event loop to the step thread, or back."""
@@ -42,8 +43,19 @@ class WrongKV(AssertionError):
 
 def token_at(prompt: Sequence[int], choice: int, index: int) -> int:
     """Return the token that a prompt has at a place of its answer, on any worker."""
+    if index == end_of(prompt, choice):
+        return EOS
     mixed = prompt[0] * 1009 + prompt[-1] * 101 + len(prompt) * 17 + choice * 53 + index * (29 + index)
     return 3 + mixed % (VOCAB - 3)
+
+
+def end_of(prompt: Sequence[int], choice: int) -> int:
+    """Return the place of the token that ends an answer, if it may become so long."""
+    return (prompt[0] + 11 * choice) % 24
+
+
+def answer_length(prompt: Sequence[int], choice: int, max_tokens: int) -> int:
+    return min(max_tokens, end_of(prompt, choice) + 1)
 
 
 class TokenMemory:
@@ -125,7 +137,10 @@ class _Tokens:
 
     def taken(self) -> TokenColumns:
         rows, self.rows = self.rows, []
-        return TokenColumns(*map(list, zip(*rows, strict=True))) if rows else TokenColumns()
+        if not rows:
+            return TokenColumns()
+        handles, choices, indexes, token_ids, reasons = map(list, zip(*rows, strict=True))
+        return TokenColumns(handles, choices, indexes, token_ids, reasons)
 
 
 class Engine:
@@ -151,7 +166,7 @@ class Engine:
         self.cost = cost
         self.memory = TokenMemory(num_blocks, block_size)
         self.blocks = BlockManager(num_blocks, block_size)
-        limits = EngineLimits(VOCAB, max_context, max_num_seqs, token_budget, ())
+        limits = EngineLimits(VOCAB, max_context, max_num_seqs, token_budget, (EOS,))
         self.core = WorkerCore(
             self.blocks,
             HashedNames(FINGERPRINT, block_size),
@@ -240,7 +255,9 @@ class Engine:
         core, now_s = self.core, self._process.clock()
         self._compute_chunks(step)
         core.join(step)
-        drawn = [self._draw(choice, int(place)) for choice, place in zip(step.choices, step.positions, strict=True)]
+        drawn = [
+            self._draw(choice, int(place)) for choice, place in zip(step.choices, step.positions, strict=True)
+        ]
         self._copy(core.advance(step))
         core.mark_written(step)
         core.count_tokens(step, now_s)

@@ -5,7 +5,7 @@ arrives), half open (nobody learns anything: messages wait, and arrive if the li
 gives up), or slow. A `Connection` keeps the order of its messages, as a TCP stream does; a datagram may also
 be lost, doubled or overtaken.
 
-Hosts are names of processes without a number: a process that is started again has the links of the one before.
+Links belong to names: a process that is started again has the links of the one before.
 """
 
 from __future__ import annotations
@@ -139,9 +139,7 @@ class Connection:
     def is_open(self) -> bool:
         return not any(self._is_over)
 
-    def listen(
-        self, process: Process, hear: Callable[[Any], None], on_broken: Callable[[str], None]
-    ) -> None:
+    def listen(self, process: Process, hear: Callable[[Any], None], on_broken: Callable[[str], None]) -> None:
         """Set what an end does with messages, and when the connection breaks."""
         place = self.ends.index(process)
         self._hear[place], self._on_broken[place] = hear, on_broken
