@@ -1,4 +1,7 @@
-"""Decides which attempts a process still accepts: for every group of choices, only the newest it has seen.
+"""Decides which attempts a process still accepts: for every choice of a request, only the newest it has seen.
+
+An attempt covers a group of choices, and competes with every attempt that covers one of them: another router,
+or a retry, may divide a request's choices into other groups.
 
 a later session                ends all attempts of earlier sessions, from any router
 same session, same router      a later attempt ends the earlier ones, and a later run those of earlier runs
@@ -12,21 +15,22 @@ until it forgot it. A request id that is used again after that is a new run.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvtransfer.errors import LaterSessionError, StaleFenceError, WrongIncarnationError
 from scheduling.request import Fence
 
-GroupKey = tuple[str, str, int]
+ChoiceKey = tuple[str, str, int]
 RouterKey = tuple[str, str]
 
 MAX_ROUTERS = 16
-"""Routers remembered for one group. More meet at one only if routers restart faster than it is forgotten."""
+"""Routers remembered for one choice. More meet at one only if routers restart faster than it is forgotten."""
 
 
-def group_key(fence: Fence) -> GroupKey:
-    """Return the key of the group that an attempt belongs to; attempts of one group compete."""
-    return (fence.tenant, fence.request_id, fence.choice)
+def choice_key(fence: Fence, choice: int) -> ChoiceKey:
+    """Return the key of one choice that an attempt covers; attempts that cover the same choice compete."""
+    return (fence.tenant, fence.request_id, choice)
 
 
 def router_key(fence: Fence) -> RouterKey:
@@ -35,7 +39,7 @@ def router_key(fence: Fence) -> RouterKey:
 
 
 def supersedes(fence: Fence, older: Fence) -> bool:
-    """Return whether `fence` ends `older`, which is in the same group and was admitted before."""
+    """Return whether `fence` ends `older`, which covers one of its choices and was admitted before."""
     return older.session < fence.session or router_key(older) == router_key(fence)
 
 
@@ -53,7 +57,7 @@ def check_target(fence: Fence, incarnation: str) -> None:
 
 @dataclass(slots=True)
 class _Newest:
-    """The newest attempts of one group."""
+    """The newest attempts that cover one choice."""
 
     latest: Fence
     """The attempt of the newest session that was admitted last."""
@@ -74,35 +78,37 @@ class _Newest:
 
 
 class FenceGuard:
-    """Remembers the newest session and its attempts for the `capacity` groups seen last."""
+    """Remembers the newest session and its attempts for the `capacity` choices seen last."""
 
     def __init__(self, capacity: int = 65_536) -> None:
         self._capacity = capacity
-        self._newest: OrderedDict[GroupKey, _Newest] = OrderedDict()
+        self._newest: OrderedDict[ChoiceKey, _Newest] = OrderedDict()
 
-    def admit(self, fence: Fence, begun_s: float) -> None:
-        """Make `fence` the newest of its group, beside those of other routers in the same session.
+    def admit(self, fence: Fence, choices: Iterable[int], begun_s: float) -> None:
+        """Make `fence` the newest of the `choices` it covers, beside those of other routers in its session.
 
         `begun_s` is when the last call of its session came, on this process's clock. Raises StaleFenceError
-        if one as new or newer was admitted: an attempt starts once.
+        if one as new or newer was admitted for any of the choices: an attempt starts once.
         """
-        seen = self._check(fence)
-        if seen is not None and _number(seen) == _number(fence):
-            raise StaleFenceError(fence, seen)
-        key = group_key(fence)
-        newest = self._newest.setdefault(key, _Newest(fence, begun_s))
-        newest.add(fence, begun_s)
-        self._newest.move_to_end(key)
-        if len(self._newest) > self._capacity:
+        choice_keys = [choice_key(fence, choice) for choice in choices]
+        for key in choice_keys:
+            seen = self._check(fence, key)
+            if seen is not None and _number(seen) == _number(fence):
+                raise StaleFenceError(fence, seen)
+        for key in choice_keys:
+            newest = self._newest.setdefault(key, _Newest(fence, begun_s))
+            newest.add(fence, begun_s)
+            self._newest.move_to_end(key)
+        while len(self._newest) > self._capacity:
             self._newest.popitem(last=False)
 
     def check(self, fence: Fence) -> None:
-        """Raise StaleFenceError if a newer attempt than this one was admitted."""
-        self._check(fence)
+        """Raise StaleFenceError if a newer attempt at the fence's first choice was admitted."""
+        self._check(fence, choice_key(fence, fence.choice))
 
-    def _check(self, fence: Fence) -> Fence | None:
-        """Return the newest attempt of the same router; None if there was none."""
-        newest = self._newest.get(group_key(fence))
+    def _check(self, fence: Fence, key: ChoiceKey) -> Fence | None:
+        """Return the newest attempt of the same router at a choice; None if there was none."""
+        newest = self._newest.get(key)
         if newest is None:
             return None
         if fence.session < newest.latest.session:
@@ -114,5 +120,5 @@ class FenceGuard:
 
 
 def _number(fence: Fence) -> tuple[int, int, int]:
-    """Return what orders the attempts of one router and group."""
+    """Return what orders the attempts of one router at one choice."""
     return (fence.run, fence.session, fence.attempt)

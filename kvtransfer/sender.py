@@ -19,7 +19,7 @@ from kvtransfer.errors import (
     UnknownFenceError,
     describe,
 )
-from kvtransfer.fence import FenceGuard, GroupKey, RouterKey, check_source, group_key, router_key
+from kvtransfer.fence import ChoiceKey, FenceGuard, RouterKey, check_source, choice_key, router_key
 from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pools.pool import BlockSource, Publication
@@ -28,7 +28,7 @@ from services.process.threads import started_executor
 
 log = structlog.get_logger()
 
-AttemptKey = tuple[GroupKey, RouterKey, int, int, int]
+AttemptKey = tuple[ChoiceKey, RouterKey, int, int, int]
 REMEMBERED_OUTCOMES = 4096
 """Outcomes kept so that a repeated or late acknowledgement is not taken for an unknown one."""
 
@@ -48,7 +48,7 @@ class Sending:
 
 
 def _attempt_key(fence: Fence) -> AttemptKey:
-    return (group_key(fence), router_key(fence), fence.session, fence.run, fence.attempt)
+    return (choice_key(fence, fence.choice), router_key(fence), fence.session, fence.run, fence.attempt)
 
 
 class Handoffs:

@@ -35,6 +35,7 @@ from router.core.events import (
     SettleAnswered,
     TimerFired,
 )
+from router.core.queue.queue import request_of
 from sim.clock import Clock
 from sim.delays import delay_of
 from sim.requests import Requests
@@ -83,7 +84,11 @@ class SimShell:
             ),
             AskQueue: self._later(self._ask_queue),
             ChargeTenant: self._later(self._charge_tenant),
-            RefundTenant: self._later(lambda action: store.refund_tenant(action.tenant, action.tokens)),
+            RefundTenant: self._later(
+                lambda action: store.refund_tenant(
+                    action.tenant, action.tokens, request_of(action.request_key)
+                )
+            ),
             SetTimer: self._set_timer,
             TellAccepted: requests.accepted,
             Reject: requests.rejected,
@@ -151,7 +156,8 @@ class SimShell:
         self.submit(SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome))
 
     def _charge_tenant(self, action: ChargeTenant) -> None:
-        standing = self._store.charge_tenant(action.tenant, action.tokens, action.lead, action.band)
+        request = request_of(action.request_key)
+        standing = self._store.charge_tenant(action.tenant, action.tokens, action.lead, action.band, request)
         self.submit(Charged(action.request_key, standing))
 
     def _ask_queue(self, _: AskQueue) -> None:

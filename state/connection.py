@@ -30,7 +30,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
+from scheduling.admission.shares import ACTIVE_MS, CHARGED_MS, MAX_DEBTS
 from scheduling.admission.turns import SEAT_SHARE
 from scheduling.request import SloClass
 from state import keys
@@ -94,6 +94,7 @@ _CONSTANTS = {
     "SEAT_SHARE": SEAT_SHARE,
     "ACTIVE_MS": ACTIVE_MS,
     "MAX_DEBTS": MAX_DEBTS,
+    "CHARGED_MS": CHARGED_MS,
     "LONGEST_SILENCE_MS": LONGEST_SILENCE_MS,
     "SILENT_MS": SILENT_MS,
     "SEEN_MS": 100,
@@ -329,6 +330,11 @@ def _enter(last: str, router_id: str = "", peers: Collection[str] = ()) -> tuple
 def source(script: str) -> str:
     """Return a script with all the parts that precede it."""
     return _joined("clock", "prelude", *SCRIPTS[script], script)
+
+
+def durable_source(script: str) -> str:
+    """Return a script of durable keys with all the parts that precede it."""
+    return _joined("clock", "durable/prelude", f"durable/{script}")
 
 
 def _joined(*parts: str) -> str:

@@ -1,7 +1,8 @@
 """Redis for what has to outlive the Redis process itself: the gateways' files, batches and responses.
 
 It has no epoch: these keys stay valid when Redis restarts with what it wrote to disk. `keys.durable` keeps
-them apart from the fleet's own state, which a new epoch clears. Values are bytes.
+them apart from the fleet's own state, which a new epoch clears. Values are bytes. What ends at a time does so
+by a clock of its own, which does not follow when the server's clock jumps.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import redis.asyncio
 from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
+from state import keys
 from state.access import UNENCRYPTED, RedisAccess
-from state.connection import open_pool, reporting_failures, script_text
+from state.connection import durable_source, open_pool, reporting_failures
 from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 
 
@@ -52,9 +54,9 @@ class DurableRedis:
     ) -> Any:
         """Run `lua/durable/<script>.lua`. It must be idempotent: a lost response makes it run twice."""
         if script not in self._scripts:
-            self._scripts[script] = self._redis.register_script(script_text(f"durable/{script}"))
+            self._scripts[script] = self._redis.register_script(durable_source(script))
         with self.client():
-            return await self._scripts[script](keys=list(script_keys), args=list(args))
+            return await self._scripts[script](keys=[keys.durable_clock(), *script_keys], args=list(args))
 
 
 class _Evicts(ResponseError):

@@ -98,9 +98,24 @@ def shares() -> list[str]:
     return [f"{_PREFIX}:tenants:{part}" for part in ("counters", "expiries", "debts")]
 
 
+def durable_clock() -> str:
+    """hash: `seen` and `jumped` of the clock by which durable keys end (see clock.lua)."""
+    return durable("clock")
+
+
+def charge_of(request: str) -> str:
+    """string: what a request was charged to its tenant's counter (see shares.lua)."""
+    return f"{_PREFIX}:charge:{request}"
+
+
 def budget_of(tenant: str) -> str:
     """hash: what is left of a tenant's budget (see budget.lua)."""
     return f"{_PREFIX}:budget:{tenant}"
+
+
+def receipt_of(tenant: str, request: str) -> str:
+    """hash: what a request has paid of its tenant's budget (see budget.lua)."""
+    return f"{_PREFIX}:receipt:{len(tenant)}:{tenant}:{request}"
 
 
 def demand() -> str:

@@ -13,7 +13,15 @@ from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mappi
 from itertools import islice
 from typing import Any, Self
 
-from scheduling.admission.budgets import Budget, Levels, Taken
+from scheduling.admission.budgets import (
+    ENDED_RECEIPT_S,
+    RECEIPT_CALLS,
+    RECEIPT_S,
+    Budget,
+    Levels,
+    Payer,
+    Taken,
+)
 from scheduling.admission.shares import Standing, check_charge
 from scheduling.memory.tiers import Tier
 from scheduling.scaling.demand import NUM_SLOTS, SLOT_S, Slot, last_slots
@@ -191,38 +199,54 @@ class Store:
     # Tenants' shares
 
     async def charge_tenant(
-        self, tenant: str, tokens: float, lead: float, band: float = math.inf
+        self, tenant: str, tokens: float, lead: float, band: float = math.inf, request: str = ""
     ) -> Standing:
         """Charge a request's virtual tokens to its tenant, unless the tenant leads by more than `lead`.
 
-        This is not idempotent: a call that is repeated after a lost response charges a request twice.
+        A request with a name is charged once within `CHARGED_MS`, whichever routers ask how often.
         """
         check_charge(tokens, lead, band)
         counter, least, others, is_over = await self._run(
             "charge_tenant",
-            keys.shares(),
+            _shares_and(request),
             [tenant, *(repr(float(number)) for number in (tokens, lead, band))],
         )
         return Standing(float(counter), float(least) if least else None, others, bool(is_over))
 
-    async def refund_tenant(self, tenant: str, tokens: float) -> None:
-        """Undo the charge of a request that was not admitted in the end."""
+    async def refund_tenant(self, tenant: str, tokens: float, request: str = "") -> None:
+        """Undo the charge of a request that was not admitted in the end; once, if it has a name."""
         check_charge(tokens)
-        await self._run("refund_tenant", keys.shares(), [tenant, repr(float(tokens))])
+        await self._run("refund_tenant", _shares_and(request), [tenant, repr(float(tokens))])
 
     # Tenants' budgets
 
-    async def take_budget(self, tenant: str, budget: Budget, requests: int, tokens: int) -> Taken:
-        """Take from both of a tenant's buckets, or from neither. Not idempotent, like `charge_tenant`."""
+    async def take_budget(
+        self, tenant: str, budget: Budget, requests: int, tokens: int, payer: Payer | None = None
+    ) -> Taken:
+        """Take from both of a tenant's buckets, or from neither; from a payer what its request has not paid.
+
+        Without a payer this is not idempotent.
+        """
         args: list[str | int] = []
         for rate, cost in ((budget.requests, requests), (budget.tokens, tokens)):
             args += ["", "", cost] if rate is None else [repr(rate.per_s), repr(rate.burst), cost]
-        wait_ms, at_ms, *left = await self._run("take_budget", [keys.budget_of(tenant)], args)
-        return Taken(wait_ms, Levels(float(left[0]), float(left[1]), at_ms))
+        if payer is not None:
+            args += [payer.call, RECEIPT_CALLS, RECEIPT_S * 1000]
+        wait_ms, at_ms, *left, own = await self._run("take_budget", _budget_keys(tenant, payer), args)
+        return Taken(wait_ms, Levels(float(left[0]), float(left[1]), at_ms), own)
 
-    async def return_budget(self, tenant: str, tokens: int) -> None:
-        """Return tokens that were taken and not needed."""
-        await self._run("return_budget", [keys.budget_of(tenant)], [tokens])
+    async def return_budget(
+        self, tenant: str, tokens: int, payer: Payer | None = None, *, is_refused: bool = False
+    ) -> None:
+        """Return tokens that were taken and not needed.
+
+        A payer's request has ended and needed so many fewer than it could; or its call was refused, and gets
+        back what itself has paid, if that was taken at all.
+        """
+        args: list[str | int] = [tokens]
+        if payer is not None:
+            args += [payer.call if is_refused else "", ENDED_RECEIPT_S * 1000]
+        await self._run("return_budget", _budget_keys(tenant, payer), args)
 
     # Demand
 
@@ -445,3 +469,14 @@ def _missing(calls: Sequence[_Call], answers: Sequence[Sequence[str]]) -> tuple[
 def _directories(worker_key: str) -> list[str]:
     """Return the keys of the prefix directory that belong to one worker."""
     return [keys.prefixes_of(worker_key, tier) for tier in Tier]
+
+
+def _shares_and(request: str) -> list[str]:
+    """Return the keys of the tenants' counters, and that of a request's charge if it has a name."""
+    return [*keys.shares(), keys.charge_of(request)] if request else keys.shares()
+
+
+def _budget_keys(tenant: str, payer: Payer | None) -> list[str]:
+    """Return the keys of a tenant's budget, and of a payer's receipt."""
+    own = [keys.budget_of(tenant)]
+    return own if payer is None else [*own, keys.receipt_of(tenant, payer.request)]

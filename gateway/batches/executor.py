@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from gateway.batches.calls import Reply, call
 from gateway.batches.files import EXPIRIES, FileStore
 from gateway.batches.lines import Line, is_done, parse_line
-from gateway.batches.records import LEASE_MS, BatchStore, Lease, Recorded, Status
+from gateway.batches.records import LEASE_MS, BatchStore, Ended, Lease, Recorded, Status
 from gateway.batches.results import reply_line, request_id_of, unreadable_line, unrun_line
 from gateway.batches.window import WAITED_MS, Outcome, Window
 from gateway.generations import ID_HEADER
@@ -91,9 +91,7 @@ class Executor:
 
     async def _sweep(self) -> None:
         """Remove the file or batch that expired first, if any has."""
-        with self._files.redis.client() as redis:
-            seconds, _ = await redis.time()
-            found = await redis.zrangebyscore(EXPIRIES, 0, seconds * 1000, start=0, num=16)
+        found = await self._files.redis.run("list_due", [EXPIRIES], [16, ""])
         for name in (member.decode() for member in found):
             if name.startswith("batch_"):
                 await self._batches.forget(name)
@@ -117,15 +115,22 @@ class Executor:
             log.info("batch_ended", batch=name, fence=lease.fence, status=status.value)
 
     async def _run(self, lease: Lease) -> Status:
-        """Run the batch to its end. Raises `LeaseLost`."""
-        status = await self._run_lines(lease)
-        if status is Status.COMPLETED and not await patiently(lambda: self._batches.finalize(lease)):
-            status = Status.CANCELLED
-        if status is not Status.COMPLETED:
-            await self._record_unrun(lease, status)
-        if not await patiently(lambda: self._batches.end(lease, status)):
-            raise LeaseLost
-        return status
+        """Run the batch to its end. Raises `LeaseLost`.
+
+        Redis may lose results that it has acknowledged. Their lines are missed at the end, and run again.
+        """
+        while True:
+            status = await self._run_lines(lease)
+            if status is Status.COMPLETED and not await patiently(lambda: self._batches.finalize(lease)):
+                status = Status.CANCELLED
+            if status is not Status.COMPLETED:
+                await self._record_unrun(lease, status)
+            ended = await patiently(lambda status=status: self._batches.end(lease, status))  # type: ignore[misc]
+            if ended is Ended.DONE:
+                return status
+            if ended is Ended.LEASE_LOST:
+                raise LeaseLost
+            log.warning("batch_results_lost", batch=lease.batch.id, fence=lease.fence)
 
     async def _run_lines(self, lease: Lease) -> Status:
         """Run lines until all have a result. Return the status in which the batch has to end."""
@@ -169,7 +174,7 @@ class Executor:
             raise errors.exceptions[0] from None
 
     async def _lines(self, lease: Lease) -> AsyncGenerator[Line, None]:
-        """Yield the lines that have no result."""
+        """Yield the lines that have no result, also those that the input has no longer."""
         batch = lease.batch
         done, number = await patiently(lambda: self._batches.done(batch.id)), 0
         place = 0
@@ -180,6 +185,9 @@ class Executor:
                     if not is_done(done, number):
                         yield parse_line(number, data)
                     number += 1
+        for lacking in range(number, batch.total):
+            if not is_done(done, lacking):
+                yield parse_line(lacking, b"")
 
     async def _run_line(self, lease: Lease, line: Line) -> None:
         """Run a line until it has a result, and record that."""

@@ -130,22 +130,30 @@ class FileStore:
         return invalid("file", message, status=413, code="too_large")
 
     async def append(self, file_id: str, place: int, lines: bytes) -> None:
-        """Keep the next piece of a reserved file. Raises `ApiError` if the file has expired."""
+        """Keep the next piece of a reserved file. Raises `ApiError` if the file has expired, or is torn."""
         own = [file_key(file_id), pieces_key(file_id)]
-        if not await self.redis.run("append_piece", own, [place, zlib.compress(lines)]):
-            raise _too_late()
+        _check_kept(await self.redis.run("append_piece", own, [place, zlib.compress(lines)]))
 
     async def publish(
-        self, file_id: str, tenant: str, purpose: str, ttl_s: int, fields: Mapping[str, str]
+        self,
+        file_id: str,
+        tenant: str,
+        purpose: str,
+        ttl_s: int,
+        num_pieces: int,
+        fields: Mapping[str, str],
     ) -> None:
-        """Make a reserved file visible, with more of its fields. Raises `ApiError` if it has expired."""
+        """Make a reserved file visible, with more of its fields.
+
+        Raises `ApiError` if it has expired, or does not have all of its pieces.
+        """
         flat = [part for pair in fields.items() for part in pair]
-        if not await self.redis.run(
+        published = await self.redis.run(
             "publish_file",
-            [file_key(file_id), EXPIRIES, *lists_of(tenant, purpose)],
-            [file_id, ttl_s, *flat],
-        ):
-            raise _too_late()
+            [file_key(file_id), EXPIRIES, *lists_of(tenant, purpose), pieces_key(file_id)],
+            [file_id, ttl_s, num_pieces, *flat],
+        )
+        _check_kept(published)
 
     async def find(self, file_id: str, tenant: str, field: str = "file_id") -> StoredFile:
         """Return a tenant's file. Raises `ApiError`, which names `field`, if it has none of this id."""
@@ -216,8 +224,13 @@ async def page_of(
     return ids[:limit], len(ids) > limit
 
 
-def _too_late() -> ApiError:
-    return ApiError(Problem(408, "timeout_error", "the upload took too long", code="timeout"))
+def _check_kept(code: int) -> None:
+    """Raise `ApiError` unless a script has kept what it was given of an upload."""
+    if code == 0:
+        raise ApiError(Problem(408, "timeout_error", "the upload took too long", code="timeout"))
+    if code < 0:
+        message = "Redis, which keeps the files, has lost a part of the upload; send the file again"
+        raise ApiError(Problem(503, "overloaded_error", message, code="unavailable", retry_after_s=1.0))
 
 
 def _file_of(file_id: str, fields: Mapping[bytes, bytes]) -> StoredFile:

@@ -52,6 +52,14 @@ class Recorded(StrEnum):
     NO_ROOM = "no room"
 
 
+class Ended(StrEnum):
+    """The outcome of ending a batch."""
+
+    DONE = "done"
+    LEASE_LOST = "lease lost"
+    LINES_MISSING = "lines missing"
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch. `about` has what its creator said: endpoint, input_file_id, completion_window, metadata.
@@ -195,12 +203,7 @@ class BatchStore:
 
     async def take(self) -> Lease | None:
         """Take the batch that has waited longest for a gateway; None if none waits."""
-        with self._redis.client() as redis:
-            seconds, micros = await redis.time()
-            now_ms = seconds * 1000 + micros // 1000
-            found = await redis.zrangebyscore(RUNNABLE, 0, now_ms, start=0, num=1)
-            if not found:  # no lease is longer: the clock of Redis was set back
-                found = await redis.zrangebyscore(RUNNABLE, now_ms + 2 * LEASE_MS, "+inf", start=0, num=1)
+        found = await self._redis.run("list_due", [RUNNABLE], [1, 2 * LEASE_MS])
         if not found:
             return None
         batch_id = found[0].decode()
@@ -261,10 +264,10 @@ class BatchStore:
         )
         return bool(moved)
 
-    async def end(self, lease: Lease, status: Status) -> bool:
-        """End the batch and publish its results. Return False if the lease is lost."""
+    async def end(self, lease: Lease, status: Status) -> Ended:
+        """End the batch and publish its results, if every line has one."""
         batch = lease.batch
-        ended = await self._redis.run(
+        code = await self._redis.run(
             "end_batch",
             [
                 batch_key(batch.id),
@@ -289,7 +292,7 @@ class BatchStore:
                 batch.tenant,
             ],
         )
-        return bool(ended)
+        return {1: Ended.DONE, 0: Ended.LEASE_LOST, -1: Ended.LINES_MISSING}[code]
 
     async def _forget_oldest(self, tenant: str) -> None:
         """Make room for one more batch of the tenant."""

@@ -108,9 +108,9 @@ async def store_upload(form: FormData, tenant: str, files: FileStore, checker: L
     fields = {"filename": upload.filename or "file.jsonl", "purpose": purpose}
     await files.reserve(file_id, tenant, upload.size, fields)
     try:
-        await _store_lines(upload.file, file_id, files, checker)
+        num_pieces = await _store_lines(upload.file, file_id, files, checker)
         counted = {"lines": str(checker.num_lines), "urls": json.dumps(checker.urls)}
-        await files.publish(file_id, tenant, purpose, ttl_s, counted)
+        await files.publish(file_id, tenant, purpose, ttl_s, num_pieces, counted)
     except BaseException:
         with contextlib.suppress(StoreUnavailable):  # it expires soon
             await asyncio.shield(files.delete(file_id, tenant, purpose))
@@ -118,7 +118,8 @@ async def store_upload(form: FormData, tenant: str, files: FileStore, checker: L
     return await files.find(file_id, tenant)
 
 
-async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker: LineChecker) -> None:
+async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker: LineChecker) -> int:
+    """Check and keep the lines; return in how many pieces."""
     longest = checker.max_line_bytes + 1
     piece, place, has_empty = bytearray(), 0, False
     begin = codecs.BOM_UTF8
@@ -144,5 +145,7 @@ async def _store_lines(source: BinaryIO, file_id: str, files: FileStore, checker
             piece.clear()
     if piece:
         await files.append(file_id, place, bytes(piece))
+        place += 1
     if not checker.num_lines:
         raise invalid("file", "file has no request; accepted: one on each line")
+    return place

@@ -215,7 +215,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 caller = as_caller(raw)
                 name = caller.tenant, caller.request_id
                 with self._pending.track(name) as pending:
-                    paid = await self._admit(wait, prompt_bytes(caller))
+                    # Without an id it cannot be sent again as the same request.
+                    request = f"{digest.hex()}:{caller.request_id}" if caller.request_id else ""
+                    paid = await self._admit(wait, prompt_bytes(caller), request)
                     async with self._until_deadline(raw.deadline_ms, received_at):
                         if resume is not None:
                             check_resumption(caller)
@@ -231,7 +233,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         output = event.stop.max_tokens * event.sampling.n
                         received = sum(len(choice.token_ids) for choice in event.received)
                         num_prompt = len(event.prompt_token_ids)
-                        bill = await self._auth.charge(num_prompt, output, received, wait, paid=paid)
+                        bill = await self._auth.charge(
+                            num_prompt, output, received, wait, paid=paid, request=request
+                        )
             except RouterError as error:
                 self._count(error)
                 raise
@@ -254,14 +258,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     def _count(self, error: RouterError) -> None:
         self._shell.metrics.requests.labels(type(error).__name__).inc()
 
-    async def _admit(self, wait: BudgetWait, num_bytes: int = 0) -> int:
+    async def _admit(self, wait: BudgetWait, num_bytes: int = 0, request: str = "") -> int:
         """Charge a call, and the tokenising of its text, to its budget; return the tokens charged.
 
         Refuse a new call, which cannot wait, while this router lags.
         """
         if not wait.left_s:
             self._shell.ticker.refuse_if_busy()
-        return 0 if self._auth is None else await self._auth.admit(wait, num_bytes)
+        return 0 if self._auth is None else await self._auth.admit(wait, num_bytes, request)
 
     @contextlib.asynccontextmanager
     async def _until_deadline(self, deadline_ms: int | None, received_at: float) -> AsyncIterator[None]:
@@ -281,13 +285,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     def _refund(self, bill: Bill, stream: ClientStream, refusal: RouterError | None) -> None:
         """Refund what a finished or refused call did not use.
 
-        A broken call is not refunded: its request may go on, and how much it uses is not known here.
+        A broken call is not refunded: its request may go on, and how much it uses is not known here. What it
+        has paid counts for the call that takes the request over.
         """
         assert self._auth is not None, "only auth makes bills"
         if stream.finished is not None:
             self._auth.refund(bill, bill.max_output_tokens - stream.finished.outcome.output_tokens)
         elif refusal is not None and not stream.accepted:
-            self._auth.refund(bill, bill.total)
+            self._auth.cancel(bill)
 
     async def _write(
         self, stream: ClientStream, reading: Reading, response: ResponseKind, context: Context

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ import structlog
 from router.auth.principal import Principal, caller
 from router.auth.rules import AuthFileUnusable, AuthRules, read_rules
 from router.errors import Overloaded, Reason, Unauthenticated, Unavailable
-from scheduling.admission.budgets import tokenising_cost
+from scheduling.admission.budgets import Payer, Taken, tokenising_cost
 from state.errors import StoreUnavailable
 from state.store import Store
 
@@ -41,6 +43,9 @@ class Bill:
     tenant: str
     max_output_tokens: int
     total: int
+    """The tokens that this call has paid."""
+    payer: Payer | None = None
+    """Set if the request has a name: other calls of it may have paid, or count on what this one has."""
 
 
 class Auth:
@@ -56,6 +61,8 @@ class Auth:
         self._rules = read_rules(path)
         self._refunds: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
         """Refunds under way, by tenant. The tenant's next charge waits for them."""
+        self._process = f"{secrets.token_hex(8)}:"
+        self._calls = itertools.count()
 
     @property
     def rules(self) -> AuthRules:
@@ -91,13 +98,14 @@ class Auth:
         named = [value for name, value in metadata if name == TENANT and isinstance(value, str)]
         return rules.acting_for(principal, named[0]) if named else principal
 
-    async def admit(self, wait: BudgetWait, num_bytes: int = 0) -> int:
+    async def admit(self, wait: BudgetWait, num_bytes: int = 0, request: str = "") -> int:
         """Charge one request to its tenant's budget, and what tokenising its text costs.
 
+        `request` names a request and its content: such a one is charged once, however often it is sent.
         Return the tokens charged. Raises `Overloaded` or `Unavailable`.
         """
         tokens = tokenising_cost(num_bytes)
-        await self._take(1, tokens, wait)
+        await self._take(1, tokens, wait, self._payer(request))
         return tokens
 
     async def charge(
@@ -108,30 +116,46 @@ class Auth:
         wait: BudgetWait,
         *,
         paid: int = 0,
+        request: str = "",
     ) -> Bill | None:
-        """Charge a request's tokens, of which `admit` has charged some.
+        """Charge a request's tokens, of which `admit` has charged some, and what other calls have paid.
 
         Return None if its tenant has no token limit. Raises like `admit`.
         """
         principal = caller()
         if principal is None or principal.budget.tokens is None:
             return None
-        total = max(0, prompt_tokens + max_output_tokens - received_tokens - paid)
-        bill = Bill(principal.tenant, max_output_tokens, total)
-        await self._take(0, bill.total, wait)
-        return bill
+        total = max(0, prompt_tokens + max_output_tokens - received_tokens)
+        payer = self._payer(request)
+        if payer is None:
+            total = max(0, total - paid)  # a receipt knows that
+        own = await self._take(0, total, wait, payer)
+        return Bill(principal.tenant, max_output_tokens, own, payer)
 
     def refund(self, bill: Bill, tokens: int) -> None:
-        """Refund unused tokens, without waiting. A refund lost with Redis is made up for by the refill."""
-        if tokens <= 0:
-            return
-        task = asyncio.create_task(self._refund(bill.tenant, tokens))
-        self._refunds[bill.tenant].add(task)
-        task.add_done_callback(lambda task: self._refunded(bill.tenant, task))
+        """Refund the tokens that an ended request did not need, without waiting.
 
-    async def _refund(self, tenant: str, tokens: int) -> None:
+        A refund lost with Redis is made up for by the refill.
+        """
+        if tokens > 0:
+            self._return(bill.tenant, tokens, bill.payer)
+
+    def cancel(self, bill: Bill) -> None:
+        """Refund what a refused call has paid, without waiting. Other calls of its request may go on."""
+        if bill.total > 0:
+            self._return(bill.tenant, bill.total, bill.payer, is_refused=True)
+
+    def _payer(self, request: str) -> Payer | None:
+        return Payer(request, f"{self._process}{next(self._calls)}") if request else None
+
+    def _return(self, tenant: str, tokens: int, payer: Payer | None, *, is_refused: bool = False) -> None:
+        task = asyncio.create_task(self._refund(tenant, tokens, payer, is_refused=is_refused))
+        self._refunds[tenant].add(task)
+        task.add_done_callback(lambda task: self._refunded(tenant, task))
+
+    async def _refund(self, tenant: str, tokens: int, payer: Payer | None, *, is_refused: bool) -> None:
         try:
-            await self._store.return_budget(tenant, tokens)
+            await self._store.return_budget(tenant, tokens, payer, is_refused=is_refused)
         except StoreUnavailable as error:
             structlog.get_logger().warning("budget_not_returned", reason=error.reason)
 
@@ -140,31 +164,37 @@ class Auth:
         if not self._refunds[tenant]:
             del self._refunds[tenant]
 
-    async def _take(self, requests: int, tokens: int, wait: BudgetWait) -> None:
+    async def _take(self, requests: int, tokens: int, wait: BudgetWait, payer: Payer | None) -> int:
+        """Take from the budget, and return the tokens that this call has paid itself."""
         principal = caller()
         if principal is None or principal.budget.is_unlimited:
-            return
+            return 0
         if refunds := self._refunds.get(principal.tenant):
             await asyncio.wait(refunds)
-        wait_s = await self._try_take(principal, requests, tokens)
-        while 0 < wait_s <= wait.left_s:
+        taken = await self._try_take(principal, requests, tokens, payer)
+        while 0 < taken.wait_ms <= wait.left_s * 1000:
+            wait_s = taken.wait_ms / 1000
             await asyncio.sleep(wait_s)
             wait.left_s -= wait_s
-            wait_s = await self._try_take(principal, requests, tokens)
-        if wait_s:
+            taken = await self._try_take(principal, requests, tokens, payer)
+        if taken.wait_ms:
+            wait_s = taken.wait_ms / 1000
             raise Overloaded(
                 Reason.BUDGET_EXCEEDED, f"the tenant is over its budget; come back in {wait_s:.1f} s", wait_s
             )
+        return round(taken.tokens)
 
-    async def _try_take(self, principal: Principal, requests: int, tokens: int) -> float:
-        """Take from the budget; return 0, or the seconds to wait if it is exhausted."""
+    async def _try_take(self, principal: Principal, requests: int, tokens: int, payer: Payer | None) -> Taken:
+        """Take from the budget, unless it is exhausted."""
+        tenant = principal.tenant
         try:
-            taken = await self._store.take_budget(principal.tenant, principal.budget, requests, tokens)
+            return await self._store.take_budget(tenant, principal.budget, requests, tokens, payer)
         except StoreUnavailable as error:
+            if payer is not None and tokens:
+                self._return(tenant, tokens, payer, is_refused=True)  # it may have been taken
             raise Unavailable(
                 Reason.REDIS_AWAY, f"Redis, which keeps the budgets, does not answer: {error.reason}"
             ) from error
-        return taken.wait_ms / 1000
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

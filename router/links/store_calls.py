@@ -36,6 +36,7 @@ from router.core.events import (
     StoreCall,
     StoreFailed,
 )
+from router.core.queue.queue import request_of
 from state.errors import QueueFull, StoreUnavailable
 from state.records import LEASE_TTL_S
 from state.store import Store
@@ -110,8 +111,8 @@ class StoreCalls:
                     self._call(StoreFailed(StoreCall.OTHER, QUEUE_CALL, ""), self._queue_status())
             case ChargeTenant(request_key):
                 self._call(StoreFailed(StoreCall.CHARGE, request_key, ""), self._charge(action))
-            case RefundTenant(tenant, tokens):
-                work = _ignore_result(self._store.refund_tenant(tenant, tokens))
+            case RefundTenant(request_key, tenant, tokens):
+                work = _ignore_result(self._store.refund_tenant(tenant, tokens, request_of(request_key)))
                 self._call(StoreFailed(StoreCall.OTHER, "", ""), work)
 
     async def settle(self, timeout_s: float = SETTLE_S) -> None:
@@ -200,7 +201,10 @@ class StoreCalls:
         return (HoldsLost(lost.credits, lost.leases),) if lost.credits or lost.leases else ()
 
     async def _charge(self, action: ChargeTenant) -> Sequence[Event]:
-        standing = await self._store.charge_tenant(action.tenant, action.tokens, action.lead, action.band)
+        request = request_of(action.request_key)
+        standing = await self._store.charge_tenant(
+            action.tenant, action.tokens, action.lead, action.band, request
+        )
         return (Charged(action.request_key, standing),)
 
     async def _queue_status(self) -> Sequence[Event]:

@@ -5,7 +5,8 @@ bucket is full, and leaves it in debt, so the average holds for requests of ever
 `state/lua/budget.lua` computes the same.
 
 A request takes one of the first before anything is done for it, and of the second what tokenising its text
-costs, which it does not get back. Once its tokens are counted, it takes the rest.
+costs, which it does not get back. Once its tokens are counted, it takes the rest. A request that has a name
+pays once, however often it is sent and whichever router takes it over: Redis keeps its receipt.
 """
 
 from __future__ import annotations
@@ -13,6 +14,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+RECEIPT_CALLS = 16
+"""Calls of one request that pay once: a client calls again when a router or a connection dies. More are
+charged like a new request, or one id would buy any number of calls."""
+RECEIPT_S = 3600
+"""How long what a request has paid is remembered."""
+ENDED_RECEIPT_S = 60
+"""The same once the request has ended: as long as its router remembers it."""
 TOKENISED_BYTES = 64
 """Bytes of text that cost a token of the budget to tokenise: a sixteenth of what they cost to compute, at
 about four bytes for a token."""
@@ -63,10 +71,24 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The result of `take`. If `wait_ms` is above 0, nothing was taken, and it could be after that time."""
+    """The result of `take`. If `wait_ms` is above 0, nothing was taken, and it could be after that time.
+
+    `tokens` are those that the call itself was to pay: fewer than asked for if its request has a receipt.
+    """
 
     wait_ms: int
     left: Levels
+    tokens: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """One call of a request that has a name, as its receipt knows it."""
+
+    request: str
+    """The name and content of the request, unique for its tenant."""
+    call: str
+    """Unique to this call, and the same if it is repeated after a lost answer."""
 
 
 def take(budget: Budget, before: Levels | None, requests: float, tokens: float, now_ms: int) -> Taken:
@@ -75,7 +97,7 @@ def take(budget: Budget, before: Levels | None, requests: float, tokens: float, 
     passed_ms = 0 if before is None else max(0, now_ms - before.at_ms)
     requests_left, wait_ms = _take(budget.requests, filled[0], passed_ms, requests)
     tokens_left, also_ms = _take(budget.tokens, filled[1], passed_ms, tokens)
-    return Taken(max(wait_ms, also_ms), Levels(requests_left, tokens_left, now_ms))
+    return Taken(max(wait_ms, also_ms), Levels(requests_left, tokens_left, now_ms), tokens)
 
 
 def _take(rate: Rate | None, level: float | None, passed_ms: int, cost: float) -> tuple[float, int]:

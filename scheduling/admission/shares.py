@@ -31,6 +31,8 @@ OUTPUT_WEIGHT = 2.0
 """A generated token costs about two of a prompt's, as in the paper."""
 ACTIVE_MS = 10_000
 """A tenant is idle after this long without a request."""
+CHARGED_MS = 60_000
+"""How long a charge is remembered: a router or a client that asks again for the request pays nothing more."""
 MAX_DEBTS = 1000
 """Idle tenants remembered because they have a lead; beyond, the smallest leads are forgotten."""
 BAND_S = 4.0
@@ -136,14 +138,25 @@ class TokenCounters:
     def __init__(self) -> None:
         self._active: dict[str, _Active] = {}
         self._debts: dict[str, float] = {}
+        self._charges: dict[str, tuple[float, int]] = {}
+        """Tokens that requests with names were charged, and until when that is remembered; oldest first."""
 
     def __len__(self) -> int:
         return len(self._active) + len(self._debts)
 
     def charge(
-        self, tenant: str, tokens: float, lead: float, now_ms: int, band: float = math.inf
+        self,
+        tenant: str,
+        tokens: float,
+        lead: float,
+        now_ms: int,
+        band: float = math.inf,
+        request: str = "",
     ) -> Standing:
-        """Charge a request unless its tenant leads by more than `lead`; it is active either way."""
+        """Charge a request, once if it has a name, unless its tenant leads by more than `lead`.
+
+        The tenant is active either way.
+        """
         check_charge(tokens, lead, band)
         self._forget(now_ms)
         least = min((other.counter for name, other in self._active.items() if name != tenant), default=None)
@@ -153,21 +166,31 @@ class TokenCounters:
         counter = max(counter, floor)
         if least is not None:
             least = max(least, floor)
-        is_over = is_over_share(counter, least, lead)
-        if not is_over:
+        has_paid = request in self._charges
+        is_over = not has_paid and is_over_share(counter, least, lead)
+        if not is_over and not has_paid:
             counter += tokens
+            if request:
+                self._charges[request] = tokens, now_ms + CHARGED_MS
         self._active[tenant] = _Active(counter, now_ms + ACTIVE_MS)
         return Standing(counter, least, len(self._active) - 1, is_over)
 
-    def refund(self, tenant: str, tokens: float, now_ms: int) -> None:
-        """Take back the charge of a request that was not admitted in the end. An idle tenant gets nothing."""
+    def refund(self, tenant: str, tokens: float, now_ms: int, request: str = "") -> None:
+        """Take back the charge of a request that was not admitted in the end. An idle tenant gets nothing.
+
+        A request with a name gets back what it was charged, once.
+        """
         check_charge(tokens)
         self._forget(now_ms)
+        if request:
+            tokens, _ = self._charges.pop(request, (0.0, 0))
         mine = self._active.get(tenant)
         if mine is not None:
             mine.counter -= min(tokens, mine.counter)
 
     def _forget(self, now_ms: int) -> None:
+        while self._charges and next(iter(self._charges.values()))[1] <= now_ms:
+            del self._charges[next(iter(self._charges))]
         idle = {name: active.counter for name, active in self._active.items() if active.until_ms <= now_ms}
         for name in idle:
             del self._active[name]

@@ -158,13 +158,18 @@ class MemoryStore:
 
     # Tenants' shares
 
-    def charge_tenant(self, tenant: str, tokens: float, lead: float, band: float = math.inf) -> Standing:
-        """Charge a request's virtual tokens to its tenant, unless the tenant is ahead by more than `lead`."""
-        return self._tenants.charge(tenant, tokens, lead, self._now(), band)
+    def charge_tenant(
+        self, tenant: str, tokens: float, lead: float, band: float = math.inf, request: str = ""
+    ) -> Standing:
+        """Charge a request's virtual tokens to its tenant, unless the tenant is ahead by more than `lead`.
 
-    def refund_tenant(self, tenant: str, tokens: float) -> None:
-        """Take back the charge of a request that was not admitted in the end."""
-        self._tenants.refund(tenant, tokens, self._now())
+        A request with a name is charged once.
+        """
+        return self._tenants.charge(tenant, tokens, lead, self._now(), band, request)
+
+    def refund_tenant(self, tenant: str, tokens: float, request: str = "") -> None:
+        """Take back the charge of a request that was not admitted in the end; once, if it has a name."""
+        self._tenants.refund(tenant, tokens, self._now(), request)
 
     # Grants, credits and leases
 

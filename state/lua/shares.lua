@@ -1,8 +1,9 @@
 -- shares.lua: precedes the scripts that use tenants' counters of virtual tokens (scheduling/admission/shares.py says
 -- why). Milliseconds. Counters are doubles, printed so that they are read back exactly.
 -- KEYS[1] counters of the active tenants (zset), KEYS[2] when each becomes idle (zset), KEYS[3] counters of idle
--- tenants that are ahead of the least active one (zset)
-local COUNTERS, EXPIRIES, DEBTS = KEYS[1], KEYS[2], KEYS[3]
+-- tenants that are ahead of the least active one (zset), KEYS[4] the charge of a request, if it has a name:
+-- `tokens over_at` (string)
+local COUNTERS, EXPIRIES, DEBTS, CHARGE = unpack(KEYS)
 
 local function exact(number)
   return string.format('%.17g', number)
@@ -23,6 +24,12 @@ end
 local function least_but(tenant)
   local found = redis.call('ZRANGE', COUNTERS, 0, 1, 'WITHSCORES')
   return tonumber(found[found[1] == tenant and 4 or 2])
+end
+
+-- Return what the request was charged before, at any router, or nil.
+local function charged()
+  local tokens, over_at = (CHARGE and redis.call('GET', CHARGE) or ''):match('^(%S+) (%d+)$')
+  return tokens and tonumber(over_at) > now and tonumber(tokens) or nil
 end
 
 local function greatest()

@@ -11,16 +11,21 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.batches.executor import Executor
-from gateway.batches.files import EXPIRIES, STORED, FileStore, StoreLimits
-from gateway.batches.records import RUNNABLE, BatchStore, Lease, Recorded, Status, batch_key
+from gateway.batches.executor import Executor, patiently
+from gateway.batches.files import EXPIRIES, STORED, FileStore, StoreLimits, pieces_key
+from gateway.batches.records import RUNNABLE, BatchStore, Ended, Lease, Recorded, Status, batch_key
 from gateway.batches.upload import received_form
 from gateway.errors import ApiError
+from gateway.generations import ID_HEADER
 from gateway.serving.shares import Room, Shares
+from state import keys
 from state.durable import DurableRedis
 from state.store import Store
 from tests.patience import PATIENCE_S
+from tests.redis_server import redis_server
+from tests.state.given_clock import NOW_KEY, START_MS, give_clock
 from tests.state.patient import wait_patiently
 
 pytestmark = pytest.mark.integration
@@ -32,6 +37,10 @@ BIG = StoreLimits(10**6, 10**6, 10**6, 10**6, file_ttl_s=3600)
 ABOUT = {"endpoint": "/v1/completions", "completion_window": "24h", "metadata": None}
 
 
+async def never(*_: Any) -> None:
+    raise AssertionError("a line was run")
+
+
 class Stores:
     def __init__(self, url: str) -> None:
         self.redis = DurableRedis(url)
@@ -41,7 +50,8 @@ class Stores:
     async def file(self, name: str, size: int = 10, tenant: str = "acme", content: bytes = b"") -> None:
         await self.files.reserve(name, tenant, size, {"filename": "in", "purpose": "batch"})
         await self.files.append(name, 0, content or b"x" * size)
-        await self.files.publish(name, tenant, "batch", 3600, {"lines": "4"})
+        lines = str(content.count(b"\n") or 4)
+        await self.files.publish(name, tenant, "batch", 3600, 1, {"lines": lines})
 
     async def lease(self, content: bytes = b"") -> Lease:
         await self.file("in", content=content)
@@ -55,13 +65,15 @@ class Stores:
         with self.redis.client() as redis:
             await redis.zadd(RUNNABLE, {lease.batch.id: 0})
 
+    async def fill(self, lease: Lease) -> None:
+        """Record that the lines without a result were not run."""
+        rows = dict.fromkeys(range(lease.batch.total), b"unrun\n")
+        recorded = await self.batches.record(lease, rows, failed=True, needs_room=False)
+        assert recorded is Recorded.DONE
+
     @contextlib.asynccontextmanager
-    async def executing(self) -> AsyncIterator[asyncio.Event]:
-        """Run batches on an application that is never called; yield what wakes the executor."""
-
-        async def app(*_: Any) -> None:
-            raise AssertionError
-
+    async def executing(self, app: ASGIApp = never) -> AsyncIterator[asyncio.Event]:
+        """Run batches on an application; yield what wakes the executor."""
         wake = asyncio.Event()
         running = asyncio.create_task(Executor(app, self.batches, self.files, 1, wake).run())
         try:
@@ -115,12 +127,13 @@ async def test_who_has_lost_the_lease_changes_nothing(stores: Stores) -> None:
     assert await stores.batches.record(stale, {0: b"stale\n"}, failed=False) is Recorded.LEASE_LOST
     assert await stores.batches.renew(stale) is None
     assert not await stores.batches.finalize(stale)
-    assert not await stores.batches.end(stale, Status.COMPLETED)
+    assert await stores.batches.end(stale, Status.COMPLETED) is Ended.LEASE_LOST
     await stores.batches.give_back(stale)
     assert await stores.batches.take() is None, "the new holder keeps it"
     assert await stores.batches.record(lease, {0: b"fresh\n"}, failed=False) is Recorded.DONE
+    await stores.fill(lease)
     assert await stores.batches.finalize(lease)
-    assert await stores.batches.end(lease, Status.COMPLETED)
+    assert await stores.batches.end(lease, Status.COMPLETED) is Ended.DONE
     assert await stores.output(lease) == b"fresh\n"
 
 
@@ -163,7 +176,8 @@ async def test_a_repeated_cancel_changes_nothing_more(stores: Stores) -> None:
         await redis.hset(batch_key(lease.batch.id), "cancelling_at", 7)
     assert await stores.batches.cancel(lease.batch.id)
     assert (await stores.batches.find(lease.batch.id, "acme")).to_json()["cancelling_at"] == 7
-    assert await stores.batches.end(lease, Status.CANCELLED)
+    await stores.fill(lease)
+    assert await stores.batches.end(lease, Status.CANCELLED) is Ended.DONE
     assert not await stores.batches.cancel(lease.batch.id)
 
 
@@ -199,15 +213,17 @@ async def test_bytes_are_counted_until_the_file_is_gone(stores: Stores) -> None:
     await stores.files.remove_expired("b")
     with stores.redis.client() as redis:
         assert await redis.hgetall(STORED) == {b"all": b"0"}
-        assert [key async for key in redis.scan_iter()] == [STORED.encode()]
+        assert {key async for key in redis.scan_iter()} == {STORED.encode(), keys.durable_clock().encode()}
 
 
 async def test_an_input_outlives_its_expiry_until_the_batch_has_ended(stores: Stores) -> None:
     lease = await stores.lease()
     await stores.files.remove_expired("in")
     assert (await stores.files.find("in", "acme")).bytes == 10
+    await stores.fill(lease)
     await stores.batches.end(lease, Status.CANCELLED)
     await stores.files.remove_expired("in")
+    await stores.files.remove_expired(lease.batch.errors)
     with pytest.raises(ApiError, match="there is no file"):
         await stores.files.find("in", "acme")
     await stores.batches.forget(lease.batch.id)
@@ -276,7 +292,8 @@ async def test_a_cancelled_batch_ends_without_room(stores: Stores) -> None:
 
 async def test_a_batch_that_has_ended_records_nothing_more(stores: Stores) -> None:
     lease = await stores.lease()
-    assert await stores.batches.end(lease, Status.CANCELLED)
+    await stores.fill(lease)
+    assert await stores.batches.end(lease, Status.CANCELLED) is Ended.DONE
     assert await stores.batches.record(lease, {0: b"late\n"}, failed=False) is Recorded.LEASE_LOST
     assert await stores.output(lease) == b""
 
@@ -290,9 +307,9 @@ async def test_an_upload_that_has_expired_leaves_nothing(stores: Stores) -> None
     with pytest.raises(ApiError, match="too long"):
         await stores.files.append("slow", 1, b"2")
     with pytest.raises(ApiError, match="too long"):
-        await stores.files.publish("slow", "acme", "batch", 3600, {"lines": "2"})
+        await stores.files.publish("slow", "acme", "batch", 3600, 1, {"lines": "2"})
     with stores.redis.client() as redis:
-        assert [key async for key in redis.scan_iter()] == [STORED.encode()]
+        assert {key async for key in redis.scan_iter()} == {STORED.encode(), keys.durable_clock().encode()}
 
 
 async def test_no_purpose_reads_another_tenants_files(stores: Stores) -> None:
@@ -313,6 +330,130 @@ async def test_a_tenant_keeps_so_many_batches(stores: Stores, monkeypatch: pytes
     second = await another()
     with pytest.raises(ApiError, match="2 batches have not ended"):
         await another()
-    assert await stores.batches.end(first, Status.CANCELLED)
+    await stores.fill(first)
+    assert await stores.batches.end(first, Status.CANCELLED) is Ended.DONE
     third = await another()
     assert [batch.id for batch in (await stores.batches.page("acme", "", 10))[0]] == [third, second]
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.CANCELLED])
+async def test_a_batch_does_not_end_before_each_line_has_a_result(stores: Stores, status: Status) -> None:
+    lease = await stores.lease()
+    await stores.batches.record(lease, {0: b"a\n", 1: b"b\n", 3: b"d\n"}, failed=False)
+    assert await stores.batches.end(lease, status) is Ended.LINES_MISSING
+    assert (await stores.batches.renew(lease)) is not None, "its lease is still held"
+    await stores.batches.record(lease, {2: b"c\n"}, failed=False)
+    for _ in range(2):  # the response to the first call may be lost
+        assert await stores.batches.end(lease, status) is Ended.DONE
+    assert (await stores.batches.find(lease.batch.id, "acme")).status is status
+
+
+async def test_a_line_that_the_input_has_no_longer_fails_alone(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores.batches, "_limits", BIG)
+    lease = await stores.lease(b"{\n{\n{\n")
+    with stores.redis.client() as redis:
+        await redis.delete(pieces_key("in"))
+    await stores.batches.give_back(lease)
+    async with stores.executing():
+        await stores.ended(lease)
+    assert len(await stores.errors(lease)) == 3
+
+
+async def test_an_upload_of_which_redis_has_lost_a_part_is_refused(stores: Stores) -> None:
+    await stores.files.reserve("torn", "acme", 10, {"filename": "in", "purpose": "batch"})
+    await stores.files.append("torn", 0, b"1\n")
+    with stores.redis.client() as redis:
+        await redis.delete(pieces_key("torn"))
+    with pytest.raises(ApiError, match="lost a part of the upload; send the file again"):
+        await stores.files.append("torn", 1, b"2\n")
+    with pytest.raises(ApiError, match="lost a part of the upload; send the file again"):
+        await stores.files.publish("torn", "acme", "batch", 3600, 1, {"lines": "1"})
+
+
+async def test_lines_whose_results_redis_has_lost_are_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis restarts with what it had saved before the first results, which it had acknowledged."""
+    wait_patiently(monkeypatch)
+    monkeypatch.setattr("gateway.batches.executor.AWAY_S", 0.01)
+    lines = [{"custom_id": str(number), "url": "/v1/completions", "body": {}} for number in range(5)]
+    content = b"".join(json.dumps(row).encode() + b"\n" for row in lines)
+    with redis_server() as server:
+        await (await Store.connect(server.url, PATIENCE_S)).close()  # waits for the server
+        stores = Stores(server.url)
+        monkeypatch.setattr(stores.batches, "_limits", BIG)
+        monkeypatch.setattr(stores.files, "limits", BIG)
+        calls: list[bytes] = []
+
+        async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+            request_id = dict(scope["headers"])[ID_HEADER.encode()]
+            if not calls:
+                with stores.redis.client() as redis:
+                    await redis.save()
+            calls.append(request_id)
+            if len(calls) == len(lines):
+                await until_recorded(len(lines) - 1)
+                server.stop(kill=True)
+                server.start()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send(
+                {"type": "http.response.body", "body": json.dumps({"id": request_id.decode()}).encode()}
+            )
+
+        async def until_recorded(count: int) -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                while (await stores.batches.find(lease.batch.id, "acme")).completed < count:
+                    await asyncio.sleep(0.01)
+
+        lease = await stores.lease(content)
+        await stores.batches.give_back(lease)
+        async with stores.executing(app), asyncio.timeout(PATIENCE_S):
+            while (await patiently(lambda: stores.batches.find(lease.batch.id, "acme"))).status is not (
+                Status.COMPLETED
+            ):
+                await asyncio.sleep(0.01)
+        rows = [json.loads(row) for row in (await stores.output(lease)).splitlines()]
+        assert sorted(row["custom_id"] for row in rows) == [row["custom_id"] for row in lines]
+        assert sorted(calls) == sorted([*dict.fromkeys(calls), *list(dict.fromkeys(calls))[:-1]])
+        await stores.redis.close()
+
+
+@pytest.mark.parametrize("jump_s", [48 * 3600, -48 * 3600], ids=["forward", "backward"])
+async def test_a_jump_of_the_clock_neither_ends_nor_keeps_anything(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, jump_s: int
+) -> None:
+    give_clock(monkeypatch)
+    now_ms = START_MS
+
+    async def live(steps: int, step_s: int = 1) -> Lease | None:
+        """Pass the time while gateways look for batches; return one that was free."""
+        nonlocal now_ms
+        found = None
+        for _ in range(steps):
+            now_ms += step_s * 1000
+            with stores.redis.client() as redis:
+                await redis.set(NOW_KEY, now_ms)
+            found = await stores.batches.take() or found
+        return found
+
+    async def due() -> list[bytes]:
+        found: list[bytes] = await stores.redis.run("list_due", [EXPIRIES], [16, ""])
+        return found
+
+    with stores.redis.client() as redis:
+        await redis.set(NOW_KEY, now_ms)
+    lease = await stores.lease()
+    await live(2)
+    assert await live(1, jump_s) is None, "its gateway holds it"
+    assert await stores.batches.renew(lease) == (Status.IN_PROGRESS, 58)
+    assert await due() == [], "no file is removed"
+    assert await live(5) is None
+    other = await live(2)
+    assert other is not None, "its gateway is silent"
+    for left_s in range(50, -1, -5):
+        assert await stores.batches.renew(other) == (Status.IN_PROGRESS, left_s + 1)
+        await live(5)
+    await live(709, step_s=5)
+    assert await due() == [b"in"]
+    batch = (await stores.batches.find(lease.batch.id, "acme")).to_json()
+    assert batch["expires_at"] - batch["created_at"] == 60

@@ -75,7 +75,7 @@ class Sender:
 
     def begin(self, handle: int, fence: dict[str, object], num_blocks: int) -> None:
         named = Fence(**fence)  # type: ignore[arg-type]  # from JSON
-        self.guard.admit(named, 0.0)
+        self.guard.admit(named, (named.choice,), 0.0)
         self.handoffs.begin(handle, named, num_blocks)
 
     def fill(self, handle: int, first_index: int, places: list[int]) -> None:

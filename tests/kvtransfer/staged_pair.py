@@ -147,7 +147,7 @@ class Pair:
 
     def begin(self, handle: int, num_blocks: int) -> Fence:
         fence = Fence("t", f"r{handle}", 0, 0, 0, "source", "target")
-        self.guard.admit(fence, 0.0)
+        self.guard.admit(fence, (0,), 0.0)
         self.handoffs.begin(handle, fence, num_blocks)
         return fence
 

@@ -1,7 +1,7 @@
-"""Only the newest attempt of each group is accepted."""
+"""Only the newest attempt of each choice is accepted."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import hypothesis.strategies as st
 import pytest
@@ -18,10 +18,15 @@ from scheduling.request import Fence
 FENCE = Fence("t", "r", 1, 1, 0, "source", "target", "router", "life", 1)
 
 
-def refused(guard: FenceGuard, fence: Fence) -> bool:
+def admit(guard: FenceGuard, fence: Fence, begun_s: float, choices: Sequence[int] = ()) -> None:
+    """Admit an attempt at the fence's own choice unless others are given."""
+    guard.admit(fence, choices or (fence.choice,), begun_s)
+
+
+def refused(guard: FenceGuard, fence: Fence, choices: Sequence[int] = ()) -> bool:
     """Return whether an attempt is refused; it is admitted otherwise."""
     try:
-        guard.admit(fence, 0.0)
+        admit(guard, fence, 0.0, choices)
     except StaleFenceError:
         return True
     return False
@@ -30,36 +35,49 @@ def refused(guard: FenceGuard, fence: Fence) -> bool:
 @pytest.mark.parametrize(("session", "attempt"), [(0, 9), (1, 0), (1, 1)])
 def test_an_older_or_equal_attempt_is_refused(session: int, attempt: int) -> None:
     guard = FenceGuard()
-    guard.admit(FENCE, 0.0)
+    admit(guard, FENCE, 0.0)
     with pytest.raises(StaleFenceError, match="session 1 attempt 1 has been seen"):
-        guard.admit(dataclasses.replace(FENCE, session=session, attempt=attempt), 0.0)
+        admit(guard, dataclasses.replace(FENCE, session=session, attempt=attempt), 0.0)
     guard.check(FENCE)
 
 
-def test_groups_do_not_compete() -> None:
+def test_choices_do_not_compete() -> None:
     guard = FenceGuard()
-    guard.admit(FENCE, 0.0)
+    admit(guard, FENCE, 0.0)
     for other in ({"choice": 1}, {"request_id": "s"}, {"tenant": "u"}):
-        guard.admit(dataclasses.replace(FENCE, session=0, attempt=0, **other), 0.0)
+        admit(guard, dataclasses.replace(FENCE, session=0, attempt=0, **other), 0.0)
+
+
+def test_attempts_compete_by_every_choice_they_cover() -> None:
+    guard = FenceGuard()
+    admit(guard, dataclasses.replace(FENCE, session=2, choice=1), 5.0, choices=(1, 2))
+    both = dataclasses.replace(FENCE, session=1)
+    with pytest.raises(LaterSessionError, match="session 2 attempt 1 has been seen"):
+        guard.admit(both, (0, 1), 9.0)
+    guard.admit(both, (0,), 9.0)  # what was refused is not remembered
+    retried = dataclasses.replace(FENCE, session=2, attempt=2)
+    guard.admit(retried, (0, 1), 9.0)
+    assert refused(guard, dataclasses.replace(retried, choice=1, attempt=1))
+    assert not refused(guard, dataclasses.replace(retried, choice=2, attempt=2))
 
 
 def test_a_request_id_that_is_used_again_is_new() -> None:
     guard = FenceGuard()
     for run in (1, 4, 5, 9):
         for attempt in (1, 2, 3):
-            guard.admit(dataclasses.replace(FENCE, run=run, attempt=attempt), 0.0)
+            admit(guard, dataclasses.replace(FENCE, run=run, attempt=attempt), 0.0)
     late = dataclasses.replace(FENCE, run=5, attempt=9)
     with pytest.raises(StaleFenceError, match=r"attempt 9 of router in run 5: .* attempt 3 .* in run 9"):
-        guard.admit(late, 0.0)
+        admit(guard, late, 0.0)
     with pytest.raises(StaleFenceError):
-        guard.admit(dataclasses.replace(late, session=2), 0.0)
+        admit(guard, dataclasses.replace(late, session=2), 0.0)
 
 
 def test_a_router_that_was_started_again_is_another_one() -> None:
     guard = FenceGuard()
-    guard.admit(dataclasses.replace(FENCE, run=70, attempt=3), 0.0)
+    admit(guard, dataclasses.replace(FENCE, run=70, attempt=3), 0.0)
     started_again = dataclasses.replace(FENCE, router_incarnation="next life", run=1, attempt=1)
-    guard.admit(started_again, 0.0)
+    admit(guard, started_again, 0.0)
     assert not supersedes(started_again, FENCE)
 
 
@@ -67,30 +85,30 @@ def test_equal_sessions_of_two_routers_do_not_end_each_other() -> None:
     guard = FenceGuard()
     one, other = (dataclasses.replace(FENCE, router_id=name) for name in ("one", "other"))
     for fence in (one, other):
-        guard.admit(fence, 0.0)
+        admit(guard, fence, 0.0)
         with pytest.raises(StaleFenceError):
-            guard.admit(fence, 0.0)
-    guard.admit(dataclasses.replace(one, attempt=2), 0.0)
+            admit(guard, fence, 0.0)
+    admit(guard, dataclasses.replace(one, attempt=2), 0.0)
     with pytest.raises(StaleFenceError, match="session 1 attempt 2 has been seen"):
         guard.check(one)
     guard.check(other)
     resumed = dataclasses.replace(FENCE, session=2, attempt=1, router_id="third")
-    guard.admit(resumed, 0.0)
+    admit(guard, resumed, 0.0)
     for fence in (one, other):
         with pytest.raises(LaterSessionError, match="session 2 attempt 1 has been seen"):
-            guard.admit(dataclasses.replace(fence, attempt=9), 0.0)
+            admit(guard, dataclasses.replace(fence, attempt=9), 0.0)
 
 
 def test_a_refusal_tells_when_the_later_session_was_called() -> None:
     guard = FenceGuard()
     for attempt, begun_s in ((1, 5.0), (2, 9.0), (3, 7.0)):
-        guard.admit(dataclasses.replace(FENCE, attempt=attempt), begun_s)
+        admit(guard, dataclasses.replace(FENCE, attempt=attempt), begun_s)
     with pytest.raises(LaterSessionError) as refusal:
-        guard.admit(dataclasses.replace(FENCE, session=0, attempt=9), begun_s=11.0)
+        admit(guard, dataclasses.replace(FENCE, session=0, attempt=9), begun_s=11.0)
     assert (refusal.value.session, refusal.value.begun_s) == (1, 9.0)
-    guard.admit(dataclasses.replace(FENCE, session=2, attempt=4), begun_s=8.0)
+    admit(guard, dataclasses.replace(FENCE, session=2, attempt=4), begun_s=8.0)
     with pytest.raises(LaterSessionError) as refusal:
-        guard.admit(FENCE, 12.0)
+        admit(guard, FENCE, 12.0)
     assert (refusal.value.session, refusal.value.begun_s) == (2, 8.0)
 
 
@@ -107,7 +125,7 @@ async def test_a_handoff_is_opened_by_its_own_routers_receiver_only() -> None:
 def test_memory_is_bounded_and_keeps_what_was_heard_of_last() -> None:
     guard = FenceGuard(capacity=2)
     for request_id, attempt in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):
-        guard.admit(dataclasses.replace(FENCE, request_id=request_id, attempt=attempt), 0.0)
+        admit(guard, dataclasses.replace(FENCE, request_id=request_id, attempt=attempt), 0.0)
     assert refused(guard, dataclasses.replace(FENCE, request_id="a", attempt=2))
     assert not refused(guard, dataclasses.replace(FENCE, request_id="b", attempt=1))
 
@@ -116,7 +134,7 @@ def test_memory_of_routers_is_bounded_however_often_they_start_again() -> None:
     guard = FenceGuard()
     lives = [dataclasses.replace(FENCE, router_incarnation=f"life {number}") for number in range(99)]
     for fence in lives:
-        guard.admit(fence, 0.0)
+        admit(guard, fence, 0.0)
     assert all(refused(guard, fence) for fence in lives[-MAX_ROUTERS:])
     assert not refused(guard, lives[0])
 
@@ -136,16 +154,19 @@ FENCES = st.builds(
 )
 
 
+CHOICES = st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True)
+
+
 class Guarding(RuleBasedStateMachine):
     """Offers attempts in any order, and compares the guard with a list of all that were admitted."""
 
     def __init__(self) -> None:
         super().__init__()
         self.guard = FenceGuard()
-        self.admitted: list[Fence] = []
+        self.admitted: list[tuple[Fence, list[int]]] = []
 
-    def _of_group(self, fence: Fence) -> list[Fence]:
-        return [seen for seen in self.admitted if seen.choice == fence.choice]
+    def _rivals_of(self, choices: Iterable[int]) -> list[Fence]:
+        return [seen for seen, covered in self.admitted if not set(choices).isdisjoint(covered)]
 
     def _is_stale(self, fence: Fence, seen: Iterable[Fence]) -> bool:
         def number(one: Fence) -> tuple[int, int, int]:
@@ -157,31 +178,32 @@ class Guarding(RuleBasedStateMachine):
             for other in seen
         )
 
-    @rule(fence=FENCES)
-    def offer(self, fence: Fence) -> None:
+    @rule(fence=FENCES, choices=CHOICES)
+    def offer(self, fence: Fence, choices: list[int]) -> None:
         """Any attempt may come at any time, also one that was sent long ago."""
-        is_stale = self._is_stale(fence, self._of_group(fence))
-        assert refused(self.guard, fence) == is_stale
+        is_stale = self._is_stale(fence, self._rivals_of(choices))
+        assert refused(self.guard, fence, choices) == is_stale
         if not is_stale:
-            self.admitted.append(fence)
+            self.admitted.append((fence, choices))
 
     @precondition(lambda self: self.admitted)
     @rule(data=st.data())
     def use_again(self, data: st.DataObject) -> None:
         """A router takes the request in anew, in the newest session: its first attempt is always admitted."""
-        last = data.draw(st.sampled_from(self.admitted))
-        group = self._of_group(last)
-        mine = [seen.run for seen in group if router_key(seen) == router_key(last)]
-        session = max(seen.session for seen in group)
+        last, choices = data.draw(st.sampled_from(self.admitted))
+        rivals = self._rivals_of(choices)
+        mine = [seen.run for seen in rivals if router_key(seen) == router_key(last)]
+        session = max(seen.session for seen in rivals)
         again = dataclasses.replace(last, run=max(mine) + 1, attempt=1, session=session)
-        assert not refused(self.guard, again)
-        self.admitted.append(again)
+        assert not refused(self.guard, again, choices)
+        self.admitted.append((again, choices))
 
     @precondition(lambda self: self.admitted)
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         """No attempt starts twice."""
-        assert refused(self.guard, data.draw(st.sampled_from(self.admitted)))
+        fence, choices = data.draw(st.sampled_from(self.admitted))
+        assert refused(self.guard, fence, choices)
 
 
 test_only_what_is_newer_than_all_that_it_competes_with_is_admitted = Guarding.TestCase

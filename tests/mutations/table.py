@@ -6,6 +6,7 @@ from tests.mutations.doors import DOORS
 from tests.mutations.features import FEATURES
 from tests.mutations.pairs_holds import PAIRS_HOLDS
 from tests.mutations.pairs_recovery import PAIRS_RECOVERY
+from tests.mutations.pairs_workers import PAIRS_WORKERS
 from tests.mutations.requests import REQUESTS
 
-FAILURES = (*REQUESTS, *DOORS, *FEATURES, *PAIRS_HOLDS, *PAIRS_RECOVERY)
+FAILURES = (*REQUESTS, *DOORS, *FEATURES, *PAIRS_HOLDS, *PAIRS_RECOVERY, *PAIRS_WORKERS)

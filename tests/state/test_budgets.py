@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 import redis.asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduling.admission.budgets import Budget, Levels, Rate, take
+from scheduling.admission.budgets import (
+    ENDED_RECEIPT_S,
+    RECEIPT_CALLS,
+    RECEIPT_S,
+    Budget,
+    Levels,
+    Payer,
+    Rate,
+    Taken,
+    take,
+)
 from state import keys
 from state.store import Store
 
@@ -68,3 +80,107 @@ async def test_a_budget_that_is_full_again_is_forgotten(store: Store, redis_url:
     await store.take_budget("acme", Budget(tokens=Rate(0.1, 50)), 0, 50)
     async with redis.asyncio.Redis.from_url(redis_url) as admin:
         assert 400_000 <= await admin.pttl(keys.budget_of("acme")) <= 501_000
+
+
+BUDGET = Budget(requests=Rate(0.001, 10), tokens=Rate(0.001, 1000))
+MAY_COST = 300
+"""Tokens that a request may cost; to tokenise its text costs 3 of them."""
+
+
+class Till:
+    """The budget of one tenant, which two routers charge for requests."""
+
+    def __init__(self, stores: list[Store]) -> None:
+        self._stores = stores
+        self._calls = 0
+
+    async def take(self, cost: int, *, request: str = "r", requests: int = 0, call: str = "") -> Taken:
+        """Charge a call at one router or the other; it is a new one unless `call` is given."""
+        self._calls += 1
+        payer = Payer(request, call or f"call {self._calls}")
+        return await self._stores[self._calls % 2].take_budget("acme", BUDGET, requests, cost, payer)
+
+    async def left(self) -> tuple[int, int]:
+        """Return what is left of requests and of tokens."""
+        levels = (await self._stores[0].take_budget("acme", BUDGET, 0, 0)).left
+        return round(levels.requests), round(levels.tokens)
+
+    async def end(self, unused: int, request: str = "r") -> None:
+        """The request has ended."""
+        await self._stores[0].return_budget("acme", unused, Payer(request, ""))
+
+    async def refuse(self, call: str, request: str = "r") -> None:
+        """A call is refused."""
+        await self._stores[1].return_budget("acme", 1, Payer(request, call), is_refused=True)
+
+
+@pytest_asyncio.fixture
+async def till(store: Store, redis_url: str) -> AsyncIterator[Till]:
+    other = await Store.connect(redis_url)
+    yield Till([store, other])
+    await other.close()
+
+
+async def test_a_request_that_another_router_takes_over_pays_once(till: Till) -> None:
+    for received in (0, 0, 100):  # sent, sent again to another router, and resumed at the first
+        await till.take(3, requests=1)
+        await till.take(MAY_COST - received)
+        assert await till.left() == (9, 1000 - MAY_COST)
+    for _ in range(2):  # each call that hears of the end says so
+        await till.end(unused=180)
+        assert await till.left() == (9, 1000 - 120)
+    await till.take(3, requests=1)
+    await till.take(MAY_COST)
+    await till.end(unused=180)
+    assert await till.left() == (9, 1000 - 120), "what it has received is sent again"
+    await till.take(3, request="other", requests=1)
+    assert await till.left() == (8, 1000 - 123)
+
+
+async def test_a_call_that_is_repeated_after_a_lost_answer_pays_once(till: Till) -> None:
+    for _ in range(2):
+        assert (await till.take(3, requests=1, call="admission")).tokens == 3
+    for _ in range(2):
+        assert (await till.take(MAY_COST, call="charge")).tokens == MAY_COST - 3
+    assert await till.left() == (9, 1000 - MAY_COST)
+    for _ in range(2):
+        await till.refuse("charge")
+        assert await till.left() == (9, 1000 - 3), "tokenising its text does not come back"
+    await till.refuse("never executed")
+    await till.take(MAY_COST)
+    assert await till.left() == (9, 1000 - MAY_COST), "the next router charges what was given back"
+
+
+async def test_a_refused_call_takes_nothing_from_one_that_is_served(till: Till) -> None:
+    await till.take(MAY_COST, call="served")
+    assert (await till.take(MAY_COST, call="refused")).tokens == 0
+    await till.refuse("refused")
+    await till.refuse("served")  # cannot be: another call came to count on it
+    assert await till.left() == (10, 1000 - MAY_COST)
+
+
+async def test_a_paid_request_passes_an_exhausted_budget(till: Till) -> None:
+    await till.take(3, requests=1)
+    assert (await till.take(1000)).tokens == 997
+    assert (await till.take(1, request="other", requests=1)).wait_ms > 0
+    assert (await till.take(3, requests=1)).wait_ms == 0
+    assert (await till.take(990)).wait_ms == 0
+
+
+async def test_one_id_does_not_buy_any_number_of_calls(till: Till) -> None:
+    for _ in range(RECEIPT_CALLS):
+        await till.take(3, requests=1)
+    assert await till.left() == (9, 997)
+    await till.take(3, requests=1)
+    assert await till.left() == (8, 994)
+
+
+async def test_receipts_are_forgotten(till: Till, redis_url: str) -> None:
+    async with redis.asyncio.Redis.from_url(redis_url) as admin:
+        await till.take(MAY_COST)
+        assert 0 < await admin.pttl(keys.receipt_of("acme", "r")) <= RECEIPT_S * 1000
+        await till.end(unused=1)
+        assert 0 < await admin.pttl(keys.receipt_of("acme", "r")) <= ENDED_RECEIPT_S * 1000
+        await admin.delete(keys.receipt_of("acme", "r"))
+    await till.end(unused=99)
+    assert await till.left() == (10, 1000 - MAY_COST + 1 + 99), "a long request still gets back what it left"

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
+from scheduling.admission.shares import ACTIVE_MS, CHARGED_MS, MAX_DEBTS
 from scheduling.admission.turns import SEAT_SHARE, tenant_of
 from sim.store.memory_store import MemoryStore
 from state import keys
@@ -377,15 +377,17 @@ class Charge(NamedTuple):
     tokens: float
     band: float
     lead: float | None
+    request: str = ""
 
 
 CHARGES = st.builds(
     Charge,
-    st.sampled_from([0, 1, ACTIVE_MS // 2, ACTIVE_MS - 1, ACTIVE_MS]),
+    st.sampled_from([0, 1, ACTIVE_MS // 2, ACTIVE_MS - 1, ACTIVE_MS, CHARGED_MS]),
     st.sampled_from(["", "a", "b", "c"]),
     st.one_of(st.integers(0, 9), st.floats(0, 1e6), st.sampled_from([0.1, 1e17])),
     st.sampled_from([3.5, 1e5, math.inf]),
     st.sampled_from([0.0, 5.0, 1e5, math.inf, None]),
+    st.sampled_from(["", "a/1", "a/2"]),
 )
 
 
@@ -413,12 +415,12 @@ def test_both_stores_remember_as_many_leads(on_the_tests_clock: None, redis_url:
 
 
 def _charge_both(both: SideBySide, charges: Iterable[Charge]) -> None:
-    for after_ms, tenant, tokens, band, lead in charges:
+    for after_ms, tenant, tokens, band, lead, request in charges:
         both.pass_time(after_ms)
         if lead is None:
-            both.demand_same(lambda store: store.refund_tenant(tenant, tokens))  # noqa: B023 -- called at once
+            both.demand_same(lambda store: store.refund_tenant(tenant, tokens, request))  # noqa: B023 -- called at once
         else:
-            both.demand_same(lambda store: store.charge_tenant(tenant, tokens, lead, band))  # noqa: B023 -- as above
+            both.demand_same(lambda store: store.charge_tenant(tenant, tokens, lead, band, request))  # noqa: B023 -- as above
         counters, expiries, debts = (set(both.admin.zrange(name, 0, -1)) for name in keys.shares())
         assert counters == expiries
         assert not counters & debts

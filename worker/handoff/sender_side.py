@@ -79,7 +79,10 @@ class SenderSide:
             self._parts.pop(handle, None)
 
     def cancel(self, handle: int) -> None:
+        """Offer nothing more of a sequence: the engine is about to be told to free its blocks."""
         self.handoffs.abort(handle, "cancelled")
+        # The handoff of a part begins with the report of its blocks, which may be on its way.
+        self._parts.pop(handle, None)
 
     def close(self) -> None:
         self.handoffs.close()

@@ -95,6 +95,8 @@ def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
         raise MalformedCommandError(handle, "prompt_token_ids is empty; accepted: at least one token")
     if not message.choices:
         raise MalformedCommandError(handle, "choices is empty; accepted: at least one index")
+    if len(set(message.choices)) < len(message.choices):
+        raise MalformedCommandError(handle, f"choices is {list(message.choices)}; accepted: each index once")
     return from_pb(
         SequenceSpec,
         message,

@@ -1,14 +1,14 @@
 """Between routers and the engine: passes on commands of many streams, and splits each report among them.
 
 Lives on the event loop. It decides by fences (`kvtransfer.fence`): an attempt is admitted once, only by the
-process it names, and ends the older attempt of the same choices.
+process it names, and ends older attempts at any of its choices.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import structlog
@@ -160,11 +160,11 @@ class Hub:
         if refusal is not None:
             self._refuse(session, refusal)
             return
-        for rival in self._sequences.rivals_of(spec.fence):
+        for rival in self._sequences.rivals_of(spec.fence, spec.choices):
             if not rival.is_over:
                 self._report_failure(rival, _superseded(rival, spec))
                 self._end(rival)
-        running = self._sequences.add(session, spec.handle, spec.fence)
+        running = self._sequences.add(session, spec.handle, spec.fence, spec.choices)
         command = dataclasses.replace(command, spec=dataclasses.replace(spec, handle=running.handle))
         self.sides.begin(command)
         self._submit(command)
@@ -189,11 +189,12 @@ class Hub:
             self.refuse(session, part.handle, refusal)
             return None
         begun_s = self._clock() - part.session_age_seconds
-        refused = self._admit(session, part.handle, part.fence, check_source, begun_s)
+        choices = (part.fence.choice,)
+        refused = self._admit(session, part.handle, part.fence, choices, check_source, begun_s)
         if refused is not None:
             self.refuse(session, part.handle, refused.message)
             return None
-        handle = self._sequences.add(session, part.handle, part.fence).handle
+        handle = self._sequences.add(session, part.handle, part.fence, choices).handle
         self.sides.offer(handle, part.fence)
         return handle
 
@@ -206,17 +207,19 @@ class Hub:
             return Failure(spec.handle, FailureReason.REFUSED, message)
         check = check_source if isinstance(command, engine_commands.Prefill) else check_target
         begun_s = self._clock() - spec.session_age_seconds
-        return self._admit(session, spec.handle, spec.fence, check, begun_s)
+        return self._admit(session, spec.handle, spec.fence, spec.choices, check, begun_s)
 
     def _admit(
         self,
         session: RouterSession,
         router_handle: int,
         fence: Fence,
+        choices: Sequence[int],
         check: Callable[[Fence, str], None],
         begun_s: float,
     ) -> Failure | None:
-        """Admit an attempt whose fence passes `check` and is new; return why it is refused otherwise.
+        """Admit an attempt whose fence passes `check` and is new for all of its `choices`; return why it is
+        refused otherwise.
 
         `begun_s` is when the last call of its session came.
         """
@@ -225,7 +228,7 @@ class Hub:
             return Failure(router_handle, FailureReason.REFUSED, message)
         try:
             check(fence, self._incarnation)
-            self._guard.admit(fence, begun_s)
+            self._guard.admit(fence, choices, begun_s)
         except LaterSessionError as error:
             age_s = self._clock() - error.begun_s
             return Failure(router_handle, FailureReason.SUPERSEDED, str(error), error.session, age_s)

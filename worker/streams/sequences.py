@@ -6,10 +6,10 @@ Routers choose handles per stream, so two routers may use the same one; the engi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvtransfer.fence import GroupKey, group_key, supersedes
+from kvtransfer.fence import ChoiceKey, choice_key, supersedes
 from scheduling.request import Fence
 from worker.streams.session import RouterSession
 
@@ -22,6 +22,8 @@ class Running:
     """The engine's handle."""
     router_handle: int
     fence: Fence
+    choices: Sequence[int]
+    """The choices that it covers."""
     session: RouterSession
     is_over: bool = False
     """True once its router knows or has asked for its end: nothing more is reported of it."""
@@ -32,16 +34,19 @@ class Sequences:
         self._next_handle = itertools.count(1)
         self._by_handle: dict[int, Running] = {}
         self._by_router: dict[tuple[RouterSession, int], Running] = {}
-        self._by_group: dict[GroupKey, list[Running]] = {}
+        self._by_choice: dict[ChoiceKey, list[Running]] = {}
 
     def __len__(self) -> int:
         return len(self._by_handle)
 
-    def add(self, session: RouterSession, router_handle: int, fence: Fence) -> Running:
-        running = Running(next(self._next_handle), router_handle, fence, session)
+    def add(
+        self, session: RouterSession, router_handle: int, fence: Fence, choices: Sequence[int]
+    ) -> Running:
+        running = Running(next(self._next_handle), router_handle, fence, choices, session)
         self._by_handle[running.handle] = running
         self._by_router[session, router_handle] = running
-        self._by_group.setdefault(group_key(fence), []).append(running)
+        for choice in choices:
+            self._by_choice.setdefault(choice_key(fence, choice), []).append(running)
         return running
 
     def new_handle(self) -> int:
@@ -54,10 +59,15 @@ class Sequences:
     def of_router(self, session: RouterSession, router_handle: int) -> Running | None:
         return self._by_router.get((session, router_handle))
 
-    def rivals_of(self, fence: Fence) -> list[Running]:
-        """Return the attempts that this one ends, as far as they have not been freed."""
-        group = self._by_group.get(group_key(fence), ())
-        return [running for running in group if supersedes(fence, running.fence)]
+    def rivals_of(self, fence: Fence, choices: Sequence[int]) -> list[Running]:
+        """Return the attempts at any of these choices that `fence` ends, unless they have been freed."""
+        rivals = {
+            running.handle: running
+            for choice in choices
+            for running in self._by_choice.get(choice_key(fence, choice), ())
+            if supersedes(fence, running.fence)
+        }
+        return list(rivals.values())
 
     def of_session(self, session: RouterSession) -> Iterator[Running]:
         return iter([running for running in self._by_handle.values() if running.session is session])
@@ -71,7 +81,8 @@ class Sequences:
         if running is None:
             return
         del self._by_router[running.session, running.router_handle]
-        group = self._by_group[group_key(running.fence)]
-        group.remove(running)
-        if not group:
-            del self._by_group[group_key(running.fence)]
+        for choice in running.choices:
+            key = choice_key(running.fence, choice)
+            self._by_choice[key].remove(running)
+            if not self._by_choice[key]:
+                del self._by_choice[key]

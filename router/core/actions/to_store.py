@@ -66,7 +66,10 @@ class AskQueue:
 
 @value
 class ChargeTenant:
-    """Charge a newcomer to its tenant, unless the tenant is over its share of the fleet."""
+    """Charge a newcomer to its tenant, unless the tenant is over its share of the fleet.
+
+    A request is charged once, whichever routers take it in.
+    """
 
     request_key: str
     tenant: str
@@ -80,8 +83,9 @@ class ChargeTenant:
 
 @value
 class RefundTenant:
-    """Return a charge: the request was refused after all."""
+    """Return a charge, if it was made: the request was refused after all."""
 
+    request_key: str
     tenant: str
     tokens: float
 

@@ -76,8 +76,8 @@ def on_charged(state: RouterState, request_key: str, standing: Standing | None) 
     if group is None or group.session.ahead is None or group.session.admitted:
         return
     session, ahead, tenant_wait_s = group.session, group.session.ahead, 0.0
-    if standing is None or standing.is_over:
-        session.charged_tokens = 0.0
+    if standing is not None and standing.is_over:
+        session.charged_tokens = 0.0  # without an answer it may have been charged: a refund finds out
     if standing is not None and standing.is_over and state.fleet.serves:
         rate = state.capacity.prefill_rate(session.slo.pace_ms, state.now)
         tenant_wait_s = max(0.001, standing.catch_up_s(_lead(state, session, ahead), rate))

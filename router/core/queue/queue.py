@@ -65,6 +65,11 @@ def group_key(session: Session, first_choice: int) -> str:
     return f"{tenant}/{request_id}/{session.number}{suffix}"
 
 
+def request_of(request_key: str) -> str:
+    """Return the part of a group's name that all groups and sessions of its request have, at any router."""
+    return request_key.rpartition("/")[0]
+
+
 def _new_name(state: RouterState, session: Session, first_choice: int) -> str:
     """Return a name in the store that is never used again, here or at another router.
 

@@ -173,7 +173,7 @@ def supersede(state: RouterState, session: Session, number: int) -> None:
 def withdraw(state: RouterState, session: Session) -> None:
     """End the groups of a session that was not admitted, and refund its tenant; the session stays."""
     if session.charged_tokens > 0:
-        state.actions.append(RefundTenant(session.tenant, session.charged_tokens))
+        state.actions.append(RefundTenant(group_key(session, 0), session.tenant, session.charged_tokens))
     session.charged_tokens, session.ahead = 0.0, None
     for group in list(session.groups):
         set_phase(state, group, Phase.ENDED)

@@ -5,15 +5,14 @@
 -- Returns 1, or 0 if there is no such input.
 if redis.call('EXISTS', KEYS[1]) == 1 then return 1 end
 if redis.call('HGET', KEYS[4], 'is_ready') ~= '1' then return 0 end
-local time = redis.call('TIME')
-redis.call('HSET', KEYS[1], 'status', ARGV[4], 'created_at', time[1], 'expires_at', time[1] + ARGV[2],
-  'completed', 0, 'failed', 0, 'fence', 0, unpack(ARGV, 5))
+redis.call('HSET', KEYS[1], 'status', ARGV[4], 'created_at', wall, 'expires_at', wall + ARGV[2],
+  'ends_at_ms', now + ARGV[2] * 1000, 'completed', 0, 'failed', 0, 'fence', 0, unpack(ARGV, 5))
 redis.call('ZADD', KEYS[2], 0, ARGV[1])
 if ARGV[4] == 'failed' then
-  redis.call('HSET', KEYS[1], 'failed_at', time[1])
-  redis.call('ZADD', KEYS[5], time[1] * 1000 + ARGV[3], ARGV[1])
+  redis.call('HSET', KEYS[1], 'failed_at', wall)
+  redis.call('ZADD', KEYS[5], now + ARGV[3], ARGV[1])
 else
   redis.call('HINCRBY', KEYS[4], 'uses', 1)
-  redis.call('ZADD', KEYS[3], time[1] * 1000 + math.floor(time[2] / 1000), ARGV[1])
+  redis.call('ZADD', KEYS[3], now, ARGV[1])
 end
 return 1

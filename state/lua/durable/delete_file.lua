@@ -3,7 +3,7 @@
 -- KEYS[4] when what expires (zset)   KEYS[5], KEYS[6] the tenant's files (zsets)
 -- ARGV    id, tenant.   Returns 1 deleted, 0 there is none, -1 a batch uses it, which also puts its expiry off.
 if tonumber(redis.call('HGET', KEYS[1], 'uses') or 0) > 0 then
-  redis.call('ZADD', KEYS[4], 'XX', redis.call('TIME')[1] * 1000 + 60000, ARGV[1])
+  redis.call('ZADD', KEYS[4], 'XX', now + 60000, ARGV[1])
   return -1
 end
 local bytes = redis.call('HGET', KEYS[1], 'bytes')

@@ -6,7 +6,7 @@ if ARGV[2] ~= '' and fence ~= ARGV[2] then return 0 end
 if status == ARGV[1] then return 1 end
 for i = 3, #ARGV do
   if status == ARGV[i] then
-    redis.call('HSET', KEYS[1], 'status', ARGV[1], ARGV[1] .. '_at', redis.call('TIME')[1])
+    redis.call('HSET', KEYS[1], 'status', ARGV[1], ARGV[1] .. '_at', wall)
     return 1
   end
 end

@@ -257,11 +257,13 @@ class StoreClient:
         status: QueueStatus = await self._call("queue_status", lambda store: store.queue_status())
         return status
 
-    async def charge_tenant(self, tenant: str, tokens: float, lead: float, band: float) -> Standing:
+    async def charge_tenant(
+        self, tenant: str, tokens: float, lead: float, band: float, request: str
+    ) -> Standing:
         standing: Standing = await self._call(
-            "charge_tenant", lambda store: store.charge_tenant(tenant, tokens, lead, band)
+            "charge_tenant", lambda store: store.charge_tenant(tenant, tokens, lead, band, request)
         )
         return standing
 
-    async def refund_tenant(self, tenant: str, tokens: float) -> None:
-        await self._call("refund_tenant", lambda store: store.refund_tenant(tenant, tokens))
+    async def refund_tenant(self, tenant: str, tokens: float, request: str) -> None:
+        await self._call("refund_tenant", lambda store: store.refund_tenant(tenant, tokens, request))

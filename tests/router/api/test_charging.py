@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from baton.security.auth_file import add_key, new_api_key
-from baton.v1 import inference_pb2
+from baton.v1 import generation_pb2, inference_pb2
 from router.auth.auth import Auth
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.tokenizer_pool import TokenizerPool
@@ -91,3 +91,32 @@ async def test_asking_for_the_tenant_alone_counts_as_nothing(
     calls: list[tuple[str, Message]] = [("ListModels", own)] * 3
     found = await outcomes(fleet, pool, facts, tmp_path, calls, requests_per_s=0.001, request_burst=1)
     assert found == [SERVED] * 3
+
+
+async def test_a_request_that_is_sent_again_is_the_same_request(
+    fleet: RunningFleet, pool: TokenizerPool, facts: ModelFacts, tmp_path: Path
+) -> None:
+    def named(request_id: str, text: str = TOO_LONG.text) -> tuple[str, Message]:
+        generate = inference_pb2.GenerateRequest(text=text, request_id=request_id)
+        return "GenerateOnce", inference_pb2.GenerateOnceRequest(request=generate)
+
+    calls = [named("a"), named("a"), named("a", TOO_LONG.text + "w6"), named("b")]
+    found = await outcomes(fleet, pool, facts, tmp_path, calls, requests_per_s=0.001, request_burst=1)
+    assert found == [REFUSED, REFUSED, OVER, OVER], "another text or id is another request"
+
+
+async def test_a_refused_call_gets_back_what_it_paid(
+    fleet: RunningFleet, pool: TokenizerPool, facts: ModelFacts, tmp_path: Path
+) -> None:
+    """No worker is there, so each waits for its TTFT at most."""
+
+    def asked(number: int) -> tuple[str, Message]:
+        slo = generation_pb2.Slo(ttft_ms=1)
+        generate = inference_pb2.GenerateRequest(
+            text="w5 w6", request_id=f"{number}", slo=slo, stop=generation_pb2.StopRules(max_tokens=40)
+        )
+        return "GenerateOnce", inference_pb2.GenerateOnceRequest(request=generate)
+
+    calls = [asked(number) for number in range(5)]
+    found = await outcomes(fleet, pool, facts, tmp_path, calls, tokens_per_s=0.001, token_burst=50)
+    assert found == [grpc.StatusCode.UNAVAILABLE] * 5

@@ -87,7 +87,7 @@ async def test_refunds_and_holds_do_not_wait_for_each_other(
     for name in ("refund_tenant", "take_holds"):
         monkeypatch.setattr(store, name, slow)
     for _ in range(50):
-        calls.do(RefundTenant("t", 1.0))
+        calls.do(RefundTenant("t/r/0", "t", 1.0))
     calls.do(TakeHolds((), ()))
     await asyncio.sleep(0)
     assert len(under_way) == 51

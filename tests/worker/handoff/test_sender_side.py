@@ -2,15 +2,16 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import torch
 
-from engine.core.commands import Command, Lend, Release
+from engine.core import commands
+from engine.core.commands import Cancel, Command, Decode, Lend, Release
 from engine.core.report import Failure, Filled, Load, StepReport
 from engine.device.copy_stream import mark_steps
-from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
+from kvtransfer.errors import FenceBrokenError, FenceError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
 from kvtransfer.loans.lending import LoanRefusedError
@@ -18,10 +19,14 @@ from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.pools.pool import BlockSource, Publication
 from scheduling.columns import TokenColumns
-from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
+from scheduling.request import FailureReason, Fence, FinishReason, Part, SequenceSpec
 from tests.worker.client import spec_of
 from worker.handoff.sender_side import SenderSide
+from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
+from worker.streams.commands import CancelHandles, PreCopy
+from worker.streams.hub import Hub
+from worker.streams.session import RouterSession
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 
@@ -146,6 +151,45 @@ async def test_a_cancelled_sequence_is_not_held_for_its_receiver(scene: Scene) -
     scene.side.cancel(1)
     assert scene.engine == [Release(1)]
     assert scene.failed == []
+    assert len(scene.side.handoffs) == 0
+
+
+async def test_blocks_that_are_reported_after_a_cancel_are_not_offered(scene: Scene) -> None:
+    spec = scene.begin(1)
+    scene.side.cancel(1)
+    scene.complete(1, [FinishReason.NONE])
+    with pytest.raises(FenceBrokenError, match="cancelled"):
+        scene.side.handoffs.open(spec.fence, 0)
+    assert scene.engine == [Release(1)]
+
+
+ENDS: dict[str, Callable[[Hub, RouterSession, SequenceSpec], None]] = {
+    "its router cancels it": lambda hub, session, _: hub.apply(session, CancelHandles((2,))),
+    "its router is gone": lambda hub, session, _: hub.disconnect(session),
+    "a later session ends it": lambda hub, _, spec: hub.apply(hub.connect("other"), Decode(spec)),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+async def test_no_part_is_offered_after_its_end(
+    scene: Scene, end: Callable[[Hub, RouterSession, SequenceSpec], None]
+) -> None:
+    """The engine frees the blocks as soon as it has the command, and others write to them."""
+    hub = Hub("source", scene.engine.append, FenceGuard(), WorkerMetrics(), LOAD)
+    hub.sides = HandoffSides(scene.side)
+    hub.sides.can_offer, hub.sides.start_commands = True, frozenset({Decode})
+    session = hub.connect("router")
+    spec = dataclasses.replace(spec_of(range(6), target="source", request_id="moves"), handle=1)
+    hub.apply(session, Decode(spec))
+    fence = dataclasses.replace(spec.fence, attempt=1, source_incarnation="source", target_incarnation="b")
+    hub.apply(session, PreCopy(1, Part(2, fence), 1))
+    part = scene.engine[-1]
+    assert isinstance(part, commands.PreCopy)
+    end(hub, session, dataclasses.replace(spec, fence=dataclasses.replace(spec.fence, session=1)))
+    assert Cancel(part.part) in scene.engine
+    hub.on_report(StepReport(load=LOAD, filled=[Filled(part.part, 0, (5,), (b"a",), True, 4)]))
+    with pytest.raises(FenceError):
+        scene.side.handoffs.open(fence, 0)
     assert len(scene.side.handoffs) == 0
 
 

@@ -287,6 +287,26 @@ async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
     assert (step.failures[0].session, step.failures[0].session_age_seconds) == (1, 7.0)
 
 
+async def test_choices_that_another_router_groups_differently_run_once(scene: Scene) -> None:
+    first, second, third = (scene.hub.connect(name) for name in ("first", "second", "third"))
+
+    def spec(session: int, choices: tuple[int, ...], attempt: int = 1) -> SequenceSpec:
+        return spec_of([1], target="me", request_id="x", session=session, attempt=attempt, choices=choices)
+
+    all_of_first = scene.decode(first, 1, spec(0, (0, 1, 2)))
+    split = [scene.decode(second, choice, spec(1, (choice,))) for choice in (1, 2)]
+    assert min(split) > 0
+    assert scene.sides.cancelled == [all_of_first], "an attempt at one of its choices ends the whole"
+    assert scene.decode(first, 2, spec(0, (0, 1), attempt=2)) == -1
+    assert scene.decode(first, 3, spec(0, (0,), attempt=3)) > 0, "nobody else runs this choice"
+    scene.report(freed=[all_of_first])
+    together = scene.decode(third, 1, spec(2, (1, 2)))
+    assert together > 0
+    assert scene.sides.cancelled == [all_of_first, *split]
+    scene.report(freed=[*split, together])
+    assert scene.decode(second, 9, spec(1, (2,), attempt=2)) == -1
+
+
 async def test_a_refused_router_hears_the_age_of_a_moved_session(scene: Scene) -> None:
     old_router, new_router = scene.hub.connect("old"), scene.hub.connect("new")
     fence = Fence("tenant", "x", 2, 1, 0, "me", "other")

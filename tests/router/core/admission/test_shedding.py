@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from router.core.actions import (
@@ -16,13 +18,13 @@ from router.core.actions import (
     TellAccepted,
 )
 from router.core.admission import shed
-from router.core.events import Timer, TimerFired, TimerKind, WorkerLost
+from router.core.events import Enqueued, StoreCall, StoreFailed, Timer, TimerFired, TimerKind, WorkerLost
 from router.errors import Refused
 from scheduling.admission.backlog import DEFAULT_TTFT_MS
 from scheduling.admission.shares import Standing
 from scheduling.request import Slo, SloClass
 from tests.router.core.admission.asking import ask, core_with
-from tests.router.core_driver import ONE, TWO, grant, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, grant, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
 
@@ -137,8 +139,19 @@ def test_the_refused_get_charges_back_and_idle_fleets_charge_none() -> None:
     core = core_with(bound=100)
     told = ask(core, 1, 100, Slo(ttft_ms=100), 100)
     (charged,) = [action for action in told if isinstance(action, ChargeTenant)]
-    assert RefundTenant("t", charged.tokens) in told
+    assert RefundTenant(charged.request_key, "t", charged.tokens) in told
     assert not [action for action in ask(core, 2, 5, Slo(), 0) if isinstance(action, ChargeTenant)]
+
+
+def test_a_charge_without_an_answer_comes_back_too() -> None:
+    """It may have been executed: the store knows, and refunds it only then."""
+    core = core_with(bound=100)
+    event = replace(ARRIVAL, prompt_token_ids=range(100), slo=Slo(ttft_ms=100), request_id="r1", listener=1)
+    told = tell(core, event, Enqueued("t/r1/0", 1, 100))
+    (charged,) = [action for action in told if isinstance(action, ChargeTenant)]
+    told = tell(core, StoreFailed(StoreCall.CHARGE, charged.request_key, "no answer"))
+    assert [action for action in told if isinstance(action, Reject)]
+    assert RefundTenant(charged.request_key, "t", charged.tokens) in told
 
 
 def test_batch_is_let_through_once_it_is_owed_a_prompt() -> None:
