@@ -56,6 +56,8 @@ def main() -> int:
             own = [sys.executable, "-m", "tests.chaos", *sys.argv[1:], "--network", "own"]
             os.execvp(apart()[0], [*apart(), *own])
         left_out.append(f"{WITHOUT_NETWORKS} ({reason})")
+    elif args.network == "shared":
+        left_out.append(WITHOUT_NETWORKS)
     # Started in the background by a script it would be ignored, and what was counted lost.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console()

@@ -11,6 +11,8 @@ Naming = Callable[[str, int, str], str]
 """Returns the name of the process behind a host and port of "tcp" or "udp"; empty if it is none of ours."""
 
 _MOST_KNOWN = 4096
+_MAPPED = "0000000000000000FFFF0000"
+"""Before an address of IPv4 that a socket of IPv6 has."""
 
 
 def nobody(_host: str, _port: int, _protocol: str) -> str:
@@ -41,13 +43,22 @@ class ByTheirSockets:
 
 
 def _inode(host: str, port: int, protocol: str) -> str:
+    """Return the number of the socket; gRPC's are of IPv6 also for addresses of IPv4."""
     # A socket that sends datagrams without being connected has no address of its own.
-    local = {f"{int.from_bytes(socket.inet_aton(one), 'little'):08X}:{port:04X}" for one in (host, "0.0.0.0")}
-    for line in Path(f"/proc/net/{protocol}").read_text(encoding="ascii").splitlines()[1:]:
-        fields = line.split()
-        if fields[1] in local:
-            return fields[9]
+    at_any = ("0.0.0.0",) if protocol == "udp" else ()
+    local = {_entry(one, port, mapped) for one in (host, *at_any) for mapped in ("", _MAPPED)}
+    local |= {f"{'0' * 32}:{port:04X}"} if at_any else set()
+    tables = (Path("/proc/net", table) for table in (protocol, f"{protocol}6"))
+    for table in filter(Path.exists, tables):
+        for line in table.read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[1] in local:
+                return fields[9]
     return ""
+
+
+def _entry(host: str, port: int, mapped: str) -> str:
+    return f"{mapped}{int.from_bytes(socket.inet_aton(host), 'little'):08X}:{port:04X}"
 
 
 def _has(pid: int, inode: str) -> bool:

@@ -23,9 +23,11 @@ from tests.ports import free_port
 
 CALLS = """
 import socket, sys
-tcp = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-udp = socket.socket(type=socket.SOCK_DGRAM)
-udp.sendto(b"asked", ("127.0.0.1", int(sys.argv[2])))
+host = sys.argv[3]
+family = socket.AF_INET6 if ":" in host else socket.AF_INET
+tcp, udp = (socket.socket(family, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM))
+tcp.connect((host, int(sys.argv[1])))
+udp.sendto(b"asked", (host, int(sys.argv[2])))
 print(tcp.getsockname()[1], udp.getsockname()[1], flush=True)
 sys.stdin.read()
 """
@@ -86,11 +88,15 @@ def listening() -> Iterator[tuple[int, int]]:
         yield tcp.getsockname()[1], udp.getsockname()[1]
 
 
-def test_a_caller_is_known_by_its_socket() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::ffff:127.0.0.1"])
+def test_a_caller_is_known_by_its_socket(host: str) -> None:
+    """Its socket may be one of IPv6, as gRPC's are."""
     with (
         listening() as ports,
         subprocess.Popen(
-            [sys.executable, "-c", CALLS, *map(str, ports)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", CALLS, *map(str, ports), host],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         ) as caller,
     ):
         assert caller.stdout is not None
