@@ -36,7 +36,7 @@ AT_FIRST = 4
 LEARNING_TRIES = 3
 """A machine that starves makes attempts fail by itself."""
 SETTLED_S = 60.0
-"""What connections leave behind, and a killed peer's, is gone by then."""
+"""Tasks and descriptors of broken connections are gone by then."""
 WAVE_S = 60.0
 """Between two looks for leaks."""
 ORPHANS_EVERY_S = 1.0

@@ -46,7 +46,7 @@ def _inode(host: str, port: int, protocol: str) -> str:
     """Return the number of the socket; gRPC's are of IPv6 also for addresses of IPv4."""
     # A socket that sends datagrams without being connected has no address of its own.
     at_any = ("0.0.0.0",) if protocol == "udp" else ()
-    local = {_entry(one, port, mapped) for one in (host, *at_any) for mapped in ("", _MAPPED)}
+    local = {_entry(local_host, port, mapped) for local_host in (host, *at_any) for mapped in ("", _MAPPED)}
     local |= {f"{'0' * 32}:{port:04X}"} if at_any else set()
     tables = (Path("/proc/net", table) for table in (protocol, f"{protocol}6"))
     for table in filter(Path.exists, tables):

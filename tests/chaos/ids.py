@@ -11,7 +11,7 @@ from router.core.state import CoreConfig
 from tests.chaos.streams import Course, Outcome
 
 SHARE = 0.15
-"""Of the streams."""
+"""The share of streams with an id that was used before."""
 MOST = 512
 """Ids that are kept, the oldest being dropped."""
 FORGOTTEN_S = CoreConfig("any").retention_s + 5.0

@@ -23,7 +23,7 @@ SCRAPES = 5
 GRACE_S = 10.0
 """Routers keep the session of a client that has gone for this long, and its work."""
 LATE_S = 5.0
-"""What ends at a time is seen to have ended this long after it, on a machine that starves too."""
+"""The end of something is seen this long after it, on a machine that starves too."""
 HOLDS = ("leases", "credits", "queue entries")
 HANG_S = 7.0
 """The longest time for which a router may stand still or be cut off, and can give nothing back."""

@@ -38,7 +38,7 @@ class Kind(enum.StrEnum):
     CORRUPT = "corrupt"
     """A byte of a message of KV blocks, where the transport would not notice."""
     ONE_WAY = "one-way"
-    """What one of two processes sends to the other is lost; what the other one sends arrives."""
+    """Messages from one of two processes to the other are lost; those from the other arrive."""
     DRAIN = "drain"
     """A process is told to leave, and started again once it has left."""
     ROLL = "roll"
@@ -229,8 +229,8 @@ class Lane:
         self._pairs = _pairs(self._faults) if name in TWICE else {}
         self._planned_pairs = Counter(pairs_before)
         self._planned_kinds: Counter[tuple[Kind, Kind]] = Counter()
-        for (one, other), count in self._planned_pairs.items():
-            self._planned_kinds[one[0], other[0]] += count
+        for ((kind, _), (other, _)), count in self._planned_pairs.items():
+            self._planned_kinds[kind, other] += count
 
     def next_faults(self) -> tuple[Fault, ...]:
         """Return the next fault, or two that are to strike the same request one after the other."""

@@ -60,7 +60,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """What chance decides of a fault, drawn before it strikes."""
+    """The part of a fault that chance decides, drawn before it strikes."""
 
     later_s: float
     delay_s: float

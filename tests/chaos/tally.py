@@ -88,7 +88,9 @@ class Tally:
             self.http["streams"] += 1
             self.http["asked again"] += course.lost_gateways
         hits = self.hits.pop(course.request_id, [])
-        self.pairs.update(pair_cell(one, other) for (one, _), (other, _) in itertools.combinations(hits, 2))
+        self.pairs.update(
+            pair_cell(*pair) for pair in itertools.combinations([fault for fault, _ in hits], 2)
+        )
         for fault, hit in hits:
             recovery_s = course.recovery_s(hit.at)
             if recovery_s is not None:
@@ -197,9 +199,9 @@ class Tally:
     def _show_pairs(self, console: Console) -> None:
         """Show how often a request was struck by two kinds of fault, in whichever order and phases."""
         counts: Counter[tuple[Kind, Kind]] = Counter()
-        for ((one, _), (other, _)), count in self.pairs.items():
-            counts[one, other] += count
-        can_occur = {(one, other) for (one, _), (other, _) in PAIR_CELLS}
+        for ((kind, _), (other, _)), count in self.pairs.items():
+            counts[kind, other] += count
+        can_occur = {(kind, other) for (kind, _), (other, _) in PAIR_CELLS}
         kinds = list(Kind)
         table = Table("two faults on one request", *map(str, range(1, len(kinds) + 1)), padding=0)
         for number, kind in enumerate(kinds, start=1):

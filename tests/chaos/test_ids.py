@@ -10,7 +10,7 @@ from tests.chaos.streams import Course, Outcome, asks
 ASK = asks(random.Random(1), 1)[0]
 
 
-def test_ids_come_again_soon_and_when_forgotten_and_never_beside_themselves() -> None:
+def test_ids_come_again_soon_and_when_forgotten() -> None:
     used = UsedIds(random.Random(1))
     for name, at in (("old", 0.0), ("running", 0.0), ("young", FORGOTTEN_S)):
         used.add(Course(ASK, name, outcome=Outcome.SAME), at)

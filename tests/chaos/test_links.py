@@ -82,8 +82,8 @@ async def test_a_cut_breaks_the_calls_of_one_caller() -> None:
 @contextmanager
 def listening() -> Iterator[tuple[int, int]]:
     with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-        for one in (tcp, udp):
-            one.bind(("127.0.0.1", 0))
+        for door in (tcp, udp):
+            door.bind(("127.0.0.1", 0))
         tcp.listen()
         yield tcp.getsockname()[1], udp.getsockname()[1]
 

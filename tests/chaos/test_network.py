@@ -17,7 +17,7 @@ def links() -> str:
     return subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
 
 
-def test_packets_between_two_processes_are_lost_and_nothing_is_left_behind() -> None:
+def test_packets_are_lost_and_nothing_is_left_behind() -> None:
     before = links()
     command = [*apart(), sys.executable, "-m", "tests.chaos.network_scene"]
     ran = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=150)

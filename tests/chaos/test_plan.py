@@ -57,7 +57,7 @@ def test_the_same_seed_and_tally_plan_the_same() -> None:
 
 def test_a_request_is_struck_by_any_two_kinds_equally_often() -> None:
     kinds = list(Kind)
-    every = {(min(one, other), max(one, other)) for one in kinds for other in kinds}
+    every = {(min(kind, other), max(kind, other)) for kind in kinds for other in kinds}
     lane = Lane(1, TWICE[0], LANES[TWICE[0]], {})
     pairs = [lane.next_faults() for _ in range(2 * len(every))]
     planned = Counter(tuple(sorted(fault.kind for fault in pair)) for pair in pairs)

@@ -51,7 +51,7 @@ class Given(Striker):
             await self.strike(self._given)
 
 
-async def test_each_is_seen_to_act_and_nothing_is_lost_repeated_changed_or_leaked(tmp_path: Path) -> None:
+async def test_each_is_seen_to_act_and_harms_no_stream(tmp_path: Path) -> None:
     tally = Tally()
     orders = Orders(SEED, 0.0)
     async with Arena(tmp_path / "run", orders.placement) as arena:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from router.core.session.session import MAX_ATTEMPTS, MAX_LOST
 from tests.chaos.plan import ENDS, LEAVING, LIMIT_KINDS, MESSAGE_KINDS, Fault, Kind, Phase, Place, ends
 from tests.chaos.sightings import Life, Mark, Sighting
 
@@ -22,12 +23,12 @@ AT_WORKERS = frozenset(
 )
 OWN_FAILURES = (Kind.NO_MEMORY, Kind.NO_FILES)
 """A worker that lives on fails the attempts itself."""
-SPARED_FROM_ATTEMPT = 2
-"""Where attempts fail at workers that live on: a request whose third attempt fails so at one router ends,
+SPARED_FROM_ATTEMPT = MAX_ATTEMPTS - 1
+"""Where attempts fail at workers that live on: a request whose last attempt fails so at one router ends,
 clearly, as it should, and then nothing could be compared. The one between is for what struck a link before it
 was dispatched there, and is noticed later."""
-SPARED_WHEN_LOST_FROM = 4
-"""Where workers are lost: the fifth attempt of a request is the last, at whichever routers they were made."""
+SPARED_WHEN_LOST_FROM = MAX_LOST - 1
+"""The same where workers are lost, over all attempts of a request at whichever routers."""
 BLOCK_BYTES = 4096
 """Pieces of blocks are larger, and only they have a checksum."""
 STALLED_S = 1.0
