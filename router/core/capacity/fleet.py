@@ -172,7 +172,7 @@ class Fleet:
         self.moves = 0
         """Counts reports and dispatches."""
         self.block_size = 1
-        """The same on all workers; 1 without a worker."""
+        """The same on all workers; 1 until a worker has joined."""
         self.fingerprint = ""
         """The same on all workers; empty until a worker has joined."""
         self.largest_pool = 0
@@ -218,7 +218,8 @@ class Fleet:
             for worker in (self.prefilling if role == PREFILL else self.decoding)
         )
         self.serves = bool(self.decoding)
-        self.block_size = next((worker.facts.block_size for worker in self.workers.values()), 1)
+        # Without any worker it stays as it was: requests that wait for one are measured by it.
+        self.block_size = next((worker.facts.block_size for worker in self.workers.values()), self.block_size)
         self.largest_pool = max((worker.facts.num_blocks for worker in taking), default=0)
         self.bound_tokens = sum(worker.bound_tokens for worker in self.computing)
 

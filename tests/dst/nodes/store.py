@@ -1,0 +1,256 @@
+"""Redis, as one process: the simulator's store, its epochs, and the connections that lead to it.
+
+A call that gets no response within a second has failed for its caller, and may be executed all the same, at
+any later time: its connection is given up with the call still on it. The next call opens another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduling.admission.shares import Standing
+from sim.store.memory_store import MemoryStore
+from state.connection import CALL_TIMEOUT_S, QUIET_MS, RECONNECT_S
+from state.errors import QueueFull, StoreUnavailable
+from state.records import (
+    DecodeRoom,
+    Grant,
+    Hold,
+    Notice,
+    PrefillRoom,
+    QueueEntry,
+    QueuePlace,
+    QueueStatus,
+    Settlement,
+)
+from tests.dst.world.network import Connection, Network
+from tests.dst.world.process import Process
+
+SUBSCRIBE_AGAIN_S = RECONNECT_S
+DEAF_S = 2.0
+"""A subscriber pings a silent connection after this long, and gives it up after as long again."""
+
+
+@dataclass(slots=True)
+class _Request:
+    number: int
+    epoch: int
+    name: str
+    call: Callable[[MemoryStore], Any]
+
+
+@dataclass
+class StoreServer:
+    """One process of Redis; what it holds is lost when it dies."""
+
+    process: Process
+    epoch: int
+    store: MemoryStore = field(init=False)
+    quiet_until: float = 0.0
+    num_calls: int = 0
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore(self.process.clock)
+
+    def serve(self, connection: Connection) -> None:
+        """Answer the calls of one connection, in order."""
+        connection.listen(self.process, lambda request: self._answer(connection, request), _ignore)
+
+    def _answer(self, connection: Connection, request: _Request) -> None:
+        self.num_calls += 1
+        result: Any
+        if request.name == "enter":
+            if request.epoch not in (0, self.epoch):
+                self.quiet_until = self.process.clock() + QUIET_MS / 1000
+            result = ("entered", self.epoch)
+        elif request.epoch != self.epoch:
+            result = ("forgotten", None)
+        elif request.name == "grant" and self.process.clock() < self.quiet_until:
+            result = ("result", [])
+        else:
+            try:
+                result = ("result", request.call(self.store))
+            except QueueFull as full:
+                result = ("error", full)
+        connection.send(self.process, (request.number, *result), f"{request.name} done")
+
+    def subscribe(self, connection: Connection, router_id: str) -> None:
+        """Send a router's notices over a connection until it breaks."""
+
+        def hear(notice: Notice) -> None:
+            connection.send(self.process, notice, type(notice).__name__)
+
+        end = self.store.subscribe(router_id, hear)
+        connection.listen(self.process, _ignore, lambda _: end())
+
+
+def _ignore(_: Any) -> None:
+    pass
+
+
+class StoreClient:
+    """Implements what a router uses of `state.store.Store`, over the network. Runs on its process's loop."""
+
+    def __init__(self, process: Process, network: Network, server: Callable[[], StoreServer | None]) -> None:
+        self._process = process
+        self._network = network
+        self._server = server
+        self._connection: Connection | None = None
+        self._epoch = 0
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._entering: asyncio.Future[None] | None = None
+        self.on_new_epoch: Callable[[], None] = lambda: None
+
+    # Calls
+
+    async def _call(self, name: str, call: Callable[[MemoryStore], Any]) -> Any:
+        try:
+            async with asyncio.timeout(2 * CALL_TIMEOUT_S):
+                if not self._epoch:
+                    await self._enter(0)
+                while True:
+                    epoch = self._epoch
+                    kind, result = await self._send(name, epoch, call)
+                    if kind == "error":
+                        raise result
+                    if kind == "result":
+                        return result
+                    await self._enter(epoch)
+        except TimeoutError:
+            raise StoreUnavailable("redis", "no response") from None
+
+    async def _enter(self, last: int) -> None:
+        if self._epoch != last:
+            return
+        if self._entering is None:
+            self._entering = asyncio.ensure_future(self._entered(last))
+            self._entering.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._entering)
+
+    async def _entered(self, last: int) -> None:
+        try:
+            _, epoch = await self._send("enter", last, _ignore)
+            self._epoch = epoch
+        finally:
+            self._entering = None
+        if last:
+            self.on_new_epoch()
+
+    async def _send(self, name: str, epoch: int, call: Callable[[MemoryStore], Any]) -> tuple[str, Any]:
+        connection = self._connected()
+        number = next(self._numbers)
+        future = self._waiting[number] = self._process.loop.create_future()
+        connection.send(self._process, _Request(number, epoch, name, call), name)
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                result: tuple[str, Any] = await future
+                return result
+        except TimeoutError:
+            # What is on the old connection may still be executed, at any time.
+            if self._connection is connection:
+                self._connection = None
+            raise StoreUnavailable("redis", f"no response within {CALL_TIMEOUT_S:g} s") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def _connected(self) -> Connection:
+        if self._connection is None or not self._connection.is_open:
+            server = self._server()
+            made = None
+            if server is not None:
+                made = self._network.connect(self._process, server.process, ("store", self._process.name))
+            if server is None or made is None:
+                raise StoreUnavailable("redis", "connection refused")
+            server.serve(made)
+            made.listen(self._process, self._hear, lambda reason: self._broken(made, reason))
+            self._connection = made
+        return self._connection
+
+    def _hear(self, answer: Any) -> None:
+        number, *result = answer
+        future = self._waiting.get(number)
+        if future is not None and not future.done():
+            future.set_result(tuple(result))
+
+    def _broken(self, connection: Connection, reason: str) -> None:
+        if self._connection is connection:
+            self._connection = None
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(StoreUnavailable("redis", reason))
+
+    async def listen(self, router_id: str, hear: Callable[[Notice], None]) -> None:
+        """Hear a router's notices for as long as the process lives."""
+        loop = self._process.loop
+        while True:
+            server = self._server()
+            made = None
+            if server is not None:
+                made = self._network.connect(self._process, server.process, ("notices", self._process.name))
+            if server is not None and made is not None:
+                broken = loop.create_future()
+                made.listen(self._process, hear, lambda _, broken=broken: broken.done() or broken.set_result(0))
+                server.subscribe(made, router_id)
+                while not broken.done():
+                    await asyncio.wait((broken,), timeout=DEAF_S)
+                    both = (self._process.name, server.process.name)
+                    if not self._network.flows(*both) or not self._network.flows(*both[::-1]):
+                        await asyncio.wait((broken,), timeout=DEAF_S)  # its ping is not answered either
+                        made.close(self._process)
+                        break
+            await asyncio.sleep(SUBSCRIBE_AGAIN_S)
+
+    # The operations
+
+    async def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
+        place: QueuePlace = await self._call("enqueue", lambda store: store.enqueue(entry, capacity))
+        return place
+
+    async def dequeue(self, request_key: str) -> None:
+        await self._call("dequeue", lambda store: store.dequeue(request_key))
+
+    async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
+        grants: list[Grant] = await self._call("grant", lambda store: store.grant(caller, worker, decoders))
+        return grants
+
+    async def settle(
+        self, request_key: str, prefill_key: str, decoders: Sequence[DecodeRoom], ttl_s: float
+    ) -> Settlement:
+        settled: Settlement = await self._call(
+            "settle", lambda store: store.settle(request_key, prefill_key, decoders, ttl_s)
+        )
+        return settled
+
+    async def release_credit(self, request_key: str, worker_key: str) -> None:
+        await self._call("release_credit", lambda store: store.release_credit(request_key, worker_key))
+
+    async def release_lease(self, request_key: str, worker_key: str) -> None:
+        await self._call("release_lease", lambda store: store.release_lease(request_key, worker_key))
+
+    async def renew(
+        self, credits_held: Iterable[tuple[str, str]], leases_held: Iterable[tuple[str, str]], ttl_s: float
+    ) -> None:
+        await self._call("renew", lambda store: store.renew(credits_held, leases_held, ttl_s))
+
+    async def take_holds(
+        self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
+    ) -> None:
+        await self._call("take_holds", lambda store: store.take_holds(credits_held, leases_held, ttl_s))
+
+    async def queue_status(self) -> QueueStatus:
+        status: QueueStatus = await self._call("queue_status", lambda store: store.queue_status())
+        return status
+
+    async def charge_tenant(self, tenant: str, tokens: float, lead: float, band: float) -> Standing:
+        standing: Standing = await self._call(
+            "charge_tenant", lambda store: store.charge_tenant(tenant, tokens, lead, band)
+        )
+        return standing
+
+    async def refund_tenant(self, tenant: str, tokens: float) -> None:
+        await self._call("refund_tenant", lambda store: store.refund_tenant(tenant, tokens))

@@ -1,0 +1,336 @@
+"""Plays one scenario to its end, or to the first promise that breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import structlog
+
+import baton.routers
+import baton.stream
+import kvtransfer.receiver
+import kvtransfer.sender
+from router.core.actions import (
+    Enqueue,
+    Relay,
+    SendDecode,
+    SendPrefill,
+    Settle,
+    TellFinished,
+)
+from router.core.events import StepReported
+from router.core.state import CoreConfig
+from tests.dst.faults import strike
+from tests.dst.fleet import Fleet
+from tests.dst.nodes.client import Heard
+from tests.dst.nodes.router import RouterNode
+from tests.dst.promises import Broken, Promises
+from tests.dst.scenario import Fault, Request, Scenario, role_of
+from baton.types import Slo
+
+LOOK_S = 0.05
+LIMIT_S = 90.0
+"""Every call ends within this time after the last fault."""
+NO_WORKER_S = CoreConfig("").no_worker_grace_s - 1.0
+NEWCOMER_S = 10.0
+QUIET_S = 12.0
+"""After the last call: by then every hold has been returned, or has run out."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    scenario: Scenario
+    broken: Broken | None = None
+    simulated_s: float = 0.0
+    num_events: int = 0
+    trace: str = ""
+    """A digest of every event of every router: equal for equal runs."""
+    struck: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Faults that struck, by kind, role and phase of the request under way."""
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    probes: Counter[str] = field(default_factory=Counter)
+    """What happened in the fleet, by name: events that a good search should see."""
+    calls: list[Heard] = field(default_factory=list)
+
+
+class Recorder:
+    """Keeps what a page shows of a run."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, str, str, float, float]] = []
+        self.events: list[tuple[float, str, str]] = []
+        self.bands: list[tuple[str, str, float, float]] = []
+
+
+class Run:
+    def __init__(self, scenario: Scenario, recorder: Recorder | None = None) -> None:
+        self.outcome = Outcome(scenario)
+        self.recorder = recorder
+        self._scenario = scenario
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._phases: dict[str, str] = {}
+        self._upon: dict[tuple[str, str], list[Fault]] = {}
+        self._faults_to_come = sum(fault.upon is None for fault in scenario.faults)
+        self._last_fault_at = 0.0
+        self._looked_at = -1
+        self.fleet = Fleet(scenario, self._seen)
+        self.promises = Promises(self.fleet, self.outcome.calls)
+        if recorder is not None:
+            self.fleet.network.trace = lambda *message: recorder.messages.append(message)
+
+    def play(self) -> Outcome:
+        fleet, scheduler = self.fleet, self.fleet.scheduler
+        for request in self._scenario.requests:
+            scheduler.at(request.at, self._begin, request)
+        for fault in self._scenario.faults:
+            if fault.upon is not None:
+                self._upon.setdefault(fault.upon, []).append(fault)
+            else:
+                scheduler.at(fault.at or 0.0, self._strike, fault)
+        scheduler.at(LOOK_S, self._look)
+        try:
+            self._until(self._is_over, self._limit)
+            if self.promises.broken is None:
+                self._check_calls()
+            if self.promises.broken is None:
+                self._until(lambda: False, lambda: self._quiet_from + QUIET_S)
+                self._ask_once_more()
+            if self.promises.broken is None:
+                self.promises.at_end()
+        except AssertionError as error:
+            self._break("nothing crashes", f"{type(error).__name__}: {error}", error)
+        except Exception as error:  # noqa: BLE001 -- a crash of any process is what runs look for
+            self._break("nothing crashes", f"{type(error).__name__}: {error}", error)
+        self._note_results()
+        self.fleet.dispose()
+        return self.outcome
+
+    def _break(self, promise: str, found: str, error: BaseException | None) -> None:
+        if error is not None and error.__traceback__ is not None:
+            frame = error.__traceback__
+            while frame.tb_next is not None:
+                frame = frame.tb_next
+            code = frame.tb_frame.f_code
+            found += f" ({code.co_filename.rpartition('/')[2]}:{frame.tb_lineno} {code.co_name})"
+        if self.promises.broken is None:
+            self.promises.broken = Broken(promise, found)
+
+    def _until(self, check: Callable[[], bool], limit: Callable[[], float]) -> None:
+        """Play until `check` returns True, a promise breaks, or the limit, which may move, has passed."""
+        scheduler, promises = self.fleet.scheduler, self.promises
+        while not check() and promises.broken is None and scheduler.now < limit():
+            scheduler.run(min(limit(), scheduler.now + 1.0), lambda: promises.broken is not None)
+
+    # The scenario
+
+    def _begin(self, request: Request) -> None:
+        client = self.fleet.clients[f"c{request.client}"]
+        prompt = tuple(
+            3 + self.fleet.dice.whole(0, 200, "prompt", request.name, place) for place in range(request.prompt_tokens)
+        )
+        heard = Heard(request.name, prompt, request.n, request.max_tokens, self.fleet.scheduler.now)
+        self.outcome.calls.append(heard)
+        slo = None if request.ttft_ms is None else Slo(ttft_ms=request.ttft_ms)
+        client.call(heard, slo, request.leaves_after, request.cancels)
+
+    def _strike(self, fault: Fault) -> None:
+        end = strike(self.fleet, fault)
+        self._faults_to_come -= fault.upon is None
+        now = self.fleet.scheduler.now
+        self._last_fault_at = max(self._last_fault_at, now)
+        if end is None:
+            return
+        phase = self._phases.get(fault.upon[0], "none") if fault.upon else self._any_phase()
+        self.outcome.struck[fault.kind, role_of(fault.target), phase] += 1
+        self._last_fault_at = max(self._last_fault_at, now + fault.lasts_s)
+        self.fleet.scheduler.after(fault.lasts_s, end)
+        if self.recorder is not None:
+            name = f"{fault.kind} {fault.peer}".strip()
+            self.recorder.bands.append((fault.target, name, now, now + fault.lasts_s))
+
+    def _any_phase(self) -> str:
+        return next((phase for phase in self._phases.values() if phase != "ended"), "none")
+
+    # What is seen
+
+    def _seen(self, router: RouterNode, event: Any, actions: Any) -> None:
+        self.outcome.num_events += 1
+        digest = self._digest
+        digest.update(f"{self.fleet.scheduler.now:.9f} {router.process.name} {type(event).__name__}".encode())
+        for action in actions:
+            self._note(router, action)
+        if not isinstance(event, StepReported) or len(actions) > 1:
+            self.promises.after_router(router)
+        if self.recorder is not None:
+            told = ", ".join(type(action).__name__ for action in actions)
+            self.recorder.events.append((self.fleet.scheduler.now, router.process.name, f"{type(event).__name__} → {told}"))
+
+    def _note(self, router: RouterNode, action: Any) -> None:
+        kind = type(action).__name__
+        self._digest.update(kind.encode())
+        self.outcome.probes[kind] += 1
+        match action:
+            case Enqueue(entry):
+                self._reached(entry.request_key, "queued")
+            case Settle(request_key):
+                self._reached(request_key, "settling")
+            case SendPrefill(_, spec) | SendDecode(_, spec):
+                self._reached_request(spec.fence.request_id, "prefill")
+            case Relay():
+                sessions = router.core.state.by_listener
+                for listener, index in zip(action.listeners, action.indexes, strict=True):
+                    session = sessions.get(listener)
+                    if session is not None:
+                        self._reached_request(session.request_id, "handoff" if index == 0 else "decode")
+            case TellFinished(listener):
+                session = router.core.state.by_listener.get(listener)
+                if session is not None:
+                    self._reached_request(session.request_id, "ended")
+
+    def _reached(self, request_key: str, phase: str) -> None:
+        for request in self._scenario.requests:
+            if f"/{request.name}/" in f"/{request_key}/":
+                self._reached_request(request.name, phase)
+                return
+
+    def _reached_request(self, request_id: str, phase: str) -> None:
+        self._phases[request_id] = phase
+        for fault in self._upon.pop((request_id, phase), ()):
+            self.fleet.scheduler.after(fault.after_s, self._strike, fault)
+
+    def _look(self) -> None:
+        """Look at the whole fleet, unless no router has had an event since the last time."""
+        self.fleet.note_decoding()
+        if self.outcome.num_events != self._looked_at:
+            self._looked_at = self.outcome.num_events
+            self.promises.look(faults_over=self.fleet.scheduler.now > self._last_fault_at + 0.5)
+        self.fleet.scheduler.after(LOOK_S, self._look)
+
+    # Its end
+
+    @property
+    def _all_calls_over(self) -> bool:
+        return len(self.outcome.calls) == len(self._scenario.requests) and all(
+            heard.is_over for heard in self.outcome.calls
+        )
+
+    def _is_over(self) -> bool:
+        is_quiet = not self._faults_to_come and self.fleet.scheduler.now > self._last_fault_at
+        return self._all_calls_over and is_quiet
+
+    def _limit(self) -> float:
+        scenario = self._scenario
+        times = [*(request.at for request in scenario.requests), *(fault.at or 0.0 for fault in scenario.faults)]
+        last = max(times, default=0.0)
+        return max(last, self._last_fault_at) + LIMIT_S
+
+    def _check_calls(self) -> None:
+        self._quiet_from = self.fleet.scheduler.now + self._scenario.grace_s
+        for heard in self.outcome.calls:
+            if not heard.is_over:
+                took_s = self.fleet.scheduler.now - self._last_fault_at
+                self._break("every call ends", f"{heard.request_id} has not ended {took_s:.0f} s after the faults", None)
+            elif heard.error and not self._may_fail(heard):
+                self._break("a failure has a rule", f"{heard.request_id}: {heard.error}", None)
+
+    def _ask_once_more(self) -> None:
+        """The fleet serves a newcomer, with which places that nobody waits for any more leave the queue."""
+        self._begin(Request("newcomer", 0, self.fleet.scheduler.now, 5, 3))
+        heard, limit = self.outcome.calls[-1], self.fleet.scheduler.now + NEWCOMER_S
+        self._until(lambda: heard.is_over, lambda: limit)
+        if self.promises.broken is None and (heard.error or not heard.is_over):
+            self._break("a newcomer is served", heard.error or "it has not ended", None)
+        limit += QUIET_S
+        self._until(lambda: False, lambda: limit)
+
+    def _may_fail(self, heard: Heard) -> bool:
+        """Return whether a rule of docs/failures.md lets this call end without its answer."""
+        scenario = self._scenario
+        same = [request for request in scenario.requests if request.name == heard.request_id]
+        if len(same) > 1 and heard.error.startswith("Superseded"):
+            return True  # two callers of one request: the later one receives it
+        if any(request.leaves_after is not None and request.cancels for request in same) and len(same) > 1:
+            return True  # the other caller has cancelled it
+        if self.fleet.longest_without_decode_s > NO_WORKER_S and "decode worker" in heard.error:
+            return True  # without a decode worker a request waits for so long
+        if heard.error.startswith("Unavailable: Redis") and not scenario.without_store:
+            return any(fault.target == "redis" or fault.peer == "redis" for fault in scenario.faults)
+        return False
+
+    def _note_results(self) -> None:
+        outcome = self.outcome
+        outcome.broken = self.promises.broken
+        outcome.simulated_s = self.fleet.scheduler.now
+        outcome.trace = self._digest.hexdigest()
+        kinds = sorted(kind for (kind, _, _), count in outcome.struck.items() for _ in range(count))
+        for place, one in enumerate(kinds):
+            for other in kinds[place + 1 :]:
+                outcome.pairs[one, other] += 1
+
+
+class _Time:
+    """The module `time` for the SDK: each process has its own."""
+
+    @staticmethod
+    def monotonic() -> float:
+        import asyncio  # noqa: PLC0415
+
+        return asyncio.get_running_loop().time()
+
+
+class _Random:
+    @staticmethod
+    def uniform(low: float, high: float) -> float:
+        return (low + high) / 2
+
+
+class _NoThreads:
+    def __init__(self, *_: object) -> None: ...
+    def shutdown(self, *_: object, **__: object) -> None: ...
+
+
+@contextlib.contextmanager
+def virtual() -> Iterator[None]:
+    """Let the SDK read virtual clocks, and start no threads: what they would do is done by the loop."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    hook, sys.unraisablehook = sys.unraisablehook, _ignore_killed
+    try:
+        with _patched(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            yield
+    finally:
+        gc.collect()  # what is left of the runs is dropped before anybody hears of it
+        sys.unraisablehook = hook
+        structlog.reset_defaults()
+
+
+def _ignore_killed(unraisable: Any) -> None:
+    """Coroutines of processes that were killed cannot end in order, and say so when they are collected."""
+
+
+@contextlib.contextmanager
+def _patched() -> Iterator[None]:
+    with (
+        mock.patch.object(baton.routers, "time", _Time),
+        mock.patch.object(baton.stream, "time", _Time),
+        mock.patch.object(baton.routers, "random", _Random),
+        mock.patch.object(kvtransfer.receiver, "started_executor", _NoThreads),
+        mock.patch.object(kvtransfer.sender, "started_executor", _NoThreads),
+    ):
+        yield
+
+
+def play(scenario: Scenario, recorder: Recorder | None = None) -> Outcome:
+    """Play a scenario to its end, and return what came of it. Call it within `virtual`."""
+    return Run(scenario, recorder).play()
