@@ -214,19 +214,20 @@ class Battle:
         except (BatonError, StoreUnavailable):
             return {"silence of a router or Redis": 1}
 
-    async def _settled(self, name: str) -> Gauges | None:
+    async def _settled(self, name: str) -> Gauges | OSError:
         """Return what a process holds once it holds no more than before, or has had its time.
 
-        None: it does not say.
+        An error: it does not say.
         """
         process = self._arena.fleet.process(name)
-        now = None
-        with contextlib.suppress(TimeoutError, OSError):
+        end = time.monotonic() + SETTLED_S
+        try:
             now = await gauges(process)
-            async with asyncio.timeout(SETTLED_S):
-                while self._growth.grown(name, now):
-                    await asyncio.sleep(0.2)
-                    now = await gauges(process)
+            while self._growth.grown(name, now) and time.monotonic() < end:
+                await asyncio.sleep(0.2)
+                now = await gauges(process)
+        except OSError as error:
+            return error
         return now
 
     async def rest(self) -> None:
@@ -245,8 +246,10 @@ class Battle:
             await asyncio.sleep(0.2)
         names = (*GATEWAYS, *ROUTERS, *WORKERS)
         for name, settled in zip(names, await asyncio.gather(*map(self._settled, names)), strict=True):
-            grown = self._growth.look(name, settled) if settled else {f"silence of {name}'s metrics": 1}
-            self._tally.add_leaks(grown, where)
+            if isinstance(settled, OSError):
+                self._tally.add_leaks({f"silence of {name}'s metrics": 1}, f"{settled!r}, {where}")
+            else:
+                self._tally.add_leaks(self._growth.look(name, settled), where)
         flat = self._growth.flattest()
         if flat:
             self._say(

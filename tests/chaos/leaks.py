@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ MORE = {"descriptors": 16 + MAX_CONNECTIONS, "tasks": 12, "threads": 6}
 """Growth that connections may cause: a killed peer is dialled anew; connections to Redis are kept."""
 MEMORY_SHARE = 1.05
 SCRAPES = 5
+PAUSE_S = 0.2
 GRACE_S = 10.0
 """Routers keep the session of a client that has gone for this long, and its work."""
 LATE_S = 5.0
@@ -63,6 +65,7 @@ async def _scraped(address: str) -> list[Sample]:
         except OSError:
             if not left:
                 raise
+            await asyncio.sleep(PAUSE_S)
     raise AssertionError("it has returned or raised")
 
 
