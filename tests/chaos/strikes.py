@@ -181,7 +181,8 @@ class Striker:
         try:
             await self._make_good(fault, draw, hit)
         finally:
-            self._arena.watch.down.discard(hit.name)
+            if fault.kind in LASTING:  # or another lane's fault would count as over
+                self._arena.watch.down.discard(hit.name)
 
     async def _make_good(self, fault: Fault, draw: _Draw, hit: Hit) -> None:
         name = hit.name
