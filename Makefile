@@ -158,8 +158,8 @@ npm-package: $(NODE_READY) ## build the npm package of the TypeScript SDK into b
 	@cd $(SDK) && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm pack --loglevel=error --pack-destination $(CURDIR)/build
 
 .PHONY: test-names
-test-names: $(READY) ## let clients follow routers behind a name of a DNS server; needs root or user namespaces
-	$(BIN)/python -m pytest -m namespaces tests/baton/discovery $(PYTEST_ARGS)
+test-names: $(READY) ## follow routers behind a DNS name, and lose packets between two processes; needs root or user namespaces
+	$(BIN)/python -m pytest -m namespaces tests/baton/discovery tests/chaos $(PYTEST_ARGS)
 
 .PHONY: test-compose
 test-compose: $(READY) ## build the images, run the composed fleet and strike its containers; needs Docker and Compose 2
@@ -302,7 +302,7 @@ SEEDS ?= 1000
 FIRST ?= 0
 
 .PHONY: chaos
-chaos: $(READY) ## burn a fleet for MINUTES (10): kills, hangs, cut links, lost messages; adds to the running tally
+chaos: $(READY) ## burn a fleet for MINUTES (10): kills, hangs, cuts, drains, two faults at once; adds to the running tally
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
 SOAK_ARGS ?=

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,9 +30,10 @@ def redis_binary() -> str:
 class RedisServer:
     """A server on a unix socket only, so that parallel runs never meet. It can die and come back."""
 
-    def __init__(self, folder: str, *flags: str) -> None:
+    def __init__(self, folder: str, *flags: str, environment: Mapping[str, str] | None = None) -> None:
         self._folder = folder
         self._flags = flags
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{folder}/redis.sock"
 
@@ -41,6 +43,7 @@ class RedisServer:
         self._process = subprocess.Popen(
             [redis_binary(), "--port", "0", "--unixsocket", socket, "--save", "", *self._flags],
             cwd=self._folder,
+            env=self._environment,
             stdout=subprocess.DEVNULL,
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -38,6 +39,9 @@ WARM = (
 )
 """Modules that take time to import; importing them starts no thread, so forking is safe."""
 MOST_BYTES = 65536
+CLONE_NEWNET = 0x40000000
+NETWORK = "BATON_TESTS_NETWORK"
+"""In an order's environment: the file of the network in which the service runs, if not in the zygote's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,8 @@ def _become(order: Order) -> Never:
     """
     os.chdir(order.cwd)
     os.environ.update(order.environment)
+    if NETWORK in order.environment:
+        _enter_network(order.environment[NETWORK])
     _customise(order.environment.get("PYTHONPATH", ""))
     sys.argv = [order.module, *order.arguments]
     code = 0
@@ -125,6 +131,14 @@ def _become(order: Order) -> Never:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _enter_network(path: str) -> None:
+    network = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(network, CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), f"the network {path} cannot be entered")
+    os.close(network)
 
 
 def _customise(path: str) -> None:

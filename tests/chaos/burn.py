@@ -17,8 +17,11 @@ from baton.types import Choice
 from state.errors import StoreUnavailable
 from tests.chaos.arena import GATEWAYS, ROUTERS, WORKERS, Arena
 from tests.chaos.http_streams import run_http
-from tests.chaos.leaks import Gauges, Growth, gauges, held
-from tests.chaos.plan import LANES, Lane
+from tests.chaos.ids import UsedIds
+from tests.chaos.leaks import AtRest, Gauges, Growth, Orphans, gauges, held, holds
+from tests.chaos.network import Network
+from tests.chaos.plan import LANES, Kind, Lane
+from tests.chaos.redis_clock import can_jump
 from tests.chaos.sightings import Life
 from tests.chaos.streams import SLOW_EVERY, Ask, Course, Outcome, asks, run
 from tests.chaos.strikes import Pace, Striker
@@ -33,9 +36,12 @@ AT_FIRST = 4
 LEARNING_TRIES = 3
 """A machine that starves makes attempts fail by itself."""
 SETTLED_S = 60.0
-"""Leases last ten seconds where nobody renews them. Once they have ended, nothing may be held."""
+"""Tasks and descriptors of broken connections are gone by then."""
 WAVE_S = 60.0
 """Between two looks for leaks."""
+ORPHANS_EVERY_S = 1.0
+PLACEMENTS = ("disaggregated", "conditional")
+"""By seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +53,40 @@ class Orders:
     max_faults: int = 10**9
     lanes: Sequence[str] = tuple(LANES)
 
+    @property
+    def placement(self) -> str:
+        """The placement of requests, which alternates with the seed."""
+        return PLACEMENTS[(self.seed + 1) % len(PLACEMENTS)]
+
+
+def planned(orders: Orders, before: Tally) -> list[Lane]:
+    """Return the lanes with the faults that this machine can carry out.
+
+    What has struck least in the tally of `before` comes first.
+    """
+    kinds = {
+        name: [kind for kind in LANES[name] if kind is not Kind.CLOCK or can_jump()] for name in orders.lanes
+    }
+    return [
+        Lane(orders.seed, name, kinds[name], before.struck, before.pairs)
+        for name in orders.lanes
+        if kinds[name]
+    ]
+
 
 async def burn(
-    run_dir: Path, orders: Orders, before: Tally, tally: Tally, say: Callable[[str], None]
+    run_dir: Path,
+    orders: Orders,
+    before: Tally,
+    tally: Tally,
+    say: Callable[[str], None],
+    network: Network | None = None,
 ) -> None:
-    """Strike until the time is over or so many faults have struck; `tally` grows meanwhile.
-
-    What has struck least in the tally of `before` is planned first.
-    """
-    lanes = [Lane(orders.seed, name, LANES[name], before.struck) for name in orders.lanes]
-    async with Arena(run_dir) as arena:
+    """Strike until the time is over or so many faults have struck; `tally` grows meanwhile."""
+    lanes = planned(orders, before)
+    async with Arena(run_dir, orders.placement, network) as arena:
         pace = Pace(tally, CROWD, orders.max_faults)
-        battle = _Battle(arena, orders, tally, pace, say)
+        battle = Battle(arena, orders, tally, pace, say)
         await battle.learn()
         strikers = [Striker(arena, lane, tally, pace) for lane in lanes]
         began = time.monotonic()
@@ -71,7 +99,7 @@ async def burn(
             tally.minutes += (time.monotonic() - began) / 60
 
 
-class _Battle:
+class Battle:
     """One arena, its requests, and what they gave when nothing happened."""
 
     def __init__(
@@ -82,6 +110,8 @@ class _Battle:
         self._asks = asks(self._rng, NUM_ASKS)
         self._expected: list[Sequence[Choice]] = []
         self._growth = Growth()
+        self._orphans = Orphans()
+        self._used = UsedIds(self._rng)
         self._began = time.monotonic()
         arena.on_death = self._on_death
 
@@ -102,6 +132,7 @@ class _Battle:
     async def wave(self, strikers: Sequence[Striker], until: float) -> None:
         """Streams and strikes; ends when both have."""
         striking = asyncio.gather(*(striker.run(until) for striker in strikers))
+        guarding = asyncio.create_task(self._guard())
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(CROWD):
@@ -109,6 +140,16 @@ class _Battle:
                 await striking
         finally:
             striking.cancel()
+            guarding.cancel()
+
+    async def _guard(self) -> None:
+        """Look for holds that nobody needs any more."""
+        while True:
+            await asyncio.sleep(ORPHANS_EVERY_S)
+            with contextlib.suppress(StoreUnavailable):
+                found = await holds(self._arena.redis.url)
+                lives = self._arena.watch.lives
+                self._tally.add_leaks(self._orphans.look(found, lives, time.monotonic()), self._where())
 
     async def _crowd(self, striking: asyncio.Future[list[None]]) -> None:
         while not striking.done():
@@ -118,26 +159,46 @@ class _Battle:
             )
 
     async def _stream(self) -> None:
+        course, expected = self._next()
+        lives = self._arena.watch.lives
+        lives[course.request_id] = Life()
+        try:
+            if course.by_http:
+                await run_http(self._arena, expected, course)
+            else:
+                await run(self._arena.client, expected, course)
+        finally:
+            self._arena.watch.end(course.request_id)
+        now = time.monotonic()
+        self._orphans.end(course.request_id, now)
+        self._used.add(course, now)
+        self._tally.add_stream(course, self._where())
+        self._pace.on_stream()
+
+    def _next(self) -> tuple[Course, Sequence[Choice]]:
+        """Return a stream and what it is to give: of a new request, or of an old one with its id."""
+        used = self._used.draw(time.monotonic(), self._arena.watch.lives)
+        if used is not None:
+            old = used.course
+            self._tally.again["forgotten" if used.is_forgotten else "soon"] += 1
+            course = Course(
+                old.ask,
+                old.request_id,
+                slow=old.slow,
+                by_http=old.by_http,
+                is_seeded=old.is_seeded,
+                is_again=True,
+            )
+            return course, old.choices
         number = self._rng.randrange(len(self._asks))
-        ask: Ask = self._asks[number]
         course = Course(
-            ask,
+            self._asks[number],
             uuid.UUID(int=self._rng.getrandbits(128)).hex,
             slow=self._rng.random() < 1 / SLOW_EVERY,
             by_http=self._rng.random() < HTTP_SHARE,
             is_seeded=self._rng.random() < SEEDED_SHARE,
         )
-        lives = self._arena.watch.lives
-        lives[course.request_id] = Life()
-        try:
-            if course.by_http:
-                await run_http(self._arena, self._expected[number], course)
-            else:
-                await run(self._arena.client, self._expected[number], course)
-        finally:
-            del lives[course.request_id]
-        self._tally.add_stream(course, self._where())
-        self._pace.on_stream()
+        return course, self._expected[number]
 
     def _where(self) -> str:
         """In which run, and when in it: the services' logs tell the time of day."""
@@ -153,15 +214,20 @@ class _Battle:
         except (BatonError, StoreUnavailable):
             return {"silence of a router or Redis": 1}
 
-    async def _settled(self, name: str) -> Gauges:
-        """Return what a process holds once it holds no more than before, or has had its time."""
+    async def _settled(self, name: str) -> Gauges | OSError:
+        """Return what a process holds once it holds no more than before, or has had its time.
+
+        An error: it does not say.
+        """
         process = self._arena.fleet.process(name)
-        now = await gauges(process)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLED_S):
-                while self._growth.grown(name, now):
-                    await asyncio.sleep(0.2)
-                    now = await gauges(process)
+        end = time.monotonic() + SETTLED_S
+        try:
+            now = await gauges(process)
+            while self._growth.grown(name, now) and time.monotonic() < end:
+                await asyncio.sleep(0.2)
+                now = await gauges(process)
+        except OSError as error:
+            return error
         return now
 
     async def rest(self) -> None:
@@ -171,19 +237,19 @@ class _Battle:
         """
         await self._stream()
         where = self._where()
-        found: dict[str, float] = {}
-        try:
-            async with asyncio.timeout(SETTLED_S):
-                while found := await self._held():
-                    await asyncio.sleep(0.2)
-        except TimeoutError:
-            self._tally.add_leaks(found, where)
-        for name in (*GATEWAYS, *ROUTERS, *WORKERS):
-            try:
-                grown = self._growth.look(name, await self._settled(name))
-            except OSError:
-                grown = {f"silence of {name}'s metrics": 1}
-            self._tally.add_leaks(grown, where)
+        at_rest = AtRest(time.monotonic())
+        while found := await self._held():
+            overdue = at_rest.overdue(found, time.monotonic())
+            if overdue:
+                self._tally.add_leaks(overdue, where)
+                break
+            await asyncio.sleep(0.2)
+        names = (*GATEWAYS, *ROUTERS, *WORKERS)
+        for name, settled in zip(names, await asyncio.gather(*map(self._settled, names)), strict=True):
+            if isinstance(settled, OSError):
+                self._tally.add_leaks({f"silence of {name}'s metrics": 1}, f"{settled!r}, {where}")
+            else:
+                self._tally.add_leaks(self._growth.look(name, settled), where)
         flat = self._growth.flattest()
         if flat:
             self._say(

@@ -57,7 +57,7 @@ async def run_http(arena: Arena, expected: Sequence[Choice], course: Course) -> 
         course.outcome, course.why = Outcome.LOST, f"no end within {ENOUGH_S:g} s"
     except HttpError as error:
         course.outcome, course.why = Outcome.LOST, f"HTTP {error.status} {error.code}: {error}"
-    course.judge(expected if course.is_seeded else course.choices)
+    course.judge(expected if course.is_seeded or course.is_again else course.choices)
 
 
 async def _ask(arena: Arena, course: Course) -> None:

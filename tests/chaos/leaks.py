@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from prometheus_client.samples import Sample
 
 from baton import AsyncClient
 from baton.fleet import ManagedProcess
 from benchmarks.fleets.observe import scrape, total
+from router.core.actions.to_store import LEASE_TTL_S
 from state.connection import MAX_CONNECTIONS
 from state.store import Store
 
@@ -18,8 +21,18 @@ MORE = {"descriptors": 16 + MAX_CONNECTIONS, "tasks": 12, "threads": 6}
 """Growth that connections may cause: a killed peer is dialled anew; connections to Redis are kept."""
 MEMORY_SHARE = 1.05
 SCRAPES = 5
+PAUSE_S = 0.2
+GRACE_S = 10.0
+"""Routers keep the session of a client that has gone for this long, and its work."""
+LATE_S = 5.0
+"""The end of something is seen this long after it, on a machine that starves too."""
+HOLDS = ("leases", "credits", "queue entries")
+HANG_S = 7.0
+"""The longest time for which a router may stand still or be cut off, and can give nothing back."""
 WARM_RESTS = 4
 """Looks at a process before its memory must be flat."""
+
+ORPHANED_S = GRACE_S + HANG_S + LEASE_TTL_S + LATE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,7 @@ async def _scraped(address: str) -> list[Sample]:
         except OSError:
             if not left:
                 raise
+            await asyncio.sleep(PAUSE_S)
     raise AssertionError("it has returned or raised")
 
 
@@ -96,6 +110,54 @@ class Growth:
         }
 
 
+class AtRest:
+    """Judges what is still held when nothing runs, each as soon as it should be gone."""
+
+    def __init__(self, now: float) -> None:
+        self._gone_by = now + GRACE_S + LATE_S
+        """Sessions, and the blocks of their sequences."""
+        self._sessions = now
+        """When a session was there for the last time."""
+
+    def overdue(self, held: Mapping[str, float], now: float) -> dict[str, float]:
+        """Return the part of what is held that should be gone by now."""
+        if any(what.startswith("sessions of") for what in held):
+            self._sessions = now
+        holds_gone_by = self._sessions + LEASE_TTL_S + LATE_S
+        return {
+            what: amount
+            for what, amount in held.items()
+            if now > (holds_gone_by if what.split(" of ")[0] in HOLDS else self._gone_by)
+        }
+
+
+class Orphans:
+    """Finds holds of requests that ended so long ago that nobody should renew them, while others run."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def end(self, request_id: str, now: float) -> None:
+        """The request's stream is over."""
+        self._ended[request_id] = now
+
+    def look(self, holds: Mapping[str, float], lives: Container[str], now: float) -> dict[str, float]:
+        """Return the amounts by what is held for too long; each hold is found once.
+
+        `holds` are amounts by "leases of WORKER, KEY" or "credits of WORKER, KEY", the keys being those of
+        groups.
+        """
+        found = {}
+        for what, amount in holds.items():
+            request_id = unquote(what.rpartition(", ")[2].split("/")[1])
+            since = None if request_id in lives else self._ended.get(request_id)
+            if since is not None and now > since + ORPHANED_S and what not in self._told:
+                self._told.add(what)
+                found[what] = amount
+        return found
+
+
 async def held(routers: Iterable[str], redis_url: str) -> dict[str, float]:
     """Blocks, leases, credits and entries that nobody needs any more. Empty when all is free."""
     found: dict[str, float] = {}
@@ -112,15 +174,31 @@ async def held(routers: Iterable[str], redis_url: str) -> dict[str, float]:
             if worker.connected and worker.used_blocks + worker.running + worker.waiting:
                 found[f"blocks of {worker.worker_id}"] = worker.used_blocks
     store = await Store.connect(redis_url)
+    for what, amount in (await _holds(store)).items():
+        holder = what.partition(",")[0]
+        found[holder] = found.get(holder, 0) + amount
+    status = await store.queue_status()
+    if status.waiting_tokens:
+        found["queue entries of redis"] = status.waiting_tokens
+    await store.close()
+    return found
+
+
+async def holds(redis_url: str) -> dict[str, float]:
+    """Return the amount of each hold, for `Orphans`. Raises `StoreUnavailable`."""
+    store = await Store.connect(redis_url)
+    try:
+        return await _holds(store)
+    finally:
+        await store.close()
+
+
+async def _holds(store: Store) -> dict[str, float]:
+    found: dict[str, float] = {}
     for record in await store.list_workers():
         for what, amounts in (
             ("leases", await store.leases(record.key)),
             ("credits", await store.credits(record.key)),
         ):
-            if amounts:
-                found[f"{what} of {record.worker_id}"] = sum(amounts.values())
-    status = await store.queue_status()
-    if status.waiting_tokens:
-        found["queue entries of redis"] = status.waiting_tokens
-    await store.close()
+            found |= {f"{what} of {record.worker_id}, {key}": amount for key, amount in amounts.items()}
     return found

@@ -11,7 +11,9 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from tests.chaos.callers import Naming, nobody
 from tests.chaos.datagrams import DatagramProxy
+from tests.chaos.links import Link, Way
 from tests.chaos.plan import Kind
 from tests.chaos.sightings import Call, Sighting
 from tests.chaos.watch import Watch
@@ -29,67 +31,16 @@ OPTIONS = (
 )
 
 
-class Link:
-    """The part both proxies share: whether something passes, and how late."""
-
-    def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
-        self._passes_datagrams = True
-        self.delay_s = 0.0
-        self._pumps: set[asyncio.Task[Any]] = set()
-
-    async def passage(self) -> None:
-        """Wait until what came may go on."""
-        if self.delay_s > 0:
-            await asyncio.sleep(self.delay_s)
-        await self._open.wait()
-
-    def forward(self, send: Callable[[], None]) -> None:
-        """Do `send` when the link lets it through; what finds it frozen is lost, as a datagram is."""
-        if self._passes_datagrams:
-            asyncio.get_running_loop().call_later(self.delay_s, send)
-
-    def freeze(self, *, datagrams: bool = True) -> None:
-        """Half open: nothing comes through, or nothing but datagrams, and nobody is told."""
-        self._open.clear()
-        self._passes_datagrams = not datagrams
-
-    def cut(self) -> None:
-        """Whatever is under way breaks; once: broken off again while it says so, it would say nothing."""
-        while self._pumps:
-            self._pumps.pop().cancel()
-
-    def heal(self) -> None:
-        """Let everything pass again. Connections that stood still break: their bytes are too old."""
-        self.delay_s = 0.0
-        self._passes_datagrams = True
-        if not self._open.is_set():
-            self.cut()
-            self._open.set()
-
-    @contextlib.contextmanager
-    def pumping(self) -> Any:
-        """The task that runs is one that `cut` ends."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._pumps.add(task)
-        try:
-            yield
-        finally:
-            self._pumps.discard(task)
-
-
 class TcpProxy(Link):
     """Bytes to a unix socket, for Redis."""
 
-    def __init__(self, socket: str) -> None:
+    def __init__(self, socket: str, host: str = "127.0.0.1", naming: Naming = nobody) -> None:
         super().__init__()
-        self._socket = socket
+        self._socket, self._host, self._naming = socket, host, naming
         self.port = 0
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, self._host, 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -99,12 +50,14 @@ class TcpProxy(Link):
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there: asyncio.StreamWriter | None = None
-        with self.pumping(), contextlib.suppress(OSError, asyncio.CancelledError):
+        host, port = writer.get_extra_info("peername")
+        caller = self._naming(host, port, "tcp")
+        with self.pumping(caller), contextlib.suppress(OSError, asyncio.CancelledError):
             try:
                 answers, there = await asyncio.open_unix_connection(self._socket)
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._pump(reader, there))
-                    tasks.create_task(self._pump(answers, writer))
+                    tasks.create_task(self._pump(reader, there, caller, Way.THERE))
+                    tasks.create_task(self._pump(answers, writer, caller, Way.BACK))
             except* (OSError, RuntimeError):
                 pass  # uvloop says the latter of a transport that has been closed
             finally:
@@ -112,9 +65,11 @@ class TcpProxy(Link):
                     if entry is not None:
                         entry.close()
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, caller: str, way: Way
+    ) -> None:
         while data := await source.read(65536):
-            await self.passage()
+            await self.passage(caller, way)
             sink.write(data)
             await sink.drain()
         raise ConnectionResetError
@@ -136,10 +91,10 @@ class MessageProxy(Link):
     Each message is shown to the watch, which says what is to become of it.
     """
 
-    def __init__(self, name: str, listen: str, target: str, watch: Watch) -> None:
+    def __init__(self, name: str, listen: str, target: str, watch: Watch, naming: Naming = nobody) -> None:
         super().__init__()
         self.address, self._target = listen, target
-        self._name, self._watch = name, watch
+        self._name, self._watch, self._naming = name, watch, naming
 
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(self._target, options=OPTIONS)
@@ -147,7 +102,8 @@ class MessageProxy(Link):
         self._server.add_generic_rpc_handlers((_Everything(self._forward),))
         assert self._server.add_insecure_port(self.address), f"{self.address} is taken"
         await self._server.start()
-        self._datagrams = await DatagramProxy(self.address, self._target, self.forward).__aenter__()
+        datagrams = DatagramProxy(self.address, self._target, self.forward, self._naming)
+        self._datagrams = await datagrams.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -164,15 +120,16 @@ class MessageProxy(Link):
             await context.abort(end.code, end.details)
 
     async def _pumped(self, method: str, requests: AsyncIterator[bytes], context: Any) -> _End:
-        with self.pumping():
+        caller = self._caller(context.peer())
+        with self.pumping(caller):
             call: Any = self._channel.stream_stream(method)(
                 metadata=_passed_on(context.invocation_metadata())
             )
             what = Call(self._name, method, self._watch.lives)
-            sending = asyncio.create_task(self._send(what.sent, requests, call))
+            sending = asyncio.create_task(self._send(what.sent, requests, call, caller))
             writing: asyncio.Future[None] | None = None
             try:
-                async for message in self._tampered(what.answered, call):
+                async for message in self._tampered(what.answered, call, caller, Way.BACK):
                     writing = asyncio.ensure_future(context.write(message))
                     await asyncio.shield(writing)
                 return _End(await call.code(), await call.details() or "", await call.trailing_metadata())
@@ -187,19 +144,26 @@ class MessageProxy(Link):
                 sending.cancel()
                 call.cancel()
 
-    async def _send(self, read: _Read, requests: AsyncIterator[bytes], call: Any) -> None:
+    def _caller(self, peer: str) -> str:
+        """Return the process at a peer such as "ipv4:127.0.0.1:4711"."""
+        _, host, port = peer.split(":")
+        return self._naming(host, int(port), "tcp")
+
+    async def _send(self, read: _Read, requests: AsyncIterator[bytes], call: Any, caller: str) -> None:
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
-            async for message in self._tampered(read, requests):
+            async for message in self._tampered(read, requests, caller, Way.THERE):
                 await call.write(message)
             await call.done_writing()
 
-    async def _tampered(self, read: _Read, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _tampered(
+        self, read: _Read, messages: AsyncIterator[bytes], caller: str, way: Way
+    ) -> AsyncIterator[bytes]:
         held: tuple[bytes, Sequence[Sighting]] | None = None
         async for message in messages:
-            await self.passage()
+            await self.passage(caller, way)
             seen = read(message)
             kind = self._watch.coming(seen, len(message))
-            await self.passage()  # which may be closed now
+            await self.passage(caller, way)  # which may be closed now
             await self._watch.passage(seen)
             if kind is Kind.REORDER and held is None:
                 held = message, seen

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from baton.v1 import inference_pb2
 from baton.worker.v1 import kvtransfer_pb2, worker_pb2
-from tests.chaos.plan import Phase, Place
+from tests.chaos.network import CLIENT
+from tests.chaos.plan import ENDS, Phase, Place, between
 
 
 class Method(enum.StrEnum):
@@ -68,16 +69,28 @@ class Life:
     session: int = 0
     attempts: set[int] = field(default_factory=set)
     """The numbers of this session's attempts."""
+    failed_before: int = 0
+    """The attempts of earlier sessions that may have failed: the count goes with the request."""
 
-    def at(self, place: Place) -> str:
-        """The process it depends on."""
-        return {
+    def at(self, place: Place, target: str = "") -> str:
+        """Return the process it depends on, or what is between two of them.
+
+        `target` is the worker that a message is on its way to, which the request does not have yet.
+        """
+        if place in ENDS:
+            caller, dialled = ENDS[place]
+            return between(self.at(caller) or self._client_of(caller), self.at(dialled, target))
+        return target or {
             Place.ROUTER: self.router,
             Place.PREFILL: self.prefill,
             Place.DECODE: self.decode,
             Place.REDIS: "redis",
             Place.GATEWAY: self.gateway,
-        }[place]
+        }.get(place, "")
+
+    @staticmethod
+    def _client_of(place: Place) -> str:
+        return CLIENT if place is Place.GATEWAY else ""
 
     def advance(self, seen: Sighting) -> None:
         """The message has passed."""
@@ -86,6 +99,7 @@ class Life:
                 self.router, self.prefill, self.decode = seen.link, "", ""
                 self.phase = Phase.TOKENISE
                 if seen.session != self.session:
+                    self.failed_before += max(0, len(self.attempts) - 1)
                     self.session, self.attempts = seen.session, set()
             case Mark.ACCEPTED if self.phase is Phase.TOKENISE:
                 self.phase = Phase.QUEUE

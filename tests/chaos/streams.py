@@ -78,6 +78,8 @@ class Course:
     by_http: bool = False
     is_seeded: bool = True
     """False: the seed follows from the request's id."""
+    is_again: bool = False
+    """Its id was used before, and gave what it is compared with."""
     lost_gateways: int = 0
 
     def judge(self, expected: Sequence[Choice]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos.plan import ALL, Fault, Kind, Phase
+from tests.chaos.plan import ALL, PAIR_CELLS, Cell, Fault, Kind, PairCell, Phase, cell, pair_cell
 from tests.chaos.streams import Course, Outcome
 from tests.chaos.watch import Hit
 
@@ -27,6 +28,14 @@ class Tally:
 
     struck: Counter[tuple[Kind, Phase]] = field(default_factory=Counter)
     by_fault: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[PairCell] = field(default_factory=Counter)
+    """Each two faults that struck the same request, planned so or not."""
+    seen: Counter[str] = field(default_factory=Counter)
+    """By kind and place: strikes of which an effect was seen, where one can be measured."""
+    unseen: Counter[str] = field(default_factory=Counter)
+    """The same without any effect, such as a cut between two processes that were not connected."""
+    again: Counter[str] = field(default_factory=Counter)
+    """Requests whose id had been used before: soon after its end, or when its router had forgotten it."""
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     leaks: Counter[str] = field(default_factory=Counter)
     deaths: Counter[str] = field(default_factory=Counter)
@@ -63,9 +72,13 @@ class Tally:
 
     def add_strike(self, fault: Fault, hit: Hit) -> None:
         """A fault that struck a stream."""
-        self.struck[fault.kind, fault.phase] += 1
+        self.struck[cell(fault)] += 1
         self.by_fault[str(fault)] += 1
         self.hits.setdefault(hit.request_id, []).append((fault, hit))
+
+    def add_effect(self, fault: Fault, *, is_seen: bool) -> None:
+        """Add whether a strike did anything."""
+        (self.seen if is_seen else self.unseen)[f"{fault.kind} of {fault.place}"] += 1
 
     def add_stream(self, course: Course, where: str) -> None:
         """A stream that is over."""
@@ -75,6 +88,9 @@ class Tally:
             self.http["streams"] += 1
             self.http["asked again"] += course.lost_gateways
         hits = self.hits.pop(course.request_id, [])
+        self.pairs.update(
+            pair_cell(*pair) for pair in itertools.combinations([fault for fault, _ in hits], 2)
+        )
         for fault, hit in hits:
             recovery_s = course.recovery_s(hit.at)
             if recovery_s is not None:
@@ -105,6 +121,10 @@ class Tally:
         """Add another run's."""
         self.struck += other.struck
         self.by_fault += other.by_fault
+        self.pairs += other.pairs
+        self.seen += other.seen
+        self.unseen += other.unseen
+        self.again += other.again
         self.outcomes += other.outcomes
         self.leaks += other.leaks
         self.deaths += other.deaths
@@ -126,6 +146,10 @@ class Tally:
             "minutes": round(self.minutes, 1),
             "struck": {f"{kind} {phase}": count for (kind, phase), count in sorted(self.struck.items())},
             "by_fault": dict(sorted(self.by_fault.items())),
+            "pairs": {_pair_name(pair): count for pair, count in sorted(self.pairs.items())},
+            "seen": dict(sorted(self.seen.items())),
+            "unseen": dict(sorted(self.unseen.items())),
+            "again": dict(sorted(self.again.items())),
             "outcomes": dict(sorted(self.outcomes.items())),
             "leaks": dict(sorted(self.leaks.items())),
             "deaths": dict(sorted(self.deaths.items())),
@@ -149,13 +173,19 @@ class Tally:
         if not path.exists():
             return cls()
         found = json.loads(path.read_text())
-        struck: Counter[tuple[Kind, Phase]] = Counter()
-        for name, count in found["struck"].items():
-            kind, phase = name.split(" ")
-            struck[Kind(kind), Phase(phase)] = count
+        struck = Counter({_cell(name): count for name, count in found["struck"].items()})
+        pairs: Counter[PairCell] = Counter()
+        for name, count in found.get("pairs", {}).items():
+            one, other = name.split(" + ")
+            pairs[_cell(one), _cell(other)] = count
         return cls(
             struck=struck,
             by_fault=Counter(found["by_fault"]),
+            pairs=pairs,
+            # Older tallies have none of these.
+            seen=Counter(found.get("seen", {})),
+            unseen=Counter(found.get("unseen", {})),
+            again=Counter(found.get("again", {})),
             outcomes=Counter({Outcome(name): count for name, count in found["outcomes"].items()}),
             leaks=Counter(found["leaks"]),
             deaths=Counter(found["deaths"]),
@@ -166,15 +196,36 @@ class Tally:
             minutes=found["minutes"],
         )
 
+    def _show_pairs(self, console: Console) -> None:
+        """Show how often a request was struck by two kinds of fault, in whichever order and phases."""
+        counts: Counter[tuple[Kind, Kind]] = Counter()
+        for ((kind, _), (other, _)), count in self.pairs.items():
+            counts[kind, other] += count
+        can_occur = {(kind, other) for (kind, _), (other, _) in PAIR_CELLS}
+        kinds = list(Kind)
+        table = Table("two faults on one request", *map(str, range(1, len(kinds) + 1)), padding=0)
+        for number, kind in enumerate(kinds, start=1):
+            pairs = [(min(kind, other), max(kind, other)) for other in kinds[:number]]
+            told = [str(counts[pair]) if pair in can_occur else "-" for pair in pairs]
+            table.add_row(f"{number} {kind}", *told)
+        console.print(table)
+        console.print(
+            f"pairs of kinds: {len(counts)} of {len(can_occur)}; with their phases: "
+            f"{len(self.pairs)} of {len(PAIR_CELLS)}"
+        )
+
     def show(self, console: Console) -> None:
         """Faults by kind and phase, streams, what was lost, repeated, changed and leaked, recoveries."""
-        table = Table("fault", *Phase, "all", title="faults that struck a stream")
+        table = Table("fault", *Phase, "all", "seen to act", title="faults that struck a stream")
         can_occur = {(entry.kind, entry.phase) for entry in ALL}
         for kind in Kind:
             counts = [self.struck[kind, phase] for phase in Phase]
             told = [str(self.struck[kind, phase]) if (kind, phase) in can_occur else "-" for phase in Phase]
-            table.add_row(kind, *told, str(sum(counts)))
+            effects = [_of_kind(counter, kind) for counter in (self.seen, self.unseen)]
+            seen = f"{effects[0]} of {sum(effects)}" if any(effects) else "-"
+            table.add_row(kind, *told, str(sum(counts)), seen)
         console.print(table)
+        self._show_pairs(console)
         lost, repeated, changed = (
             self.outcomes[entry] for entry in (Outcome.LOST, Outcome.REPEATED, Outcome.CHANGED)
         )
@@ -187,6 +238,9 @@ class Tally:
             f"over HTTP: {self.http['streams']} streams; their gateway died, and they were asked again: "
             f"{self.http['asked again']} times"
         )
+        console.print(
+            f"request ids used again: {self.again['soon']} soon, {self.again['forgotten']} when forgotten"
+        )
         recoveries = Table("recovery, s", "times", "P50", "P99", "longest")
         for name, times in sorted(self.recoveries.items()):
             ordered = sorted(float(time) for time in times.elements())
@@ -195,3 +249,16 @@ class Tally:
         console.print(recoveries)
         for failure in self.failures[:20]:
             console.print(f"  {failure}", markup=False)
+
+
+def _cell(name: str) -> Cell:
+    kind, phase = name.split(" ")
+    return Kind(kind), Phase(phase)
+
+
+def _pair_name(pair: PairCell) -> str:
+    return " + ".join(f"{kind} {phase}" for kind, phase in pair)
+
+
+def _of_kind(counter: Counter[str], kind: Kind) -> int:
+    return sum(count for name, count in counter.items() if name.split(" of ")[0] == kind)

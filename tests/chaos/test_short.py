@@ -15,7 +15,8 @@ from tests.chaos.tally import Tally
 async def test_nothing_is_lost_repeated_changed_or_leaked(tmp_path: Path) -> None:
     tally = Tally()
     lanes = ("kills 1", "limits", "delays", "corruption", "cuts", "messages 1")
-    orders = Orders(seed=7, seconds=30.0, max_faults=20, lanes=lanes)
+    # Even: placement is conditional.
+    orders = Orders(seed=8, seconds=30.0, max_faults=20, lanes=lanes)
     await burn(tmp_path / "run", orders, Tally(), tally, say=lambda _: None)
     assert not tally.bad, tally.failures
     assert tally.num_struck > 0

@@ -11,7 +11,7 @@ from baton.v1 import inference_pb2
 from baton.worker.v1 import attempt_pb2, kvtransfer_pb2, worker_pb2
 from tests.chaos.plan import ALL, MESSAGE_KINDS, Fault, Kind, Phase, Place
 from tests.chaos.sightings import Call, Life, Mark, Method, Sighting
-from tests.chaos.watch import BLOCK_BYTES, SPARED_FROM_ATTEMPT, Aim, Watch
+from tests.chaos.watch import BLOCK_BYTES, SPARED_FROM_ATTEMPT, SPARED_WHEN_LOST_FROM, Aim, Watch
 from tests.patience import PATIENCE_S
 
 REQUEST = "r"
@@ -134,6 +134,11 @@ async def _struck_by(fault: Fault) -> None:
         Place.DECODE: "decode-0",
         Place.REDIS: "redis",
         Place.GATEWAY: "gateway-0",
+        Place.CLIENT_ROUTER: "gateway-0>router-0",
+        Place.ROUTER_REDIS: "router-0>redis",
+        Place.ROUTER_PREFILL: "router-0>prefill-0",
+        Place.ROUTER_DECODE: "router-0>decode-0",
+        Place.DECODE_PREFILL: "decode-0>prefill-0",
     }
     assert name == hit.name == at[fault.place]
     assert [fate for fate in scene.fates if fate] == ([fault.kind] if fault.kind in MESSAGE_KINDS else [])
@@ -165,21 +170,92 @@ async def test_tokens_stay_in_the_relay_until_it_is_struck() -> None:
     await delivery
 
 
-async def test_who_has_few_attempts_left_is_spared() -> None:
+SPARED_FROM = {
+    Kind.NO_MEMORY: SPARED_FROM_ATTEMPT,
+    Kind.KILL: SPARED_WHEN_LOST_FROM,
+    Kind.HALF_OPEN: SPARED_WHEN_LOST_FROM,
+}
+
+
+@pytest.mark.parametrize("kind", SPARED_FROM)
+async def test_only_a_request_with_few_attempts_left_is_spared(kind: Kind) -> None:
+    for attempt in (SPARED_FROM[kind] - 1, SPARED_FROM[kind]):
+        scene = Scene()
+        acts: list[str] = []
+        for earlier in range(1, attempt):
+            await scene.dispatch(earlier)
+        aim = scene.aim(Fault(kind, Phase.DECODE, Place.DECODE), acts)
+        striking = asyncio.create_task(scene.watch.strike(aim, 0.2))
+        await asyncio.sleep(0)
+        await scene.live(attempt)
+        await striking
+        assert acts == (["decode-0"] if attempt < SPARED_FROM[kind] else [])
+
+
+async def test_failures_go_with_the_request_to_another_router() -> None:
+    life = Life(attempts={1, 2, 3})
+    life.advance(Sighting(Mark.ASKED, REQUEST, "router-1", session=1))
+    assert (life.attempts, life.failed_before) == (set(), 2)
+
+
+async def second_request(scene: Scene) -> None:
+    """Let another request come to the same router and workers, and decode there."""
+    scene.watch.lives["other"] = Life(
+        "router-0", "prefill-0", "decode-0", gateway="gateway-0", phase=Phase.DECODE, attempts={1}
+    )
+    await scene.passes([Sighting(Mark.REPORTED, "other", "decode-0")])
+
+
+async def test_a_second_fault_strikes_the_same_request_and_no_other() -> None:
     scene = Scene()
+    await scene.live()
     acts: list[str] = []
-    for attempt in range(1, SPARED_FROM_ATTEMPT):
-        await scene.dispatch(attempt)
-    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.DECODE), acts)
-    striking = asyncio.create_task(scene.watch.strike(aim, 0.2))
+    aim = scene.aim(Fault(Kind.CUT, Phase.DECODE, Place.ROUTER_DECODE), acts)
+    aim.only = REQUEST
+    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
     await asyncio.sleep(0)
-    await scene.live(attempt=SPARED_FROM_ATTEMPT)
-    assert await striking is None
+    await second_request(scene)
     assert not acts
+    await scene.passes([Sighting(Mark.REPORTED, REQUEST, "decode-0")])
+    assert acts == ["router-0>decode-0"]
+    hit = await striking
+    assert hit is not None
+    assert hit.request_id == REQUEST
+
+
+async def test_a_second_fault_does_not_wait_for_a_stream_that_is_over() -> None:
+    scene = Scene()
+    aim = scene.aim(Fault(Kind.CUT, Phase.DECODE, Place.DECODE), [])
+    aim.only = REQUEST
+    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
+    await asyncio.sleep(0)
+    scene.watch.end(REQUEST)
+    assert await striking is None
+    assert REQUEST not in scene.watch.lives
+
+
+async def test_a_client_without_a_gateway_has_connections_of_its_own() -> None:
+    scene = Scene()
+    scene.life.gateway = ""
+    acts: list[str] = []
+    aim = scene.aim(Fault(Kind.ONE_WAY, Phase.TOKENISE, Place.CLIENT_ROUTER), acts)
+    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
+    await asyncio.sleep(0)
+    await scene.live()
+    await striking
+    assert acts == ["client>router-0"]
 
 
 @pytest.mark.parametrize(
-    ("down", "veteran"), [({"decode-1"}, False), ({"decode-0"}, False), (set(), True)], ids=str
+    ("down", "veteran"),
+    [
+        ({"decode-1"}, False),
+        ({"decode-0"}, False),
+        ({"router-1>decode-1"}, False),
+        ({"router-1>decode-0"}, False),
+        (set(), True),
+    ],
+    ids=str,
 )
 async def test_somebody_of_each_kind_is_left(down: set[str], veteran: bool) -> None:
     scene = Scene()

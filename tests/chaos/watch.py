@@ -7,19 +7,28 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.plan import LIMIT_KINDS, MESSAGE_KINDS, Fault, Kind, Phase, Place
+from router.core.session.session import MAX_ATTEMPTS, MAX_LOST
+from tests.chaos.plan import ENDS, LEAVING, LIMIT_KINDS, MESSAGE_KINDS, Fault, Kind, Phase, Place, ends
 from tests.chaos.sightings import Life, Mark, Sighting
 
 VETERANS = frozenset(("router-1", "prefill-2", "decode-2", "gateway-1"))
 """Never killed, so that what leaks slowly has the time to."""
-DEADLY = (Kind.KILL, Kind.NO_MEMORY)
-LASTING = (Kind.KILL, Kind.STOP, Kind.HALF_OPEN, Kind.SLOW_DISK, *LIMIT_KINDS)
-"""The faults after which a process does not serve for a while."""
+DEADLY = (Kind.KILL, Kind.NO_MEMORY, *LEAVING)
+LASTING = (Kind.KILL, Kind.STOP, Kind.HALF_OPEN, Kind.ONE_WAY, Kind.SLOW_DISK, *LIMIT_KINDS, *LEAVING)
+"""The faults after which a process does not serve, or cannot be reached, for a while."""
 HARMLESS = (Kind.DELAY, Kind.CORRUPT, Kind.DISK_FULL)
 """No attempt fails of these."""
-SPARED_FROM_ATTEMPT = 2
-"""A request whose third attempt fails ends, clearly, as it should, and then nothing could be compared. The
-one between is for what struck a link before it was dispatched there, and is noticed later."""
+AT_WORKERS = frozenset(
+    place for place in Place if {Place.PREFILL, Place.DECODE} & {place, *ENDS.get(place, ())}
+)
+OWN_FAILURES = (Kind.NO_MEMORY, Kind.NO_FILES)
+"""A worker that lives on fails the attempts itself."""
+SPARED_FROM_ATTEMPT = MAX_ATTEMPTS - 1
+"""Where attempts fail at workers that live on: a request whose last attempt fails so at one router ends,
+clearly, as it should, and then nothing could be compared. The one between is for what struck a link before it
+was dispatched there, and is noticed later."""
+SPARED_WHEN_LOST_FROM = MAX_LOST - 1
+"""The same where workers are lost, over all attempts of a request at whichever routers."""
 BLOCK_BYTES = 4096
 """Pieces of blocks are larger, and only they have a checksum."""
 STALLED_S = 1.0
@@ -39,9 +48,12 @@ _MOMENTS: Mapping[tuple[Phase, Place | None], Moment] = {
     (Phase.TOKENISE, None): Moment((Mark.ASKED,), before=False),
     (Phase.QUEUE, None): Moment((Mark.ACCEPTED,), before=False),
     (Phase.QUEUE, Place.PREFILL): Moment((Mark.BOUND,), before=True),
+    (Phase.QUEUE, Place.ROUTER_PREFILL): Moment((Mark.BOUND,), before=True),
     (Phase.QUEUE, Place.DECODE): Moment((Mark.EXPECTED,), before=True),
+    (Phase.QUEUE, Place.ROUTER_DECODE): Moment((Mark.EXPECTED,), before=True),
     (Phase.PREFILL, None): Moment((Mark.BOUND,), before=False),
     (Phase.PREFILL, Place.DECODE): Moment((Mark.EXPECTED,), before=False),
+    (Phase.PREFILL, Place.ROUTER_DECODE): Moment((Mark.EXPECTED,), before=False),
     (Phase.HANDOFF, None): Moment((Mark.COMMITTED,), before=False),
     (Phase.DECODE, None): Moment((Mark.REPORTED,), before=True, phase=Phase.DECODE),
     (Phase.RELAY, None): Moment((Mark.REPORTED,), before=True, phase=Phase.DECODE),
@@ -97,7 +109,13 @@ class Aim:
     act: Callable[[str], None]
     later_s: float
     """After the moment: where in a step it strikes is chance."""
-    hit: asyncio.Future[Hit] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    hit: asyncio.Future[Hit | None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    only: str = ""
+    """The one request that it may strike."""
+    by_http: bool = False
+    """It strikes streams over HTTP alone."""
     relayed: str = ""
     """The request whose tokens are kept from its client, so that they are in the relay when it strikes."""
 
@@ -108,7 +126,7 @@ class Watch:
     def __init__(self) -> None:
         self.lives: dict[str, Life] = {}
         self.down: set[str] = set()
-        """Return the processes that do not serve now."""
+        """The processes that do not serve now, and the pairs between which something is lost."""
         self.peers: dict[Place, tuple[str, ...]] = {}
         self._aims: list[Aim] = []
         self._stalled: dict[str, asyncio.Event] = {}
@@ -126,6 +144,21 @@ class Watch:
             if aim in self._aims:
                 self._aims.remove(aim)
             self._let_go(aim.relayed)
+
+    def end(self, request_id: str) -> None:
+        """The stream is over, and what waits to strike it waits no more."""
+        del self.lives[request_id]
+        for aim in self._aims:
+            if aim.only == request_id and not aim.hit.done():
+                aim.hit.set_result(None)
+
+    def others(self, fault: Fault, name: str) -> list[str]:
+        """Return the others of a struck process's kind that may be struck as well."""
+        return [peer for peer in self.peers[fault.place] if peer != name and peer not in VETERANS]
+
+    def may_leave(self, fault: Fault, name: str) -> bool:
+        """Return whether others go on if this one is struck too."""
+        return self._others_go_on(fault, name)
 
     async def passage(self, seen: Sequence[Sighting]) -> None:
         """Wait while what comes to a client is to stay in the relay."""
@@ -159,6 +192,8 @@ class Watch:
     def _is_moment(self, aim: Aim, one: Sighting, *, before: bool) -> bool:
         life = self.lives.get(one.request_id)
         if life is None or not _is_due(aim.fault, one, life, before=before):
+            return False
+        if aim.only not in ("", one.request_id) or (aim.by_http and not life.gateway):
             return False
         if aim.fault.phase is Phase.RELAY and not aim.relayed:
             self._stall(aim, one.request_id)
@@ -196,8 +231,8 @@ class Watch:
     def _fire(self, aim: Aim, one: Sighting) -> bool:
         place = aim.fault.place
         # What is on its way to a worker is not there yet.
-        on_its_way = aim.fault.phase is Phase.QUEUE and place in (Place.PREFILL, Place.DECODE)
-        name = one.link if on_its_way else self.lives[one.request_id].at(place)
+        on_its_way = aim.fault.phase is Phase.QUEUE and place in AT_WORKERS
+        name = self.lives[one.request_id].at(place, one.link if on_its_way else "")
         if aim not in self._aims or aim.hit.done() or not self._may(aim.fault, name):
             return False
         self._aims.remove(aim)
@@ -206,15 +241,31 @@ class Watch:
         return True
 
     def _may(self, fault: Fault, name: str) -> bool:
-        """Whether the fleet can bear it: somebody of each kind must go on, and attempts are bounded."""
+        """Return whether the fleet can bear it: some of each kind must go on, and attempts are bounded."""
         if not name or (fault.kind in DEADLY and name in VETERANS):
             return False
-        if fault.kind in LASTING:
-            peers = self.peers[fault.place]
-            others = [peer for peer in peers if peer != name and peer not in self.down]
-            if name in self.down or not (others or len(peers) == 1):
-                return False
-        if fault.kind in HARMLESS or fault.place not in (Place.PREFILL, Place.DECODE):
+        if fault.kind in LASTING and not self._others_go_on(fault, name):
+            return False
+        if fault.kind in HARMLESS or fault.place not in AT_WORKERS:
             return True
-        there = [life for life in self.lives.values() if name in (life.prefill, life.decode)]
-        return all(len(life.attempts) < SPARED_FROM_ATTEMPT for life in there)
+        caller, target = ends(name)
+        there = [
+            life
+            for life in self.lives.values()
+            if target in (life.prefill, life.decode) and caller in ("", life.router, life.decode)
+        ]
+        return not any(_is_spared(life, fault.kind) for life in there)
+
+    def _others_go_on(self, fault: Fault, name: str) -> bool:
+        target = ends(name)[1]
+        _, place = ENDS.get(fault.place, (None, fault.place))
+        away = {ends(entry)[1] for entry in self.down}
+        others = [peer for peer in self.peers[place] if peer != target and peer not in away]
+        return target not in away and bool(others or len(self.peers[place]) == 1)
+
+
+def _is_spared(life: Life, kind: Kind) -> bool:
+    """Return True if the promises would not cover another failure of this kind."""
+    if kind in OWN_FAILURES and len(life.attempts) >= SPARED_FROM_ATTEMPT:
+        return True
+    return life.failed_before + len(life.attempts) >= SPARED_WHEN_LOST_FROM
