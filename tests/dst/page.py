@@ -24,13 +24,13 @@ ROLES = (CLIENT, ROUTER, STORE, PREFILL, DECODE)
 
 SHOWN_AROUND_S = 0.15
 SENTENCES = {
-    "kill": "{target} is killed; another one takes its place",
-    "stop": "{target} stands still",
-    "drain": "{target} is told to leave",
-    "jump": "the clock of {target} jumps forward",
-    "cut": "the link {link} is cut",
-    "half-open": "the link {link} is half open: messages wait, and nobody learns it",
-    "slow": "the link {link} is slow",
+    "kill": "{struck} is killed; another one takes its place",
+    "stop": "{struck} stands still",
+    "drain": "{struck} is told to leave",
+    "jump": "the clock of {struck} jumps forward",
+    "cut": "the link {struck} is cut",
+    "half-open": "the link {struck} is half open: messages wait, and nobody learns it",
+    "slow": "the link {struck} is slow",
 }
 
 
@@ -42,26 +42,25 @@ def write_page(path: Path, scenario: Scenario, recorder: Recorder, outcome: Outc
 def page(scenario: Scenario, recorder: Recorder, outcome: Outcome) -> str:
     """Return the page's HTML."""
     broken = outcome.broken
+    data = json.dumps(_data(scenario, recorder, outcome), ensure_ascii=False, separators=(",", ":"))
     parts = {
         "title": f"Seed {scenario.seed} {'keeps every promise' if broken is None else 'breaks a promise'}",
-        "facts": escape(_facts(scenario, recorder, outcome)),
+        "verdict": _verdict(outcome),
+        "facts": f"<p>{escape(_facts(scenario, recorder, outcome))}</p>",
+        "calls": _calls(recorder),
+        "faults": _faults(scenario, recorder),
         "replay": escape(replay_command(scenario)),
         "scenario": escape(scenario.to_json()),
+        "data": data.replace("</", "<\\/").replace("<!--", "<\\u0021--"),
     }
-    parts = {name: text if name != "facts" else f"<p>{text}</p>" for name, text in parts.items()}
-    parts["verdict"] = _verdict(outcome)
-    parts["calls"] = _calls(recorder)
-    parts["faults"] = _faults(scenario, recorder)
-    data = json.dumps(_data(scenario, recorder, outcome), ensure_ascii=False, separators=(",", ":"))
-    parts["data"] = data.replace("</", "<\\/").replace("<!--", "<\\u0021--")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], TEMPLATE.read_text(encoding="utf-8"))
 
 
 def replay_command(scenario: Scenario) -> str:
     """Return the command that plays a run again: by its seed, if that is all of it."""
     if scenario == draw(scenario.seed):
-        return f"make dst SEED={scenario.seed}"
-    return "make dst SCENARIO=scenario.json   # with the lines below in scenario.json"
+        return f"python -m tests.dst --seed {scenario.seed}"
+    return "python -m tests.dst --replay run.json   # with the lines below in run.json"
 
 
 # What stands on the page as text
@@ -77,22 +76,21 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _facts(scenario: Scenario, recorder: Recorder, outcome: Outcome) -> str:
+    counts = {
+        "clients": scenario.clients,
+        "routers": scenario.routers,
+        "prefill workers": scenario.prefill,
+        "decode workers": scenario.decode,
+    }
     fleet = ", ".join(
-        f"{count} {name}{'s' if count > 1 and name != 'decode' and name != 'prefill' else ''}"
-        for count, name in (
-            (scenario.clients, "client"),
-            (scenario.routers, "router"),
-            (scenario.prefill, "prefill"),
-            (scenario.decode, "decode"),
-        )
-        if count
+        f"{count} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count
     )
     lost = sum(trip.taken_at is None and not trip.is_unwanted for trip in recorder.messages)
     return (
-        f"{fleet}; placement {scenario.placement}, policy {scenario.policy}, {scenario.num_blocks} blocks a worker. "
-        f"{outcome.simulated_s:.1f} s of virtual time, {len(recorder.messages)} messages of which {lost} never "
-        f"arrived, {outcome.num_events} events of router cores, {len(recorder.bands)} of {len(scenario.faults)} "
-        "faults struck."
+        f"{fleet}; placement {scenario.placement}, policy {scenario.policy}, {scenario.num_blocks} blocks "
+        f"each. {outcome.simulated_s:.1f} s of virtual time; {len(recorder.messages)} messages, of which {lost} "
+        f"never arrived; {outcome.num_events} events of router cores; {len(recorder.bands)} of "
+        f"{len(scenario.faults)} faults struck."
     )
 
 
@@ -132,17 +130,27 @@ def _faults(scenario: Scenario, recorder: Recorder) -> str:
             f"{struck[fault]:.4f} s" if fault in struck else "did not strike",
             _sentence(fault),
             f"{fault.lasts_s:g} s",
-            f"at {fault.at:g} s" if fault.upon is None else f"{fault.after_s:g} s after {' reached '.join(fault.upon)}",
+            _plan(fault),
         )
         for fault in sorted(scenario.faults, key=lambda fault: struck.get(fault, math.inf))
     ]
     return _table(("struck", "fault", "for", "planned"), rows)
 
 
+def _plan(fault: Fault) -> str:
+    if fault.upon is None:
+        return f"at {fault.at or 0.0:g} s"
+    return f"{fault.after_s:g} s after {' reached '.join(fault.upon)}"
+
+
 def _sentence(fault: Fault) -> str:
+    said = SENTENCES.get(fault.kind, fault.kind + " strikes {struck}")
+    return said.format(struck=_struck(fault))
+
+
+def _struck(fault: Fault) -> str:
     arrow = "↔" if fault.both else "→"
-    said = SENTENCES.get(fault.kind, fault.kind + " {target} {link}")
-    return said.format(target=fault.target, link=f"{fault.target} {arrow} {fault.peer}")
+    return f"{fault.target} {arrow} {fault.peer}" if fault.peer else fault.target
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -160,7 +168,10 @@ def _data(scenario: Scenario, recorder: Recorder, outcome: Outcome) -> dict[str,
         lives.setdefault(life.process, []).append([life.begin, life.end])
     names = sorted(lives, key=lambda name: (ROLES.index(role_of(name)), name))
     lanes = {name: place for place, name in enumerate(names)}
-    requests = {name: place for place, name in enumerate(dict.fromkeys(heard.request_id for _, heard in recorder.calls))}
+    requests = {
+        name: place
+        for place, name in enumerate(dict.fromkeys(heard.request_id for _, heard in recorder.calls))
+    }
     end = max(outcome.simulated_s, 0.001)
 
     def known(about: Iterable[str]) -> list[int]:
@@ -171,7 +182,10 @@ def _data(scenario: Scenario, recorder: Recorder, outcome: Outcome) -> dict[str,
         "view": _view(recorder, end, broke=outcome.broken is not None),
         "broken": outcome.broken and {"promise": outcome.broken.promise, "at": end},
         "requests": list(requests),
-        "lanes": [{"name": name, "role": "" if name == STORE else role_of(name), "lives": lives[name]} for name in names],
+        "lanes": [
+            {"name": name, "role": "" if name == STORE else role_of(name), "lives": lives[name]}
+            for name in names
+        ],
         "messages": [
             [
                 lanes[trip.source],
@@ -213,7 +227,10 @@ def _view(recorder: Recorder, end: float, *, broke: bool) -> tuple[float, float]
 
 def _of_call(heard: Heard) -> Iterator[tuple[float, str]]:
     choices = f"{heard.num_choices} choice{'s' if heard.num_choices > 1 else ''}"
-    yield heard.began_at, f"asks {heard.request_id}: {len(heard.prompt)} tokens, {choices} of {heard.max_tokens} tokens"
+    yield (
+        heard.began_at,
+        f"asks {heard.request_id}: {len(heard.prompt)} tokens, {choices} of {heard.max_tokens} tokens",
+    )
     if heard.ended_at is not None:
         yield heard.ended_at, f"{heard.request_id} has ended: {_end_of(heard)}"
 
@@ -223,11 +240,12 @@ def _bands(recorder: Recorder, lanes: dict[str, int], end: float) -> Iterator[di
     for fault, began in recorder.bands:
         over = began + (0.0 if fault.kind == "jump" else fault.lasts_s)
         struck = {lanes[name] for name in (fault.target, fault.peer) if name in lanes}
-        taken = {row for begin, until, others, row in rows if others & struck and begin < over and began <= until}
+        taken = {
+            row for begin, until, others, row in rows if others & struck and begin < over and began <= until
+        }
         row = next(each for each in range(len(rows) + 1) if each not in taken)
         rows.append((began, over, struck, row))
-        arrow = "↔" if fault.both else "→"
-        label = f"{fault.kind} {fault.target} {arrow} {fault.peer}" if fault.peer else f"{fault.kind} {fault.target}"
+        label = f"{fault.kind} {_struck(fault)}"
         yield {
             "label": label,
             "title": f"{label} at {began:.2f} s",
@@ -241,7 +259,13 @@ def _bands(recorder: Recorder, lanes: dict[str, int], end: float) -> Iterator[di
 
 def _phases(recorder: Recorder, name: str, end: float) -> list[tuple[float, float, str]]:
     """Return the phases of a request, each until the next one, and the last one until its calls are over."""
-    over = max((heard.ended_at or end for _, heard in recorder.calls if heard.request_id == name), default=end)
+    over = max(
+        (heard.ended_at or end for _, heard in recorder.calls if heard.request_id == name), default=end
+    )
     reached = [(at, phase) for at, request_id, phase in recorder.phases if request_id == name]
     ends = [*(at for at, _ in reached[1:]), over]
-    return [(at, max(at, until), phase) for (at, phase), until in zip(reached, ends, strict=True) if phase != "ended"]
+    return [
+        (at, max(at, until), phase)
+        for (at, phase), until in zip(reached, ends, strict=True)
+        if phase != "ended"
+    ]

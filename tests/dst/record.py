@@ -1,7 +1,7 @@
 """What a page shows of a run, noted while it plays: messages, decisions, faults, and what they were about.
 
-A run without a recorder pays nothing for it. Which request a message belongs to is found in the message: by its
-name, or by the handle, the listener or the call under which a process knows the request.
+A run without a recorder pays nothing for it. Which request a message belongs to is found in the message: by
+its name, or by the handle, the listener or the call under which a process knows the request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,19 @@ IN_ORDER = "closed by the other end"
 """The reason with which a call that is over ends its connection."""
 LONGEST = 60
 """Characters of one value in a text."""
-UNSAID = ("listener", "listeners", "texts", "logprobs", "gaps_s", "matches", "choices", "indexes", "finish_reasons", "digest", "seed_given")
+UNSAID = (
+    "listener",
+    "listeners",
+    "texts",
+    "logprobs",
+    "gaps_s",
+    "matches",
+    "choices",
+    "indexes",
+    "finish_reasons",
+    "digest",
+    "seed_given",
+)
 """Fields of actions and events that tell a reader nothing."""
 
 
@@ -122,9 +134,9 @@ class _Finds:
                 found = list(self.about(router, message))
                 self.of_call[name, getattr(message, "number", 0)] = tuple(found)
                 return found
-            case ("work" | "notices" | "probe" | "ack"), (_, content, *_):
+            case (("work" | "notices" | "probe" | "ack"), (_, content, *_)):
                 return list(self.about(router, content))
-            case ("work" | "notices" | "probe" | "ack"), _:
+            case (("work" | "notices" | "probe" | "ack"), _):
                 return list(self.about(router, message))
         found = list(dict.fromkeys(self.about(router, message)))
         if found:
@@ -199,10 +211,8 @@ def described(what: str, name: object, message: Any) -> str:
             return f"ends: {code.name} {_short(details)}".rstrip() if details else f"ends: {code.name}"
         case ("message", content):
             return _response(content)
-        case (int(), "error", error):
-            return f"{what}: {type(error).__name__}"
-        case (int(), "forgotten", _):
-            return f"{what}: another epoch"
+        case (int(), ("error" | "forgotten"), found):
+            return f"{what}: {'another epoch' if found is None else type(found).__name__}"
         case None:
             return what or _kind_of(name)[0]
     attempt = getattr(getattr(getattr(message, "spec", None), "fence", None), "attempt", None)
@@ -213,7 +223,11 @@ def _report(event: Any) -> str:
     num_tokens = len(event.tokens.handles)
     parts = [f"{num_tokens} token{'s' if num_tokens > 1 else ''}"] if num_tokens else []
     parts += [f"failed, {failure.reason.name}: {_short(failure.message)}" for failure in event.failures]
-    parts += [f"{name} {list(held)}" for name in ("prefilled", "parked", "preempted", "resumed", "released") if (held := getattr(event, name))]
+    parts += [
+        f"{name} {list(held)}"
+        for name in ("prefilled", "parked", "preempted", "resumed", "released")
+        if (held := getattr(event, name))
+    ]
     return "report: " + (", ".join(parts) or "load")
 
 
@@ -221,8 +235,9 @@ def _response(content: Any) -> str:
     """Return what a server's message is: the kind of event, if it is one of a stream."""
     name = type(content).__name__
     event = getattr(content, "event", None)
-    kind = event.WhichOneof("event") if event is not None and event.DESCRIPTOR.oneofs_by_name.get("event") else None
-    return f"{name}: {kind}" if kind else name
+    if event is None or "event" not in event.DESCRIPTOR.oneofs_by_name:
+        return name
+    return f"{name}: {event.WhichOneof('event')}"
 
 
 def said(thing: Any) -> str:
@@ -231,8 +246,14 @@ def said(thing: Any) -> str:
     for name in getattr(type(thing), "__dataclass_fields__", ()):
         held = getattr(thing, name)
         if name == "spec":
-            parts += [f"handle={held.handle}", f"attempt={held.fence.attempt}", f"choices={list(held.choices)}"]
-        elif name not in UNSAID and held not in (None, "", (), [], {}, False) and len(_value(held)) <= LONGEST:
+            parts += [
+                f"handle={held.handle}",
+                f"attempt={held.fence.attempt}",
+                f"choices={list(held.choices)}",
+            ]
+        elif (
+            name not in UNSAID and held not in (None, "", (), [], {}, False) and len(_value(held)) <= LONGEST
+        ):
             parts.append(f"{name}={_value(held)}")
     return f"{type(thing).__name__}({', '.join(parts)})"
 

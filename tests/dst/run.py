@@ -23,10 +23,10 @@ from router.core.actions import (
     Enqueue,
     Reject,
     Relay,
+    RequestEnded,
     SendDecode,
     SendPrefill,
     Settle,
-    TellFinished,
 )
 from router.core.events import StepReported
 from tests.dst.faults import strike
@@ -59,7 +59,7 @@ class Outcome:
     struck: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Faults that struck, by kind, role and phase of the request under way."""
     pairs: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """Two faults of one run: both kinds, in the order of their names, and the phase in which the later one struck."""
+    """Two faults of one run: their kinds, in the order of their names, and the phase of the later one."""
     probes: Counter[str] = field(default_factory=Counter)
     """What happened in the fleet, by name: events that a good search should see."""
     calls: list[Heard] = field(default_factory=list)
@@ -196,10 +196,8 @@ class Run:
                     session = sessions.get(listener)
                     if session is not None:
                         self._reached_request(session.request_id, "handoff" if index == 0 else "decode")
-            case TellFinished(listener):
-                session = router.core.state.by_listener.get(listener)
-                if session is not None:
-                    self._reached_request(session.request_id, "ended")
+            case RequestEnded(request_key):
+                self._reached(request_key, "ended")
 
     def _reached(self, request_key: str, phase: str) -> None:
         for request in self._scenario.requests:
