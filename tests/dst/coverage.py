@@ -90,12 +90,12 @@ PROBES = (
     "call left",
     "call resumed",
 )
-"""What a good search sees at least once. Events and actions have their own names."""
+"""Events and decisions that a good search sees at least once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What many runs have tried and seen. Two of them add up to one, in any order."""
+    """The faults that many runs tried, and the events they saw. Two of them add up to one, in any order."""
 
     runs: int = 0
     broken: int = 0
@@ -212,8 +212,8 @@ def _print(
     """Print a row for each two names, with how often they were seen in each phase."""
     columns = (*PHASES, NONE)
     table = Table(*head, *(Column(phase, justify="right") for phase in columns))
-    for one, other in dict.fromkeys((one, other) for one, other, _ in wanted):
-        table.add_row(one, other, *(_count(counts[one, other, phase], phase) for phase in columns))
+    for names in dict.fromkeys(each[:2] for each in wanted):
+        table.add_row(*names, *(_count(counts[*names, phase], phase) for phase in columns))
     console.print(title, style="italic", soft_wrap=True, highlight=False)
     console.print(table)
 

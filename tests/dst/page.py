@@ -88,8 +88,8 @@ def _facts(scenario: Scenario, recorder: Recorder, outcome: Outcome) -> str:
     lost = sum(trip.taken_at is None and not trip.is_unwanted for trip in recorder.messages)
     return (
         f"{fleet}; placement {scenario.placement}, policy {scenario.policy}, {scenario.num_blocks} blocks "
-        f"each. {outcome.simulated_s:.1f} s of virtual time; {len(recorder.messages)} messages, of which {lost} "
-        f"never arrived; {outcome.num_events} events of router cores; {len(recorder.bands)} of "
+        f"each. {outcome.simulated_s:.1f} s of virtual time; {len(recorder.messages)} messages, of which "
+        f"{lost} never arrived; {outcome.num_events} events of router cores; {len(recorder.bands)} of "
         f"{len(scenario.faults)} faults struck."
     )
 
