@@ -58,7 +58,7 @@ test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that 
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := chat_formats engine/core engine/speculation house output_text router/core router/replay scheduling sim workloads
-FAST += fleet/test_quote.py vectors/outputs/test_python.py
+FAST += dst/test_found.py dst/test_repeating.py fleet/test_quote.py vectors/outputs/test_python.py
 
 .PHONY: test-fast
 test-fast: $(READY) ## run the tests of pure logic and one small fleet, in less than two minutes
@@ -67,6 +67,10 @@ test-fast: $(READY) ## run the tests of pure logic and one small fleet, in less 
 .PHONY: explore
 explore: $(READY) ## run the fast tests with random examples of their properties, others each time
 	$(BIN)/python -m pytest --hypothesis-profile=explore $(IN_PARALLEL) $(addprefix tests/,$(FAST)) $(PYTEST_ARGS)
+
+.PHONY: dst
+dst: $(READY) ## play SEEDS (1000) simulated fleets from FIRST (0) on, with faults, on all cores: none may break a promise
+	$(BIN)/python -m tests.dst --seeds $(SEEDS) --from $(FIRST)
 
 .PHONY: test-schemas
 test-schemas: $(READY) ## try SCHEMAS (1000) random JSON schemas, from SEED (1): every output has to validate
@@ -294,6 +298,8 @@ $(OPENVINO_READY): requirements/peers/openvino.lock | $(READY)
 MINUTES ?= 10
 SCHEMAS ?= 1000
 SEED ?= $(shell date +%s)
+SEEDS ?= 1000
+FIRST ?= 0
 
 .PHONY: chaos
 chaos: $(READY) ## burn a fleet for MINUTES (10): kills, hangs, cut links, lost messages; adds to the running tally

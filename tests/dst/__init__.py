@@ -1,9 +1,9 @@
 """The whole fleet under one scheduler: production code on a simulated clock, network and store.
 
 A run is one number. It decides on the shape of a fleet, what its callers ask for, and which faults strike
-when; the same number gives the same run, event for event. After every event the promises are checked. A run
-that breaks one is made smaller (fewer faults, requests and processes), printed with the command that replays
-it, and checked in under `found/` once its fault is mended.
+when; the same number gives the same run, event for event. Promises are checked as it goes. A run that breaks
+one is made smaller (fewer faults, requests and processes), printed with the command that replays it,
+and checked in under `found/` once its fault is mended.
 
 scenario     a run as data, drawn from a seed or read from a file
 faults       the kinds of faults, and how they strike

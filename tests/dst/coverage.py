@@ -189,7 +189,7 @@ def print_coverage(console: Console, coverage: Coverage) -> None:
         ("faults", [" ".join(strike) for strike in missing_strikes(coverage)]),
         (
             "pairs of faults",
-            [f"{one} and {other} in {phase}" for one, other, phase in missing_pairs(coverage)],
+            ["{} and {} in {}".format(*pair) for pair in missing_pairs(coverage)],
         ),
         ("probes", missing_probes(coverage)),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.dst.fleet import Fleet
 from tests.dst.scenario import Fault
@@ -13,7 +14,7 @@ SLOW_S = 1.0
 NOTHING = "nothing"
 
 
-def strike(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:
+def strike(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:  # noqa: PLR0911 -- a table of kinds
     """Let a fault strike, and return what ends it; None if there was nothing for it to strike."""
     match fault.kind:
         case "kill":
@@ -28,6 +29,8 @@ def strike(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:
             return _link(fleet, fault, LinkState.CUT)
         case "half-open":
             return _link(fleet, fault, LinkState.HALF_OPEN)
+        case "island":
+            return _island(fleet, fault)
         case "slow":
             return _slow(fleet, fault)
         case kind:
@@ -50,6 +53,17 @@ def _link(fleet: Fleet, fault: Fault, state: LinkState) -> Callable[[], None]:
         fleet.look()
 
     return end
+
+
+def _island(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:
+    peers = [name for name, role in fleet.roles.items() if role == fault.peer and name != fault.target]
+    ends = [_link(fleet, replace(fault, peer=peer), LinkState.CUT) for peer in peers]
+
+    def end_all() -> None:
+        for end in ends:
+            end()
+
+    return end_all if ends else None
 
 
 def _slow(fleet: Fleet, fault: Fault) -> Callable[[], None]:

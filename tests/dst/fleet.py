@@ -13,7 +13,7 @@ from tests.dst.nodes.client import ClientNode
 from tests.dst.nodes.router import RouterNode
 from tests.dst.nodes.store import StoreClient, StoreServer
 from tests.dst.nodes.worker import WorkerNode, WorkerSize
-from tests.dst.scenario import ROUTER, STORE, Scenario, role_of
+from tests.dst.scenario import DECODE, ROUTER, STORE, Scenario, role_of
 from tests.dst.world.dice import Dice
 from tests.dst.world.network import Network
 from tests.dst.world.process import Process, State
@@ -46,6 +46,8 @@ class Fleet:
         self.processes: list[Process] = []
         """Every process there has been."""
         self.router_died_at = float("-inf")
+        self.longest_without_decode_s = 0.0
+        self._no_decode_since: float | None = 0.0
         self._seen = seen
         self._num_made: dict[str, int] = {}
         self._begin(STORE)
@@ -92,14 +94,23 @@ class Fleet:
             serves_without_store=scenario.without_store,
             router_incarnation=str(self._num_made[name]),
         )
-        store = StoreClient(process, self.network, lambda: self.store if self.store and self.store.process.is_alive else None)
-        router = self.routers[name] = RouterNode(process, self.network, self.servers, config, store, self._seen)
+        store = StoreClient(
+            process, self.network, lambda: self.store if self.store and self.store.process.is_alive else None
+        )
+        router = self.routers[name] = RouterNode(
+            process, self.network, self.servers, config, store, self._seen
+        )
         for worker in self.workers.values():
             self._tell(router, worker)
 
     def _begin_worker(self, process: Process) -> None:
         scenario, name = self.scenario, process.name
-        size = WorkerSize(num_blocks=scenario.num_blocks, max_num_seqs=scenario.max_num_seqs)
+        low, high = scenario.step_ms
+        size = WorkerSize(
+            num_blocks=scenario.num_blocks,
+            max_num_seqs=scenario.max_num_seqs,
+            step_s=(low / 1000, high / 1000),
+        )
         worker = self.workers[name] = WorkerNode(
             process,
             self.network,
@@ -184,6 +195,27 @@ class Fleet:
                 self.scheduler.after(0.5, replace)
 
         return replace
+
+    def note_decoding(self) -> None:
+        """Keep the longest time without a decode worker that any router could reach."""
+        now = self.scheduler.now
+        if any(self._is_reachable(worker) for worker in self.living_workers()):
+            self._no_decode_since = None
+            return
+        if self._no_decode_since is None:
+            self._no_decode_since = now
+        self.longest_without_decode_s = max(self.longest_without_decode_s, now - self._no_decode_since)
+
+    def _is_reachable(self, worker: WorkerNode) -> bool:
+        name = worker.process.name
+        if role_of(name) != DECODE or not worker.process.runs or worker.is_leaving:
+            return False
+        return any(
+            router.process.runs
+            and self.network.flows(router.process.name, name)
+            and self.network.flows(name, router.process.name)
+            for router in self.living_routers()
+        )
 
     def _end_if_alive(self, process: Process) -> None:
         if process.is_alive:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tests.dst.scenario import Scenario
+from tests.dst.scenario import Request, Scenario
 
 Fails = Callable[[Scenario], bool]
 MAX_TRIALS = 400
@@ -42,7 +42,17 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         if count > least and f"{name[0]}{count - 1}" not in used and not _calls(scenario, name, count):
             yield replace(scenario, **{name: count - 1})
     plain = Scenario(scenario.seed)
-    for name in ("skew", "loses", "without_store", "delay_ms", "grace_s", "retention_s", "num_blocks", "max_num_seqs"):
+    for name in (
+        "skew",
+        "loses",
+        "without_store",
+        "delay_ms",
+        "step_ms",
+        "grace_s",
+        "retention_s",
+        "num_blocks",
+        "max_num_seqs",
+    ):
         if getattr(scenario, name) != getattr(plain, name):
             yield replace(scenario, **{name: getattr(plain, name)})
     for place, fault in enumerate(scenario.faults):
@@ -53,24 +63,31 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         ):
             if less != fault:
                 yield replace(scenario, faults=_with(scenario.faults, place, less))
-    for place, request in enumerate(scenario.requests):
-        for fewer in (
-            replace(request, n=1),
-            replace(request, max_tokens=max(1, request.max_tokens // 2)),
-            replace(request, prompt_tokens=max(1, request.prompt_tokens // 2)),
-            replace(request, leaves_after=None),
-        ):
-            if fewer != request:
-                yield replace(scenario, requests=_with(scenario.requests, place, fewer))
+    for name in {request.name: None for request in scenario.requests}:
+        yield from _simpler(scenario, name)
+
+
+def _simpler(scenario: Scenario, name: str) -> Iterator[Scenario]:
+    """Yield the scenario with less in one request; all calls of one name ask for the same."""
+    makes: tuple[Callable[[Request], Request], ...] = (
+        lambda request: replace(request, n=1),
+        lambda request: replace(request, max_tokens=max(1, request.max_tokens // 2)),
+        lambda request: replace(request, prompt_tokens=max(1, request.prompt_tokens // 2)),
+        lambda request: replace(request, leaves_after=None),
+    )
+    for make in makes:
+        requests = tuple(make(each) if each.name == name else each for each in scenario.requests)
+        if requests != scenario.requests:
+            yield replace(scenario, requests=requests)
 
 
 def _calls(scenario: Scenario, name: str, count: int) -> bool:
     return name == "clients" and any(request.client == count - 1 for request in scenario.requests)
 
 
-def _without(entries: tuple, place: int) -> tuple:  # type: ignore[type-arg]
+def _without(entries: tuple, place: int) -> tuple:
     return entries[:place] + entries[place + 1 :]
 
 
-def _with(entries: tuple, place: int, entry: object) -> tuple:  # type: ignore[type-arg]
+def _with(entries: tuple, place: int, entry: object) -> tuple:
     return (*entries[:place], entry, *entries[place + 1 :])

@@ -1,4 +1,6 @@
-"""The promises of a fleet, as checks on what its processes hold. Each is made after the events that can break it.
+"""The promises of a fleet, as checks on what its processes hold.
+
+Each is checked after the events that can break it, or many times a second.
 
 A promise that broke is a `Broken`: its name, and a sentence with what was found.
 """
@@ -9,10 +11,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from kvtransfer.fence import group_key, supersedes
+from kvtransfer.fence import router_key
 from kvtransfer.handoff import READABLE
 from router.core.actions.to_store import LEASE_TTL_S
 from router.core.session.session import Phase
+from scheduling.request import Fence
 from tests.dst.fleet import Fleet
 from tests.dst.nodes.client import Heard
 from tests.dst.nodes.router import RouterNode
@@ -37,6 +40,7 @@ class Promises:
         self._fleet = fleet
         self._calls = calls
         self._ownerless: dict[tuple[str, str, str], float] = {}
+        self._unleased: dict[tuple[str, str, str], float] = {}
         self._unheld: dict[tuple[str, str, int], float] = {}
 
     def _break(self, promise: str, found: str) -> None:
@@ -53,8 +57,8 @@ class Promises:
         for each in self._fleet.living_routers():
             for group in each.core.state.groups.values():
                 if group.lease_on is not None:
-                    held = leased[group.lease_on]
-                    held[group.key] = max(group.blocks, held.get(group.key, 0))
+                    amounts = leased[group.lease_on]
+                    amounts[group.key] = max(group.blocks, amounts.get(group.key, 0))
         for worker in self._fleet.living_workers():
             held = leased.get(worker.facts.key)
             if held and sum(held.values()) > worker.facts.num_blocks:
@@ -84,25 +88,25 @@ class Promises:
         if faults_over:
             self._running_groups_run()
             self._holds_have_holders()
+            self._leases_are_held()
 
     def _no_two_decodes(self, worker: WorkerNode) -> None:
-        """No attempt runs beside one that ends it."""
-        by_choice: defaultdict[tuple[str, str, int], list[Any]] = defaultdict(list)
+        """No attempt decodes beside one that ends it, for any choice that both have."""
+        by_request: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
         for running in worker.hub._sequences._by_handle.values():
-            # A part of a move holds blocks, and decodes nothing.
-            if not running.is_over and running.handle not in worker.sending._parts:
-                tenant, request_id, _ = group_key(running.fence)[:3]
-                for choice in _choices_of(running.fence):
-                    by_choice[tenant, request_id, choice].append(running)
-        for (_, request_id, choice), found in by_choice.items():
-            for older in found:
-                for newer in found:
-                    is_later = newer.handle > older.handle
-                    if is_later and supersedes(newer.fence, older.fence):
+            if not running.is_over:
+                by_request[running.fence.tenant, running.fence.request_id].append(running)
+        for (_, request_id), found in by_request.items():
+            for place, one in enumerate(found):
+                for other in found[place + 1 :]:
+                    common = set(worker.engine.choices_of(one.handle)) & set(
+                        worker.engine.choices_of(other.handle)
+                    )
+                    if common and _compete(one.fence, other.fence):
                         self._break(
                             "no two decodes of one choice",
-                            f"{worker.facts.key} runs choice {choice} of {request_id} as {older.fence} "
-                            f"and as {newer.fence}",
+                            f"{worker.facts.key} runs choices {sorted(common)} of {request_id} as "
+                            f"{one.fence} and as {other.fence}",
                         )
 
     def _nothing_readable_is_freed(self, worker: WorkerNode) -> None:
@@ -114,7 +118,8 @@ class Promises:
                 if handoff.state(index) in READABLE and blocks._num_references[place] == 0:
                     self._break(
                         "nothing that may be read is freed",
-                        f"{worker.facts.key} offers block {place} of {handoff.fence.request_id}, which is free",
+                        f"{worker.facts.key} offers block {place} of {handoff.fence.request_id}, "
+                        "which is free",
                     )
 
     def _running_groups_run(self) -> None:
@@ -133,7 +138,8 @@ class Promises:
                 if now - self._unheld.setdefault(name, now) > HANGS_S:
                     self._break(
                         "a running group runs somewhere",
-                        f"{router.process.name} waits for {group.key} (handle {group.handle}) at {keys}, where it is not",
+                        f"{router.process.name} waits for {group.key} (handle {group.handle}) at {keys}, "
+                        "where it is not",
                     )
         self._unheld = {name: at for name, at in self._unheld.items() if name in seen}
 
@@ -151,7 +157,11 @@ class Promises:
     def _holds_have_holders(self) -> None:
         """Every credit and lease belongs to a group, or ends soon."""
         fleet, store = self._fleet, self._fleet.store
-        if store is None or not store.process.runs or fleet.scheduler.now < fleet.router_died_at + TTL_S + LOST_S:
+        if (
+            store is None
+            or not store.process.runs
+            or fleet.scheduler.now < fleet.router_died_at + TTL_S + LOST_S
+        ):
             return  # what a dead router held runs out
         holders: set[tuple[str, str]] = set()
         for router in fleet.living_routers():
@@ -162,7 +172,10 @@ class Promises:
                 keys = (group.credit_on, group.lease_on, group.prefill_key, group.decode_key, group.held_key)
                 holders |= {(group.key, key) for key in keys if key is not None}
                 if group.early_grant is not None:
-                    holders |= {(group.key, group.early_grant.worker_key), (group.key, group.early_grant.decode_key)}
+                    holders |= {
+                        (group.key, group.early_grant.worker_key),
+                        (group.key, group.early_grant.decode_key),
+                    }
             holders |= {(each.request_key, each.worker_key) for each in state.to_release}
             if len(router.store_calls):
                 return
@@ -176,9 +189,33 @@ class Promises:
                         seen.add(name)
                         if now - self._ownerless.setdefault(name, now) > LOST_S:
                             self._break(
-                                "every hold has a holder", f"a {kind} of {request_key} on {key} belongs to nobody"
+                                "every hold has a holder",
+                                f"a {kind} of {request_key} on {key} belongs to nobody",
                             )
         self._ownerless = {name: at for name, at in self._ownerless.items() if name in seen}
+
+    def _leases_are_held(self) -> None:
+        """Every lease that a running group relies on is in the store."""
+        fleet, store = self._fleet, self._fleet.store
+        if store is None or not store.process.runs:
+            return
+        now, seen = fleet.scheduler.now, set()
+        for router in fleet.living_routers():
+            if not router.process.runs or router.is_leaving:
+                continue
+            for group in router.core.state.groups.values():
+                if group.phase is not Phase.RUNNING or group.lease_on is None:
+                    continue
+                if group.key not in store.store.leases(group.lease_on):
+                    name = router.process.name, group.key, group.lease_on
+                    seen.add(name)
+                    if now - self._unleased.setdefault(name, now) > LOST_S:
+                        self._break(
+                            "a running group's lease is held",
+                            f"{router.process.name} relies on a lease of {group.key} on {group.lease_on}, "
+                            "which is gone",
+                        )
+        self._unleased = {name: at for name, at in self._unleased.items() if name in seen}
 
     # At the end
 
@@ -199,7 +236,9 @@ class Promises:
             self._expect_none(router.process.name, left)
             kept = state.counters.ttft_promises_kept + state.counters.ttft_promises_broken
             if kept > state.counters.accepted:
-                self._break("promises count once", f"{router.process.name} counts {kept} of {state.counters.accepted}")
+                self._break(
+                    "promises count once", f"{router.process.name} counts {kept} of {state.counters.accepted}"
+                )
         for worker in fleet.living_workers():
             left = {
                 "sequences": len(worker.hub._sequences),
@@ -212,9 +251,7 @@ class Promises:
             self._expect_none(worker.facts.key, left)
         if fleet.store is not None:
             store = fleet.store.store
-            # The places of a router that died are taken out by the next grant.
-            dead = {process.name for process in fleet.processes if not process.is_alive}
-            left = {"queue": [key for key, entry in store._entries.items() if entry.router_id not in dead]}
+            left = {"queue": list(store._entries)}
             for worker in fleet.living_workers():
                 left[f"leases on {worker.facts.key}"] = store.leases(worker.facts.key)
                 left[f"credits on {worker.facts.key}"] = store.credits(worker.facts.key)
@@ -226,8 +263,12 @@ class Promises:
                 self._break("nothing is left", f"{name} has {what}: {found}")
 
 
-def _choices_of(fence: Any) -> tuple[int, ...]:
-    return getattr(fence, "choices", None) or (fence.choice,)
+def _compete(one: Fence, other: Fence) -> bool:
+    """Return whether at most one of two attempts may run.
+
+    Two routers that serve the same session do not know each other.
+    """
+    return one.session != other.session or router_key(one) == router_key(other)
 
 
 TTL_S = LEASE_TTL_S

@@ -1,4 +1,4 @@
-"""What a page shows of a run, noted while it plays: messages, decisions, faults, and what they were about.
+"""Notes what a page shows of a run, while it plays: messages, decisions, faults, and their requests.
 
 A run without a recorder pays nothing for it. Which request a message belongs to is found in the message: by
 its name, or by the handle, the listener or the call under which a process knows the request.

@@ -19,6 +19,7 @@ import baton.routers
 import baton.stream
 import kvtransfer.receiver
 import kvtransfer.sender
+from baton.types import Slo
 from router.core.actions import (
     Enqueue,
     Reject,
@@ -29,6 +30,7 @@ from router.core.actions import (
     Settle,
 )
 from router.core.events import StepReported
+from router.core.state import CoreConfig
 from tests.dst.faults import strike
 from tests.dst.fleet import Fleet
 from tests.dst.nodes.client import Heard
@@ -36,12 +38,12 @@ from tests.dst.nodes.router import RouterNode
 from tests.dst.promises import Broken, Promises
 from tests.dst.record import Recorder
 from tests.dst.scenario import Fault, Request, Scenario, struck_by
-from scheduling.request import Slo as CoreSlo  # noqa: F401
-from baton.types import Slo
 
 LOOK_S = 0.05
 LIMIT_S = 90.0
 """Every call ends within this time after the last fault."""
+NO_WORKER_S = CoreConfig("").no_worker_grace_s - 1.0
+NEWCOMER_S = 10.0
 QUIET_S = 12.0
 """After the last call: by then every hold has been returned, or has run out."""
 
@@ -73,19 +75,20 @@ class Run:
         self._digest = hashlib.blake2b(digest_size=16)
         self._phases: dict[str, str] = {}
         self._upon: dict[tuple[str, str], list[Fault]] = {}
-        self._faults_left = len(scenario.faults)
+        self._faults_to_come = sum(fault.upon is None for fault in scenario.faults)
         self._last_fault_at = 0.0
         self._struck: list[str] = []
         """The kinds of the faults that have struck, in order."""
+        self._looked_at = -1
         self.fleet = Fleet(scenario, self._seen)
         self.promises = Promises(self.fleet, self.outcome.calls)
         if recorder is not None:
             recorder.watch(self.fleet.network)
 
     def play(self) -> Outcome:
-        fleet, scheduler = self.fleet, self.fleet.scheduler
-        for number, request in enumerate(self._scenario.requests):
-            scheduler.at(request.at, self._begin, number, request)
+        scheduler = self.fleet.scheduler
+        for request in self._scenario.requests:
+            scheduler.at(request.at, self._begin, request)
         for fault in self._scenario.faults:
             if fault.upon is not None:
                 self._upon.setdefault(fault.upon, []).append(fault)
@@ -98,6 +101,8 @@ class Run:
                 self._check_calls()
             if self.promises.broken is None:
                 self._until(lambda: False, lambda: self._quiet_from + QUIET_S)
+                self._ask_once_more()
+            if self.promises.broken is None:
                 self.promises.at_end()
         except AssertionError as error:
             self._break("nothing crashes", f"{type(error).__name__}: {error}", error)
@@ -127,10 +132,11 @@ class Run:
 
     # The scenario
 
-    def _begin(self, number: int, request: Request) -> None:
+    def _begin(self, request: Request) -> None:
         client = self.fleet.clients[f"c{request.client}"]
         prompt = tuple(
-            3 + self.fleet.dice.whole(0, 200, "prompt", request.name, place) for place in range(request.prompt_tokens)
+            3 + self.fleet.dice.whole(0, 200, "prompt", request.name, place)
+            for place in range(request.prompt_tokens)
         )
         heard = Heard(request.name, prompt, request.n, request.max_tokens, self.fleet.scheduler.now)
         self.outcome.calls.append(heard)
@@ -141,7 +147,7 @@ class Run:
 
     def _strike(self, fault: Fault) -> None:
         end = strike(self.fleet, fault)
-        self._faults_left -= 1
+        self._faults_to_come -= fault.upon is None
         now = self.fleet.scheduler.now
         self._last_fault_at = max(self._last_fault_at, now)
         if end is None:
@@ -213,8 +219,12 @@ class Run:
             self.fleet.scheduler.after(fault.after_s, self._strike, fault)
 
     def _look(self) -> None:
-        self.promises.look(faults_over=self.fleet.scheduler.now > self._last_fault_at + 0.5)
-        self.fleet.scheduler.after(LOOK_S if not self._all_calls_over else 0.5, self._look)
+        """Look at the whole fleet, unless no router has had an event since the last time."""
+        self.fleet.note_decoding()
+        if self.outcome.num_events != self._looked_at:
+            self._looked_at = self.outcome.num_events
+            self.promises.look(faults_over=self.fleet.scheduler.now > self._last_fault_at + 0.5)
+        self.fleet.scheduler.after(LOOK_S, self._look)
 
     # Its end
 
@@ -225,10 +235,16 @@ class Run:
         )
 
     def _is_over(self) -> bool:
-        return self._all_calls_over and self.fleet.scheduler.now > self._last_fault_at
+        is_quiet = not self._faults_to_come and self.fleet.scheduler.now > self._last_fault_at
+        return self._all_calls_over and is_quiet
 
     def _limit(self) -> float:
-        last = max((request.at for request in self._scenario.requests), default=0.0)
+        scenario = self._scenario
+        times = [
+            *(request.at for request in scenario.requests),
+            *(fault.at or 0.0 for fault in scenario.faults),
+        ]
+        last = max(times, default=0.0)
         return max(last, self._last_fault_at) + LIMIT_S
 
     def _check_calls(self) -> None:
@@ -236,18 +252,34 @@ class Run:
         for heard in self.outcome.calls:
             if not heard.is_over:
                 took_s = self.fleet.scheduler.now - self._last_fault_at
-                self._break("every call ends", f"{heard.request_id} has not ended {took_s:.0f} s after the faults", None)
+                self._break(
+                    "every call ends",
+                    f"{heard.request_id} has not ended {took_s:.0f} s after the faults",
+                    None,
+                )
             elif heard.error and not self._may_fail(heard):
                 self._break("a failure has a rule", f"{heard.request_id}: {heard.error}", None)
+
+    def _ask_once_more(self) -> None:
+        """The fleet serves a newcomer, with which places that nobody waits for any more leave the queue."""
+        self._begin(Request("newcomer", 0, self.fleet.scheduler.now, 5, 3))
+        heard, limit = self.outcome.calls[-1], self.fleet.scheduler.now + NEWCOMER_S
+        self._until(lambda: heard.is_over, lambda: limit)
+        if self.promises.broken is None and (heard.error or not heard.is_over):
+            self._break("a newcomer is served", heard.error or "it has not ended", None)
+        limit += QUIET_S
+        self._until(lambda: False, lambda: limit)
 
     def _may_fail(self, heard: Heard) -> bool:
         """Return whether a rule of docs/failures.md lets this call end without its answer."""
         scenario = self._scenario
         same = [request for request in scenario.requests if request.name == heard.request_id]
-        if len(same) > 1 and heard.error.startswith(("Superseded", "Cancelled")):
+        if len(same) > 1 and heard.error.startswith("Superseded"):
             return True  # two callers of one request: the later one receives it
         if any(request.leaves_after is not None and request.cancels for request in same) and len(same) > 1:
             return True  # the other caller has cancelled it
+        if self.fleet.longest_without_decode_s > NO_WORKER_S and "decode worker" in heard.error:
+            return True  # without a decode worker a request waits for so long
         if heard.error.startswith("Unavailable: Redis") and not scenario.without_store:
             return any(fault.target == "redis" or fault.peer == "redis" for fault in scenario.faults)
         return False
@@ -264,7 +296,7 @@ class _Time:
 
     @staticmethod
     def monotonic() -> float:
-        import asyncio  # noqa: PLC0415
+        import asyncio
 
         return asyncio.get_running_loop().time()
 

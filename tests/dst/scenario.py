@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tests.dst.world.dice import Dice
@@ -11,7 +11,7 @@ from tests.dst.world.dice import Dice
 ROUTER, PREFILL, DECODE, STORE, CLIENT = "router", "prefill", "decode", "redis", "client"
 PHASES = ("queued", "settling", "prefill", "handoff", "decode", "ended")
 """The phases of a request in which a fault may strike. `handoff` begins with the first token."""
-KINDS = ("kill", "stop", "cut", "half-open", "slow", "drain", "jump")
+KINDS = ("kill", "stop", "cut", "half-open", "slow", "island", "drain", "jump")
 PLACEMENTS = ("disaggregated", "conditional", "aggregated")
 POLICIES = ("slack", "slack", "slack", "chunked", "orca")
 
@@ -41,7 +41,7 @@ class Fault:
     target: str
     """The process that it strikes; the sender, if it strikes a link."""
     peer: str = ""
-    """The other end, if it strikes a link."""
+    """The other end, if it strikes a link; the role of all of them, if the target is cut off as an island."""
     lasts_s: float = 1.0
     at: float | None = None
     upon: tuple[str, str] | None = None
@@ -65,6 +65,7 @@ class Scenario:
     num_blocks: int = 32
     max_num_seqs: int = 8
     delay_ms: tuple[float, float] = (0.2, 2.0)
+    step_ms: tuple[float, float] = (10.0, 40.0)
     loses: float = 0.0
     """The share of datagrams that is lost, and the share of those that comes twice."""
     skew: bool = False
@@ -87,7 +88,9 @@ class Scenario:
 
 
 def role_of(name: str) -> str:
-    return {"r": ROUTER, "p": PREFILL, "d": DECODE, "c": CLIENT}.get(name[0], STORE) if name != STORE else STORE
+    return (
+        {"r": ROUTER, "p": PREFILL, "d": DECODE, "c": CLIENT}.get(name[0], STORE) if name != STORE else STORE
+    )
 
 
 def struck_by(fault: Fault) -> str:
@@ -105,7 +108,9 @@ def from_json(text: str) -> Scenario:
         _made(Fault, each | {"upon": tuple(each["upon"]) if each.get("upon") else None})
         for each in values.get("faults", ())
     )
-    values["delay_ms"] = tuple(values.get("delay_ms", (0.2, 2.0)))
+    for name in ("delay_ms", "step_ms"):
+        if name in values:
+            values[name] = tuple(values[name])
     made: Scenario = _made(Scenario, values)
     return made
 
@@ -138,6 +143,7 @@ def draw(seed: int) -> Scenario:
         num_blocks=dice.one_of((64, 24, 16), "blocks"),
         max_num_seqs=dice.one_of((8, 3), "seats"),
         delay_ms=dice.one_of(((0.2, 2.0), (0.2, 20.0), (1.0, 100.0)), "delay"),
+        step_ms=dice.one_of(((10.0, 40.0), (10.0, 40.0), (100.0, 600.0)), "steps"),
         loses=dice.one_of((0.0, 0.3), "loses"),
         skew=dice.happens(0.5, "skew"),
         without_store=dice.happens(0.3, "without store"),
@@ -153,7 +159,9 @@ def _draw_requests(shape: Scenario, dice: Dice) -> tuple[Request, ...]:
             # The id of an earlier one comes again: at the same time, or when that one is long over.
             same = dice.one_of(found, number, "which")
             later = dice.one_of((0.0, 0.5, 4.0), number, "later")
-            found.append(replace(same, at=same.at + later, client=dice.whole(0, shape.clients - 1, number, "client")))
+            found.append(
+                replace(same, at=same.at + later, client=dice.whole(0, shape.clients - 1, number, "client"))
+            )
             continue
         n = dice.one_of((1, 1, 1, 2), number, "n")
         found.append(
@@ -164,7 +172,9 @@ def _draw_requests(shape: Scenario, dice: Dice) -> tuple[Request, ...]:
                 prompt_tokens=dice.whole(1, 24, number, "prompt"),
                 max_tokens=dice.whole(1, 16, number, "length"),
                 n=n,
-                leaves_after=dice.whole(1, 6, number, "left") if dice.happens(0.1, number, "leaves") else None,
+                leaves_after=dice.whole(1, 6, number, "left")
+                if dice.happens(0.1, number, "leaves")
+                else None,
                 cancels=dice.happens(0.5, number, "cancels"),
             )
         )
@@ -173,7 +183,14 @@ def _draw_requests(shape: Scenario, dice: Dice) -> tuple[Request, ...]:
 
 def _draw_faults(shape: Scenario, dice: Dice) -> tuple[Fault, ...]:
     kinds = [kind for kind in KINDS if dice.happens(0.5, "swarm", kind)] or list(KINDS)
-    return tuple(_draw_fault(shape, dice, kinds, number) for number in range(dice.whole(0, 4, "faults")))
+    found: list[Fault] = []
+    for number in range(dice.whole(0, 4, "faults")):
+        fault = _draw_fault(shape, dice, kinds, number)
+        if found and dice.happens(0.3, "fault", number, "same"):
+            # What was struck before is struck again: two faults on one process or link.
+            fault = replace(fault, kind=found[-1].kind, target=found[-1].target, peer=found[-1].peer)
+        found.append(fault)
+    return tuple(found)
 
 
 def _draw_fault(shape: Scenario, dice: Dice, kinds: list[str], number: int) -> Fault:
@@ -186,7 +203,7 @@ def _draw_fault(shape: Scenario, dice: Dice, kinds: list[str], number: int) -> F
     if shape.requests and dice.happens(0.7, "fault", number, "upon"):
         request = dice.one_of(shape.requests, "fault", number, "request")
         upon = request.name, dice.one_of(PHASES, "fault", number, "phase")
-    lasts_s = dice.one_of((0.3, 1.5, 4.0, 8.0), "fault", number, "lasts")
+    lasts_s = dice.one_of((0.3, 1.5, 5.0, 9.5, 40.0), "fault", number, "lasts")
     common = {
         "at": None if upon else round(dice.between(0.3, 6.0, "fault", number, "at"), 3),
         "upon": upon,
@@ -195,6 +212,9 @@ def _draw_fault(shape: Scenario, dice: Dice, kinds: list[str], number: int) -> F
     }
     if kind in ("kill", "stop", "jump"):
         return Fault(kind, one(processes, "target"), **common)  # type: ignore[arg-type]  # the four above
+    if kind == "island":
+        groups = (ROUTER, PREFILL, DECODE, STORE)
+        return Fault(kind, one(processes, "target"), one([*groups], "peer"), **common)  # type: ignore[arg-type]
     if kind == "drain":
         return Fault(kind, one([*shape.router_names, *shape.workers], "target"), **common)  # type: ignore[arg-type]
     routers, workers = shape.router_names, shape.workers

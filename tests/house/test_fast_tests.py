@@ -15,6 +15,7 @@ LEFT_OUT = {
     "demo_model": "trains and runs a model",
     "deploy": "explores many orders of events, and starts Kubernetes' API server",
     "docs": "copies the checkout",
+    "dst": "plays hundreds of simulated fleets",
     "engine/calibration": "runs models",
     "engine/device": "copies between memories",
     "engine/execution": "runs models",

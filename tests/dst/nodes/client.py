@@ -13,10 +13,10 @@ import grpc
 
 from baton.async_client import AsyncClient
 from baton.errors import BatonError
-from baton.types import ChoiceFinished, Finished, Sampling, Slo, Stop, Timeout, Tokens
+from baton.types import ChoiceFinished, Finished, FinishReason, Sampling, Slo, Stop, Timeout, Tokens
 from baton.wire.status import from_rpc_error
 from baton.wire.transport import Method, Request, Response
-from tests.dst.nodes.engine import token_at
+from tests.dst.nodes.engine import answer_length, token_at
 from tests.dst.world.network import Network
 from tests.dst.world.process import Process
 from tests.dst.world.rpc import Call, Servers, unary
@@ -100,12 +100,17 @@ class Heard:
                     if token_id != expected and not self.wrong:
                         self.wrong = f"token {len(held)} of choice {choice} is {token_id}, not {expected}"
                     held.append(token_id)
-            case ChoiceFinished(choice):
+            case ChoiceFinished(choice, reason):
                 self.ended.add(choice)
+                if reason not in (FinishReason.LENGTH, FinishReason.EOS) and not self.error:
+                    self.error = f"choice {choice} ended: {reason.value}"
             case Finished(error=""):
-                short = [c for c in range(self.num_choices) if len(self.tokens[c]) != self.max_tokens]
-                if short and not self.wrong:
-                    self.wrong = f"it ended with choices {short} short of {self.max_tokens} tokens"
+                found = [len(self.tokens[choice]) for choice in range(self.num_choices)]
+                whole = [
+                    answer_length(self.prompt, choice, self.max_tokens) for choice in range(self.num_choices)
+                ]
+                if found != whole and not self.error and not self.wrong:
+                    self.wrong = f"it ended with {found} tokens, where {whole} are due"
             case Finished(error=error):
                 self.error = f"finished with: {error}"
 

@@ -1,7 +1,7 @@
 """A worker's engine: the core that live workers run, with a memory that holds tokens in place of KV.
 
-Each slot of a block has the id and the place of the token whose KV it would be. A step reads the whole context
-of every row, and finds out whether it is the row's own: KV that was handed over wrongly, freed too early or
+Each slot of a block has the id and the place of the token whose KV it would be. A step reads the whole
+context of every row, and finds out whether it is the row's own: KV that was handed over wrongly, freed too early or
 taken from another request is noticed by the first step that uses it.
 
 Steps take a drawn time. Commands that come meanwhile are taken in between two steps, as by the step thread;
@@ -21,7 +21,7 @@ from engine.core.commands import Command
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_names import HashedNames
 from engine.core.report import StepReport
-from engine.core.sequence import Choice, Phase, SequenceGroup
+from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
 from scheduling.columns import TokenColumns
@@ -31,6 +31,7 @@ from scheduling.request import SequenceSpec
 from tests.dst.world.process import Process
 
 VOCAB = 256
+EOS = 2
 FINGERPRINT = "weights"
 HOP_S = (0.00005, 0.0005)
 """From the event loop to the step thread, or back."""
@@ -42,8 +43,19 @@ class WrongKV(AssertionError):
 
 def token_at(prompt: Sequence[int], choice: int, index: int) -> int:
     """Return the token that a prompt has at a place of its answer, on any worker."""
+    if index == end_of(prompt, choice):
+        return EOS
     mixed = prompt[0] * 1009 + prompt[-1] * 101 + len(prompt) * 17 + choice * 53 + index * (29 + index)
     return 3 + mixed % (VOCAB - 3)
+
+
+def end_of(prompt: Sequence[int], choice: int) -> int:
+    """Return the place of the token that ends an answer, if it may become so long."""
+    return (prompt[0] + 11 * choice) % 24
+
+
+def answer_length(prompt: Sequence[int], choice: int, max_tokens: int) -> int:
+    return min(max_tokens, end_of(prompt, choice) + 1)
 
 
 class TokenMemory:
@@ -125,7 +137,10 @@ class _Tokens:
 
     def taken(self) -> TokenColumns:
         rows, self.rows = self.rows, []
-        return TokenColumns(*map(list, zip(*rows, strict=True))) if rows else TokenColumns()
+        if not rows:
+            return TokenColumns()
+        handles, choices, indexes, token_ids, reasons = map(list, zip(*rows, strict=True))
+        return TokenColumns(handles, choices, indexes, token_ids, reasons)
 
 
 class Engine:
@@ -151,7 +166,7 @@ class Engine:
         self.cost = cost
         self.memory = TokenMemory(num_blocks, block_size)
         self.blocks = BlockManager(num_blocks, block_size)
-        limits = EngineLimits(VOCAB, max_context, max_num_seqs, token_budget, ())
+        limits = EngineLimits(VOCAB, max_context, max_num_seqs, token_budget, (EOS,))
         self.core = WorkerCore(
             self.blocks,
             HashedNames(FINGERPRINT, block_size),
@@ -176,6 +191,11 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         return not (self._is_stepping or self._inbox)
+
+    def choices_of(self, handle: int) -> tuple[int, ...]:
+        """Return the choices that a sequence decodes, or will; none if it only hands its blocks over."""
+        groups = self.core.groups._registry.pieces(handle)
+        return groups[0].spec.choices if groups and groups[0].goal is Goal.DECODE else ()
 
     def submit(self, command: Command) -> None:
         """Take a command in, between two steps."""
@@ -235,7 +255,9 @@ class Engine:
         core, now_s = self.core, self._process.clock()
         self._compute_chunks(step)
         core.join(step)
-        drawn = [self._draw(choice, int(place)) for choice, place in zip(step.choices, step.positions, strict=True)]
+        drawn = [
+            self._draw(choice, int(place)) for choice, place in zip(step.choices, step.positions, strict=True)
+        ]
         self._copy(core.advance(step))
         core.mark_written(step)
         core.count_tokens(step, now_s)

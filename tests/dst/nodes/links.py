@@ -23,7 +23,12 @@ class WorkerLink:
     """The stream from one router process to one worker process."""
 
     def __init__(
-        self, router: Process, router_id: str, worker: WorkerNode, network: Network, submit: Callable[[Event], None]
+        self,
+        router: Process,
+        router_id: str,
+        worker: WorkerNode,
+        network: Network,
+        submit: Callable[[Event], None],
     ) -> None:
         self.worker = worker
         self.joined = False
@@ -136,7 +141,11 @@ class WorkerLink:
         if self.connection is None or not flows or not self._detector.should_probe(self._tick):
             return
         self._detector.excuse(self._tick)
-        if self.joined and not self._is_held and self._detector.silent_ticks(self._tick) >= MIN_THRESHOLD_TICKS:
+        if (
+            self.joined
+            and not self._is_held
+            and self._detector.silent_ticks(self._tick) >= MIN_THRESHOLD_TICKS
+        ):
             self._is_held = True
             self._submit(WorkerHeld(self.key))
 

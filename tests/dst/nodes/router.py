@@ -6,6 +6,7 @@ and leave as such: what a client sees is what the SDK parses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -51,15 +52,22 @@ from router.preprocess.conversation import Reading
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from state import records
 from state.store import Store
+from tests.dst.nodes.engine import EOS
 from tests.dst.nodes.links import WorkerLink
 from tests.dst.nodes.store import StoreClient
 from tests.dst.nodes.worker import WorkerNode
 from tests.dst.world.network import Network
 from tests.dst.world.process import Process
-from tests.dst.world.rpc import Context, Servers
+from tests.dst.world.rpc import Context, Handler, Servers
 
 TOLD = (
-    TellAccepted | TellQueued | TellPromptLogprobs | TellChoiceFinished | TellFinished | TellLeaving | TellRetrying
+    TellAccepted
+    | TellQueued
+    | TellPromptLogprobs
+    | TellChoiceFinished
+    | TellFinished
+    | TellLeaving
+    | TellRetrying
 )
 NO_READING = Reading("", "", False)
 
@@ -92,7 +100,11 @@ class RouterNode:
         )
         store.on_new_epoch = lambda: self.submit_soon(StoreForgot())
         process.loop.create_task(store.listen(config.router_id, self._hear))
-        handlers = {"Generate": self._generate, "Resume": self._resume, "Cancel": self._cancel}
+        handlers: dict[str, Handler] = {
+            "Generate": self._generate,
+            "Resume": self._resume,
+            "Cancel": self._cancel,
+        }
         servers[process.name] = process, handlers
 
     def _crashed(self) -> None:
@@ -136,7 +148,11 @@ class RouterNode:
             relay.listeners, relay.choices, relay.indexes, relay.token_ids, relay.finish_reasons, strict=True
         ):
             stream = self.streams.get(listener)
-            if stream is not None and stream.push_token(choice, index, token_id, "", None, free=relay.replayed) and reason:
+            if (
+                stream is not None
+                and stream.push_token(choice, index, token_id, "", None, free=relay.replayed)
+                and reason
+            ):
                 match = matches.get((listener, choice))
                 stream.push(TellChoiceFinished(listener, choice, FinishReason(reason), index + 1, match))
 
@@ -202,10 +218,7 @@ class RouterNode:
         assert raw.token_ids is not None, "prompts are tokens"
         assert raw.max_tokens is not None, "lengths are stated"
         most = raw.max_tokens
-        received = tuple(
-            Received(choice, ids, FinishReason.LENGTH if len(ids) >= most else FinishReason.NONE)
-            for choice, ids in raw.received
-        )
+        received = tuple(Received(choice, ids, _end_of(ids, most)) for choice, ids in raw.received)
         return Arrived(
             listener=listener,
             tenant=raw.tenant,
@@ -230,3 +243,9 @@ class RouterNode:
         self.is_leaving = True
         self.process.do(self.submit, RouterLeaving())
         self.process.loop.call_later(drain_s, self.submit, RouterStopping())
+
+
+def _end_of(token_ids: Sequence[int], max_tokens: int) -> FinishReason:
+    if token_ids and token_ids[-1] == EOS:
+        return FinishReason.EOS
+    return FinishReason.LENGTH if len(token_ids) >= max_tokens else FinishReason.NONE

@@ -7,9 +7,11 @@ any later time: its connection is given up with the call still on it. The next c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from scheduling.admission.shares import Standing
@@ -92,6 +94,16 @@ class StoreServer:
 
 def _ignore(_: Any) -> None:
     pass
+
+
+def _set(event: asyncio.Event, _: str) -> None:
+    event.set()
+
+
+async def _wait(event: asyncio.Event, limit_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
 
 
 class StoreClient:
@@ -190,21 +202,20 @@ class StoreClient:
 
     async def listen(self, router_id: str, hear: Callable[[Notice], None]) -> None:
         """Hear a router's notices for as long as the process lives."""
-        loop = self._process.loop
         while True:
             server = self._server()
             made = None
             if server is not None:
                 made = self._network.connect(self._process, server.process, ("notices", self._process.name))
             if server is not None and made is not None:
-                broken = loop.create_future()
-                made.listen(self._process, hear, lambda _, broken=broken: broken.done() or broken.set_result(0))
+                broken = asyncio.Event()
+                made.listen(self._process, hear, partial(_set, broken))
                 server.subscribe(made, router_id)
-                while not broken.done():
-                    await asyncio.wait((broken,), timeout=DEAF_S)
+                while not broken.is_set():
+                    await _wait(broken, DEAF_S)
                     both = (self._process.name, server.process.name)
                     if not self._network.flows(*both) or not self._network.flows(*both[::-1]):
-                        await asyncio.wait((broken,), timeout=DEAF_S)  # its ping is not answered either
+                        await _wait(broken, DEAF_S)  # its ping is not answered either
                         made.close(self._process)
                         break
             await asyncio.sleep(SUBSCRIBE_AGAIN_S)

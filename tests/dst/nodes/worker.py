@@ -54,7 +54,7 @@ from worker.streams.commands import (
 from worker.streams.hub import Hub
 from worker.streams.session import RouterSession
 
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = 2.0
 """Live workers send one five times a second. Here nobody counts them: links see whether they would come."""
 METRICS = WorkerMetrics()
 """Nobody reads them: one set for all workers, since a set takes a millisecond."""
@@ -157,7 +157,9 @@ class WorkerNode:
             on_report=self._on_report,
         )
         pool = InPlace(self.engine.memory)
-        self.hub = Hub(incarnation, self.engine.submit, self.guard, METRICS, Load(free_blocks=size.num_blocks))
+        self.hub = Hub(
+            incarnation, self.engine.submit, self.guard, METRICS, Load(free_blocks=size.num_blocks)
+        )
         self.sending = SenderSide(
             incarnation,
             pool,
@@ -198,10 +200,10 @@ class WorkerNode:
             writing.cancel()
             self.hub.disconnect(session)
 
-        connection.listen(
-            self.process, lambda command: self.hub.apply(session, _command(command)), end
+        connection.listen(self.process, lambda command: self.hub.apply(session, _command(command)), end)
+        connection.send(
+            self.process, ("welcome", self.facts, self._load(self.hub.load), self.engine.cost), "Welcome"
         )
-        connection.send(self.process, ("welcome", self.facts, self._load(self.hub.load), self.engine.cost), "Welcome")
 
     async def _write(self, session: RouterSession, connection: Connection) -> None:
         while not session.is_finished:
@@ -265,7 +267,7 @@ class WorkerNode:
         self.process.loop.call_later(0.5, self.on_left)
 
 
-def _command(command: WorkerCommand) -> RouterCommand:
+def _command(command: WorkerCommand) -> RouterCommand:  # noqa: PLR0911 -- a table of commands
     match command:
         case SendPrefill(_, spec):
             return Prefill(spec)

@@ -22,11 +22,16 @@ THREAD_S = (0.0001, 0.002)
 """How long work on a thread takes."""
 
 
-class ProcessLoop(asyncio.AbstractEventLoop):
-    """The loop of one process; all it does stops when the process does."""
+class ProcessLoop:
+    """The loop of one process; all it does stops when the process does.
+
+    It has the methods of `asyncio.AbstractEventLoop` that code without sockets and signals calls.
+    """
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._self: Any = self
+        """Itself, as what asyncio takes for a loop."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._num_timers = 0
         self._woken_for = float("inf")
@@ -39,20 +44,18 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # Calls
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self._self, context)
         self._process.soon(self._run, handle)
         return handle
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(
-        self, delay: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = asyncio.TimerHandle(when, callback, args, self._self, context)
         self._num_timers += 1
         heapq.heappush(self._timers, (when, self._num_timers, handle))
         if when < self._woken_for:
@@ -84,13 +87,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def within(self, call: Callable[..., T], *args: Any) -> T:
         """Make a call as if from this loop, and return its result."""
         before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)  # how a loop makes itself known
+        asyncio._set_running_loop(self._self)  # how a loop makes itself known
         try:
             return call(*args)
         finally:
             asyncio._set_running_loop(before)
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
         future = self.create_future()
         self.call_later(self._process.draw("thread", *THREAD_S), _do, future, func, args)
         return future
@@ -101,7 +104,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return self._process.clock()
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=self._self)
 
     def create_task(
         self,
@@ -110,7 +113,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[Any]:
-        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        task = asyncio.Task(coro, loop=self._self, name=name, context=context)
         self.tasks.append(task)
         if len(self.tasks) > 4096:
             self.tasks = [each for each in self.tasks if not each.done()]
@@ -136,9 +139,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Let go of coroutines that will not go on. What they try to do meanwhile has no effect."""
         for task in self.tasks:
             if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # they are meant to be dropped
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # no public name
                 with contextlib.suppress(BaseException):
-                    self.within(task.get_coro().close)  # type: ignore[union-attr]
+                    self.within(_closing(task))
         self.tasks.clear()
         self._timers.clear()
 
@@ -156,3 +159,9 @@ def _do(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, 
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def _closing(task: asyncio.Task[Any]) -> Callable[[], None]:
+    coroutine: Any = task.get_coro()
+    closing: Callable[[], None] = coroutine.close
+    return closing

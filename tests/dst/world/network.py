@@ -5,7 +5,7 @@ arrives), half open (nobody learns anything: messages wait, and arrive if the li
 gives up), or slow. A `Connection` keeps the order of its messages, as a TCP stream does; a datagram may also
 be lost, doubled or overtaken.
 
-Hosts are names of processes without a number: a process that is started again has the links of the one before.
+Links belong to names: a process that is started again has the links of the one before.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class Network:
                     self.scheduler.after(wait_s, connection.break_if_half_open, source, target)
                 elif state is LinkState.UP:
                     connection.deliver_waiting(source)
+                    connection.reset_if_dead()
 
     def slow_down(self, source: str, target: str, extra_s: float) -> None:
         """Let messages take so much longer; 0 ends it."""
@@ -181,9 +182,7 @@ class Connection:
     def is_open(self) -> bool:
         return not any(self._is_over)
 
-    def listen(
-        self, process: Process, hear: Callable[[Any], None], on_broken: Callable[[str], None]
-    ) -> None:
+    def listen(self, process: Process, hear: Callable[[Any], None], on_broken: Callable[[str], None]) -> None:
         """Set what an end does with messages, and when the connection breaks."""
         place = self.ends.index(process)
         self._hear[place], self._on_broken[place] = hear, on_broken
@@ -247,6 +246,12 @@ class Connection:
         for place in (0, 1):
             if not self._is_over[place]:
                 self._notice_later(place, reason)
+
+    def reset_if_dead(self) -> None:
+        """The link is up again, and an end is gone: the other one learns it now."""
+        for place, process in enumerate(self.ends):
+            if not process.is_alive and not self._is_over[1 - place]:
+                self._died(place)
 
     def break_if_half_open(self, source: str, target: str) -> None:
         if self._network.state(source, target) is LinkState.HALF_OPEN:

@@ -49,7 +49,9 @@ def error_of(code: grpc.StatusCode, details: str, status: bytes = b"") -> grpc.a
 class Call:
     """The client's side of one call with any number of responses. It begins at once."""
 
-    def __init__(self, network: Network, client: Process, servers: Servers, address: str, method: str) -> None:
+    def __init__(
+        self, network: Network, client: Process, servers: Servers, address: str, method: str
+    ) -> None:
         self._client = client
         self._messages: deque[Any] = deque()
         self._error: grpc.aio.AioRpcError | None = None
@@ -71,7 +73,11 @@ class Call:
             work = _serve(handlers[method], message, Context(connection, server), connection, server)
             serving.append(server.loop.create_task(work))
 
-        connection.listen(server, begin, lambda _: [task.cancel() for task in serving])
+        def end(_: str) -> None:
+            for task in serving:
+                task.cancel()
+
+        connection.listen(server, begin, end)
 
     def begin(self, request: Any) -> Call:
         if self._connection is not None:
@@ -166,8 +172,8 @@ class Stub:
     def Fetch(self, request: Any) -> Call:
         return self._make("Fetch").begin(request)
 
-    def Acknowledge(self, request: Any, timeout: float | None = None) -> Awaitable[Any]:  # noqa: ASYNC109 -- as grpc.aio's
+    def Acknowledge(self, request: Any, timeout: float | None = None) -> Awaitable[Any]:
         return unary(self._make("Acknowledge").begin(request), timeout)
 
-    def Abort(self, request: Any, timeout: float | None = None) -> Awaitable[Any]:  # noqa: ASYNC109 -- as grpc.aio's
+    def Abort(self, request: Any, timeout: float | None = None) -> Awaitable[Any]:
         return unary(self._make("Abort").begin(request), timeout)

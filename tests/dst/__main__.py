@@ -1,0 +1,154 @@
+"""Play many seeds on all cores: `python -m tests.dst --seeds 1000 --from 0`, or replay one run.
+
+A run that breaks a promise is made smaller and printed, with the command that replays it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from tests.dst.minimise import minimise
+from tests.dst.run import Recorder, play, virtual
+from tests.dst.scenario import Scenario, draw, from_json
+
+CHUNK = 25
+"""Seeds that a process plays before it reports."""
+EACH_TWICE = 50
+"""One seed of so many is played twice: both runs must be the same."""
+
+
+@dataclass
+class Tally:
+    """What many runs came to."""
+
+    runs: int = 0
+    events: int = 0
+    simulated_s: float = 0.0
+    struck: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    probes: Counter[str] = field(default_factory=Counter)
+    broken: list[tuple[int, str, str]] = field(default_factory=list)
+    """Seed, promise and what was found."""
+
+    def add(self, other: Tally) -> None:
+        self.runs += other.runs
+        self.events += other.events
+        self.simulated_s += other.simulated_s
+        self.struck += other.struck
+        self.pairs += other.pairs
+        self.probes += other.probes
+        self.broken += other.broken
+
+
+def play_seeds(seeds: range) -> Tally:
+    """Play these seeds in this process."""
+    tally = Tally()
+    with virtual():
+        for seed in seeds:
+            outcome = play(draw(seed))
+            if seed % EACH_TWICE == 0 and play(draw(seed)).trace != outcome.trace:
+                tally.broken.append((seed, "equal seeds give equal runs", "two runs of the seed differ"))
+            tally.runs += 1
+            tally.events += outcome.num_events
+            tally.simulated_s += outcome.simulated_s
+            tally.struck += outcome.struck
+            tally.pairs += outcome.pairs
+            tally.probes += outcome.probes
+            if outcome.broken is not None:
+                tally.broken.append((seed, outcome.broken.promise, outcome.broken.found))
+    return tally
+
+
+def _chunks(first: int, count: int) -> Iterator[range]:
+    for begin in range(first, first + count, CHUNK):
+        yield range(begin, min(begin + CHUNK, first + count))
+
+
+def search(first: int, count: int, console: Console) -> Tally:
+    """Play `count` seeds from `first` on, on all cores."""
+    tally = Tally()
+    workers = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(workers) as pool, Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("seeds", total=count)
+        for part in pool.map(play_seeds, _chunks(first, count)):
+            tally.add(part)
+            progress.update(bar, advance=part.runs, description=f"seeds, {len(tally.broken)} broken")
+    return tally
+
+
+def smallest(scenario: Scenario, promise: str) -> Scenario:
+    """Return the smallest scenario found that breaks the same promise."""
+
+    def fails(candidate: Scenario) -> bool:
+        broken = play(candidate).broken
+        return broken is not None and broken.promise == promise
+
+    return minimise(scenario, fails)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.dst", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many to play (200)")
+    parser.add_argument("--from", type=int, default=0, metavar="SEED", dest="first", help="the first (0)")
+    parser.add_argument("--seed", type=int, help="replay this one")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="replay a scenario in a file")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write a page that shows the replayed run")
+    parser.add_argument("--found", type=Path, metavar="FOLDER", help="write smallest failing scenarios here")
+    args = parser.parse_args()
+    console = Console()
+    if args.seed is not None or args.replay is not None:
+        scenario = draw(args.seed) if args.seed is not None else from_json(args.replay.read_text())
+        return _replay(scenario, args.page, console)
+    began = time.monotonic()
+    tally = search(args.first, args.seeds, console)
+    took_s = time.monotonic() - began
+    for seed, promise, found in tally.broken:
+        console.print(f"[red]{promise}[/]: {found}", highlight=False)
+        console.print(f"  python -m tests.dst --seed {seed}", highlight=False)
+    if args.found is not None:
+        _write_smallest(tally, args.found, console)
+    console.print(
+        f"{tally.runs} seeds from {args.first}, {tally.simulated_s / 3600:.1f} simulated hours, "
+        f"{tally.events} events, {sum(tally.struck.values())} faults, {len(tally.pairs)} pairs of kinds, "
+        f"{len(tally.broken)} broken, in {took_s:.0f} s",
+        highlight=False,
+    )
+    return 1 if tally.broken else 0
+
+
+def _replay(scenario: Scenario, page: Path | None, console: Console) -> int:
+    recorder = Recorder()
+    with virtual():
+        outcome = play(scenario, recorder)
+    broken = outcome.broken
+    if broken is None:
+        console.print(f"kept every promise in {outcome.simulated_s:.1f} s, {outcome.num_events} events")
+        return 0
+    console.print(f"[red]{broken.promise}[/]: {broken.found}", highlight=False)
+    return 1
+
+
+def _write_smallest(tally: Tally, folder: Path, console: Console) -> None:
+    """Write the smallest scenario of each promise that broke."""
+    folder.mkdir(parents=True, exist_ok=True)
+    first = {promise: seed for seed, promise, _ in reversed(tally.broken)}
+    with virtual():
+        for promise, seed in first.items():
+            path = folder / f"seed-{seed}.json"
+            path.write_text(smallest(draw(seed), promise).to_json() + "\n")
+            console.print(f"  python -m tests.dst --replay {path}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
