@@ -37,8 +37,22 @@ ROLES_OF = {
     "cut": LINKS,
     "half-open": LINKS,
     "slow": LINKS,
+    "island": (
+        "router from prefill",
+        "router from decode",
+        "router from redis",
+        "prefill from router",
+        "prefill from decode",
+        "decode from router",
+        "decode from prefill",
+        "decode from decode",
+        "redis from router",
+    ),
 }
-"""Whom a kind of fault can strike: a process by its role, or a link by the roles at its ends."""
+"""Whom a kind of fault can strike: a process by its role, or a link by the roles at its ends.
+
+An island between processes that never talk to each other is none.
+"""
 
 PROBES = (
     # Events of a router's core.

@@ -30,6 +30,7 @@ SENTENCES = {
     "jump": "the clock of {struck} jumps forward",
     "cut": "the link {struck} is cut",
     "half-open": "the link {struck} is half open: messages wait, and nobody learns it",
+    "island": "the links {struck} are cut",
     "slow": "the link {struck} is slow",
 }
 
@@ -150,6 +151,8 @@ def _sentence(fault: Fault) -> str:
 
 def _struck(fault: Fault) -> str:
     arrow = "↔" if fault.both else "→"
+    if fault.kind == "island":
+        return f"{fault.target} {arrow} every {fault.peer}"
     return f"{fault.target} {arrow} {fault.peer}" if fault.peer else fault.target
 
 
@@ -179,7 +182,7 @@ def _data(scenario: Scenario, recorder: Recorder, outcome: Outcome) -> dict[str,
 
     return {
         "end": end,
-        "view": _view(recorder, end, broke=outcome.broken is not None),
+        "view": _view(scenario, recorder, end, broke=outcome.broken is not None),
         "broken": outcome.broken and {"promise": outcome.broken.promise, "at": end},
         "requests": list(requests),
         "lanes": [
@@ -215,10 +218,12 @@ def _data(scenario: Scenario, recorder: Recorder, outcome: Outcome) -> dict[str,
     }
 
 
-def _view(recorder: Recorder, end: float, *, broke: bool) -> tuple[float, float]:
-    """Return what is shown first: all calls, and the moment when a promise broke if that is near."""
-    begin = min((heard.began_at for _, heard in recorder.calls), default=0.0)
-    last = max((heard.ended_at or end for _, heard in recorder.calls), default=end)
+def _view(scenario: Scenario, recorder: Recorder, end: float, *, broke: bool) -> tuple[float, float]:
+    """Return what is shown first: the scenario's calls, and the moment it broke if that is near."""
+    asked = {request.name for request in scenario.requests}
+    calls = [heard for _, heard in recorder.calls if heard.request_id in asked]
+    begin = min((heard.began_at for heard in calls), default=0.0)
+    last = max((heard.ended_at or end for heard in calls), default=end)
     if broke and end < last + 2.0:
         last = end
     margin = max(SHOWN_AROUND_S, (last - begin) * 0.04)
@@ -239,7 +244,7 @@ def _bands(recorder: Recorder, lanes: dict[str, int], end: float) -> Iterator[di
     rows: list[tuple[float, float, set[int], int]] = []
     for fault, began in recorder.bands:
         over = began + (0.0 if fault.kind == "jump" else fault.lasts_s)
-        struck = {lanes[name] for name in (fault.target, fault.peer) if name in lanes}
+        struck = {place for name, place in lanes.items() if _is_struck(fault, name)}
         taken = {
             row for begin, until, others, row in rows if others & struck and begin < over and began <= until
         }
@@ -255,6 +260,11 @@ def _bands(recorder: Recorder, lanes: dict[str, int], end: float) -> Iterator[di
             "end": min(over, end),
             "row": row,
         }
+
+
+def _is_struck(fault: Fault, name: str) -> bool:
+    is_peer = role_of(name) == fault.peer if fault.kind == "island" else name == fault.peer
+    return is_peer or name == fault.target
 
 
 def _phases(recorder: Recorder, name: str, end: float) -> list[tuple[float, float, str]]:

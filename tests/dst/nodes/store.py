@@ -242,10 +242,14 @@ class StoreClient:
         return settled
 
     async def release_credit(self, request_key: str, worker_key: str) -> None:
-        await self._call("release_credit", lambda store: store.release_credit(request_key, worker_key), request_key)
+        await self._call(
+            "release_credit", lambda store: store.release_credit(request_key, worker_key), request_key
+        )
 
     async def release_lease(self, request_key: str, worker_key: str) -> None:
-        await self._call("release_lease", lambda store: store.release_lease(request_key, worker_key), request_key)
+        await self._call(
+            "release_lease", lambda store: store.release_lease(request_key, worker_key), request_key
+        )
 
     async def renew(
         self, credits_held: Iterable[tuple[str, str]], leases_held: Iterable[tuple[str, str]], ttl_s: float
