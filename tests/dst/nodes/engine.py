@@ -1,8 +1,8 @@
 """A worker's engine: the core that live workers run, with a memory that holds tokens in place of KV.
 
 Each slot of a block has the id and the place of the token whose KV it would be. A step reads the whole
-context of every row, and finds out whether it is the row's own: KV that was handed over wrongly, freed too early or
-taken from another request is noticed by the first step that uses it.
+context of every row, and finds out whether it is the row's own: KV that was handed over wrongly, freed too
+early or taken from another request is noticed by the first step that uses it.
 
 Steps take a drawn time. Commands that come meanwhile are taken in between two steps, as by the step thread;
 reports reach the event loop a little later, in their order.
