@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from baton.types import Accepted, Finished, FinishReason
+from baton.types import Accepted, Delivery, Finished, FinishReason, Promise, TimeSplit
+from baton.wire.fields import names_of
 from baton.wire.shown import rounded
 from gateway.errors import Problem
 
@@ -26,13 +26,18 @@ def outcome_json(request_id: str, end: Finished, resumes: int) -> dict[str, Any]
     """Return what was promised and delivered, and where the time went, in milliseconds."""
     return {
         "request_id": request_id,
-        "promise": rounded(asdict(end.promise)),
-        "delivery": rounded(asdict(end.delivery)),
-        "time_split": rounded(asdict(end.split)),
+        "promise": _numbers_in(end.promise),
+        "delivery": _numbers_in(end.delivery),
+        "time_split": _numbers_in(end.split),
         "attempts": end.usage.attempts,
         "resumes": resumes,
         "path": end.path,
     }
+
+
+def _numbers_in(part: Promise | Delivery | TimeSplit) -> dict[str, Any]:
+    found: dict[str, Any] = rounded({name: getattr(part, name) for name in names_of(type(part))})
+    return found
 
 
 def promise_headers(accepted: Accepted) -> dict[str, str]:

@@ -50,6 +50,7 @@ from services.rpc import reflection
 from services.rpc.health import SERVICE_NAME, WHOLE, Health
 from services.rpc.listening import AddressUnusable, MetricsServer, add_port
 from services.security.tls import CertificateRole, FleetTls, TlsUnusable, read_pem
+from services.settings import draw_number
 from state.access import RedisAccess, SecretUnusable
 from state.errors import StoreUnavailable
 from state.store import Store
@@ -227,7 +228,7 @@ async def _drain(shell: Shell, drain_s: float) -> None:
 def main() -> int:
     """Run the router and return the exit code."""
     try:
-        config = parse_config(sys.argv[1:], os.getpid())
+        config = parse_config(sys.argv[1:], draw_number())
     except ValueError as error:
         return _leave(EXIT_CONFIG, error)
     if config.processes == 1:

@@ -16,7 +16,14 @@ from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from services.profiles import load_timed, names
-from services.settings import MAX_PORT, ServiceSettings, add_service_flags, check_least, settings_of
+from services.settings import (
+    MAX_PORT,
+    ServiceSettings,
+    add_service_flags,
+    check_least,
+    own_name,
+    settings_of,
+)
 
 NO_FORMAT = "none"
 WITHOUT_REDIS = ("refuse", "local")
@@ -70,9 +77,12 @@ class RouterConfig:
         return ChatFormats(tools.replace(NO_FORMAT, ""), reasoning.replace(NO_FORMAT, ""))
 
 
-def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
-    """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
-    given = vars(flags(process_id).parse_args(argv))
+def parse_config(argv: Sequence[str], number: int) -> RouterConfig:
+    """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags.
+
+    `number` is this process's own, drawn at its start.
+    """
+    given = vars(flags(number).parse_args(argv))
     policy = policies.by_name(given["policy"])
     named = {
         "service": settings_of(given),
@@ -86,7 +96,7 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     return RouterConfig(**(given | named))
 
 
-def flags(process_id: int) -> argparse.ArgumentParser:
+def flags(number: int) -> argparse.ArgumentParser:
     """Return the parser of a router's command line."""
     parser = argparse.ArgumentParser(prog="python -m router", description="A router: the fleet's public API.")
     add = parser.add_argument
@@ -98,9 +108,10 @@ def flags(process_id: int) -> argparse.ArgumentParser:
     )
     add(
         "--router-id",
-        default=f"router-{process_id}",
+        default=own_name("router", number),
         metavar="ID",
-        help="this router's name in the fleet and in logs (router-<process id>)",
+        help="this router's name in the fleet and in logs, which no other has (router-<host name>-<number>, "
+        "drawn at each start)",
     )
     add(
         "--policy",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import secrets
+import socket
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +15,20 @@ from services.security.settings import Security, add_security_flags, security_of
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "console")
 MAX_PORT = 65_535
+NUMBERS = 10**9
+
+
+def draw_number() -> int:
+    """Draw a number that tells this process from others on a host of the same name.
+
+    Process ids do not: in containers, most are 1.
+    """
+    return secrets.randbelow(NUMBERS)
+
+
+def own_name(kind: str, number: int) -> str:
+    """Return a process's name in the fleet, for one that was given none."""
+    return f"{kind}-{socket.gethostname()}-{number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ replica or was emptied may have lost state that routers and workers rely on, or 
 All state therefore belongs to an **epoch**. The first client that finds a server without an epoch clears the
 server and opens a new one. Every script names its epoch and is refused in another. A client that is refused
 enters the new epoch and enters again everything it holds. Grants continue a second after the last client has
-come back.
+come back. Routers tell a new epoch which others they saw before: until these are back, or what they held has
+expired, nothing is granted.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import re
 import socket
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -30,11 +32,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
 from scheduling.admission.turns import SEAT_SHARE
+from scheduling.request import SloClass
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess, connection_settings
 from state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 from state.multiplexer import Multiplexer
-from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
+from state.records import CLASS_SCORE, GRANT_TTL_MS, LEASE_TTL_S, MAX_GRANTS_LOST, SILENT_MS
 from state.standstill import time_limit
 
 CALL_TIMEOUT_S = 1.0
@@ -56,34 +59,48 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "unregister_worker": (),
     "list_workers": (),
     "list_starting": (),
-    "enqueue": ("turns", "line"),
-    "dequeue": ("turns", "line"),
-    "grant": ("turns", "line", "ledger"),
-    "settle": ("turns", "line", "ledger"),
-    "queue_status": ("turns", "line"),
-    "release_credit": ("ledger",),
-    "release_lease": ("turns", "line", "ledger"),
-    "renew": ("turns", "line", "ledger"),
+    "list_routers": (),
+    "enqueue": ("tenants", "lanes", "line"),
+    "dequeue": ("tenants", "lanes", "line"),
+    "grant": ("tenants", "lanes", "seats", "line", "ledger", "holds"),
+    "settle": ("tenants", "lanes", "seats", "line", "ledger", "holds"),
+    "queue_status": ("tenants", "lanes", "line"),
+    "release_credit": ("ledger", "holds"),
+    "release_lease": ("tenants", "seats", "ledger", "holds"),
+    "renew": ("ledger",),
     "amounts": ("ledger",),
     "charge_tenant": ("shares",),
     "refund_tenant": ("shares",),
-    "take_holds": ("turns", "line", "ledger"),
+    "take_holds": ("tenants", "seats", "ledger", "holds"),
     "take_budget": ("budget",),
     "return_budget": ("budget",),
     "find_prefix": (),
     "add_demand": (),
     "demand": (),
 }
-"""Each script with the parts that precede it, besides the constants, the clock and the prelude."""
+"""Each script with the parts that precede it, besides the clock and the prelude.
+
+Each call makes the functions of these parts again, so a script has only those that it needs.
+"""
 
 LONGEST_SILENCE_MS = 5000
 """A living fleet calls more often than this. It is less than the time by which holds outlast a renewal."""
-_CONSTANTS = f"""\
-local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
-local SEAT_SHARE = {SEAT_SHARE}
-local ACTIVE_MS, MAX_DEBTS = {ACTIVE_MS}, {MAX_DEBTS}
-local LONGEST_SILENCE_MS, SILENT_MS, SEEN_MS, DAY_MS = {LONGEST_SILENCE_MS}, {SILENT_MS}, 100, 86400000
-"""
+_CONSTANTS = {
+    "CLASS_SCORE": CLASS_SCORE,
+    "LAST_CLASS": int(max(SloClass)),
+    "TURN_CLASS": 2**40,
+    "GRANT_TTL_MS": GRANT_TTL_MS,
+    "MAX_GRANTS_LOST": MAX_GRANTS_LOST,
+    "SEAT_SHARE": SEAT_SHARE,
+    "ACTIVE_MS": ACTIVE_MS,
+    "MAX_DEBTS": MAX_DEBTS,
+    "LONGEST_SILENCE_MS": LONGEST_SILENCE_MS,
+    "SILENT_MS": SILENT_MS,
+    "SEEN_MS": 100,
+    "DAY_MS": 86_400_000,
+}
+"""The numbers that stand in the scripts in place of these names: local variables would cost time in each."""
+_NAMES = re.compile(rf"\b({'|'.join(_CONSTANTS)})\b")
 
 FORGOTTEN = "EPOCH"
 """How the error begins that a script of another epoch gets; see prelude.lua."""
@@ -102,6 +119,10 @@ class Connection:
         self._scripts = {name: source(name) for name in SCRIPTS}
         self._hashes = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self._scripts.items()}  # noqa: S324 -- how Redis names scripts
         self._epoch = ""
+        self.router_id = ""
+        """Set by a router."""
+        self.peers: Collection[str] = ()
+        """The ids of the other routers that there are: a new epoch waits for them."""
         self._entering: asyncio.Future[str] | None = None
         self.on_new_epoch: Callable[[], None] = lambda: None
         """Called in each epoch but the first: this process must enter again what it holds."""
@@ -185,7 +206,7 @@ class Connection:
         if self._epoch != last:
             return
         if self._entering is None:
-            self._entering = self._calls.call("EVAL", *_enter(last))
+            self._entering = self._calls.call("EVAL", *_enter(last, self.router_id, self.peers))
             self._entering.add_done_callback(self._entered)
         await asyncio.shield(self._entering)
 
@@ -300,8 +321,9 @@ async def _greet(connection: redis.asyncio.Connection) -> None:
     await connection.read_response()
 
 
-def _enter(last: str) -> tuple[str, int, str, str, str, str, str]:
-    return _joined("clock", "enter"), 1, keys.epoch(), uuid.uuid4().hex, last, str(QUIET_MS), keys.all_keys()
+def _enter(last: str, router_id: str = "", peers: Collection[str] = ()) -> tuple[str | int, ...]:
+    args = uuid.uuid4().hex, last, QUIET_MS, keys.all_keys(), round(LEASE_TTL_S * 1000), router_id
+    return _joined("clock", "enter"), 1, keys.epoch(), *args, *peers
 
 
 def source(script: str) -> str:
@@ -310,7 +332,8 @@ def source(script: str) -> str:
 
 
 def _joined(*parts: str) -> str:
-    return _CONSTANTS + "".join(map(script_text, parts))
+    text = "".join(map(script_text, parts))
+    return _NAMES.sub(lambda name: str(_CONSTANTS[name[0]]), text)
 
 
 def script_text(part: str) -> str:

@@ -17,7 +17,9 @@ def all_keys() -> str:
 def epoch() -> str:
     """hash: `id`, `run_id` of its server, and `quiet_until`, before which nothing is granted.
 
-    A field `called:` with a router's id is the time when that router last asked for a place or for grants.
+    A field `called:` with a router's id is the time when that router last asked for a place or for grants. In
+    an epoch after the first, `here:` marks routers that have entered it, and `awaited:` is the time until
+    which another one, which was seen in the epoch before, is awaited.
     """
     return f"{_PREFIX}:epoch"
 
@@ -55,12 +57,17 @@ def queue_sums() -> list[str]:
 
 
 def turns() -> list[str]:
-    """Return the keys of the seats that tenants hold, and of whose turn it is (see turns.lua).
+    """Return the keys of the seats that tenants hold, and of whose turn it is (see lanes.lua).
 
     hash: what the seats of a request count, zset: when they expire, hash: their sums by tenant, zset: waiting
     requests by tenant, zset: the first of each tenant.
     """
     return [f"{_PREFIX}:{part}" for part in ("seats", "seat_expiries", "tenant_seats", "lanes", "turns")]
+
+
+def seat_expiries() -> str:
+    """zset: request keys, scored by when their seats expire; one of `turns`."""
+    return turns()[1]
 
 
 def line() -> list[str]:

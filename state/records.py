@@ -13,6 +13,8 @@ CLASS_SCORE = 10**13
 """A class outweighs any due time: this many milliseconds are three centuries."""
 GRANT_TTL_MS = 1000
 """The time that a busy router has to settle a grant before it expires."""
+LEASE_TTL_S = 10.0
+"""The holds of a dead router expire after this time; a living router renews them every second."""
 SILENT_MS = 3000
 """A router that has asked for no place and no grants for this long gets none, even if its requests wait."""
 MAX_GRANTS_LOST = 2
@@ -236,6 +238,14 @@ class Hold:
     amount: int
     seats: int = 1
     share: int = SEAT_SHARE
+
+
+@value
+class LostHolds:
+    """Credits and leases that could not be renewed since they are not held, by request key and worker key."""
+
+    credits: tuple[tuple[str, str], ...] = ()
+    leases: tuple[tuple[str, str], ...] = ()
 
 
 class Settled(enum.Enum):

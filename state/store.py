@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import AsyncGenerator, Callable, Container, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 
 from scheduling.admission.budgets import Budget, Levels, Taken
 from scheduling.admission.shares import Standing, check_charge
@@ -24,6 +24,7 @@ from state.connection import Connection
 from state.errors import QueueFull
 from state.prefix_walk import PrefixWalk
 from state.records import (
+    LEASE_TTL_S,
     MOST_PASSED,
     PREFIX_TTL_MS,
     START_TTL_MS,
@@ -32,6 +33,7 @@ from state.records import (
     Grant,
     Hold,
     Leading,
+    LostHolds,
     Notice,
     Nudge,
     PrefillRoom,
@@ -58,6 +60,8 @@ NO_TIERS: Mapping[Tier, Container[str]] = {}
 
 _Row = tuple[str, *tuple[str | int, ...]]
 """A worker key, and the script's arguments for its ledger."""
+_Call = tuple[str, list[str], list[str | int]]
+"""A worker key, and the script's keys and arguments for its ledger."""
 
 
 class Store:
@@ -67,6 +71,8 @@ class Store:
         self._connection = connection
         self._run = connection.run
         self.read_clock_s = connection.read_clock_s
+        self._seen_at: dict[str, float] = {}
+        """When each router was last seen, by id, on the event loop's clock."""
 
     @classmethod
     async def connect(
@@ -130,6 +136,19 @@ class Store:
             for text, left_ms in zip(found[::2], found[1::2], strict=True)
         ]
         return sorted(workers, key=lambda worker: worker.record.worker_id)
+
+    async def watch_routers(self, router_id: str) -> None:
+        """See which routers there are, as router `router_id`; to be called each second.
+
+        Should Redis forget what they hold, nothing is granted until those that were seen have entered it
+        again, or `LEASE_TTL_S` is over.
+        """
+        found: list[str] = await self._run("list_routers", [], [keys.router_channel("")])
+        now = asyncio.get_running_loop().time()
+        self._seen_at |= dict.fromkeys(found, now)
+        self._seen_at = {name: at for name, at in self._seen_at.items() if now - at < LEASE_TTL_S}
+        self._connection.router_id = router_id
+        self._connection.peers = self._seen_at.keys() - {router_id}
 
     # Queue
 
@@ -281,11 +300,18 @@ class Store:
         credits_held: Iterable[tuple[str, str]],
         leases_held: Iterable[tuple[str, str]],
         ttl_s: float,
-    ) -> None:
-        """Keep credits and leases, each `(request_key, worker_key)`, from expiring."""
+    ) -> LostHolds:
+        """Keep credits and leases, each `(request_key, worker_key)`, from expiring; return those not held."""
         credit_rows = ((worker_key, request_key) for request_key, worker_key in credits_held)
         lease_rows = ((worker_key, request_key) for request_key, worker_key in leases_held)
-        await self._run_by_ledger("renew", credit_rows, lease_rows, ttl_s)
+        ttl_ms = round(ttl_s * 1000)
+        credit_calls = _for_ledgers(keys.credits_of, credit_rows, (), (ttl_ms,))
+        lease_calls = _for_ledgers(keys.leases_of, lease_rows, (keys.seat_expiries(),), (ttl_ms,))
+        answers = await self._run_all("renew", credit_calls + lease_calls)
+        num_credits = len(credit_calls)
+        return LostHolds(
+            _missing(credit_calls, answers[:num_credits]), _missing(lease_calls, answers[num_credits:])
+        )
 
     async def take_holds(
         self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
@@ -295,22 +321,18 @@ class Store:
             ((hold.worker_key, hold.request_key, hold.amount, hold.seats, hold.share) for hold in holds)
             for holds in (credits_held, leases_held)
         )
-        await self._run_by_ledger("take_holds", credit_rows, lease_rows, ttl_s)
+        ttl_ms = round(ttl_s * 1000)
+        calls = _for_ledgers(keys.credits_of, credit_rows, keys.line(), (ttl_ms, 0))
+        calls += _for_ledgers(keys.leases_of, lease_rows, keys.line(), (ttl_ms, 1))
+        await self._run_all("take_holds", calls)
 
-    async def _run_by_ledger(
-        self, script: str, credit_rows: Iterable[_Row], lease_rows: Iterable[_Row], ttl_s: float
-    ) -> None:
-        """Run a script once for each ledger."""
-        found: dict[str, list[str | int]] = {}
-        for is_lease, rows in enumerate((credit_rows, lease_rows)):
-            ledger_of = keys.leases_of if is_lease else keys.credits_of
-            for worker_key, *row in rows:
-                args = found.setdefault(ledger_of(worker_key), [round(ttl_s * 1000), is_lease])
-                args += row
-        ledgers = list(found.items())
-        for at in range(0, len(ledgers), LEDGERS_AT_ONCE):
-            part = ledgers[at : at + LEDGERS_AT_ONCE]
-            await asyncio.gather(*(self._run(script, [*keys.line(), key], args) for key, args in part))
+    async def _run_all(self, script: str, calls: Sequence[_Call]) -> list[Any]:
+        """Run a script for each ledger; return the answers in order."""
+        answers: list[Any] = []
+        for at in range(0, len(calls), LEDGERS_AT_ONCE):
+            part = calls[at : at + LEDGERS_AT_ONCE]
+            answers += await asyncio.gather(*(self._run(script, names, args) for _, names, args in part))
+        return answers
 
     async def leases(self, worker_key: str) -> dict[str, int]:
         """Return the blocks leased on a decode worker, by request."""
@@ -398,6 +420,26 @@ class Store:
             else:
                 worker_key, decode_key, request_key = message[1].split(" ", 2)
                 yield Grant(request_key, router_id, worker_key, decode_key)
+
+
+def _for_ledgers(
+    ledger_of: Callable[[str], str],
+    rows: Iterable[_Row],
+    first_keys: Iterable[str],
+    first_args: Iterable[int],
+) -> list[_Call]:
+    """Return a call for each ledger, which is its last key, with all rows of its worker as arguments."""
+    found: dict[str, list[str | int]] = {}
+    for worker_key, *row in rows:
+        args = found.setdefault(worker_key, [*first_args])
+        args += row
+    return [(worker_key, [*first_keys, ledger_of(worker_key)], args) for worker_key, args in found.items()]
+
+
+def _missing(calls: Sequence[_Call], answers: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    """Return `(request_key, worker_key)` of what the ledgers did not hold, in order."""
+    answered = zip(calls, answers, strict=True)
+    return tuple(sorted((request_key, call[0]) for call, missing in answered for request_key in missing))
 
 
 def _directories(worker_key: str) -> list[str]:

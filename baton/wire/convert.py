@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -52,7 +51,7 @@ from baton.types import (
 )
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from baton.wire.convert_prompt import put_prompt
-from baton.wire.fields import invalid, json_of, put, put_all
+from baton.wire.fields import invalid, json_of, names_of, put, put_all
 from baton.worker.v1 import worker_pb2
 
 E = TypeVar("E", bound=enum.Enum)
@@ -249,8 +248,7 @@ def from_pb(kind: type[T], message: Message, **given: Any) -> T:
 
     An optional field that is unset becomes None, a repeated one a tuple.
     """
-    described: Any = kind
-    names = (field.name for field in fields(described) if field.name not in given)
+    names = (name for name in names_of(kind) if name not in given)
     return kind(**{name: _read(message, name) for name in names}, **given)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import MutableMapping, MutableSequence
+from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -54,6 +56,12 @@ def _parts(values: Any) -> Any:
     if isinstance(values, str):
         raise TypeError("a sequence")
     return values
+
+
+@cache
+def names_of(kind: Any) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields."""
+    return tuple(field.name for field in fields(kind))
 
 
 def json_of(field: str, value: object) -> str:

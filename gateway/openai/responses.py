@@ -225,8 +225,11 @@ class _Chunks:
         return [self._chunk(choice, fields)]
 
     def _tokens(self, event: Tokens) -> list[bytes]:
+        if self._echo is None:
+            self._num_output += len(event.token_ids)
+            return self._pieces_of(event)
         echoed = self._echoed(event.choice)
-        if self._echo is not None and self._echo.alone:
+        if self._echo.alone:
             return echoed
         self._num_output += len(event.token_ids)
         return echoed + self._pieces_of(event)

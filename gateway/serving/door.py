@@ -60,8 +60,8 @@ class Door:
         room: Room | None = None
         try:
             headers = _read(scope)
-            credentials = (headers.get(name, b"").decode("latin-1") for name in _CREDENTIALS)
-            key = key_of(*credentials)
+            authorization, x_api_key = map(headers.get, _CREDENTIALS)
+            key = "" if authorization is None and x_api_key is None else _key_of(authorization, x_api_key)
             caller_key.set(key)
             check_caller(self._rules, scope["method"], scope["path"], headers)
             declared, is_chunked = int(headers.get(b"content-length", 0)), b"transfer-encoding" in headers
@@ -120,6 +120,10 @@ def _read(scope: Scope) -> dict[bytes, bytes]:
                 raise invalid(name.decode(), f"{name.decode()} is set twice; accepted: once")
             found[name] = value
     return found
+
+
+def _key_of(authorization: bytes | None, x_api_key: bytes | None) -> str:
+    return key_of((authorization or b"").decode("latin-1"), (x_api_key or b"").decode("latin-1"))
 
 
 def key_of(authorization: str, x_api_key: str) -> str:

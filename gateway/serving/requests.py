@@ -80,10 +80,18 @@ class Requests:
         self._app = app
         self._metrics = metrics
         self._ending = ending
+        self._open: set[asyncio.Future[None]] = set()
+        """One for each request: those of a common one would look through all its callbacks at each end."""
+        if ending is not None:
+            ending.add_done_callback(self._end_open)
         self._strict_fields = strict_fields
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        known, metrics = RequestRecord(ending=self._ending), self._metrics
+        ending = self._ending
+        if ending is not None and not ending.done():
+            ending = ending.get_loop().create_future()
+            self._open.add(ending)
+        known, metrics = RequestRecord(ending=ending), self._metrics
         record.set(known)
         left_out = Ignored(self._strict_fields)
         ignored.set(left_out)
@@ -113,7 +121,14 @@ class Requests:
         finally:
             metrics.open_requests.dec()
             metrics.open_streams.dec(known.is_stream)
+            if ending is not None:
+                self._open.discard(ending)
             self._end(scope, known)
+
+    def _end_open(self, _: asyncio.Future[None]) -> None:
+        for ending in self._open:
+            if not ending.done():
+                ending.set_result(None)
 
     def _end(self, scope: Scope, known: RequestRecord) -> None:
         metrics, now = self._metrics, time.monotonic()

@@ -92,5 +92,6 @@ class Room:
 
     def give_back(self) -> None:
         """Give back everything."""
-        self._shares.give_back(self._caller, self._size)
-        self._size = 0
+        if self._size:
+            self._shares.give_back(self._caller, self._size)
+            self._size = 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from router.core.actions import AskQueue, Renew
-from router.core.actions.to_store import LEASE_TTL_S
 from router.core.capacity.fleet import Fleet
 from router.core.dispatch.drain import clear
 from router.core.dispatch.migrate import migrate, preempt_seat
-from router.core.outage import serve_stranded, take_holds
+from router.core.outage import serve_stranded
 from router.core.queue.queue import enqueue, leave_queue, most_blocks, strand
 from router.core.session import finish
 from router.core.session.arrive import take_up_awaiting
@@ -34,12 +33,10 @@ class Chores:
         self._fitted_to = 0
         """The version of the fleet that all waiting groups were last seen to fit into."""
 
-    def run(self, late_s: float) -> None:
-        """Do everything that is due; it was due `late_s` ago."""
+    def run(self) -> None:
+        """Do everything that is due."""
         state = self._state
         state.plan_wanted = True
-        if late_s > LEASE_TTL_S - RENEW_S:  # this process stood still, and its holds may have expired
-            take_holds(state)
         take_up_awaiting(state)
         for group in list(state.stranded.values()):
             if group.key in state.stranded:

@@ -33,6 +33,7 @@ from router.core.events import (
     Event,
     Granted,
     GrantsAnswered,
+    HoldsLost,
     Nudged,
     QueueSeen,
     QueueWasFull,
@@ -77,7 +78,7 @@ class RouterCore:
     def __init__(self, config: CoreConfig) -> None:
         self.state = RouterState(config)
         self._chores = Chores(self.state)
-        self._chores_set, self._chores_due_at = False, 0.0
+        self._chores_set = False
         self._forget_set = False
 
     def on(self, event: Event, now: float) -> list[Action]:
@@ -105,8 +106,8 @@ class RouterCore:
     def _set_timers(self) -> None:
         state = self.state
         if (state.live or state.to_dequeue or state.to_release) and not self._chores_set:
-            self._chores_set, self._chores_due_at = True, state.now + CHORES_S
-            state.actions.append(SetTimer(Timer(TimerKind.CHORES), self._chores_due_at))
+            self._chores_set = True
+            state.actions.append(SetTimer(Timer(TimerKind.CHORES), state.now + CHORES_S))
         if state.retained and not self._forget_set:
             self._forget_set = True
             at = max(forget_at(state), state.now + FORGET_S)
@@ -160,6 +161,8 @@ class RouterCore:
                 outage.on_store_failed(state, event)
             case StoreForgot():
                 outage.on_store_forgot(state)
+            case HoldsLost():
+                outage.on_holds_lost(state, event)
             case WorkerJoined():
                 self._worker_joined(event)
             case WorkerLost(worker_key, reason):
@@ -182,7 +185,7 @@ class RouterCore:
         match timer.kind:
             case TimerKind.CHORES:
                 self._chores_set = False
-                self._chores.run(self.state.now - self._chores_due_at)
+                self._chores.run()
             case TimerKind.FORGET:
                 self._forget_set = False
                 forget_old(self.state)

@@ -163,6 +163,14 @@ class StoreForgot:
 
 
 @value
+class HoldsLost:
+    """The store did not have some of what was to be renewed, each by request key and worker key."""
+
+    credits: tuple[tuple[str, str], ...]
+    leases: tuple[tuple[str, str], ...]
+
+
+@value
 class Charged:
     """A newcomer's tenant was charged, or is over its share."""
 
@@ -193,13 +201,15 @@ class StoreCall(enum.Enum):
 class StoreFailed:
     """The store did not answer. `key` is the request's, the worker's for GRANT, or empty.
 
-    `worker_key` is set for releases.
+    `worker_key` is set for releases and for SETTLE; the latter also has the workers that it was to lease on.
+    The call may have been executed, or may yet be.
     """
 
     call: StoreCall
     key: str
     reason: str
     worker_key: str = ""
+    decode_keys: tuple[str, ...] = ()
 
 
 # From workers
@@ -366,6 +376,7 @@ Event = (
     | Nudged
     | StoreFailed
     | StoreForgot
+    | HoldsLost
     | WorkerJoined
     | WorkerLost
     | WorkerLoaded

@@ -1,7 +1,8 @@
 """The store goes away and comes back, with what it held or without.
 
-What was to be returned while it was away is kept, and returned once it is back, unless a later attempt holds
-it again by then. A store that comes back is told first what is held here.
+What was to be returned while it was away is kept, and returned once it is back. So is what a failed call may
+have left there: nobody knows whether it was executed, or will be. The group goes on under another name, so
+that neither touches what it holds then. A store that comes back is told first what is held here.
 
 Meanwhile groups are placed by what this router alone knows. Each router then sees only its own queue. What
 several of them promise of the same workers is not added up, and no tenant is held to its share. Workers keep
@@ -10,10 +11,12 @@ the last word on memory, so the worst is another attempt.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from router.core.actions import Dequeue, ReleaseCredit, ReleaseLease, StoreChanged, TakeHolds
 from router.core.admission.admit import admit, on_charged, on_queue_full, turn_away
 from router.core.capacity.worker_facts import PREFILL
-from router.core.events import StoreCall, StoreFailed
+from router.core.events import HoldsLost, StoreCall, StoreFailed
 from router.core.queue.grants import decoder_for, on_grants_answered
 from router.core.queue.queue import dispatch, enqueue, seat_share, strand
 from router.core.session.session import IN_QUEUE, Group, Phase
@@ -44,15 +47,26 @@ def on_store_failed(state: RouterState, event: StoreFailed) -> None:
 
 def _fail_call_of_group(state: RouterState, event: StoreFailed) -> None:
     group = state.groups.get(event.key)
-    if group is None:
-        is_place = event.call in (StoreCall.ENQUEUE, StoreCall.DEQUEUE)
-        if is_place and len(state.to_dequeue) < state.config.queue_capacity:
-            state.to_dequeue.add(event.key)
-    elif event.call is StoreCall.ENQUEUE and group.phase in IN_QUEUE:
-        _on_enqueue_failed(state, group, event.reason)
-    elif event.call is StoreCall.SETTLE and group.phase is Phase.SETTLING:
-        strand(state, group)
-        group.prefill_key = group.decode_key = None
+    match event.call:
+        case StoreCall.ENQUEUE if group is None or group.phase in IN_QUEUE:
+            _dequeue_later(state, event.key)
+            if group is not None:
+                _on_enqueue_failed(state, group, event.reason)
+        case StoreCall.DEQUEUE if group is None:
+            _dequeue_later(state, event.key)
+        case StoreCall.SETTLE:
+            _dequeue_later(state, event.key)
+            state.to_release[ReleaseCredit(event.key, event.worker_key)] = None
+            for worker_key in event.decode_keys:
+                state.to_release[ReleaseLease(event.key, worker_key)] = None
+            if group is not None and group.phase is Phase.SETTLING:
+                strand(state, group)
+                group.prefill_key = group.decode_key = None
+
+
+def _dequeue_later(state: RouterState, request_key: str) -> None:
+    if len(state.to_dequeue) < state.config.queue_capacity:
+        state.to_dequeue.add(request_key)
 
 
 def on_store_back(state: RouterState) -> None:
@@ -62,32 +76,47 @@ def on_store_back(state: RouterState) -> None:
     """
     state.store_reachable = True
     state.actions.append(StoreChanged(reachable=True, reason=""))
-    take_holds(state)
-    state.actions += (Dequeue(key) for key in sorted(state.to_dequeue - state.groups.keys()))
+    _take_holds(state)
+    state.actions += (Dequeue(key) for key in sorted(state.to_dequeue))
     state.to_dequeue.clear()
-    releases, state.to_release = state.to_release, {}
-    state.actions += (
-        release
-        for release in releases
-        if not _is_held(state.groups.get(release.request_key), release.worker_key)
-    )
+    state.actions += state.to_release
+    state.to_release.clear()
 
 
 def on_store_forgot(state: RouterState) -> None:
     """Tell the store what is held, before anybody is granted it; then all that waits asks for a place."""
-    take_holds(state)
+    _take_holds(state)
     for group in list(state.waiting):
         enqueue(state, group)
 
 
-def take_holds(state: RouterState) -> None:
-    """Enter what is held again, in a store that may not have it any more."""
-    groups = state.groups.values()
+def on_holds_lost(state: RouterState, event: HoldsLost) -> None:
+    """Enter what the store did not have to be renewed, as far as it is still held.
+
+    It expired while this router stood still, or while the store could not hear it.
+    """
+    _enter(
+        state,
+        [group for group, worker_key in _found(state, event.credits) if group.credit_on == worker_key],
+        [group for group, worker_key in _found(state, event.leases) if group.lease_on == worker_key],
+    )
+
+
+def _found(state: RouterState, holds: Iterable[tuple[str, str]]) -> Iterator[tuple[Group, str]]:
+    return ((state.groups[key], worker_key) for key, worker_key in holds if key in state.groups)
+
+
+def _take_holds(state: RouterState) -> None:
+    """Enter all that is held, in a store that may not have it any more."""
+    _enter(state, state.groups.values(), state.groups.values())
+
+
+def _enter(state: RouterState, crediting: Iterable[Group], leasing: Iterable[Group]) -> None:
     holds = TakeHolds(
-        tuple(Hold(group.key, group.credit_on, group.work_tokens) for group in groups if group.credit_on),
+        tuple(Hold(group.key, group.credit_on, group.work_tokens) for group in crediting if group.credit_on),
         tuple(
             Hold(group.key, group.lease_on, group.blocks, group.num_seqs, seat_share(state, group))
-            for group in groups
+            for group in leasing
             if group.lease_on
         ),
     )
@@ -95,15 +124,10 @@ def take_holds(state: RouterState) -> None:
         state.actions.append(holds)
 
 
-def _is_held(group: Group | None, worker_key: str) -> bool:
-    """Return True if a later attempt has, or is about to have, what an earlier one could not return."""
-    if group is None or group.phase not in (Phase.SETTLING, Phase.RUNNING):
-        return False
-    is_settling = group.phase is Phase.SETTLING and worker_key == group.held_key
-    return is_settling or worker_key in (group.prefill_key, group.decode_key)
-
-
 # Service without the store
+
+PATIENCE_S = 3.0
+"""A Redis that was restarted serves again within this time. What was accepted waits no longer for it."""
 
 
 def _on_enqueue_failed(state: RouterState, group: Group, reason: str) -> None:
@@ -136,16 +160,22 @@ def _work_ahead(state: RouterState, group: Group) -> QueueAhead:
 def serve_stranded(state: RouterState) -> None:
     """Dispatch stranded groups by class, then by due time.
 
-    Only groups that were sent to workers before are served, since waiting for the store would stop their
-    streams; newcomers too if `serves_without_store` is set.
+    Groups that were sent to workers before go at once, since waiting for the store would stop their streams.
+    Others go when a worker takes more prompts: at once if `serves_without_store` is set, else after a while,
+    since they were accepted and the store may be away for long.
     """
     for group in sorted(state.stranded.values(), key=_turn):
-        was_sent = group.attempt > 0 or group.session.number > 0
         if state.now < group.rests_until:
             continue
-        if not was_sent and not (state.config.serves_without_store and _has_free_worker(state)):
-            continue
-        _dispatch_unleased(state, group)
+        was_sent = group.attempt > 0 or group.session.number > 0
+        if was_sent or (_waits_no_longer(state, group) and _has_free_worker(state)):
+            _dispatch_unleased(state, group)
+
+
+def _waits_no_longer(state: RouterState, group: Group) -> bool:
+    """Return True if a group that no worker has seen may go without the store's leave."""
+    since = group.stranded_at
+    return state.config.serves_without_store or (since is not None and state.now - since >= PATIENCE_S)
 
 
 def _turn(group: Group) -> tuple[int, float, str]:

@@ -49,7 +49,7 @@ class CoreConfig:
     """
     router_incarnation: str = ""
     """The router's process, drawn at its start. Workers remember what an earlier process under the same id
-    numbered."""
+    numbered, and the store may still execute its calls. Without one, names in the store are not unique."""
 
 
 @dataclass(slots=True)
@@ -87,6 +87,7 @@ class RouterState:
         self.lacking_logprobs: set[int] = set()
         """Sessions, by sid, whose prompt log-probabilities are requested and have not all arrived."""
         self.groups: dict[str, Group] = {}
+        """By name in the store."""
         self.waiting = WaitingGroups()
         self.stranded: dict[str, Group] = {}
         self.moves: dict[str, Move] = {}
@@ -123,5 +124,7 @@ class RouterState:
 
         self.sids = count(1)
         """Names of sessions within this router."""
+        self.names = count(1)
+        """Numbers in the names that groups have in the store."""
         self.handles = count(1)
         """Names of attempts of groups on every stream of this router."""

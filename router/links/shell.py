@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -65,6 +66,8 @@ from state.store import Store
 
 NO_MEMORY_EXIT = 71
 """EX_OSERR of sysexits.h, for a failure of the operating system."""
+WATCH_S = 1.0
+"""Pauses between looks at which routers there are."""
 STALL_S = 30.0
 """A client that takes nothing of what waits for it for one such period does not read."""
 
@@ -309,12 +312,19 @@ class Shell:
             tasks.create_task(self.demand.run())
             tasks.create_task(compare_clocks(self.store.read_clock_s, self.metrics.clock_offset.set))
             tasks.create_task(self._receive_notices())
+            tasks.create_task(self._watch_routers())
             tasks.create_task(self._watch_clients())
 
     async def _watch_clients(self) -> None:
         while True:
             await asyncio.sleep(STALL_S)
             self.end_stalled()
+
+    async def _watch_routers(self) -> None:
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await self.store.watch_routers(self.router_id)
+            await asyncio.sleep(WATCH_S)
 
     async def _receive_notices(self) -> None:
         async for notice in self.store.notices(self.router_id):

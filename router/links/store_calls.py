@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -23,13 +23,13 @@ from router.core.actions import (
     StoreAction,
     TakeHolds,
 )
-from router.core.actions.to_store import LEASE_TTL_S
 from router.core.events import (
     Charged,
     Enqueued,
     Event,
     Granted,
     GrantsAnswered,
+    HoldsLost,
     QueueSeen,
     QueueWasFull,
     SettleAnswered,
@@ -37,6 +37,7 @@ from router.core.events import (
     StoreFailed,
 )
 from state.errors import QueueFull, StoreUnavailable
+from state.records import LEASE_TTL_S
 from state.store import Store
 
 QUEUE_CALL, RENEW_CALL = "queue", "renew"
@@ -86,31 +87,32 @@ class StoreCalls:
             case Enqueue():
                 self._enqueue_newest(action)
             case Dequeue(request_key):
-                self._call(request_key, StoreCall.DEQUEUE, _ignore_result(self._store.dequeue(request_key)))
+                work = _ignore_result(self._store.dequeue(request_key))
+                self._call(StoreFailed(StoreCall.DEQUEUE, request_key, ""), work)
             case AskGrants():
-                self._call(action.worker.key, StoreCall.GRANT, self._grant(action))
+                self._call(StoreFailed(StoreCall.GRANT, action.worker.key, ""), self._grant(action))
             case Settle():
-                self._call(action.request_key, StoreCall.SETTLE, self._settle(action))
+                self._call(_unsettled(action), self._settle(action))
             case ReleaseCredit(request_key, worker_key):
                 work = _ignore_result(self._store.release_credit(request_key, worker_key))
-                self._call(request_key, StoreCall.RELEASE_CREDIT, work, worker_key)
+                self._call(StoreFailed(StoreCall.RELEASE_CREDIT, request_key, "", worker_key), work)
             case ReleaseLease(request_key, worker_key):
                 work = _ignore_result(self._store.release_lease(request_key, worker_key))
-                self._call(request_key, StoreCall.RELEASE_LEASE, work, worker_key)
+                self._call(StoreFailed(StoreCall.RELEASE_LEASE, request_key, "", worker_key), work)
             case Renew(credits, leases):
                 if RENEW_CALL not in self._last:
-                    work = _ignore_result(self._store.renew(credits, leases, LEASE_TTL_S))
-                    self._call(RENEW_CALL, StoreCall.OTHER, work)
+                    self._call(StoreFailed(StoreCall.OTHER, RENEW_CALL, ""), self._renew(credits, leases))
             case TakeHolds(credits, leases):
                 work = _ignore_result(self._store.take_holds(credits, leases, LEASE_TTL_S))
-                self._call("", StoreCall.TAKE_HOLDS, work)
+                self._call(StoreFailed(StoreCall.TAKE_HOLDS, "", ""), work)
             case AskQueue():
                 if QUEUE_CALL not in self._last:
-                    self._call(QUEUE_CALL, StoreCall.OTHER, self._queue_status())
+                    self._call(StoreFailed(StoreCall.OTHER, QUEUE_CALL, ""), self._queue_status())
             case ChargeTenant(request_key):
-                self._call(request_key, StoreCall.CHARGE, self._charge(action))
+                self._call(StoreFailed(StoreCall.CHARGE, request_key, ""), self._charge(action))
             case RefundTenant(tenant, tokens):
-                self._call("", StoreCall.OTHER, _ignore_result(self._store.refund_tenant(tenant, tokens)))
+                work = _ignore_result(self._store.refund_tenant(tenant, tokens))
+                self._call(StoreFailed(StoreCall.OTHER, "", ""), work)
 
     async def settle(self, timeout_s: float = SETTLE_S) -> None:
         """Wait at most `timeout_s` for the calls under way, so that nothing stays held after a drain."""
@@ -119,10 +121,10 @@ class StoreCalls:
                 while self._tasks:
                     await asyncio.wait(list(self._tasks))
 
-    def _call(
-        self, key: str, call: StoreCall, work: Coroutine[None, None, Sequence[Event]], worker_key: str = ""
-    ) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._after(self._last.get(key), key, call, work, worker_key))
+    def _call(self, failed: StoreFailed, work: Coroutine[None, None, Sequence[Event]]) -> asyncio.Task[None]:
+        """Start a call after the earlier ones of its key; `failed` is its event should it fail."""
+        key = failed.key
+        task = asyncio.create_task(self._after(self._last.get(key), failed, work))
         if key:
             self._last[key] = task
         self._tasks.add(task)
@@ -132,10 +134,8 @@ class StoreCalls:
     async def _after(
         self,
         earlier: asyncio.Task[None] | None,
-        key: str,
-        call: StoreCall,
+        failed: StoreFailed,
         work: Coroutine[None, None, Sequence[Event]],
-        worker_key: str,
     ) -> None:
         if earlier is not None:
             await asyncio.wait((earlier,))
@@ -143,11 +143,11 @@ class StoreCalls:
         try:
             events = await work
         except StoreUnavailable as error:
-            events = (StoreFailed(call, key, error.reason, worker_key),)
+            events = (replace(failed, reason=error.reason),)
         except Exception as error:  # noqa: BLE001 - the core would wait for the result forever
             self._on_crash()
-            self._log.exception("store_call_failed", key=key)
-            events = (StoreFailed(call, key, type(error).__name__, worker_key),)
+            self._log.exception("store_call_failed", key=failed.key)
+            events = (replace(failed, reason=type(error).__name__),)
         for event in events:
             self._submit(event)
 
@@ -166,7 +166,8 @@ class StoreCalls:
             pending.action = action
             return
         pending = self._pending_enqueues[key] = _PendingEnqueue(action)
-        pending.task = self._call(key, StoreCall.ENQUEUE, self._enqueue(key, pending))
+        failed = StoreFailed(StoreCall.ENQUEUE, key, "")
+        pending.task = self._call(failed, self._enqueue(key, pending))
 
     async def _enqueue(self, key: str, pending: _PendingEnqueue) -> Sequence[Event]:
         if self._pending_enqueues.get(key) is pending:
@@ -192,6 +193,12 @@ class StoreCalls:
         settlement = await self._store.settle(key, prefill_key, action.decoders, LEASE_TTL_S)
         return (SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome),)
 
+    async def _renew(
+        self, credits: Iterable[tuple[str, str]], leases: Iterable[tuple[str, str]]
+    ) -> Sequence[Event]:
+        lost = await self._store.renew(credits, leases, LEASE_TTL_S)
+        return (HoldsLost(lost.credits, lost.leases),) if lost.credits or lost.leases else ()
+
     async def _charge(self, action: ChargeTenant) -> Sequence[Event]:
         standing = await self._store.charge_tenant(action.tenant, action.tokens, action.lead, action.band)
         return (Charged(action.request_key, standing),)
@@ -199,6 +206,11 @@ class StoreCalls:
     async def _queue_status(self) -> Sequence[Event]:
         status = await self._store.queue_status()
         return (QueueSeen(status.waiting, status.waiting_tokens),)
+
+
+def _unsettled(action: Settle) -> StoreFailed:
+    decode_keys = tuple(room.key for room in action.decoders)
+    return StoreFailed(StoreCall.SETTLE, action.request_key, "", action.prefill_key, decode_keys)
 
 
 async def _ignore_result(work: Coroutine[None, None, object]) -> Sequence[Event]:

@@ -13,7 +13,7 @@ minutes, while few prompts wait. So the seats are shared as well, without any bu
   many even then (`may_yield`; `router/core/dispatch/migrate.py` takes it). Sequences may run for minutes,
   and none of them may end for as long.
 
-With one tenant, requests go in the order of the queue. `state/lua/turns.lua` and `state/lua/grant.lua` decide
+With one tenant, requests go in the order of the queue. `state/lua/lanes.lua` and `state/lua/grant.lua` decide
 the same in Redis; times grow with the logarithm of the queue and of the number of tenants.
 """
 

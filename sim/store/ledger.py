@@ -48,12 +48,14 @@ class Ledger:
         own, own_expiry, own_seats = self._held.get(request_key, _NOTHING)
         self.put(request_key, max(own, amount), max(own_expiry, expiry), max(own_seats, seats))
 
-    def keep(self, request_key: str, expiry: int) -> None:
-        """Extend a request's amount, if it has one."""
+    def keep(self, request_key: str, expiry: int) -> bool:
+        """Extend a request's amount; return False if it has none."""
         found = self._held.get(request_key)
-        if found is not None:
-            self._held[request_key] = (found[0], expiry, found[2])
-            self._soonest = min(self._soonest, expiry)
+        if found is None:
+            return False
+        self._held[request_key] = (found[0], expiry, found[2])
+        self._soonest = min(self._soonest, expiry)
+        return True
 
     def drop(self, request_key: str) -> bool:
         """Drop a request's amount; return True if there was one."""

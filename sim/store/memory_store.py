@@ -25,6 +25,7 @@ from state.records import (
     DecodeRoom,
     Grant,
     Hold,
+    LostHolds,
     Notice,
     Nudge,
     PrefillRoom,
@@ -311,18 +312,21 @@ class MemoryStore:
         credits_held: Iterable[tuple[str, str]],
         leases_held: Iterable[tuple[str, str]],
         ttl_s: float,
-    ) -> None:
-        """Keep `(request_key, worker_key)` credits and leases from expiring."""
+    ) -> LostHolds:
+        """Keep `(request_key, worker_key)` credits and leases from expiring; return those not held."""
         now = self._now()
         expiry = now + round(ttl_s * 1000)
         self._turns.purge(now)
+        lost_credits, lost_leases = [], []
         for request_key, worker_key in credits_held:
-            self._credits[worker_key].purge(now).keep(request_key, expiry)
+            if not self._credits[worker_key].purge(now).keep(request_key, expiry):
+                lost_credits.append((request_key, worker_key))
         for request_key, worker_key in leases_held:
-            ledger = self._leases[worker_key].purge(now)
-            if request_key in ledger:
-                ledger.keep(request_key, expiry)
+            if self._leases[worker_key].purge(now).keep(request_key, expiry):
                 self._turns.keep(request_key, expiry)
+            else:
+                lost_leases.append((request_key, worker_key))
+        return LostHolds(tuple(sorted(lost_credits)), tuple(sorted(lost_leases)))
 
     def take_holds(self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float) -> None:
         """Enter credits and leases again that are no longer held."""

@@ -4,5 +4,5 @@
 return_expired()
 local entry = read_entry(ARGV[1])
 if not entry then return 0 end
-if redis.call('ZREM', GRANTS, ARGV[1]) == 0 then leave_line(ARGV[1], entry) end
+if entry.worker == '-' then leave_line(ARGV[1], entry) else redis.call('ZREM', GRANTS, ARGV[1]) end
 return redis.call('HDEL', ENTRIES, ARGV[1])

@@ -12,10 +12,7 @@
 -- Nothing is granted while peers have yet to enter what they hold (see enter.lua).
 local CREDITS, FIRST_ROOM, ADAPTERS, LOOKS, MIN_PROMPTS = KEYS[12], 13, ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 return_expired()
-leave_expired_seats()
-called(ARGV[4])
-if tonumber(redis.call('HGET', EPOCH, 'quiet_until') or 0) > now then return {} end
-
+redis.call('HSET', EPOCH, 'called:' .. ARGV[4], now)
 local function has(adapters, adapter)
   return adapter == '' or string.find(' ' .. adapters .. ' ', ' ' .. adapter .. ' ', 1, true) ~= nil
 end
@@ -39,7 +36,7 @@ end
 local function rank_of(place, is_firm)
   local score, key = string.match(place, '^(%S+) (.*)$')
   local rank = redis.call('ZRANK', QUEUE, key)
-  if not rank then change_lane('ZREM', key, tonumber(score), is_firm) end
+  if not rank then leave_lane(key, tonumber(score), is_firm) end
   return rank
 end
 
@@ -47,12 +44,13 @@ end
 -- class that takes no turns, as those are promised a time.
 local function find_turn(first, its_entry)
   local class = math.floor(its_entry.score / CLASS_SCORE)
-  local from = class * TURN_CLASS
-  local range = {string.format('%.0f', from), string.format('(%.0f', from + TURN_CLASS)}
-  local found = redis.call('ZRANGEBYSCORE', TURNS, range[1], range[2], 'LIMIT', 0, LOOKS)
-  local firm, firm_rank = first_of(lane_of(class, FIRM)), nil
-  if firm then firm_rank = rank_of(firm, true) end
-  for _, place in ipairs(found) do
+  local from, to = string.format('%.0f', class * TURN_CLASS), string.format('(%.0f', (class + 1) * TURN_CLASS)
+  local turn = redis.call('ZRANGEBYSCORE', TURNS, from, to, 'LIMIT', 0, 1)[1]
+  if not turn or string.match(turn, ' (.*)$') == first then return first, its_entry end
+  local lane = lane_of(class, '\1')
+  local firm, firm_rank = redis.call('ZRANGEBYLEX', LANES, '[' .. lane, '(' .. lane .. '~', 'LIMIT', 0, 1)[1], nil
+  if firm then firm_rank = rank_of(string.sub(firm, #lane + 1), true) end
+  for _, place in ipairs(redis.call('ZRANGEBYSCORE', TURNS, from, to, 'LIMIT', 0, LOOKS)) do
     local rank = rank_of(place, false)
     if rank and (not firm_rank or rank < firm_rank) then
       local key = string.match(place, ' (.*)$')
@@ -61,12 +59,6 @@ local function find_turn(first, its_entry)
     end
   end
   return first, its_entry
-end
-
-local function find_head()
-  local key, entry = find_first()
-  if not key or entry.is_firm then return key, entry end
-  return find_turn(key, entry)
 end
 
 -- Return ledger and key of the first decode worker with room, or nil. Reads only as many ledgers as needed.
@@ -82,30 +74,41 @@ local function find_room(key, entry)
 end
 
 -- Send a grant to its router. Return false if nobody receives it: a router that is gone or stands still gets no
--- grants, and uses up none of the others' grants.
+-- grants, and uses up none of the others' grants. One with waiting requests asks for a place or for grants each second,
+-- which the epoch records; it stands still if it has not for SILENT_MS, even if its subscription is alive.
 local function notify(router, decoder, key)
   if router == ARGV[4] then return true end
-  if is_silent(router) then return false end
+  local asked_at = redis.call('HGET', EPOCH, 'called:' .. router)
+  if asked_at and now - asked_at > SILENT_MS then return false end
   return redis.call('PUBLISH', ARGV[5] .. router, ARGV[1] .. ' ' .. decoder .. ' ' .. key) > 0
 end
 
-local granted, left = {}, tonumber(ARGV[3])
-local bound, prompts = held(CREDITS)
-while left > 0 and (bound < tonumber(ARGV[2]) or prompts < MIN_PROMPTS) do
-  local head, entry = find_head()
+local granted, left, bound = {}, tonumber(ARGV[3]), held(CREDITS)
+
+local function takes_more()
+  return left > 0 and (bound < tonumber(ARGV[2]) or MIN_PROMPTS > 0 and redis.call('HLEN', CREDITS) - 1 < MIN_PROMPTS)
+end
+
+if not takes_more() or tonumber(redis.call('HGET', EPOCH, 'quiet_until') or 0) > now then return {} end
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', SEAT_EXPIRIES, '-inf', now)) do leave_seats(key) end
+while takes_more() do
+  local head, entry = find_first()
   if not head then break end
+  if not entry.is_firm then head, entry = find_turn(head, entry) end
   local leases, decoder = find_room(head, entry)
   if not leases then break end
-  leave_line(head, entry)
-  if notify(entry.router, decoder, head) then
+  local is_taken = notify(entry.router, decoder, head)
+  leave_line(head, entry, is_taken)
+  if is_taken then
     left = left - 1
     entry.worker = ARGV[1]
     write_entry(head, entry)
     redis.call('ZADD', GRANTS, now + GRANT_TTL_MS, head)
-    hold(CREDITS, head, entry.tokens, now + GRANT_TTL_MS, 1)
-    hold_at_least(leases, head, entry.blocks, now + GRANT_TTL_MS, entry.seats)
-    take_seats(head, entry.share, now + GRANT_TTL_MS)
-    bound, prompts = held(CREDITS) -- what the request held for an earlier attempt counts once
+    bound = hold(CREDITS, head, entry.tokens, now + GRANT_TTL_MS, 1) -- what an earlier attempt held counts once
+    hold(leases, head, entry.blocks, now + GRANT_TTL_MS, entry.seats, true)
+    if not take_seats(head, entry.share, now + GRANT_TTL_MS) and not entry.is_firm then
+      put_next_turn(math.floor(entry.score / CLASS_SCORE), tenant_of(head))
+    end
     if entry.router == ARGV[4] then
       granted[#granted + 1] = head
       granted[#granted + 1] = decoder

@@ -7,6 +7,11 @@
 local CREDITS, FIRST_ROOM = KEYS[12], 13
 local key, expiry = ARGV[1], now + ARGV[3]
 
+local function holds(ledger)
+  local _, _, amount = look_up(ledger, key)
+  return amount ~= nil
+end
+
 local function release_but(kept)
   for i = FIRST_ROOM, #KEYS do
     if KEYS[i] ~= kept then release(KEYS[i], key) end
@@ -14,16 +19,14 @@ local function release_but(kept)
 end
 
 return_expired()
-leave_expired_seats()
-for i = 12, #KEYS do held(KEYS[i]) end -- removes expired holds
 local entry = read_entry(key)
 
 if not entry then
   for i = FIRST_ROOM, #KEYS do
-    if held_by(KEYS[i], key) and held_by(CREDITS, key) then
-      hold_at_least(KEYS[i], key, 0, expiry, 1)
-      hold_at_least(CREDITS, key, 0, expiry, 1)
-      keep_seats(key, expiry)
+    if holds(KEYS[i]) and holds(CREDITS) then
+      hold(KEYS[i], key, 0, expiry, 1, true)
+      hold(CREDITS, key, 0, expiry, 1, true)
+      redis.call('ZADD', SEAT_EXPIRIES, 'XX', 'GT', expiry, key)
       return {'ok', i - FIRST_ROOM + 1}
     end
   end

@@ -274,8 +274,11 @@ class Run:
         """Return whether a rule of docs/failures.md lets this call end without its answer."""
         scenario = self._scenario
         same = [request for request in scenario.requests if request.name == heard.request_id]
-        if len(same) > 1 and heard.error.startswith("Superseded"):
-            return True  # two callers of one request: the later one receives it
+        others = [
+            call for call in self.outcome.calls if call.request_id == heard.request_id and call is not heard
+        ]
+        if heard.error.startswith("Superseded") and any(not call.error for call in others):
+            return True  # of several callers of one request, the last one receives it
         if any(request.leaves_after is not None and request.cancels for request in same) and len(same) > 1:
             return True  # the other caller has cancelled it
         if self.fleet.longest_without_decode_s > NO_WORKER_S and "decode worker" in heard.error:

@@ -10,6 +10,7 @@ import signal
 from baton import AsyncClient, Sampling, Slo, SloClass, Stop, Tokens
 from baton.errors import BatonError
 from baton.fleet import Fleet
+from state.records import LEASE_TTL_S
 from tests.fleet.driving import snapshot, until
 from tests.golden.traffic import (
     Mix,
@@ -146,6 +147,18 @@ async def redis_stands_still(fleet: Fleet, client: AsyncClient) -> None:
 
     asked = [ask(client, 100, 400, 50 + number, request_id=f"cancelled-{number}") for number in range(4)]
     await together(load(client, 10, 5, 1, Mix(output=(40, 150))), strike(), cancels(), *asked)
+
+
+async def router_stands_still(fleet: Fleet, client: AsyncClient) -> None:
+    """The router stands still for so long that what it holds expires."""
+
+    async def strike() -> None:
+        await asyncio.sleep(1.5)
+        fleet.process("router-0").pause()
+        await asyncio.sleep(LEASE_TTL_S + 1)
+        fleet.process("router-0").resume()
+
+    await together(strike(), *[ask(client, 60, 1900, number) for number in range(8)])
 
 
 async def seats_taken(fleet: Fleet, client: AsyncClient) -> None:

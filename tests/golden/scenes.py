@@ -96,6 +96,7 @@ SCENES: dict[str, Scene] = {
     "nobody-decodes": Scene(plays.nobody_decodes),
     "held": Scene(plays.held, {"decode": 2}, site=HOLDS_ITS_LOOP),
     "stands-still": Scene(plays.stands_still, {"decode": 2}),
+    "router-stands-still": Scene(plays.router_stands_still, {"timed": LARGE, **ONE_BY_ONE}),
     "real-model": Scene(
         plays.real_model, {"timed": None, "placement": "disaggregated"}, workers=("--num-blocks", "128")
     ),

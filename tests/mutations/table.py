@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.doors import DOORS
 from tests.mutations.features import FEATURES
+from tests.mutations.pairs_holds import PAIRS_HOLDS
 from tests.mutations.requests import REQUESTS
 
-FAILURES = (*REQUESTS, *DOORS, *FEATURES)
+FAILURES = (*REQUESTS, *DOORS, *FEATURES, *PAIRS_HOLDS)

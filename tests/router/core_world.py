@@ -52,7 +52,7 @@ from tests.router.core_model import Heard, ModelStore, ModelWorker, Running
 from tests.router.scripted_worker import token_at
 
 PROMPT = (3, 5, 7)
-CONFIG = CoreConfig("router-a")
+CONFIG = CoreConfig("router-a", router_incarnation="1")
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 
 
@@ -213,8 +213,9 @@ class World:
                 self.tell(StoreFailed(StoreCall.ENQUEUE, entry.request_key, "away"))
             case AskGrants(worker):
                 self.tell(StoreFailed(StoreCall.GRANT, worker.key, "away"))
-            case Settle():
-                self.tell(StoreFailed(StoreCall.SETTLE, call.request_key, "away"))
+            case Settle(key, prefill_key, decoders):
+                decode_keys = tuple(room.key for room in decoders)
+                self.tell(StoreFailed(StoreCall.SETTLE, key, "away", prefill_key, decode_keys))
             case ReleaseCredit(key, worker_key):
                 self.tell(StoreFailed(StoreCall.RELEASE_CREDIT, key, "away", worker_key))
             case ReleaseLease(key, worker_key):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from chat_formats import ChatFormats
 from router.config import parse_config
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
+from services.settings import draw_number
 
 
 def test_policy_placement_and_weights_are_taken_by_name() -> None:
@@ -55,3 +58,13 @@ def test_formats_are_the_templates_unless_flags_name_others(capsys: pytest.Captu
     with pytest.raises(SystemExit):
         parse_config(["--model=m", "--tool-format", "xml"], 1)
     assert "'qwen3_coder'" in capsys.readouterr().err
+
+
+def test_routers_that_are_given_no_name_have_names_of_their_own() -> None:
+    """Process ids would not do: in containers they are all 1, and names of routers have to differ."""
+    number, other = draw_number(), draw_number()
+    name = parse_config(["--model=m"], number).router_id
+    assert name == f"router-{socket.gethostname()}-{number}"
+    assert number != other
+    assert parse_config(["--model=m"], other).router_id != name
+    assert parse_config(["--model=m", "--router-id=mine"], number).router_id == "mine"

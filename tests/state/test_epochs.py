@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 import pytest
 import redis.asyncio
 
 from state import connection, keys
-from state.records import Grant, Hold
+from state.records import LEASE_TTL_S, Grant, Hold, Notice
 from state.store import LEDGERS_AT_ONCE, Store
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, redis_server
 from tests.state.common import DECODE, PREFILL, entry, subscribed
+from tests.state.given_clock import NOW_KEY, START_MS
 
 
 @pytest.fixture
@@ -96,6 +97,82 @@ async def test_nothing_is_granted_before_others_could_report_their_holds(
     await second.release_lease("running", DECODE.key)
     assert [grant.request_key for grant in await grants(server, first, wait=True)] == ["new"]
     await heard.aclose()
+
+
+class Routers:
+    """Two routers that have seen each other, on a clock that only `pass_time` moves."""
+
+    def __init__(self, url: str) -> None:
+        self.admin = redis.asyncio.Redis.from_url(url)
+        self.now_ms = START_MS
+        self.first: Store
+        self.second: Store
+        self._heard: list[AsyncGenerator[Notice, None]] = []
+
+    async def start(self, url: str) -> None:
+        self.first, self.second = await Store.connect(url), await Store.connect(url)
+        self._heard = [await subscribed(self.first, "r1"), await subscribed(self.second, "r2")]
+        for name, store in (("r1", self.first), ("r2", self.second)):
+            await store.watch_routers(name)
+
+    async def pass_time(self, seconds: int) -> None:
+        """Let the second router be away, and the first one call each second."""
+        for _ in range(seconds):
+            self.now_ms += 1000
+            await self.admin.set(NOW_KEY, self.now_ms)
+            await self.first.queue_status()
+
+    async def granted(self) -> list[str]:
+        return [grant.request_key for grant in await self.first.grant("r1", PREFILL, [DECODE])]
+
+    async def close(self) -> None:
+        for heard in self._heard:
+            await heard.aclose()
+        await self.first.close()
+        await self.second.close()
+        await self.admin.aclose()
+
+
+@pytest.fixture
+async def routers(on_the_tests_clock: None, server: RedisServer) -> AsyncIterator[Routers]:
+    both = Routers(server.url)
+    await both.start(server.url)
+    yield both
+    await both.close()
+
+
+async def test_nothing_is_granted_while_a_router_that_was_seen_is_away(
+    server: RedisServer, routers: Routers
+) -> None:
+    await _forget(server)
+    await routers.first.enqueue(entry("new", tokens=1), 10)
+    await routers.pass_time(5)
+    assert await routers.granted() == []
+    await routers.second.take_holds([], [Hold("running", DECODE.key, DECODE.num_blocks)], ttl_s=30)
+    await routers.pass_time(2)
+    assert await routers.granted() == [], "all blocks are leased again"
+    await routers.second.release_lease("running", DECODE.key)
+    assert await routers.granted() == ["new"]
+
+
+async def test_a_router_that_stays_away_is_awaited_until_its_holds_expire(
+    server: RedisServer, routers: Routers
+) -> None:
+    await _forget(server)
+    await routers.first.enqueue(entry("new", tokens=1), 10)
+    await routers.pass_time(round(LEASE_TTL_S) - 1)
+    assert await routers.granted() == []
+    await routers.pass_time(2)
+    assert await routers.granted() == ["new"]
+
+
+async def test_once_all_routers_are_back_grants_go_on(server: RedisServer, routers: Routers) -> None:
+    await _forget(server)
+    await routers.first.enqueue(entry("new", tokens=1), 10)
+    await routers.second.queue_status()
+    assert await routers.granted() == []
+    await routers.pass_time(2)
+    assert await routers.granted() == ["new"]
 
 
 async def test_what_is_held_of_many_workers_is_entered_at_once(

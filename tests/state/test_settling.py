@@ -6,7 +6,17 @@ import asyncio
 
 import pytest
 
-from state.records import DecodeRoom, Grant, Hold, Nudge, PrefillRoom, QueueStatus, Settled, Settlement
+from state.records import (
+    DecodeRoom,
+    Grant,
+    Hold,
+    LostHolds,
+    Nudge,
+    PrefillRoom,
+    QueueStatus,
+    Settled,
+    Settlement,
+)
 from tests.patience import PATIENCE_S
 from tests.state.common import DECODE, PREFILL, ROOMY, AnyStore, entry, settle, subscribed
 
@@ -206,3 +216,14 @@ async def test_what_is_renewed_does_not_expire(either: AnyStore) -> None:
             await asyncio.sleep(0.01)
     assert await either.leases("d:1") == {"kept": 4}
     assert await either.credits("p:1") == {"kept": 1}
+
+
+async def test_a_renewal_names_what_is_not_held_any_more(either: AnyStore) -> None:
+    await either.take_holds(
+        [Hold("kept", "p:1", 5), Hold("gone", "p:1", 5)], [Hold("kept", "d:1", 3)], ttl_s=30
+    )
+    await either.release_credit("gone", "p:1")
+    credits_held = [("kept", "p:1"), ("gone", "p:1"), ("never", "p:2")]
+    lost = await either.renew(credits_held, [("never", "d:2"), ("kept", "d:1")], ttl_s=30)
+    assert lost == LostHolds((("gone", "p:1"), ("never", "p:2")), (("never", "d:2"),))
+    assert await either.credits("p:1") == {"kept": 5}, "it is not entered by this"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
@@ -313,11 +314,11 @@ class SideBySide(RuleBasedStateMachine):
             sums[tenant_of(key)] += int(share)
         assert set(seats) == set(expiries)
         assert {tenant: int(total) for tenant, total in tenants.items()} == dict(sums)
-        places = [member.split(" ") for member in lanes]
+        places = [re.split("[\0 ]", member) for member in lanes]
         assert sorted(key for *_, key in places) == sorted(waiting)
         first: dict[tuple[str, str], str] = {}
-        for slo_class, tenant, score, key in places:
-            if tenant != "!":
+        for tenant, slo_class, score, key in places:
+            if tenant != "\1":
                 first.setdefault((slo_class, tenant), f"{score} {key}")
         expected = {
             place: int(slo_class) * 2**40 + sums[tenant] for (slo_class, tenant), place in first.items()

@@ -1,6 +1,7 @@
 """A wrong flag is named with its value and what would be accepted."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def test_the_socket_directory_is_unused_without_shared_memory() -> None:
 
 def test_defaults_suit_a_process_on_its_own(tmp_path: Path) -> None:
     config = parse_config(["--model=m", f"--shm-dir={tmp_path}"], "prefill", 42)
-    assert config.worker_id == "prefill-42"
+    assert config.worker_id == f"prefill-{socket.gethostname()}-42", "process ids are all 1 in containers"
     assert (config.service.host, config.service.advertise) == ("127.0.0.1", "")
     assert config.threads >= 1
     assert config.num_blocks is None

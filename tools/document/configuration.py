@@ -57,10 +57,10 @@ def text() -> str:
 
 
 def _services() -> Iterator[_Command]:
-    yield _command("python -m router", router.config.flags(process_id=0))
+    yield _command("python -m router", router.config.flags(number=0))
     yield _command("python -m gateway", gateway.config.flags())
     yield _command("python -m gateway.picker", gateway.picker.config.flags())
-    yield _command("python -m prefill_worker|decode_worker", worker_flags("prefill", process_id=0))
+    yield _command("python -m prefill_worker|decode_worker", worker_flags("prefill", number=0))
     yield _command("python -m deploy.controller", deploy.controller.config.flags())
 
 

@@ -19,6 +19,7 @@ from engine.starting import Phase
 from services.process.event_loop import uncollected_imports
 from services.process.log import configure_logging
 from services.security.tls import CertificateRole
+from services.settings import draw_number
 from worker.config import WorkerConfig
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_GROUP, ForeignKernelsError
 from worker.role import WorkerRole
@@ -47,7 +48,7 @@ LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 def run(role: WorkerRole) -> Never:
     """Run this process as a worker until it is drained; exit with the code that says how it ended."""
     try:
-        config = parse_config(sys.argv[1:], role.value, os.getpid())
+        config = parse_config(sys.argv[1:], role.value, draw_number())
         check_kernels()
         gpus = _gpus(config)
     except (ValueError, ForeignKernelsError) as error:

@@ -13,7 +13,7 @@ from kvtransfer.transports.transport import TransportMode
 from scheduling.policies import DEFAULT, NAMES
 from services.process.limits import read_cores
 from services.profiles import load_timed, names
-from services.settings import add_service_flags, settings_of
+from services.settings import add_service_flags, own_name, settings_of
 from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, SIZES, WorkerConfig, cache_folder
 from worker.startup.group.hosts import place_in
 from worker.threads import resolve_threads
@@ -24,9 +24,12 @@ WORKERS_PER_HOST = 2
 """A fleet has at least two workers; with a thread per core for each of them, both would be slower."""
 
 
-def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfig:
-    """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
-    given = vars(flags(role, process_id).parse_args(argv))
+def parse_config(argv: Sequence[str], role: str, number: int) -> WorkerConfig:
+    """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags.
+
+    `number` is this process's own, drawn at its start.
+    """
+    given = vars(flags(role, number).parse_args(argv))
     given["service"] = settings_of(given)
     given["transport"] = TransportMode(given["transport"])
     given["quantisation"] = Quantisation(given["quantisation"])
@@ -51,7 +54,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     return WorkerConfig(**given, cache=cache_folder())
 
 
-def flags(role: str, process_id: int) -> argparse.ArgumentParser:
+def flags(role: str, number: int) -> argparse.ArgumentParser:
     """Return the parser of a worker's command line."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {role}_worker", description="A prefill or decode worker; both have the same flags."
@@ -64,9 +67,10 @@ def flags(role: str, process_id: int) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--worker-id",
-        default=f"{role}-{process_id}",
+        default=own_name(role, number),
         metavar="ID",
-        help="this worker's name in the fleet and in logs (<role>-<process id>)",
+        help="this worker's name in the fleet and in logs, which no other has (<role>-<host name>-<number>, "
+        "drawn at each start)",
     )
     _add_size_flags(parser)
     _add_model_flags(parser)

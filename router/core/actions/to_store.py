@@ -43,10 +43,6 @@ class ReleaseLease:
     worker_key: str
 
 
-LEASE_TTL_S = 10.0
-"""The holds of a dead router expire after this time; a living router renews them every second."""
-
-
 @value
 class Renew:
     """Renew every credit and lease that is held, each by request key and worker key."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from router.core.actions import (
     AskGrants,
+    Dequeue,
     ReleaseCredit,
     ReleaseLease,
     Settle,
@@ -209,6 +210,9 @@ def on_granted(state: RouterState, grant: Granted) -> None:
         group.early_grant = grant
     elif group.phase is Phase.WAITING:
         take_grant(state, group, grant)
+    elif group.phase is Phase.RUNNING:
+        # A call for its place was executed late. What the grant holds runs out by itself.
+        state.actions.append(Dequeue(group.key))
 
 
 def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
@@ -224,7 +228,6 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
         strand(state, group)
         return
     group.prefill_key, group.decode_key = grant.worker_key, decode_key
-    group.held_key = grant.decode_key
     set_phase(state, group, Phase.SETTLING)
     # Each once, in this order.
     keys = dict.fromkeys((decode_key, grant.decode_key))

@@ -6,6 +6,7 @@ set_phase      takes a group to another phase
 set_decision   what was decided on a session; `tell_accepted` tells its calls
 release        returns all that a group holds
 new_groups     creates a session's groups
+rename         lets a group go on under a name that no call of the store has had yet
 enqueue        asks the store for a place, or renews it; `admission/admit` takes in the response
 put_behind     gives the place up for a later one
 strand         leaves a group in no queue, until the chores enqueue it again or give it up
@@ -58,10 +59,31 @@ def expected_output(session: Session, learnt: Learnt) -> float:
 
 
 def group_key(session: Session, first_choice: int) -> str:
-    """Return the name of a group in the store; escaped, so that no two groups share a name."""
+    """Return the name of a group without its number; escaped, so that no two groups share a name."""
     tenant, request_id = quote(session.tenant, safe=""), quote(session.request_id, safe="")
     suffix = f"#{first_choice}" if first_choice else ""
     return f"{tenant}/{request_id}/{session.number}{suffix}"
+
+
+def _new_name(state: RouterState, session: Session, first_choice: int) -> str:
+    """Return a name in the store that is never used again, here or at another router.
+
+    A call of the store that failed may be executed at any later time. It then finds nothing under its name,
+    and leaves what a later attempt, or the same request id used again, holds under another one.
+    """
+    key, incarnation = group_key(session, first_choice), state.config.router_incarnation
+    return f"{key}~{incarnation}.{next(state.names)}" if incarnation else key
+
+
+def rename(state: RouterState, group: Group) -> None:
+    """Let a group go on under another name: what it had under the old one is given back."""
+    if group.early_grant is not None:
+        give_back(state, group.early_grant)
+        group.early_grant = None
+    set_phase(state, group, Phase.NEW)
+    del state.groups[group.key]
+    group.key = _new_name(state, group.session, group.choices[0].index)
+    state.groups[group.key] = group
 
 
 def new_groups(
@@ -74,7 +96,7 @@ def new_groups(
     groups = []
     for part in parts:
         group = Group(
-            key=group_key(session, part[0].index),
+            key=_new_name(state, session, part[0].index),
             session=session,
             choices=part,
             blocks=_leased_blocks(state, session, len(part), expected),
@@ -199,6 +221,8 @@ def put_behind(state: RouterState, group: Group, delay_s: float) -> None:
 
 def strand(state: RouterState, group: Group) -> None:
     """Leave a group in no queue; the chores put it back."""
+    if group.phase is not Phase.NEW:
+        rename(state, group)
     set_phase(state, group, Phase.STRANDED)
     if group.stranded_at is None:
         group.stranded_at = state.now
@@ -247,6 +271,7 @@ def dispatch(state: RouterState, group: Group) -> None:
     decode = state.fleet.workers.get(group.decode_key or "")
     if prefill is None or decode is None or prefill.draining or decode.draining:
         release(state, group)
+        rename(state, group)
         enqueue(state, group)
         group.prefill_key = group.decode_key = None
         return

@@ -153,8 +153,6 @@ class Group:
     prefill_key: str | None = None
     """The worker that computes the prompt; the decode worker itself when aggregated."""
     decode_key: str | None = None
-    held_key: str | None = None
-    """The decode worker on which its grant holds room while it is settled."""
     credit_on: str | None = None
     lease_on: str | None = None
     decode_reported: bool = False

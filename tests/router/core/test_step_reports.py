@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from router.core.actions import (
     Action,
     AskGrants,
@@ -18,13 +16,14 @@ from router.core.actions import (
     TellFinished,
 )
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.core import CHORES_S, RouterCore
+from router.core.core import RouterCore
 from router.core.events import (
     Arrived,
     Enqueued,
     Event,
     Granted,
     GrantsAnswered,
+    HoldsLost,
     QueueSeen,
     Received,
     SettleAnswered,
@@ -32,9 +31,6 @@ from router.core.events import (
     StoreCall,
     StoreFailed,
     StoreForgot,
-    Timer,
-    TimerFired,
-    TimerKind,
     WorkerJoined,
     WorkerLost,
 )
@@ -201,19 +197,15 @@ def test_holds_that_may_have_expired_meanwhile_are_entered_again() -> None:
     assert driver.entered == [TakeHolds((bound,), (running,))]
 
 
-@pytest.mark.parametrize(("late_s", "is_entered"), [(8.5, False), (9.5, True)])
-def test_holds_that_expired_in_a_standstill_are_entered_again(late_s: float, *, is_entered: bool) -> None:
+def test_holds_that_could_not_be_renewed_are_entered_again() -> None:
     driver = Driver(DECODE)
     driver.arrive(1)
     group = driver.core.state.groups["t/r/0"]
-    driver.tell(TimerFired(Timer(TimerKind.CHORES)), 1.0 + CHORES_S + late_s)
     bound, running = (Hold("t/r/0", DECODE.key, amount) for amount in (group.work_tokens, group.blocks))
-    assert driver.entered == ([TakeHolds((bound,), (running,))] if is_entered else [])
-
-
-def test_a_hold_of_an_earlier_attempt_is_kept_for_a_later_one() -> None:
-    driver = Driver(DECODE)
-    driver.arrive(1)
-    driver.tell(StoreFailed(StoreCall.RELEASE_LEASE, "t/r/0", "away", DECODE.key))
-    driver.tell(QueueSeen(0, 0))
-    assert driver.released == []
+    here, elsewhere, ended = ("t/r/0", DECODE.key), ("t/r/0", "other:1"), ("t/gone/0", DECODE.key)
+    driver.tell(HoldsLost((here, elsewhere, ended), ()))
+    driver.tell(HoldsLost((), (here, elsewhere, ended)))
+    assert driver.entered == [TakeHolds((bound,), ()), TakeHolds((), (running,))]
+    driver.step(DECODE, 0, FinishReason.LENGTH)
+    driver.tell(HoldsLost((here,), (here,)))
+    assert len(driver.entered) == 2, "it was given back meanwhile"

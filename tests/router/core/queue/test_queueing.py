@@ -13,6 +13,9 @@ from router.core.events import (
     SettleAnswered,
     StoreCall,
     StoreFailed,
+    Timer,
+    TimerFired,
+    TimerKind,
 )
 from scheduling.placement import Placement
 from state.records import DecodeRoom, Settled
@@ -80,7 +83,17 @@ def test_a_grant_whose_worker_is_gone_is_given_back() -> None:
     assert actions[:3] == [ReleaseCredit(KEY, "gone:1"), *GIVEN_BACK[1:]]
 
 
-def test_what_a_grant_holds_is_not_returned_for_an_earlier_attempt() -> None:
+def test_an_early_grant_is_given_back_with_a_place_that_failed() -> None:
+    core = core_of("slack", PREFILL, ONE, TWO, placement=Placement.DISAGGREGATED)
+    arrive(core, 1)
+    tell(core, StoreFailed(StoreCall.ENQUEUE, KEY, "away"), QueueSeen(0, 0))
+    tell(core, TimerFired(Timer(TimerKind.CHORES)), ON_TWO)
+    actions = tell(core, StoreFailed(StoreCall.ENQUEUE, KEY, "away"))
+    assert [action for action in actions if action in GIVEN_BACK] == GIVEN_BACK
+
+
+def test_a_place_that_was_asked_for_too_late_is_given_up() -> None:
+    """It runs already: a call for its place that had failed was executed after all."""
     core = waiting()
-    tell(core, ON_TWO, StoreFailed(StoreCall.RELEASE_LEASE, KEY, "away", TWO.key))
-    assert not any(isinstance(action, ReleaseLease) for action in tell(core, QueueSeen(0, 0)))
+    tell(core, ON_TWO, SettleAnswered(KEY, PREFILL.key, TWO.key, Settled.OK))
+    assert Dequeue(KEY) in tell(core, ON_TWO)
