@@ -10,9 +10,10 @@ faults       the kinds of faults, and how they strike
 fleet        the processes of a run, their restarts, and how they find each other
 promises     what is checked, after which event
 run          plays a scenario to its end
+record       what a page shows of a run, noted while it plays
 coverage     which faults struck whom, in which phase of a request
 minimise     makes a failing scenario smaller
-page         a run as a page: lanes, messages, faults, and the promise that broke
+page         a run as a page: lanes, messages, faults, and the promise that broke (`page.html`)
 __main__     `make dst`: many seeds on all cores
 
 `world/` is what processes run on, `nodes/` what they are. So far routers and workers are cores with some of

@@ -9,7 +9,6 @@ import argparse
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -18,8 +17,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from tests.dst.coverage import Coverage, missing_probes, print_coverage, summary
 from tests.dst.minimise import minimise
-from tests.dst.run import Recorder, play, virtual
+from tests.dst.page import write_page
+from tests.dst.record import Recorder
+from tests.dst.run import play, virtual
 from tests.dst.scenario import Scenario, draw, from_json
 
 CHUNK = 25
@@ -30,24 +32,16 @@ EACH_TWICE = 50
 
 @dataclass
 class Tally:
-    """What many runs came to."""
+    """The results of many runs."""
 
-    runs: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
     events: int = 0
-    simulated_s: float = 0.0
-    struck: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
-    probes: Counter[str] = field(default_factory=Counter)
     broken: list[tuple[int, str, str]] = field(default_factory=list)
     """Seed, promise and what was found."""
 
     def add(self, other: Tally) -> None:
-        self.runs += other.runs
+        self.coverage += other.coverage
         self.events += other.events
-        self.simulated_s += other.simulated_s
-        self.struck += other.struck
-        self.pairs += other.pairs
-        self.probes += other.probes
         self.broken += other.broken
 
 
@@ -59,12 +53,8 @@ def play_seeds(seeds: range) -> Tally:
             outcome = play(draw(seed))
             if seed % EACH_TWICE == 0 and play(draw(seed)).trace != outcome.trace:
                 tally.broken.append((seed, "equal seeds give equal runs", "two runs of the seed differ"))
-            tally.runs += 1
+            tally.coverage += Coverage.of(outcome)
             tally.events += outcome.num_events
-            tally.simulated_s += outcome.simulated_s
-            tally.struck += outcome.struck
-            tally.pairs += outcome.pairs
-            tally.probes += outcome.probes
             if outcome.broken is not None:
                 tally.broken.append((seed, outcome.broken.promise, outcome.broken.found))
     return tally
@@ -83,7 +73,7 @@ def search(first: int, count: int, console: Console) -> Tally:
         bar = progress.add_task("seeds", total=count)
         for part in pool.map(play_seeds, _chunks(first, count)):
             tally.add(part)
-            progress.update(bar, advance=part.runs, description=f"seeds, {len(tally.broken)} broken")
+            progress.update(bar, advance=part.coverage.runs, description=f"seeds, {len(tally.broken)} broken")
     return tally
 
 
@@ -105,6 +95,7 @@ def main() -> int:
     parser.add_argument("--replay", type=Path, metavar="FILE", help="replay a scenario in a file")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write a page that shows the replayed run")
     parser.add_argument("--found", type=Path, metavar="FOLDER", help="write smallest failing scenarios here")
+    parser.add_argument("--coverage", action="store_true", help="print which faults struck whom, and when")
     args = parser.parse_args()
     console = Console()
     if args.seed is not None or args.replay is not None:
@@ -118,10 +109,14 @@ def main() -> int:
         console.print(f"  python -m tests.dst --seed {seed}", highlight=False)
     if args.found is not None:
         _write_smallest(tally, args.found, console)
+    if args.coverage:
+        print_coverage(console, tally.coverage)
+    elif missing := missing_probes(tally.coverage):
+        console.print(f"never seen: {', '.join(missing)}", soft_wrap=True, highlight=False)
     console.print(
-        f"{tally.runs} seeds from {args.first}, {tally.simulated_s / 3600:.1f} simulated hours, "
-        f"{tally.events} events, {sum(tally.struck.values())} faults, {len(tally.pairs)} pairs of kinds, "
-        f"{len(tally.broken)} broken, in {took_s:.0f} s",
+        f"seeds from {args.first}: {summary(tally.coverage)}; {tally.coverage.struck.total()} faults, "
+        f"{tally.events} events, {len(tally.broken)} broken, in {took_s:.0f} s",
+        soft_wrap=True,
         highlight=False,
     )
     return 1 if tally.broken else 0
@@ -131,6 +126,8 @@ def _replay(scenario: Scenario, page: Path | None, console: Console) -> int:
     recorder = Recorder()
     with virtual():
         outcome = play(scenario, recorder)
+    if page is not None:
+        write_page(page, scenario, recorder, outcome)
     broken = outcome.broken
     if broken is None:
         console.print(f"kept every promise in {outcome.simulated_s:.1f} s, {outcome.num_events} events")

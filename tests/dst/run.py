@@ -22,11 +22,12 @@ import kvtransfer.sender
 from baton.types import Slo
 from router.core.actions import (
     Enqueue,
+    Reject,
     Relay,
+    RequestEnded,
     SendDecode,
     SendPrefill,
     Settle,
-    TellFinished,
 )
 from router.core.events import StepReported
 from router.core.state import CoreConfig
@@ -35,7 +36,8 @@ from tests.dst.fleet import Fleet
 from tests.dst.nodes.client import Heard
 from tests.dst.nodes.router import RouterNode
 from tests.dst.promises import Broken, Promises
-from tests.dst.scenario import Fault, Request, Scenario, role_of
+from tests.dst.record import Recorder
+from tests.dst.scenario import Fault, Request, Scenario, struck_by
 
 LOOK_S = 0.05
 LIMIT_S = 90.0
@@ -58,19 +60,11 @@ class Outcome:
     """A digest of every event of every router: equal for equal runs."""
     struck: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Faults that struck, by kind, role and phase of the request under way."""
-    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    pairs: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Two faults of one run: their kinds, in the order of their names, and the phase of the later one."""
     probes: Counter[str] = field(default_factory=Counter)
     """What happened in the fleet, by name: events that a good search should see."""
     calls: list[Heard] = field(default_factory=list)
-
-
-class Recorder:
-    """Keeps what a page shows of a run."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, str, str, float, float]] = []
-        self.events: list[tuple[float, str, str]] = []
-        self.bands: list[tuple[str, str, float, float]] = []
 
 
 class Run:
@@ -83,11 +77,13 @@ class Run:
         self._upon: dict[tuple[str, str], list[Fault]] = {}
         self._faults_to_come = sum(fault.upon is None for fault in scenario.faults)
         self._last_fault_at = 0.0
+        self._struck: list[str] = []
+        """The kinds of the faults that have struck, in order."""
         self._looked_at = -1
         self.fleet = Fleet(scenario, self._seen)
         self.promises = Promises(self.fleet, self.outcome.calls)
         if recorder is not None:
-            self.fleet.network.trace = lambda *message: recorder.messages.append(message)
+            recorder.watch(self.fleet.network)
 
     def play(self) -> Outcome:
         scheduler = self.fleet.scheduler
@@ -113,6 +109,8 @@ class Run:
         except Exception as error:  # noqa: BLE001 -- a crash of any process is what runs look for
             self._break("nothing crashes", f"{type(error).__name__}: {error}", error)
         self._note_results()
+        if self.recorder is not None:
+            self.recorder.end(self.fleet.processes)
         self.fleet.dispose()
         return self.outcome
 
@@ -143,6 +141,8 @@ class Run:
         heard = Heard(request.name, prompt, request.n, request.max_tokens, self.fleet.scheduler.now)
         self.outcome.calls.append(heard)
         slo = None if request.ttft_ms is None else Slo(ttft_ms=request.ttft_ms)
+        if self.recorder is not None:
+            self.recorder.calls.append((client.process.name, heard))
         client.call(heard, slo, request.leaves_after, request.cancels)
 
     def _strike(self, fault: Fault) -> None:
@@ -153,12 +153,15 @@ class Run:
         if end is None:
             return
         phase = self._phases.get(fault.upon[0], "none") if fault.upon else self._any_phase()
-        self.outcome.struck[fault.kind, role_of(fault.target), phase] += 1
+        self.outcome.struck[fault.kind, struck_by(fault), phase] += 1
+        for earlier in self._struck:
+            one, other = sorted((earlier, fault.kind))
+            self.outcome.pairs[one, other, phase] += 1
+        self._struck.append(fault.kind)
         self._last_fault_at = max(self._last_fault_at, now + fault.lasts_s)
         self.fleet.scheduler.after(fault.lasts_s, end)
         if self.recorder is not None:
-            name = f"{fault.kind} {fault.peer}".strip()
-            self.recorder.bands.append((fault.target, name, now, now + fault.lasts_s))
+            self.recorder.bands.append((fault, now))
 
     def _any_phase(self) -> str:
         return next((phase for phase in self._phases.values() if phase != "ended"), "none")
@@ -167,23 +170,26 @@ class Run:
 
     def _seen(self, router: RouterNode, event: Any, actions: Any) -> None:
         self.outcome.num_events += 1
+        self.outcome.probes[type(event).__name__] += 1
         digest = self._digest
         digest.update(f"{self.fleet.scheduler.now:.9f} {router.process.name} {type(event).__name__}".encode())
         for action in actions:
             self._note(router, action)
+        if isinstance(event, StepReported):
+            for failure in event.failures:
+                self.outcome.probes[f"failed: {failure.reason.name}"] += 1
         if not isinstance(event, StepReported) or len(actions) > 1:
             self.promises.after_router(router)
         if self.recorder is not None:
-            told = ", ".join(type(action).__name__ for action in actions)
-            self.recorder.events.append(
-                (self.fleet.scheduler.now, router.process.name, f"{type(event).__name__} → {told}")
-            )
+            self.recorder.decided(self.fleet.scheduler.now, router.process.name, event, actions)
 
     def _note(self, router: RouterNode, action: Any) -> None:
         kind = type(action).__name__
         self._digest.update(kind.encode())
         self.outcome.probes[kind] += 1
         match action:
+            case Reject(_, error):
+                self.outcome.probes[f"rejected: {error.reason.name}"] += 1
             case Enqueue(entry):
                 self._reached(entry.request_key, "queued")
             case Settle(request_key):
@@ -196,10 +202,8 @@ class Run:
                     session = sessions.get(listener)
                     if session is not None:
                         self._reached_request(session.request_id, "handoff" if index == 0 else "decode")
-            case TellFinished(listener):
-                session = router.core.state.by_listener.get(listener)
-                if session is not None:
-                    self._reached_request(session.request_id, "ended")
+            case RequestEnded(request_key):
+                self._reached(request_key, "ended")
 
     def _reached(self, request_key: str, phase: str) -> None:
         for request in self._scenario.requests:
@@ -208,6 +212,8 @@ class Run:
                 return
 
     def _reached_request(self, request_id: str, phase: str) -> None:
+        if self.recorder is not None and self._phases.get(request_id) != phase:
+            self.recorder.reached(self.fleet.scheduler.now, request_id, phase)
         self._phases[request_id] = phase
         for fault in self._upon.pop((request_id, phase), ()):
             self.fleet.scheduler.after(fault.after_s, self._strike, fault)
@@ -286,10 +292,6 @@ class Run:
         outcome.broken = self.promises.broken
         outcome.simulated_s = self.fleet.scheduler.now
         outcome.trace = self._digest.hexdigest()
-        kinds = sorted(kind for (kind, _, _), count in outcome.struck.items() for _ in range(count))
-        for place, one in enumerate(kinds):
-            for other in kinds[place + 1 :]:
-                outcome.pairs[one, other] += 1
 
 
 class _Time:

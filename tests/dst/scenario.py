@@ -93,6 +93,14 @@ def role_of(name: str) -> str:
     )
 
 
+def struck_by(fault: Fault) -> str:
+    """Return the role of the process that a fault strikes, or the roles at both ends of a link."""
+    if fault.kind == "island":
+        return f"{role_of(fault.target)} from {fault.peer}"
+    roles = sorted(role_of(name) for name in (fault.target, fault.peer) if name)
+    return "–".join(roles)
+
+
 def from_json(text: str) -> Scenario:
     """Read a scenario. Raises `ValueError` that names a field which it does not have."""
     values = json.loads(text)

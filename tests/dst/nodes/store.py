@@ -43,6 +43,8 @@ class _Request:
     epoch: int
     name: str
     call: Callable[[MemoryStore], Any]
+    about: object
+    """The call's subject, for a page that shows the run."""
 
 
 @dataclass
@@ -120,14 +122,14 @@ class StoreClient:
 
     # Calls
 
-    async def _call(self, name: str, call: Callable[[MemoryStore], Any]) -> Any:
+    async def _call(self, name: str, call: Callable[[MemoryStore], Any], about: object = None) -> Any:
         try:
             async with asyncio.timeout(2 * CALL_TIMEOUT_S):
                 if not self._epoch:
                     await self._enter(0)
                 while True:
                     epoch = self._epoch
-                    kind, result = await self._send(name, epoch, call)
+                    kind, result = await self._send(name, epoch, call, about)
                     if kind == "error":
                         raise result
                     if kind == "result":
@@ -153,11 +155,13 @@ class StoreClient:
         if last:
             self.on_new_epoch()
 
-    async def _send(self, name: str, epoch: int, call: Callable[[MemoryStore], Any]) -> tuple[str, Any]:
+    async def _send(
+        self, name: str, epoch: int, call: Callable[[MemoryStore], Any], about: object = None
+    ) -> tuple[str, Any]:
         connection = self._connected()
         number = next(self._numbers)
         future = self._waiting[number] = self._process.loop.create_future()
-        connection.send(self._process, _Request(number, epoch, name, call), name)
+        connection.send(self._process, _Request(number, epoch, name, call, about), name)
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 result: tuple[str, Any] = await future
@@ -219,11 +223,11 @@ class StoreClient:
     # The operations
 
     async def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
-        place: QueuePlace = await self._call("enqueue", lambda store: store.enqueue(entry, capacity))
+        place: QueuePlace = await self._call("enqueue", lambda store: store.enqueue(entry, capacity), entry)
         return place
 
     async def dequeue(self, request_key: str) -> None:
-        await self._call("dequeue", lambda store: store.dequeue(request_key))
+        await self._call("dequeue", lambda store: store.dequeue(request_key), request_key)
 
     async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
         grants: list[Grant] = await self._call("grant", lambda store: store.grant(caller, worker, decoders))
@@ -233,15 +237,19 @@ class StoreClient:
         self, request_key: str, prefill_key: str, decoders: Sequence[DecodeRoom], ttl_s: float
     ) -> Settlement:
         settled: Settlement = await self._call(
-            "settle", lambda store: store.settle(request_key, prefill_key, decoders, ttl_s)
+            "settle", lambda store: store.settle(request_key, prefill_key, decoders, ttl_s), request_key
         )
         return settled
 
     async def release_credit(self, request_key: str, worker_key: str) -> None:
-        await self._call("release_credit", lambda store: store.release_credit(request_key, worker_key))
+        await self._call(
+            "release_credit", lambda store: store.release_credit(request_key, worker_key), request_key
+        )
 
     async def release_lease(self, request_key: str, worker_key: str) -> None:
-        await self._call("release_lease", lambda store: store.release_lease(request_key, worker_key))
+        await self._call(
+            "release_lease", lambda store: store.release_lease(request_key, worker_key), request_key
+        )
 
     async def renew(
         self, credits_held: Iterable[tuple[str, str]], leases_held: Iterable[tuple[str, str]], ttl_s: float

@@ -210,9 +210,9 @@ class WorkerNode:
             report = await session.take(HEARTBEAT_S)
             if report is not None:
                 event = self._event(report)
-                connection.send(self.process, ("report", event), _described(event))
+                connection.send(self.process, ("report", event), "report")
             elif not session.is_finished:
-                connection.send(self.process, ("heartbeat", self._load(self.hub.load)), "")
+                connection.send(self.process, ("heartbeat", self._load(self.hub.load)), "heartbeat")
         connection.close(self.process, "the worker ended the stream")
 
     def _load(self, load: Load) -> WorkerLoad:
@@ -283,10 +283,3 @@ def _command(command: WorkerCommand) -> RouterCommand:  # noqa: PLR0911 -- a tab
             return PreCopy(handle, part, num_blocks)
         case SendStopAndCopy(_, handle, parts):
             return StopAndCopy(handle, parts)
-
-
-def _described(event: StepReported) -> str:
-    parts = [f"{len(event.tokens.handles)} tokens"] if event.tokens.handles else []
-    parts += [f"{failure.reason.name}: {failure.message}" for failure in event.failures]
-    parts += [f"released {event.released}"] if event.released else []
-    return ", ".join(parts) or "report"

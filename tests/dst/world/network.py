@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tests.dst.world.dice import Dice
@@ -32,6 +33,24 @@ class LinkState(enum.Enum):
     HALF_OPEN = "half-open"
 
 
+@dataclass(slots=True)
+class Trip:
+    """The way of one message, which is noted only if somebody wants to see it."""
+
+    source: str
+    target: str
+    what: str
+    sent_at: float
+    due_at: float | None = None
+    """When it reaches the other host; None while its link is half open, and if it was lost on the way."""
+    taken_at: float | None = None
+    """When the other process took it; None if it never did."""
+    is_unwanted: bool = False
+    """It came after the other process had ended the connection in order."""
+    requests: tuple[str, ...] = ()
+    """The requests that it is about."""
+
+
 class Network:
     """All links of a fleet; `delay_s` bounds what a message takes."""
 
@@ -43,8 +62,10 @@ class Network:
         self._extra_s: dict[Pair, float] = {}
         self._numbers: dict[object, int] = {}
         self._open: list[Connection] = []
-        self.trace: Callable[[str, str, str, float, float], None] = lambda *_: None
-        """Called with sender, receiver, what it is, and the times of sending and arrival."""
+        self.trace: Callable[[Trip, object, Any], None] | None = None
+        """Called with each message that is sent: its trip, the name of its connection, and itself."""
+        self.trace_broken: Callable[[str, object, str], None] | None = None
+        """Called with the process that learns that its connection broke, the connection's name, and why."""
         self.loses = 0.0
         """The share of datagrams that is lost, and of those that come twice."""
 
@@ -105,6 +126,7 @@ class Network:
 
     def datagram(self, source: Process, target: Process, name: object, call: Callable[[], None]) -> None:
         """Send a datagram, after which `call` is made at the target: never, once or twice."""
+        trip = self.begin_trip(source.name, target.name, "", name, None)
         if not self.flows(source.name, target.name):
             return
         number = self._numbers[name, "datagrams"] = self._numbers.get((name, "datagrams"), 0) + 1
@@ -112,7 +134,26 @@ class Network:
             return
         copies = 2 if self.dice.happens(self.loses, "doubled", name, number) else 1
         for _ in range(copies):
-            self.scheduler.after(self.delay_of(source.name, target.name, name), target.do, call)
+            delay_s = self.delay_of(source.name, target.name, name)
+            if trip is None:
+                self.scheduler.after(delay_s, target.do, call)
+            else:
+                trip.due_at = self.scheduler.now + delay_s
+                self.scheduler.after(delay_s, target.do, self._end_trip, trip, call)
+
+    # What is noted
+
+    def begin_trip(self, source: str, target: str, what: str, name: object, message: Any) -> Trip | None:
+        """Note a message that is sent; None if nobody wants to see it."""
+        if self.trace is None:
+            return None
+        trip = Trip(source, target, what, self.scheduler.now)
+        self.trace(trip, name, message)
+        return trip
+
+    def _end_trip(self, trip: Trip, call: Callable[[], None]) -> None:
+        trip.taken_at = self.scheduler.now
+        call()
 
 
 class Connection:
@@ -124,10 +165,12 @@ class Connection:
         self._network = network
         self._hear: list[Callable[[Any], None]] = [_ignore, _ignore]
         self._on_broken: list[Callable[[str], None]] = [_ignore, _ignore]
-        self._waiting: list[deque[tuple[str, float, Any]]] = [deque(), deque()]
+        self._waiting: list[deque[tuple[Trip | None, Any]]] = [deque(), deque()]
         """Messages of a half-open link, by their sender."""
         self._last_at = [0.0, 0.0]
         self._is_over = [False, False]
+        self._is_closed = [False, False]
+        """Which ends have closed it in order."""
         self.num_travelling = 0
         one.on_end.append(self._one_died)
         other.on_end.append(self._other_died)
@@ -151,40 +194,46 @@ class Connection:
             return
         source, target = process.name, self.ends[1 - place].name
         self.num_travelling += 1
+        trip = self._network.begin_trip(source, target, what, self.name, message)
         if self._waiting[place] or not self._network.flows(source, target):
-            self._waiting[place].append((what, self._network.scheduler.now, message))
+            self._waiting[place].append((trip, message))
         else:
-            self._travel(place, what, self._network.scheduler.now, message)
+            self._travel(place, trip, message)
 
-    def _travel(self, place: int, what: str, sent_at: float, message: Any) -> None:
+    def _travel(self, place: int, trip: Trip | None, message: Any) -> None:
         source, target = self.ends[place], self.ends[1 - place]
         delay_s = self._network.delay_of(source.name, target.name, (self.name, place))
         at = self._last_at[place] = max(self._last_at[place], self._network.scheduler.now + delay_s)
-        self._network.trace(source.name, target.name, what, sent_at, at)
-        self._network.scheduler.at(at, self._arrive, 1 - place, message)
+        if trip is not None:
+            trip.due_at = at
+        self._network.scheduler.at(at, self._arrive, 1 - place, trip, message)
 
-    def _arrive(self, place: int, message: Any) -> None:
+    def _arrive(self, place: int, trip: Trip | None, message: Any) -> None:
         """A message has come to its host; its process takes it when it runs."""
-        self.ends[place].do(self._take, place, message)
+        self.ends[place].do(self._take, place, trip, message)
 
-    def _take(self, place: int, message: Any) -> None:
+    def _take(self, place: int, trip: Trip | None, message: Any) -> None:
         self.num_travelling -= 1
         if not self._is_over[place]:
+            if trip is not None:
+                trip.taken_at = self._network.scheduler.now
             self._hear[place](message)
+        elif trip is not None:
+            trip.is_unwanted = self._is_closed[place]
 
     def deliver_waiting(self, source: str) -> None:
         """The link from `source` is up again: what waited goes on, in its order."""
         place = 0 if self.ends[0].name == source else 1
         waiting, self._waiting[place] = self._waiting[place], deque()
-        for what, sent_at, message in waiting:
-            self._travel(place, what, sent_at, message)
+        for trip, message in waiting:
+            self._travel(place, trip, message)
 
     def close(self, process: Process, reason: str = "closed by the other end") -> None:
         """End it in order from one side; the other one learns of it behind what was sent before."""
         place = self.ends.index(process)
         if self._is_over[place]:
             return
-        self._is_over[place] = True
+        self._is_over[place] = self._is_closed[place] = True
         other = self.ends[1 - place]
         if self._network.flows(process.name, other.name):
             delay_s = self._network.delay_of(process.name, other.name, (self.name, place))
@@ -220,6 +269,8 @@ class Connection:
         if self._is_over[place]:
             return
         self._is_over[place] = True
+        if self._network.trace_broken is not None:
+            self._network.trace_broken(self.ends[place].name, self.name, reason)
         self._on_broken[place](reason)
         self._end_if_over()
 

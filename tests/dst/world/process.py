@@ -32,6 +32,9 @@ class Process:
         self._dice = dice
         self._num_drawn: dict[str, int] = {}
         self._shown, self._at, self._rate = offset_s, scheduler.now, rate
+        self.began_at = scheduler.now
+        self.ended_at: float | None = None
+        """When it died; None if it outlived the run."""
         self._held: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._wakes = 0
         self.loop = ProcessLoop(self)
@@ -101,6 +104,7 @@ class Process:
         if self.state is State.DEAD:
             return
         self.state = State.DEAD
+        self.ended_at = self.scheduler.now
         self._held.clear()
         for call in self.on_end:
             call()
