@@ -13,9 +13,9 @@ from typing import Any
 
 from kvtransfer.fence import router_key
 from kvtransfer.handoff import READABLE
-from router.core.actions.to_store import LEASE_TTL_S
 from router.core.session.session import Phase
 from scheduling.request import Fence
+from state.records import LEASE_TTL_S
 from tests.dst.fleet import Fleet
 from tests.dst.nodes.client import Heard
 from tests.dst.nodes.router import RouterNode
@@ -169,7 +169,7 @@ class Promises:
                 return
             state = router.core.state
             for group in state.groups.values():
-                keys = (group.credit_on, group.lease_on, group.prefill_key, group.decode_key, group.held_key)
+                keys = (group.credit_on, group.lease_on, group.prefill_key, group.decode_key)
                 holders |= {(group.key, key) for key in keys if key is not None}
                 if group.early_grant is not None:
                     holders |= {

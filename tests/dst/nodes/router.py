@@ -100,6 +100,7 @@ class RouterNode:
         )
         store.on_new_epoch = lambda: self.submit_soon(StoreForgot())
         process.loop.create_task(store.listen(config.router_id, self._hear))
+        process.loop.create_task(store.watch_routers(config.router_id))
         handlers: dict[str, Handler] = {
             "Generate": self._generate,
             "Resume": self._resume,

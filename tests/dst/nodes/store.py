@@ -19,9 +19,11 @@ from sim.store.memory_store import MemoryStore
 from state.connection import CALL_TIMEOUT_S, QUIET_MS, RECONNECT_S
 from state.errors import QueueFull, StoreUnavailable
 from state.records import (
+    LEASE_TTL_S,
     DecodeRoom,
     Grant,
     Hold,
+    LostHolds,
     Notice,
     PrefillRoom,
     QueueEntry,
@@ -45,6 +47,9 @@ class _Request:
     call: Callable[[MemoryStore], Any]
     about: object
     """The call's subject, for a page that shows the run."""
+    router_id: str = ""
+    peers: tuple[str, ...] = ()
+    """With `enter`: the router that enters, and which others it has seen."""
 
 
 @dataclass
@@ -55,7 +60,9 @@ class StoreServer:
     epoch: int
     store: MemoryStore = field(init=False)
     quiet_until: float = 0.0
-    num_calls: int = 0
+    awaited: dict[str, float] = field(default_factory=dict)
+    """Until when nothing is granted for want of each router that has yet to enter what it holds."""
+    here: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.store = MemoryStore(self.process.clock)
@@ -65,11 +72,10 @@ class StoreServer:
         connection.listen(self.process, lambda request: self._answer(connection, request), _ignore)
 
     def _answer(self, connection: Connection, request: _Request) -> None:
-        self.num_calls += 1
         result: Any
         if request.name == "enter":
             if request.epoch not in (0, self.epoch):
-                self.quiet_until = self.process.clock() + QUIET_MS / 1000
+                self._enter(request)
             result = ("entered", self.epoch)
         elif request.epoch != self.epoch:
             result = ("forgotten", None)
@@ -81,6 +87,17 @@ class StoreServer:
             except QueueFull as full:
                 result = ("error", full)
         connection.send(self.process, (request.number, *result), f"{request.name} done")
+
+    def _enter(self, request: _Request) -> None:
+        """As state/lua/enter.lua: wait for the routers that this one has seen, and that are not here yet."""
+        now = self.process.clock()
+        for router_id in request.peers:
+            if router_id not in self.here:
+                self.awaited.setdefault(router_id, now + LEASE_TTL_S)
+        if request.router_id:
+            self.here.add(request.router_id)
+            self.awaited.pop(request.router_id, None)
+        self.quiet_until = max(now + QUIET_MS / 1000, *self.awaited.values(), 0.0)
 
     def subscribe(self, connection: Connection, router_id: str) -> None:
         """Send a router's notices over a connection until it breaks."""
@@ -112,6 +129,9 @@ class StoreClient:
     def __init__(self, process: Process, network: Network, server: Callable[[], StoreServer | None]) -> None:
         self._process = process
         self._network = network
+        self._router_id = ""
+        self._seen_at: dict[str, float] = {}
+        """When each router was seen last."""
         self._server = server
         self._connection: Connection | None = None
         self._epoch = 0
@@ -129,7 +149,8 @@ class StoreClient:
                     await self._enter(0)
                 while True:
                     epoch = self._epoch
-                    kind, result = await self._send(name, epoch, call, about)
+                    request = _Request(next(self._numbers), epoch, name, call, about)
+                    kind, result = await self._send(request)
                     if kind == "error":
                         raise result
                     if kind == "result":
@@ -148,20 +169,19 @@ class StoreClient:
 
     async def _entered(self, last: int) -> None:
         try:
-            _, epoch = await self._send("enter", last, _ignore)
+            peers = tuple(sorted(self._seen_at.keys() - {self._router_id}))
+            entry = _Request(next(self._numbers), last, "enter", _ignore, None, self._router_id, peers)
+            _, epoch = await self._send(entry)
             self._epoch = epoch
         finally:
             self._entering = None
         if last:
             self.on_new_epoch()
 
-    async def _send(
-        self, name: str, epoch: int, call: Callable[[MemoryStore], Any], about: object = None
-    ) -> tuple[str, Any]:
-        connection = self._connected()
-        number = next(self._numbers)
+    async def _send(self, request: _Request) -> tuple[str, Any]:
+        connection, number = self._connected(), request.number
         future = self._waiting[number] = self._process.loop.create_future()
-        connection.send(self._process, _Request(number, epoch, name, call, about), name)
+        connection.send(self._process, request, request.name)
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 result: tuple[str, Any] = await future
@@ -220,6 +240,17 @@ class StoreClient:
                         break
             await asyncio.sleep(SUBSCRIBE_AGAIN_S)
 
+    async def watch_routers(self, router_id: str) -> None:
+        """See each second which routers there are, as `Store.watch_routers` does."""
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                found = await self._call("list_routers", lambda store: list(store._ears))
+                now = self._process.clock()
+                self._router_id = router_id
+                seen = self._seen_at | dict.fromkeys(found, now)
+                self._seen_at = {name: at for name, at in seen.items() if now - at < LEASE_TTL_S}
+            await asyncio.sleep(1.0)
+
     # The operations
 
     async def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
@@ -253,8 +284,11 @@ class StoreClient:
 
     async def renew(
         self, credits_held: Iterable[tuple[str, str]], leases_held: Iterable[tuple[str, str]], ttl_s: float
-    ) -> None:
-        await self._call("renew", lambda store: store.renew(credits_held, leases_held, ttl_s))
+    ) -> LostHolds:
+        lost: LostHolds = await self._call(
+            "renew", lambda store: store.renew(credits_held, leases_held, ttl_s)
+        )
+        return lost
 
     async def take_holds(
         self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
