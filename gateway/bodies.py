@@ -77,8 +77,8 @@ def _has_unknown(part: Strict) -> bool:
             for name, _ in _messages_in(kind):
                 for value in [getattr(each, name) for each in level if type(each) is kind]:
                     if isinstance(value, list):
-                        below += [entry for entry in value if _is_message(type(entry))]
-                    elif value is not None and _is_message(type(value)):
+                        below += [entry for entry in value if _is_message(type(entry))]  # type: ignore[arg-type]  # types are hashable
+                    elif value is not None and _is_message(type(value)):  # type: ignore[arg-type]  # types are hashable
                         below.append(value)
         level = below
     return False
@@ -100,9 +100,9 @@ def _leave_out(part: Strict, *where: str | int) -> None:
         value = getattr(part, name)
         if isinstance(value, list):
             for index, entry in enumerate(value):
-                if _is_message(type(entry)):
+                if _is_message(type(entry)):  # type: ignore[arg-type]  # types are hashable
                     _leave_out(entry, *where, told, index)
-        elif _is_message(type(value)):
+        elif _is_message(type(value)):  # type: ignore[arg-type]  # types are hashable
             _leave_out(value, *where, told)
 
 

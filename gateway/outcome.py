@@ -36,7 +36,7 @@ def outcome_json(request_id: str, end: Finished, resumes: int) -> dict[str, Any]
 
 
 def _numbers_in(part: Promise | Delivery | TimeSplit) -> dict[str, Any]:
-    found: dict[str, Any] = rounded({name: getattr(part, name) for name in names_of(type(part))})
+    found: dict[str, Any] = rounded({name: getattr(part, name) for name in names_of(type(part))})  # type: ignore[arg-type]  # types are hashable
     return found
 
 

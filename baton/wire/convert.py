@@ -248,7 +248,7 @@ def from_pb(kind: type[T], message: Message, **given: Any) -> T:
 
     An optional field that is unset becomes None, a repeated one a tuple.
     """
-    names = (name for name in names_of(kind) if name not in given)
+    names = (name for name in names_of(kind) if name not in given)  # type: ignore[arg-type]  # types are hashable
     return kind(**{name: _read(message, name) for name in names}, **given)
 
 
