@@ -92,7 +92,7 @@ class Fleet:
             placement=Placement(scenario.placement),
             retention_s=scenario.retention_s,
             serves_without_store=scenario.without_store,
-            router_incarnation=str(self._num_made[name]),
+            router_incarnation=f"{name}.{self._num_made[name]}",
         )
         store = StoreClient(
             process, self.network, lambda: self.store if self.store and self.store.process.is_alive else None
