@@ -97,16 +97,16 @@ class Promises:
             if not running.is_over:
                 by_request[running.fence.tenant, running.fence.request_id].append(running)
         for (_, request_id), found in by_request.items():
-            for place, one in enumerate(found):
+            for place, running in enumerate(found):
                 for other in found[place + 1 :]:
-                    common = set(worker.engine.choices_of(one.handle)) & set(
+                    common = set(worker.engine.choices_of(running.handle)) & set(
                         worker.engine.choices_of(other.handle)
                     )
-                    if common and _compete(one.fence, other.fence):
+                    if common and _compete(running.fence, other.fence):
                         self._break(
                             "no two decodes of one choice",
                             f"{worker.facts.key} runs choices {sorted(common)} of {request_id} as "
-                            f"{one.fence} and as {other.fence}",
+                            f"{running.fence} and as {other.fence}",
                         )
 
     def _nothing_readable_is_freed(self, worker: WorkerNode) -> None:

@@ -50,7 +50,7 @@ QUIET_S = 12.0
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     scenario: Scenario
     broken: Broken | None = None
@@ -63,7 +63,7 @@ class Outcome:
     pairs: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Two faults of one run: their kinds, in the order of their names, and the phase of the later one."""
     probes: Counter[str] = field(default_factory=Counter)
-    """What happened in the fleet, by name: events that a good search should see."""
+    """Events in the fleet, by name, which a good search should see."""
     calls: list[Heard] = field(default_factory=list)
 
 

@@ -67,7 +67,7 @@ def _name(method: Method[Any, Any]) -> str:
 
 @dataclass
 class Heard:
-    """What one call has received."""
+    """The events that one call has received."""
 
     request_id: str
     prompt: tuple[int, ...]
@@ -82,7 +82,7 @@ class Heard:
     was_left: bool = False
     """The caller hung up."""
     wrong: str = ""
-    """What no call may receive."""
+    """A sentence about something that no call may receive."""
     resumes: int = 0
 
     @property

@@ -108,7 +108,7 @@ class WorkerLink:
 
     @property
     def _is_deaf(self) -> bool:
-        """What the router sends does not arrive, although the worker's messages do."""
+        """Return whether the worker hears nothing, although its own messages arrive."""
         return not self._network.flows(self._router.name, self.worker.process.name)
 
     def _on_tick(self) -> None:

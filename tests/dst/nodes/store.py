@@ -89,7 +89,7 @@ class StoreServer:
         connection.send(self.process, (request.number, *result), f"{request.name} done")
 
     def _enter(self, request: _Request) -> None:
-        """As state/lua/enter.lua: wait for the routers that this one has seen, and that are not here yet."""
+        """Wait for the routers that this one has seen and that are not here yet, as state/lua/enter.lua."""
         now = self.process.clock()
         for router_id in request.peers:
             if router_id not in self.here:

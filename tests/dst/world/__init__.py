@@ -1,4 +1,4 @@
-"""What the processes of a simulated fleet run on: time, event loops, dice and a network.
+"""The ground that simulated processes run on: time, event loops, dice and a network.
 
 scheduler   virtual time, and which call is made next
 loop        an asyncio event loop on a process's own clock

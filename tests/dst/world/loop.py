@@ -39,7 +39,7 @@ class ProcessLoop:
         self.tasks: list[asyncio.Task[Any]] = []
         """All tasks so far. A process that dies drops its calls; nothing may end its coroutines in order."""
         self.failures: list[dict[str, Any]] = []
-        """What nobody took care of: an error that reached the loop's top."""
+        """Errors that nobody took care of, so that they reached the loop's top."""
 
     # Calls
 

@@ -39,7 +39,7 @@ class Process:
         self._wakes = 0
         self.loop = ProcessLoop(self)
         self.on_end: list[Callable[[], None]] = []
-        """What the outside does when it dies: its connections break."""
+        """Calls that are made when it dies: its connections break."""
 
     @property
     def is_alive(self) -> bool:

@@ -160,7 +160,7 @@ def test_a_cut_link_breaks_its_connections_for_both() -> None:
     assert world.network.connect(one, other, "again") is None
 
 
-def test_an_end_that_dies_behind_a_half_open_link_is_noticed_when_the_link_is_back() -> None:
+def test_a_death_behind_a_half_open_link_is_noticed_later() -> None:
     world = World()
     one, other = world.process("a"), world.process("b")
     _, broken = heard_by(world, one, other)
