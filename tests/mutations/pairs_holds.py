@@ -72,7 +72,7 @@ PAIRS_HOLDS = (
             ),
             Guard(
                 "state/lua/renew.lua",
-                "    lost[#lost + 1] = ARGV[i]\n",
+                "      lost[#lost + 1] = key\n",
                 "",
                 "tests/state/test_settling.py::test_a_renewal_names_what_is_not_held_any_more",
             ),

@@ -41,10 +41,13 @@ class ModelWorker:
         self.running: dict[int, Running] = {}
         self.forgotten: list[tuple[int, int, int, int]] = []
         """Rows of attempts that were cancelled: late reports."""
+        self.ahead: list[int] = []
+        """Copies of running groups' blocks that have come."""
+        self.is_draining = False
 
     @property
     def load(self) -> WorkerLoad:
-        return WorkerLoad(running=len(self.running), free_blocks=64)
+        return WorkerLoad(running=len(self.running), free_blocks=64, draining=self.is_draining)
 
 
 class ModelStore:
@@ -60,6 +63,8 @@ class ModelStore:
         """Credits and leases that run out with their grants."""
         self.to_give_back: Counter[tuple[str, str]] = Counter()
         """How often each lease may be given back: one request's grants may share one, or it ran out."""
+        self.forgiven: set[str] = set()
+        """Names of which a call failed: nobody knows what they hold, so it may be given back at any time."""
 
     def enqueue(self, entry: QueueEntry) -> Enqueued:
         if entry.request_key in self.granted:  # a grant that is out stands
@@ -148,7 +153,7 @@ class ModelStore:
 
     def release_lease(self, key: str, worker_key: str) -> None:
         pair = key, worker_key
-        assert self.to_give_back[pair] > 0, "a lease is given back once"
+        assert self.to_give_back[pair] > 0 or key in self.forgiven, "a lease is given back once"
         self.to_give_back[pair] -= 1
         self.leases.pop(pair, None)
 

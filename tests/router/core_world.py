@@ -6,6 +6,8 @@ core says to a client or a worker is checked as it is said.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from router.core.actions import (
     Action,
     AskGrants,
@@ -19,8 +21,10 @@ from router.core.actions import (
     ReleaseLease,
     SendCancel,
     SendDecode,
+    SendPreCopy,
     SendPrefill,
     SendReceive,
+    SendStopAndCopy,
     SetTimer,
     Settle,
     TellAccepted,
@@ -42,12 +46,14 @@ from router.core.events import (
     StoreFailed,
     TimerFired,
     WorkerJoined,
+    WorkerLoaded,
 )
 from router.core.state import CoreConfig
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
-from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
+from scheduling.placement import Placement
+from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, Slo, StopRules
 from tests.router.core_model import Heard, ModelStore, ModelWorker, Running
 from tests.router.scripted_worker import token_at
 
@@ -59,13 +65,18 @@ COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 class World:
     """Nothing happens in it by itself; `log` has every event the core was told, when, and its answer."""
 
-    def __init__(self) -> None:
-        self.core = RouterCore(CONFIG)
+    def __init__(self, placement: Placement = CONFIG.placement) -> None:
+        self.config = replace(CONFIG, placement=placement)
+        self.core = RouterCore(self.config)
         self.now = 100.0
         self.store = ModelStore()
         self.store_up = True
         self.calls: list[Action] = []
         """Calls that the store has not answered."""
+        self.late: list[Action] = []
+        """Calls that failed, and that the store will execute all the same."""
+        self.parked: list[tuple[str, int]] = []
+        """Worker and handle of groups that were stopped to go on elsewhere, which is not reported yet."""
         self.timers: list[SetTimer] = []
         self.workers: dict[str, ModelWorker] = {}
         self.heard: dict[int, Heard] = {}
@@ -82,7 +93,7 @@ class World:
         for action in actions:
             self._carry_out(action)
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: Action) -> None:  # noqa: C901, PLR0912 -- a table of actions
         match action:
             case (
                 Enqueue()
@@ -99,8 +110,15 @@ class World:
                 self.timers.append(action)
             case SendPrefill(worker_key, spec):
                 self._start(worker_key, spec, prefills=True)
+            case SendReceive(worker_key, spec, _, ReceiveKind.AHEAD):
+                self.workers[worker_key].ahead.append(spec.handle)
             case SendReceive(worker_key, spec, _):
                 self._start(worker_key, spec, prefills=False)
+            case SendPreCopy():
+                pass  # the target says when it is done
+            case SendStopAndCopy(worker_key, handle):
+                if self.workers[worker_key].running.pop(handle, None) is not None:
+                    self.parked.append((worker_key, handle))
             case SendDecode(worker_key, spec):
                 self._start(worker_key, spec, prefills=False)
             case SendCancel(worker_key, handles):
@@ -227,7 +245,52 @@ class World:
             case other:
                 self.tell(StoreFailed(StoreCall.OTHER, key_of(other), "away"))
 
+    def lose(self, call: Action, *, is_late: bool) -> None:
+        """Execute a call now, or at a later time, and never answer it."""
+        self.store.forgiven.add(key_of(call))
+        if is_late:
+            self.late.append(call)
+        else:
+            self.execute(call)
+        self.refuse(call)
+
+    def execute(self, call: Action) -> None:
+        """Let the store execute a call of which nobody hears any more."""
+        match call:
+            case Enqueue(entry):
+                self.store.enqueue(entry)
+            case Dequeue(key):
+                self.store.dequeue(key)
+            case AskGrants():
+                self.store.grant(call)
+            case Settle():
+                self.store.settle(call)
+            case ReleaseCredit(key, worker_key):
+                self.store.release_credit(key, worker_key)
+            case ReleaseLease(key, worker_key):
+                self.store.release_lease(key, worker_key)
+
     # Workers
+
+    def park(self) -> None:
+        """Workers report what they have stopped, and the copies that came ahead."""
+        parked, self.parked = self.parked, []
+        for worker_key, handle in parked:
+            worker = self.workers.get(worker_key)
+            if worker is not None:
+                self.tell(StepReported(worker_key, TokenColumns(), worker.load, parked=(handle,)))
+        for worker in list(self.workers.values()):
+            ahead, worker.ahead = worker.ahead, []
+            for handle in ahead:
+                copied = StepReported(
+                    worker.facts.key, TokenColumns(), worker.load, prefilled=(handle,), cached_tokens=(0,)
+                )
+                self.tell(copied)
+
+    def drain(self, worker: ModelWorker) -> None:
+        """A worker takes nothing new from now on."""
+        worker.is_draining = True
+        self.tell(WorkerLoaded(worker.facts.key, worker.load))
 
     def join(self, name: str, role: str) -> None:
         self._incarnations += 1
@@ -298,8 +361,11 @@ class World:
         """The store answers all it is asked, and workers compute all they have, until nothing is left."""
         self.store_up = True
         for _ in range(400):
+            while self.late:
+                self.execute(self.late.pop(0))
             while self.calls:
                 self.answer(self.calls.pop(0))
+            self.park()
             for worker in list(self.workers.values()):
                 if worker.running:
                     self.step(worker, sorted(worker.running))

@@ -22,10 +22,14 @@ from router.core.events import (
 from router.core.session.arrive import find
 from router.core.session.session import IN_QUEUE, Phase
 from scheduling.columns import TokenColumns
+from scheduling.placement import Placement
 from scheduling.request import FailureReason, FinishReason, Slo, SloClass
 from tests.router.core_model import ModelWorker
-from tests.router.core_world import CONFIG, COST, PROMPT, World, key_of
+from tests.router.core_world import COST, PROMPT, World, key_of
 from tests.router.scripted_worker import token_at
+
+FORGOTTEN_S = 63.0
+"""Longer than a router remembers what has ended."""
 
 
 @hypothesis.settings(max_examples=100, stateful_step_count=60)
@@ -37,8 +41,9 @@ class CoreMachine(RuleBasedStateMachine):
         self.world = World()
         self.names = 0
 
-    @initialize()
-    def two_of_each(self) -> None:
+    @initialize(placement=st.sampled_from(Placement))
+    def two_of_each(self, placement: Placement) -> None:
+        self.world = World(placement)
         for name, role in (("p0", "prefill"), ("p1", "prefill"), ("d0", "decode"), ("d1", "decode")):
             self.world.join(name, role)
 
@@ -76,6 +81,12 @@ class CoreMachine(RuleBasedStateMachine):
         if known is not None:
             self.world.arrive(known.request_id, known.sampling.n, known.stop.max_tokens, 5.0, Slo())
 
+    @precondition(lambda self: self.names and not self.world.core.state.live)
+    @rule(data=st.data())
+    def forgotten_id_comes_again(self, data: st.DataObject) -> None:
+        self.world.pass_time(FORGOTTEN_S)
+        self.world.arrive(f"r{data.draw(st.integers(1, self.names))}", 1, 3, 5.0, Slo())
+
     @precondition(lambda self: self.world.heard)
     @rule(data=st.data())
     def client_goes(self, data: st.DataObject) -> None:
@@ -108,6 +119,20 @@ class CoreMachine(RuleBasedStateMachine):
         """All calls, and those that follow from the answers: without this, few requests reach a worker."""
         while self.world.calls:
             self.world.answer(self.world.calls.pop(0))
+
+    @precondition(lambda self: self.world.calls)
+    @rule(data=st.data(), is_late=st.booleans())
+    def store_executes_a_call_that_fails(self, data: st.DataObject, is_late: bool) -> None:
+        """At once, or at any later time."""
+        calls = self.world.calls
+        candidates = [i for i, call in enumerate(calls) if key_of(call) not in map(key_of, calls[:i])]
+        self.world.lose(calls.pop(data.draw(st.sampled_from(candidates))), is_late=is_late)
+
+    @precondition(lambda self: self.world.late)
+    @rule(data=st.data())
+    def late_call_is_executed(self, data: st.DataObject) -> None:
+        late = self.world.late
+        self.world.execute(late.pop(data.draw(st.integers(0, len(late) - 1))))
 
     @rule()
     def store_goes_or_comes(self) -> None:
@@ -174,6 +199,14 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def worker_s_event_loop_is_held_up(self, data: st.DataObject) -> None:
         self.world.tell(WorkerHeld(self.some_worker(data).facts.key))
+
+    @rule(data=st.data())
+    def worker_drains(self, data: st.DataObject) -> None:
+        self.world.drain(self.some_worker(data))
+
+    @rule()
+    def stopped_groups_are_reported(self) -> None:
+        self.world.park()
 
     @rule(data=st.data())
     def worker_dies_and_another_comes(self, data: st.DataObject) -> None:
@@ -260,7 +293,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.log_fed_again_gives_the_same_actions()
 
     def log_fed_again_gives_the_same_actions(self) -> None:
-        again = RouterCore(CONFIG)
+        again = RouterCore(self.world.config)
         for event, now, actions in self.world.log:
             assert again.on(event, now) == actions
 
@@ -270,7 +303,8 @@ class CoreMachine(RuleBasedStateMachine):
         assert not world.core.state.groups
         assert not world.store.leases
         assert not world.store.credits
-        assert not world.store.queue
+        # A place that was entered late stays until the next grant takes it out.
+        assert {entry.request_key for entry in world.store.queue} <= world.store.forgiven
         for heard in world.heard.values():
             assert heard.over or heard.gone
             for choice, reason in heard.ended.items():

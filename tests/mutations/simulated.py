@@ -1,0 +1,78 @@
+"""Guards whose lack a simulated run shows: each of these runs broke a promise before its guard was there."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import Failure, Guard
+
+_FOUND = "tests/dst/test_found.py::test_a_run_that_broke_a_promise_keeps_it"
+
+SIMULATED = (
+    Failure(
+        "runs of the simulation",
+        "Baton itself",
+        "one or two faults at the right moment broke a promise",
+        (
+            Guard(
+                "router/core/session/recover.py",
+                " or _lacks_a_report(group)):\n",
+                "):\n",
+                f"{_FOUND}[last-report-lost]",
+            ),
+            Guard(
+                "router/core/session/recover.py",
+                "    group.failed_handoffs += (Handoff(group.prefill_key, group.decode_key),)\n",
+                "",
+                f"{_FOUND}[unreachable-prefill-worker]",
+            ),
+            Guard(
+                "router/core/chores.py",
+                "                finish.no_worker_came(state, group.session)\n",
+                "                finish.cut_off(state, group.session, finish.FinishReason.FAILED)\n",
+                f"{_FOUND}[no-decode-worker]",
+            ),
+            Guard(
+                "router/core/outage.py",
+                "            state.to_release[ReleaseCredit(event.key, event.worker_key)] = None\n"
+                "            for",
+                "            for",
+                f"{_FOUND}[settled-and-not-heard]",
+            ),
+            Guard(
+                "router/core/queue/queue.py",
+                "~{incarnation}.{next(state.names)}",
+                "~{next(state.names)}",
+                f"{_FOUND}[lease-of-another-attempt]",
+            ),
+            Guard(
+                "router/core/queue/queue.py",
+                "~{incarnation}.{next(state.names)}",
+                "~{next(state.names)}",
+                f"{_FOUND}[leased-twice]",
+            ),
+            Guard(
+                "worker/streams/sequences.py",
+                "            for choice in choices\n            for running",
+                "            for choice in (fence.choice,)\n            for running",
+                f"{_FOUND}[several-choices]",
+            ),
+            Guard(
+                "router/core/core.py",
+                "                outage.on_holds_lost(state, event)\n",
+                "                pass\n",
+                f"{_FOUND}[holds-run-out-unnoticed]",
+            ),
+            Guard(
+                "router/core/session/recover.py",
+                "    for listener in session.listeners if only is None else (only,):\n",
+                "    for listener in [key for key, call in session.listeners.items() if call.grace_s > 0]:\n",
+                f"{_FOUND}[superseded-after-taking-back]",
+            ),
+            Guard(
+                "router/core/capacity/fleet.py",
+                "for worker in self.workers.values()), self.block_size)\n",
+                "for worker in self.workers.values()), 1)\n",
+                f"{_FOUND}[measured-without-workers]",
+            ),
+        ),
+    ),
+)
