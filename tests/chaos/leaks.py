@@ -13,8 +13,8 @@ from prometheus_client.samples import Sample
 from baton import AsyncClient
 from baton.fleet import ManagedProcess
 from benchmarks.fleets.observe import scrape, total
-from router.core.actions.to_store import LEASE_TTL_S
 from state.connection import MAX_CONNECTIONS
+from state.records import LEASE_TTL_S
 from state.store import Store
 
 MORE = {"descriptors": 16 + MAX_CONNECTIONS, "tasks": 12, "threads": 6}

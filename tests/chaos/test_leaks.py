@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.actions.to_store import LEASE_TTL_S
+from state.records import LEASE_TTL_S
 from state.store import Store
 from tests.chaos.leaks import GRACE_S, LATE_S, ORPHANED_S, AtRest, Orphans, holds
 from tests.state.common import DECODE, PREFILL, entry, worker

@@ -23,7 +23,7 @@ def test_the_guard_stands_once_in_its_file_and_the_test_in_its(guard: Guard) -> 
     without = guard.taken_out(ROOT)
     if guard.path.endswith(".py"):
         compile(without, guard.path, "exec")
-    path, _, test = guard.test.partition("::")
+    path, _, test = guard.test.partition("[")[0].partition("::")
     assert re.search(rf"def {test}\(", (ROOT / path).read_text(encoding="utf-8"))
 
 
