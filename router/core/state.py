@@ -70,7 +70,7 @@ class Counters:
 class RouterState:
     """Sessions, groups and workers under every name they are looked up by."""
 
-    def __init__(self, config: CoreConfig) -> None:
+    def __init__(self, config: CoreConfig) -> None:  # noqa: PLR0915 -- a table of what there is
         self.config = config
         self.now = 0.0
         self.actions: list[Action] = []
@@ -118,6 +118,8 @@ class RouterState:
         # What is due after this event
         self.offer_due = False
         """Capacity came free, or something new waits for it: offer free capacity to the queue."""
+        self.queue_was_full = False
+        """A group got no place in the store's queue, and nobody has asked for grants since."""
         self.plan_wanted = False
         self.planned_at = float("-inf")
         self.capacity_died = False

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.dst.fleet import Fleet
-from tests.dst.scenario import Fault
+from tests.dst.scenario import OPERATOR, Fault
 from tests.dst.world.network import LinkState
 
 SLOW_S = 1.0
@@ -22,7 +22,7 @@ def strike(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:  # noqa: PL
         case "stop":
             return fleet.stop(fault.target)
         case "drain":
-            return fleet.drain(fault.target)
+            return fleet.drain(fault.target, by_operator=fault.peer == OPERATOR)
         case "jump":
             return fleet.jump(fault.target, fault.lasts_s)
         case "cut":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from router.core.events import DrainAsked
 from router.core.state import CoreConfig
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
@@ -90,6 +91,7 @@ class Fleet:
             name,
             policy=by_name(scenario.policy),
             placement=Placement(scenario.placement),
+            queue_capacity=scenario.queue_capacity,
             retention_s=scenario.retention_s,
             serves_without_store=scenario.without_store,
             router_incarnation=f"{name}.{self._num_made[name]}",
@@ -174,8 +176,11 @@ class Fleet:
 
         return end
 
-    def drain(self, name: str) -> Callable[[], None] | None:
-        """Tell a process to leave; its successor starts when the fault ends, if it has gone by then."""
+    def drain(self, name: str, *, by_operator: bool) -> Callable[[], None] | None:
+        """Tell a process to leave; its successor starts when the fault ends, if it has gone by then.
+
+        An operator tells all routers that a worker is to leave, and they tell it.
+        """
         process = self.find(name)
         if process is None or not process.runs:
             return None
@@ -184,7 +189,11 @@ class Fleet:
             router.leave(DRAIN_S)
             self.scheduler.after(DRAIN_S + 0.5, self._end_if_alive, process)
         else:
-            self.workers[name].leave()
+            if by_operator:
+                for router in self.living_routers():
+                    router.process.do(router.submit, DrainAsked(name))
+            else:
+                self.workers[name].leave()
             self.scheduler.after(DRAIN_S, self._end_if_alive, process)
 
         def replace() -> None:

@@ -51,6 +51,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         "grace_s",
         "retention_s",
         "num_blocks",
+        "queue_capacity",
         "max_num_seqs",
     ):
         if getattr(scenario, name) != getattr(plain, name):

@@ -39,11 +39,12 @@ from tests.dst.promises import Broken, Promises
 from tests.dst.record import Recorder
 from tests.dst.scenario import Fault, Request, Scenario, struck_by
 
+REFUSALS = ("Refused", "QueueFull", "InvalidRequest: slo.", "InvalidRequest: stop.max_tokens")
 LOOK_S = 0.05
 LIMIT_S = 90.0
 """Every call ends within this time after the last fault."""
 NO_WORKER_S = CoreConfig("").no_worker_grace_s - 1.0
-NEWCOMER_S = 10.0
+NEWCOMER_S, NEWCOMERS = 10.0, 3
 QUIET_S = 12.0
 """After the last call: by then every hold has been returned, or has run out."""
 
@@ -147,7 +148,7 @@ class Run:
 
     def _strike(self, fault: Fault) -> None:
         end = strike(self.fleet, fault)
-        self._faults_to_come -= fault.upon is None
+        self._faults_to_come -= 1
         now = self.fleet.scheduler.now
         self._last_fault_at = max(self._last_fault_at, now)
         if end is None:
@@ -216,6 +217,7 @@ class Run:
             self.recorder.reached(self.fleet.scheduler.now, request_id, phase)
         self._phases[request_id] = phase
         for fault in self._upon.pop((request_id, phase), ()):
+            self._faults_to_come += 1
             self.fleet.scheduler.after(fault.after_s, self._strike, fault)
 
     def _look(self) -> None:
@@ -261,13 +263,20 @@ class Run:
                 self._break("a failure has a rule", f"{heard.request_id}: {heard.error}", None)
 
     def _ask_once_more(self) -> None:
-        """The fleet serves a newcomer, with which places that nobody waits for any more leave the queue."""
-        self._begin(Request("newcomer", 0, self.fleet.scheduler.now, 5, 3))
-        heard, limit = self.outcome.calls[-1], self.fleet.scheduler.now + NEWCOMER_S
-        self._until(lambda: heard.is_over, lambda: limit)
+        """The fleet serves a newcomer, with which places that nobody waits for any more leave the queue.
+
+        One that finds the queue full of such places is refused, and served when it comes back.
+        """
+        for number in range(NEWCOMERS):
+            self._begin(Request(f"newcomer{number}", 0, self.fleet.scheduler.now, 5, 3))
+            heard, limit = self.outcome.calls[-1], self.fleet.scheduler.now + NEWCOMER_S
+            self._until(lambda heard=heard: heard.is_over, lambda limit=limit: limit)  # type: ignore[misc]
+            if not heard.error.startswith("QueueFull"):
+                break
+            self._until(lambda: False, lambda again=self.fleet.scheduler.now + 1.0: again)  # type: ignore[misc]
         if self.promises.broken is None and (heard.error or not heard.is_over):
             self._break("a newcomer is served", heard.error or "it has not ended", None)
-        limit += QUIET_S
+        limit = self.fleet.scheduler.now + QUIET_S
         self._until(lambda: False, lambda: limit)
 
     def _may_fail(self, heard: Heard) -> bool:
@@ -281,6 +290,8 @@ class Run:
             return True  # of several callers of one request, the last one receives it
         if any(request.leaves_after is not None and request.cancels for request in same) and len(same) > 1:
             return True  # the other caller has cancelled it
+        if heard.error.startswith(REFUSALS) and not any(heard.tokens.values()):
+            return True  # it asked for more than it could be promised, or the queue was full
         if self.fleet.longest_without_decode_s > NO_WORKER_S and "decode worker" in heard.error:
             return True  # without a decode worker a request waits for so long
         if heard.error.startswith("Unavailable: Redis") and not scenario.without_store:

@@ -12,6 +12,15 @@ ROUTER, PREFILL, DECODE, STORE, CLIENT = "router", "prefill", "decode", "redis",
 PHASES = ("queued", "settling", "prefill", "handoff", "decode", "ended")
 """The phases of a request in which a fault may strike. `handoff` begins with the first token."""
 KINDS = ("kill", "stop", "cut", "half-open", "slow", "island", "drain", "jump")
+OPERATOR = "operator"
+"""The peer of a drain that is asked of the routers, not of the worker itself."""
+TALKS_TO = {
+    ROUTER: (PREFILL, DECODE, STORE),
+    PREFILL: (ROUTER, DECODE),
+    DECODE: (ROUTER, PREFILL, DECODE),
+    STORE: (ROUTER,),
+}
+"""The roles that a process has links to, besides clients."""
 PLACEMENTS = ("disaggregated", "conditional", "aggregated")
 POLICIES = ("slack", "slack", "slack", "chunked", "orca")
 
@@ -70,6 +79,7 @@ class Scenario:
     """The share of datagrams that is lost, and the share of those that comes twice."""
     skew: bool = False
     """Clocks differ in what they show and how fast they run."""
+    queue_capacity: int = 1024
     without_store: bool = False
     """Routers serve newcomers by their own view while Redis is away."""
     requests: tuple[Request, ...] = ()
@@ -97,7 +107,7 @@ def struck_by(fault: Fault) -> str:
     """Return the role of the process that a fault strikes, or the roles at both ends of a link."""
     if fault.kind == "island":
         return f"{role_of(fault.target)} from {fault.peer}"
-    roles = sorted(role_of(name) for name in (fault.target, fault.peer) if name)
+    roles = sorted(role_of(name) for name in (fault.target, fault.peer) if name not in ("", OPERATOR))
     return "–".join(roles)
 
 
@@ -148,6 +158,7 @@ def draw(seed: int) -> Scenario:
         step_ms=dice.one_of(((10.0, 40.0), (10.0, 40.0), (100.0, 600.0)), "steps"),
         loses=dice.one_of((0.0, 0.3), "loses"),
         skew=dice.happens(0.5, "skew"),
+        queue_capacity=dice.one_of((1024, 1024, 1024, 2), "queue"),
         without_store=dice.happens(0.3, "without store"),
     )
     shape = replace(shape, requests=_draw_requests(shape, dice))
@@ -165,19 +176,20 @@ def _draw_requests(shape: Scenario, dice: Dice) -> tuple[Request, ...]:
                 replace(same, at=same.at + later, client=dice.whole(0, shape.clients - 1, number, "client"))
             )
             continue
-        n = dice.one_of((1, 1, 1, 2), number, "n")
+        n = dice.one_of((1, 1, 1, 2, 3), number, "n")
         found.append(
             Request(
                 name=f"q{number}",
                 client=dice.whole(0, shape.clients - 1, number, "client"),
                 at=round(dice.between(0.5, 3.0, number, "at"), 3),
                 prompt_tokens=dice.whole(1, 24, number, "prompt"),
-                max_tokens=dice.whole(1, 16, number, "length"),
+                max_tokens=dice.whole(1, 24, number, "length"),
                 n=n,
                 leaves_after=dice.whole(1, 6, number, "left")
                 if dice.happens(0.1, number, "leaves")
                 else None,
                 cancels=dice.happens(0.5, number, "cancels"),
+                ttft_ms=dice.one_of((None, None, None, 400, 3000), number, "ttft"),
             )
         )
     return tuple(found)
@@ -209,16 +221,28 @@ def _draw_fault(shape: Scenario, dice: Dice, kinds: list[str], number: int) -> F
     common = {
         "at": None if upon else round(dice.between(0.3, 6.0, "fault", number, "at"), 3),
         "upon": upon,
-        "after_s": round(dice.between(0.0, 0.1, "fault", number, "after"), 4),
+        "after_s": dice.one_of(
+            (
+                0.0,
+                0.0,
+                round(dice.share("fault", number, "soon") / 10, 4),
+                round(3 * dice.share("fault", number, "later"), 3),
+            ),
+            "fault",
+            number,
+            "after",
+        ),
         "lasts_s": lasts_s,
     }
     if kind in ("kill", "stop", "jump"):
         return Fault(kind, one(processes, "target"), **common)  # type: ignore[arg-type]  # the four above
     if kind == "island":
-        groups = (ROUTER, PREFILL, DECODE, STORE)
-        return Fault(kind, one(processes, "target"), one([*groups], "peer"), **common)  # type: ignore[arg-type]
+        target = one(processes, "target")
+        return Fault(kind, target, one(list(TALKS_TO[role_of(target)]), "peer"), **common)  # type: ignore[arg-type]
     if kind == "drain":
-        return Fault(kind, one([*shape.router_names, *shape.workers], "target"), **common)  # type: ignore[arg-type]
+        target = one([*shape.router_names, *shape.workers], "target")
+        by_operator = role_of(target) != ROUTER and dice.happens(0.3, "fault", number, "by operator")
+        return Fault(kind, target, OPERATOR if by_operator else "", **common)  # type: ignore[arg-type]
     routers, workers = shape.router_names, shape.workers
     clients = [f"c{i}" for i in range(shape.clients)]
     pairs = [(r, w) for r in routers for w in workers] + [(r, STORE) for r in routers]

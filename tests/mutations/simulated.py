@@ -73,6 +73,12 @@ SIMULATED = (
                 "for worker in self.workers.values()), 1)\n",
                 f"{_FOUND}[measured-without-workers]",
             ),
+            Guard(
+                "router/core/queue/grants.py",
+                "        if state.queue_was_full:\n            _clear_queue(state)\n",
+                "",
+                f"{_FOUND}[full-of-abandoned-places]",
+            ),
         ),
     ),
 )

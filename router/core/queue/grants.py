@@ -42,6 +42,8 @@ from state.records import DecodeRoom, PrefillRoom, Settled
 
 UNLIMITED = 10**12
 """More tokens, blocks or seats than any worker has."""
+MOST_CLEARED = 64
+"""Places that one call takes out of a queue in which nothing of this router waits."""
 CROWDED = 0.8
 """Share of its seats from which a decode worker's prompts keep others from getting a seat."""
 HANDOFF_S = 0.002
@@ -55,6 +57,8 @@ def offer_capacity(state: RouterState) -> None:
     """Offer workers' free capacity to the head of the queue, as far as groups of this router wait."""
     num_waiting = len(state.waiting)
     if num_waiting == 0:
+        if state.queue_was_full:
+            _clear_queue(state)
         return
     if state.config.policy.binds_at_arrival:
         _bind(state)
@@ -86,6 +90,22 @@ def offer_capacity(state: RouterState) -> None:
             rooms = shared = shared or tuple(_room(state, each, pace_ms) for each in state.fleet.decoding)
         queue = state.capacity.prompt_queue(worker, state.now)
         room = PrefillRoom(worker.key, queue.limit, most, worker.adapters, queue.min_prompts)
+        state.actions.append(AskGrants(room, rooms))
+
+
+def _clear_queue(state: RouterState) -> None:
+    """Ask for grants although nothing of this router waits: the queue was full for it.
+
+    Places of a router that died, or that the store entered late, leave the queue when they are granted. If
+    all its places are such, nobody would ask, and every newcomer would be refused for ever.
+    """
+    state.queue_was_full = False
+    worker = min((each for each in state.fleet.computing if not each.asking), key=_bound, default=None)
+    if worker is not None:
+        worker.asking = True
+        rooms = tuple(_room(state, each, None) for each in _decoders_for(state, worker))
+        queue = state.capacity.prompt_queue(worker, state.now)
+        room = PrefillRoom(worker.key, queue.limit, MOST_CLEARED, worker.adapters, queue.min_prompts)
         state.actions.append(AskGrants(room, rooms))
 
 

@@ -141,7 +141,7 @@ class ClientNode:
     ) -> None:
         """Begin a call, which the caller leaves after so many tokens, if that is set."""
         self.process.do(
-            lambda: self.process.loop.create_task(self._run(heard, slo or Slo(), leaves_after, cancels))
+            lambda: self.process.loop.spawn(self._run(heard, slo or Slo(), leaves_after, cancels))
         )
 
     async def _run(self, heard: Heard, slo: Slo, leaves_after: int | None, cancels: bool) -> None:

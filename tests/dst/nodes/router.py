@@ -99,8 +99,8 @@ class RouterNode:
             StoreCalls, as_store, config.router_id, self.submit, self._crashed
         )
         store.on_new_epoch = lambda: self.submit_soon(StoreForgot())
-        process.loop.create_task(store.listen(config.router_id, self._hear))
-        process.loop.create_task(store.watch_routers(config.router_id))
+        process.loop.spawn(store.listen(config.router_id, self._hear))
+        process.loop.spawn(store.watch_routers(config.router_id))
         handlers: dict[str, Handler] = {
             "Generate": self._generate,
             "Resume": self._resume,

@@ -183,7 +183,7 @@ class WorkerNode:
         )
         methods = ("Open", "Fetch", "Acknowledge", "Abort")
         servers[process.name] = process, {name: getattr(service, name) for name in methods}
-        process.loop.create_task(self._leave_when_drained())
+        process.loop.spawn(self._leave_when_drained())
 
     def _on_report(self, report: StepReport) -> None:
         self.hub.on_report(report)
@@ -194,7 +194,7 @@ class WorkerNode:
         """Serve one router on a connection that it has opened."""
         session = self.hub.connect(router_id)
         loop = self.process.loop
-        writing = loop.create_task(self._write(session, connection))
+        writing = loop.spawn(self._write(session, connection))
 
         def end(_: str) -> None:
             writing.cancel()

@@ -119,6 +119,16 @@ class ProcessLoop:
             self.tasks = [each for each in self.tasks if not each.done()]
         return task
 
+    def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin a task that nobody awaits: if it fails, that is a failure of the loop."""
+        task = self.create_task(coro)
+        task.add_done_callback(self._note_failure)
+        return task
+
+    def _note_failure(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.call_exception_handler({"message": f"task {task.get_coro()}", "exception": task.exception()})
+
     def get_debug(self) -> bool:
         return False
 

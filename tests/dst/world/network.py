@@ -89,7 +89,7 @@ class Network:
                     self.scheduler.after(wait_s, connection.break_if_half_open, source, target)
                 elif state is LinkState.UP:
                     connection.deliver_waiting(source)
-                    connection.reset_if_dead()
+                    connection.end_if_left()
 
     def slow_down(self, source: str, target: str, extra_s: float) -> None:
         """Let messages take so much longer; 0 ends it."""
@@ -247,11 +247,16 @@ class Connection:
             if not self._is_over[place]:
                 self._notice_later(place, reason)
 
-    def reset_if_dead(self) -> None:
-        """The link is up again, and an end is gone: the other one learns it now."""
+    def end_if_left(self) -> None:
+        """Tell an end that the other one is gone, or has closed it, now that the link is up again."""
         for place, process in enumerate(self.ends):
-            if not process.is_alive and not self._is_over[1 - place]:
+            if self._is_over[1 - place]:
+                continue
+            if not process.is_alive:
                 self._died(place)
+            elif self._is_over[place] and self._network.flows(process.name, self.ends[1 - place].name):
+                at = max(self._last_at[place], self._network.scheduler.now + NOTICED_S[1])
+                self._network.scheduler.at(at, self._notice, 1 - place, "closed by the other end")
 
     def break_if_half_open(self, source: str, target: str) -> None:
         if self._network.state(source, target) is LinkState.HALF_OPEN:

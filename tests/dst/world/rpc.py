@@ -71,7 +71,7 @@ class Call:
 
         def begin(message: Any) -> None:
             work = _serve(handlers[method], message, Context(connection, server), connection, server)
-            serving.append(server.loop.create_task(work))
+            serving.append(server.loop.spawn(work))
 
         def end(_: str) -> None:
             for task in serving:
