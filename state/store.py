@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Self
 
 from scheduling.admission.budgets import (
+    CALLS_AFTER_END,
     ENDED_RECEIPT_S,
     RECEIPT_CALLS,
     RECEIPT_S,
@@ -231,7 +232,8 @@ class Store:
         for rate, cost in ((budget.requests, requests), (budget.tokens, tokens)):
             args += ["", "", cost] if rate is None else [repr(rate.per_s), repr(rate.burst), cost]
         if payer is not None:
-            args += [payer.call, RECEIPT_CALLS, RECEIPT_S * 1000]
+            # Whoever is only let in pays nothing that is worth an hour of memory.
+            args += [payer.call, RECEIPT_CALLS, 1000 * (ENDED_RECEIPT_S if requests else RECEIPT_S)]
         wait_ms, at_ms, *left, own = await self._run("take_budget", _budget_keys(tenant, payer), args)
         return Taken(wait_ms, Levels(float(left[0]), float(left[1]), at_ms), own)
 
@@ -245,7 +247,8 @@ class Store:
         """
         args: list[str | int] = [tokens]
         if payer is not None:
-            args += [payer.call if is_refused else "", ENDED_RECEIPT_S * 1000]
+            call, calls_made = payer.call if is_refused else "", RECEIPT_CALLS - CALLS_AFTER_END
+            args += [call, ENDED_RECEIPT_S * 1000, calls_made]
         await self._run("return_budget", _budget_keys(tenant, payer), args)
 
     # Demand

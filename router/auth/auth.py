@@ -137,8 +137,8 @@ class Auth:
 
         A refund lost with Redis is made up for by the refill.
         """
-        if tokens > 0:
-            self._return(bill.tenant, tokens, bill.payer)
+        if tokens > 0 or bill.payer is not None:  # a receipt is kept for less time from now on
+            self._return(bill.tenant, max(0, tokens), bill.payer)
 
     def cancel(self, bill: Bill) -> None:
         """Refund what a refused call has paid, without waiting. Other calls of its request may go on."""

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 RECEIPT_CALLS = 16
 """Calls of one request that pay once: a client calls again when a router or a connection dies. More are
 charged like a new request, or one id would buy any number of calls."""
+CALLS_AFTER_END = 2
+"""How many of these calls a request has left that has ended: enough for a client that did not hear of it."""
 RECEIPT_S = 3600
 """How long what a request has paid is remembered."""
 ENDED_RECEIPT_S = 60
-"""The same once the request has ended: as long as its router remembers it."""
+"""The same once it has ended, as long as its router remembers it, and before it has paid for tokens."""
 TOKENISED_BYTES = 64
 """Bytes of text that cost a token of the budget to tokenise: a sixteenth of what they cost to compute, at
 about four bytes for a token."""

@@ -1,7 +1,7 @@
 -- take_budget.lua: take from all of a tenant's buckets, or from none. A request with a name pays once for its calls.
 -- KEYS    as budget.lua
 -- ARGV    rate per second, burst and cost of requests, then of tokens; an empty rate means no limit. With a receipt:
---         what is unique to this call, for how many calls a receipt is good, and for how many milliseconds.
+--         what is unique to this call, for how many calls a receipt is good, and for how many milliseconds at least.
 -- Returns {milliseconds to wait, or 0 if it was taken; now; what is left of requests; of tokens; the tokens taken}.
 local requests, tokens, call = tonumber(ARGV[3]), tonumber(ARGV[6]), ARGV[7]
 local calls, paid, whole, is_paid = requests, 0, tokens, false
@@ -34,7 +34,7 @@ if wait == 0 then
   redis.call('PEXPIRE', KEYS[1], full_in + 1000)
   if RECEIPT then
     redis.call('HSET', RECEIPT, 'calls', calls, 'paid', paid + tokens, 'whole', whole, 'call', call, 'taken', tokens)
-    redis.call('PEXPIRE', RECEIPT, ARGV[9])
+    if redis.call('PTTL', RECEIPT) < tonumber(ARGV[9]) then redis.call('PEXPIRE', RECEIPT, ARGV[9]) end
   end
 end
 return {wait, now, exact_number(left[1]), exact_number(left[2]), tokens}

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduling.admission.budgets import (
+    CALLS_AFTER_END,
     ENDED_RECEIPT_S,
     RECEIPT_CALLS,
     RECEIPT_S,
@@ -173,6 +174,29 @@ async def test_one_id_does_not_buy_any_number_of_calls(till: Till) -> None:
     assert await till.left() == (9, 997)
     await till.take(3, requests=1)
     assert await till.left() == (8, 994)
+
+
+async def test_a_request_that_has_ended_buys_two_calls_more(till: Till) -> None:
+    await till.take(3, requests=1)
+    await till.take(MAY_COST)
+    await till.end(unused=0)
+    for _ in range(CALLS_AFTER_END):
+        await till.take(3, requests=1)
+        await till.take(MAY_COST)
+        assert await till.left() == (9, 1000 - MAY_COST)
+        await till.end(unused=0)
+    await till.take(3, requests=1)
+    await till.take(MAY_COST)
+    assert await till.left() == (8, 1000 - 2 * MAY_COST)
+
+
+async def test_whoever_was_only_let_in_is_soon_forgotten(till: Till, redis_url: str) -> None:
+    async with redis.asyncio.Redis.from_url(redis_url) as admin:
+        await till.take(3, requests=1)
+        assert 0 < await admin.pttl(keys.receipt_of("acme", "r")) <= ENDED_RECEIPT_S * 1000
+        await till.take(MAY_COST)
+        await till.take(3, requests=1)
+        assert await admin.pttl(keys.receipt_of("acme", "r")) > ENDED_RECEIPT_S * 1000
 
 
 async def test_receipts_are_forgotten(till: Till, redis_url: str) -> None:
