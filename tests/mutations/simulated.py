@@ -33,26 +33,27 @@ SIMULATED = (
             Guard(
                 "router/core/outage.py",
                 "            state.to_release[ReleaseCredit(event.key, event.worker_key)] = None\n"
-                "            for",
-                "            for",
+                "            for worker_key in event.decode_keys:\n"
+                "                state.to_release[ReleaseLease(event.key, worker_key)] = None\n",
+                "",
                 f"{_FOUND}[settled-and-not-heard]",
             ),
             Guard(
                 "router/core/queue/queue.py",
-                "~{incarnation}.{next(state.names)}",
-                "~{next(state.names)}",
+                '    return f"{key}~{incarnation}.{next(state.names)}" if incarnation else key\n',
+                "    return key\n",
                 f"{_FOUND}[lease-of-another-attempt]",
             ),
             Guard(
                 "router/core/queue/queue.py",
-                "~{incarnation}.{next(state.names)}",
-                "~{next(state.names)}",
+                '    return f"{key}~{incarnation}.{next(state.names)}" if incarnation else key\n',
+                "    return key\n",
                 f"{_FOUND}[leased-twice]",
             ),
             Guard(
-                "worker/streams/sequences.py",
-                "            for choice in choices\n            for running",
-                "            for choice in (fence.choice,)\n            for running",
+                "worker/streams/hub.py",
+                "self._guard.admit(fence, choices, begun_s)",
+                "self._guard.admit(fence, (fence.choice,), begun_s)",
                 f"{_FOUND}[several-choices]",
             ),
             Guard(
