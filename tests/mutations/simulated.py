@@ -42,18 +42,12 @@ SIMULATED = (
                 "router/core/queue/queue.py",
                 '    return f"{key}~{incarnation}.{next(state.names)}" if incarnation else key\n',
                 "    return key\n",
-                f"{_FOUND}[lease-of-another-attempt]",
-            ),
-            Guard(
-                "router/core/queue/queue.py",
-                '    return f"{key}~{incarnation}.{next(state.names)}" if incarnation else key\n',
-                "    return key\n",
                 f"{_FOUND}[leased-twice]",
             ),
             Guard(
-                "worker/streams/hub.py",
-                "self._guard.admit(fence, choices, begun_s)",
-                "self._guard.admit(fence, (fence.choice,), begun_s)",
+                "worker/streams/sequences.py",
+                "router_handle, fence, choices, session)\n",
+                "router_handle, fence, (fence.choice,), session)\n",
                 f"{_FOUND}[several-choices]",
             ),
             Guard(

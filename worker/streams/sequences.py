@@ -45,7 +45,7 @@ class Sequences:
         running = Running(next(self._next_handle), router_handle, fence, choices, session)
         self._by_handle[running.handle] = running
         self._by_router[session, router_handle] = running
-        for choice in choices:
+        for choice in running.choices:
             self._by_choice.setdefault(choice_key(fence, choice), []).append(running)
         return running
 
