@@ -276,7 +276,8 @@ async def test_each_generation_has_a_credential_and_a_budget(
     async with served(fleet, pool, facts, Auth(path, fleet.store), 1024) as stub:
         many = ManyClient(stub)
         for place, credential in enumerate((rich, poor, poor, "", "wrong", rich)):
-            await many.send(place, generate=request(3, "same"), credential=credential)
+            name = "other" if place == 2 else "same"  # sent again, it would be the same request
+            await many.send(place, generate=request(3, name), credential=credential)
         await many.send(6, generate=request(3, tenant="poor"), credential=rich)
         await many.send(7, generate=request(3), credential=rich, acting_for="poor")
         await many.done()
