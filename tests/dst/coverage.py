@@ -49,7 +49,7 @@ ROLES_OF = {
         "redis from router",
     ),
 }
-"""Whom a kind of fault can strike: a process by its role, or a link by the roles at its ends.
+"""The roles that each kind of fault can strike: a process by its role, or a link by the roles at its ends.
 
 An island between processes that never talk to each other is none.
 """

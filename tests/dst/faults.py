@@ -11,7 +11,6 @@ from tests.dst.world.network import LinkState
 
 SLOW_S = 1.0
 """Longer than a call of the store may take."""
-NOTHING = "nothing"
 
 
 def strike(fleet: Fleet, fault: Fault) -> Callable[[], None] | None:  # noqa: PLR0911 -- a table of kinds

@@ -43,7 +43,6 @@ class Fleet:
         self.workers: dict[str, WorkerNode] = {}
         self.clients: dict[str, ClientNode] = {}
         self.store: StoreServer | None = None
-        self.on_fault: Callable[[], None] = lambda: None
         self.processes: list[Process] = []
         """Every process there has been."""
         self.router_died_at = float("-inf")

@@ -163,7 +163,7 @@ class Promises:
         if (
             store is None
             or not store.process.runs
-            or fleet.scheduler.now < fleet.router_died_at + TTL_S + LOST_S
+            or fleet.scheduler.now < fleet.router_died_at + LEASE_TTL_S + LOST_S
         ):
             return  # what a dead router held runs out
         holders: set[tuple[str, str]] = set()
@@ -279,6 +279,3 @@ def _compete(one: Fence, other: Fence) -> bool:
     Two routers that serve the same session do not know each other.
     """
     return one.session != other.session or router_key(one) == router_key(other)
-
-
-TTL_S = LEASE_TTL_S
