@@ -69,8 +69,8 @@ explore: $(READY) ## run the fast tests with random examples of their properties
 	$(BIN)/python -m pytest --hypothesis-profile=explore $(IN_PARALLEL) $(addprefix tests/,$(FAST)) $(PYTEST_ARGS)
 
 .PHONY: dst
-dst: $(READY) ## play SEEDS (1000) simulated fleets from FIRST (0) on, with faults, on all cores: none may break a promise
-	$(BIN)/python -m tests.dst --seeds $(SEEDS) --from $(FIRST)
+dst: $(READY) ## play SEEDS (1000) simulated fleets from FIRST (0) on, or for HOURS, with faults, on all cores: none may break a promise
+	$(BIN)/python -m tests.dst $(if $(HOURS),--hours $(HOURS),--seeds $(SEEDS)) --from $(FIRST)
 
 .PHONY: test-schemas
 test-schemas: $(READY) ## try SCHEMAS (1000) random JSON schemas, from SEED (1): every output has to validate

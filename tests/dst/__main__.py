@@ -6,11 +6,12 @@ A run that breaks a promise is made smaller and printed, with the command that r
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,18 +37,22 @@ class Tally:
 
     coverage: Coverage = field(default_factory=Coverage)
     events: int = 0
+    busy_s: float = 0.0
+    """How long the processes played, added up over all of them."""
     broken: list[tuple[int, str, str]] = field(default_factory=list)
     """Seed, promise and what was found."""
 
     def add(self, other: Tally) -> None:
         self.coverage += other.coverage
         self.events += other.events
+        self.busy_s += other.busy_s
         self.broken += other.broken
 
 
 def play_seeds(seeds: range) -> Tally:
     """Play these seeds in this process."""
     tally = Tally()
+    began = time.monotonic()
     with virtual():
         for seed in seeds:
             outcome = play(draw(seed))
@@ -57,24 +62,38 @@ def play_seeds(seeds: range) -> Tally:
             tally.events += outcome.num_events
             if outcome.broken is not None:
                 tally.broken.append((seed, outcome.broken.promise, outcome.broken.found))
+    tally.busy_s = time.monotonic() - began
     return tally
 
 
-def _chunks(first: int, count: int) -> Iterator[range]:
-    for begin in range(first, first + count, CHUNK):
-        yield range(begin, min(begin + CHUNK, first + count))
+def _chunks(first: int, count: int | None) -> Iterator[range]:
+    last = sys.maxsize if count is None else first + count
+    for begin in range(first, last, CHUNK):
+        yield range(begin, min(begin + CHUNK, last))
 
 
-def search(first: int, count: int, console: Console) -> Tally:
-    """Play `count` seeds from `first` on, on all cores."""
+def search(first: int, count: int | None, end_s: float, console: Console) -> Tally:
+    """Play `count` seeds from `first` on, on all cores. No chunk begins after `end_s` of the monotonic clock.
+
+    Without a count, only the clock ends it.
+    """
     tally = Tally()
     workers = len(os.sched_getaffinity(0))
+    chunks = _chunks(first, count)
+    playing: set[Future[Tally]] = set()
     with ProcessPoolExecutor(workers) as pool, Progress(console=console, transient=True) as progress:
         bar = progress.add_task("seeds", total=count)
-        for part in pool.map(play_seeds, _chunks(first, count)):
-            tally.add(part)
-            progress.update(bar, advance=part.coverage.runs, description=f"seeds, {len(tally.broken)} broken")
-    return tally
+        while True:
+            # Two for each process, so none waits for its next one and the list does not grow with the count.
+            while len(playing) < 2 * workers and time.monotonic() < end_s and (chunk := next(chunks, None)):
+                playing.add(pool.submit(play_seeds, chunk))
+            if not playing:
+                return tally
+            ended, playing = wait(playing, return_when=FIRST_COMPLETED)
+            for part in ended:
+                tally.add(part.result())
+            description = f"seeds, {len(tally.broken)} broken"
+            progress.update(bar, completed=tally.coverage.runs, description=description)
 
 
 def smallest(scenario: Scenario, promise: str) -> Scenario:
@@ -90,6 +109,7 @@ def smallest(scenario: Scenario, promise: str) -> Scenario:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.dst", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many to play (200)")
+    parser.add_argument("--hours", type=float, metavar="H", help="play seeds for so long, instead of --seeds")
     parser.add_argument("--from", type=int, default=0, metavar="SEED", dest="first", help="the first (0)")
     parser.add_argument("--seed", type=int, help="replay this one")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="replay a scenario in a file")
@@ -102,7 +122,9 @@ def main() -> int:
         scenario = draw(args.seed) if args.seed is not None else from_json(args.replay.read_text())
         return _replay(scenario, args.page, console)
     began = time.monotonic()
-    tally = search(args.first, args.seeds, console)
+    limited = args.hours is not None
+    end_s = began + args.hours * 3600 if limited else math.inf
+    tally = search(args.first, None if limited else args.seeds, end_s, console)
     took_s = time.monotonic() - began
     for seed, promise, found in tally.broken:
         console.print(f"[red]{promise}[/]: {found}", highlight=False)
@@ -115,7 +137,8 @@ def main() -> int:
         console.print(f"never seen: {', '.join(missing)}", soft_wrap=True, highlight=False)
     console.print(
         f"seeds from {args.first}: {summary(tally.coverage)}; {tally.coverage.struck.total()} faults, "
-        f"{tally.events} events, {len(tally.broken)} broken, in {took_s:.0f} s",
+        f"{tally.events} events, {len(tally.broken)} broken, in {took_s:.0f} s "
+        f"({tally.busy_s / 3600:.2f} hours of all processes together)",
         soft_wrap=True,
         highlight=False,
     )
