@@ -37,22 +37,22 @@ class Tally:
 
     coverage: Coverage = field(default_factory=Coverage)
     events: int = 0
-    busy_s: float = 0.0
-    """How long the processes played, added up over all of them."""
+    cpu_s: float = 0.0
+    """Processor time of all processes together."""
     broken: list[tuple[int, str, str]] = field(default_factory=list)
     """Seed, promise and what was found."""
 
     def add(self, other: Tally) -> None:
         self.coverage += other.coverage
         self.events += other.events
-        self.busy_s += other.busy_s
+        self.cpu_s += other.cpu_s
         self.broken += other.broken
 
 
 def play_seeds(seeds: range) -> Tally:
     """Play these seeds in this process."""
     tally = Tally()
-    began = time.monotonic()
+    began = time.process_time()
     with virtual():
         for seed in seeds:
             outcome = play(draw(seed))
@@ -62,7 +62,7 @@ def play_seeds(seeds: range) -> Tally:
             tally.events += outcome.num_events
             if outcome.broken is not None:
                 tally.broken.append((seed, outcome.broken.promise, outcome.broken.found))
-    tally.busy_s = time.monotonic() - began
+    tally.cpu_s = time.process_time() - began
     return tally
 
 
@@ -138,7 +138,7 @@ def main() -> int:
     console.print(
         f"seeds from {args.first}: {summary(tally.coverage)}; {tally.coverage.struck.total()} faults, "
         f"{tally.events} events, {len(tally.broken)} broken, in {took_s:.0f} s "
-        f"({tally.busy_s / 3600:.2f} hours of all processes together)",
+        f"({tally.cpu_s / 3600:.2f} hours of processor time)",
         soft_wrap=True,
         highlight=False,
     )
