@@ -1,13 +1,15 @@
 """Say what a router adds to a request: to its first token, in calls to Redis, and in processor time by part.
 
     python -m benchmarks router-cost --seeds 1,2,3
+    python -m benchmarks router-cost first-tokens --against ../other-checkout
 
 First tokens: an idle fleet of one worker, which computes nothing and keeps the times of a profile, is asked
 for one token in turns: the worker itself, over the protocol that routers speak, and its router, with the
 prompt as tokens and as text. Calls to Redis: those that its MONITOR shows for more requests. Processor time:
 py-spy profiles the router under loads of `python -m benchmarks peers`, which a server that only sends the
 same messages has as well. py-spy is installed into .venv-peers. To look into another process, it needs to be
-root, or `kernel.yama.ptrace_scope` to be 0.
+root, or `kernel.yama.ptrace_scope` to be 0. With `--against`, the router of another checkout serves the same
+worker, and is asked in the same turns.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
 from baton import Sampling, Slo, Stop
+from baton.errors import Unavailable
 from baton.fleet import Fleet, FleetSpec
 from baton.wire.convert import request_to_pb
 from baton.wire.many import MultiplexedTransport
@@ -49,6 +52,7 @@ from state.connection import SCRIPTS, source
 CALLS = 100
 COUNTED = 20
 """Requests of each kind while the calls to Redis are counted."""
+READY_S = 30.0
 PROMPT_TOKENS, PROMPT_WORDS = 50, 35
 TOKEN_IDS = (100, 2000)
 """The range from which tokens are drawn, within the vocabulary of the demo model."""
@@ -80,6 +84,9 @@ class Firsts:
     alone_ms: list[float] = field(default_factory=list)
     tokens_ms: list[float] = field(default_factory=list)
     text_ms: list[float] = field(default_factory=list)
+    other_tokens_ms: list[float] = field(default_factory=list)
+    other_text_ms: list[float] = field(default_factory=list)
+    """Through the router of another checkout, if there is one."""
     sent_ms: list[float] = field(default_factory=list)
     """The part of `text_ms` until the router had sent the request to the worker."""
     computed_ms: list[float] = field(default_factory=list)
@@ -88,7 +95,12 @@ class Firsts:
 
     def later_ms(self, through: Sequence[float]) -> float:
         """Return by how much first tokens came later through the router, as the median of pairs."""
-        return quantile([a - b for a, b in zip(through, self.alone_ms, strict=True)], 0.5)
+        return _later_ms(through, self.alone_ms)
+
+
+def _later_ms(these: Sequence[float], others: Sequence[float]) -> float:
+    """Return the median of the differences of pairs."""
+    return quantile([this - other for this, other in zip(these, others, strict=True)], 0.5)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +108,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "parts", nargs="*", metavar="PART", help=f"what to measure: {', '.join(PARTS)} (all of them)"
     )
     text = f"first tokens of each kind, a seed ({CALLS})"
+    against = "another checkout, whose router is asked for first tokens in the same turns"
+    parser.add_argument("--against", type=Path, metavar="PATH", help=against)
     parser.add_argument("--calls", type=count, default=CALLS, metavar="N", help=text)
 
 
@@ -104,11 +118,15 @@ def run(args: argparse.Namespace) -> int:
         if part not in PARTS:
             raise ValueError(f"PART is {part!r}; accepted: {', '.join(PARTS)}")
     parts = args.parts or PARTS
-    return report(args, asyncio.run(_measure(args.model, parts, args.calls, args.seeds)))
+    return report(
+        args, asyncio.run(_measure(args.model.resolve(), parts, args.calls, args.seeds, args.against))
+    )
 
 
-async def _measure(model: Path, parts: Sequence[str], num_calls: int, seeds: Sequence[int]) -> list[Section]:
-    firsts = await _all_first_tokens(model, num_calls, seeds) if FIRST in parts else []
+async def _measure(
+    model: Path, parts: Sequence[str], num_calls: int, seeds: Sequence[int], against: Path | None
+) -> list[Section]:
+    firsts = await _all_first_tokens(model, num_calls, seeds, against) if FIRST in parts else []
     floors = await _floors(seeds) if FLOOR in parts else {}
     note = f"py-spy and the client share the machine with the fleet. Seeds: {', '.join(map(str, seeds))}."
     profiles: Profiles = {}
@@ -121,18 +139,60 @@ async def _measure(model: Path, parts: Sequence[str], num_calls: int, seeds: Seq
     return list(sections(firsts, profiles, floors, note))
 
 
-async def _all_first_tokens(model: Path, num_calls: int, seeds: Sequence[int]) -> list[Firsts]:
+async def _all_first_tokens(
+    model: Path, num_calls: int, seeds: Sequence[int], against: Path | None
+) -> list[Firsts]:
     with own_redis() as redis_url:
         spec = FleetSpec(model=model, timed=PROFILE, prefill=0, placement="aggregated", redis_url=redis_url)
         async with (
             Fleet(spec) as fleet,
             _transport(GrpcTransport, fleet.router_addresses[0]) as transport,
             worker_alone(redis_url) as alone,
+            AsyncExitStack() as stack,
         ):
+            other = None
+            if against is not None:
+                address = await stack.enter_async_context(_router_of(against, redis_url, model))
+                other = await stack.enter_async_context(_transport(GrpcTransport, address))
+                await _until_it_serves(other)
             return [
-                await first_tokens(alone, transport, redis_url, num_calls, seed)
+                await first_tokens(alone, transport, other, redis_url, num_calls, seed)
                 for seed in tracked(seeds, "first tokens")
             ]
+
+
+@asynccontextmanager
+async def _router_of(checkout: Path, redis_url: str, model: Path) -> AsyncIterator[str]:
+    """Run the router of a checkout with this environment's packages; yields its address."""
+    command = sys.executable, "-m", "router", "--listen", "127.0.0.1:0", "--log-level", "error"
+    process = await asyncio.create_subprocess_exec(
+        *(*command, "--redis", redis_url, "--model", str(model), "--timed", PROFILE),
+        *("--placement", "aggregated"),
+        cwd=checkout,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        ready = re.match(r"READY router \S+ address=(\S+)", (await process.stdout.readline()).decode())
+        if ready is None:
+            raise ValueError(f"{checkout} has no router that starts")
+        yield ready[1]
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def _until_it_serves(transport: GrpcTransport) -> None:
+    """Wait until a router that has just started has found the worker."""
+    async with asyncio.timeout(READY_S):
+        while True:
+            try:
+                await by_grpc(transport, list(range(*TOKEN_IDS)[:PROMPT_TOKENS]), 1)
+            except Unavailable:
+                await asyncio.sleep(0.1)
+            else:
+                return
 
 
 async def _floors(seeds: Sequence[int]) -> Floors:
@@ -173,7 +233,12 @@ async def _transport(kind: type[GrpcTransport], address: str) -> AsyncIterator[G
 
 
 async def first_tokens(
-    alone: Ask, transport: GrpcTransport, redis_url: str, num_calls: int, seed: int
+    alone: Ask,
+    transport: GrpcTransport,
+    other: GrpcTransport | None,
+    redis_url: str,
+    num_calls: int,
+    seed: int,
 ) -> Firsts:
     """Ask for first tokens in turns, with a new prompt each time. Some more requests count Redis' scripts.
 
@@ -182,33 +247,61 @@ async def first_tokens(
     """
     firsts, rng = Firsts(), random.Random(seed)
     for _ in range(num_calls):
-        await _ask_each(alone, transport, firsts, rng)
+        await _ask_each(alone, transport, other, firsts, rng)
     names = {hashlib.sha1(source(name).encode()).hexdigest(): name for name in SCRIPTS}  # noqa: S324 -- how Redis names scripts
 
     def take(line: bytes) -> None:
         called = _SCRIPT.search(line)
-        if called is not None:
-            name = names[called[1].decode()]
+        name = None if called is None else names.get(called[1].decode())
+        if name is not None:  # the other checkout has scripts of its own
             firsts.scripts[name] = firsts.scripts.get(name, 0) + 1
 
     async with monitored(redis_url, take):
         for _ in range(COUNTED):
-            await _ask_each(alone, transport, Firsts(), rng)
+            await _ask_each(alone, transport, None, Firsts(), rng)
     return firsts
 
 
-async def _ask_each(alone: Ask, transport: GrpcTransport, firsts: Firsts, rng: random.Random) -> None:
-    """Ask the worker alone, and the router with a prompt as tokens and as text."""
-    firsts.alone_ms.append(1000 * await alone(_tokens(rng)))
-    firsts.tokens_ms.append(1000 * await by_grpc(transport, _tokens(rng), 1))
+async def _ask_each(
+    alone: Ask, transport: GrpcTransport, other: GrpcTransport | None, firsts: Firsts, rng: random.Random
+) -> None:
+    """Ask everybody once, in an order drawn each time: who comes first finds the processor asleep."""
+
+    async def ask_alone() -> None:
+        firsts.alone_ms.append(1000 * await alone(_tokens(rng)))
+
+    async def ask_tokens(router: GrpcTransport, ms: list[float]) -> None:
+        ms.append(1000 * await by_grpc(router, _tokens(rng), 1))
+
+    async def ask_text(router: GrpcTransport, ms: list[float], into: Firsts) -> None:
+        ms.append(await _text_ms(router, rng, into))
+
+    turns: list[Callable[[], Awaitable[None]]] = [
+        ask_alone,
+        partial(ask_tokens, transport, firsts.tokens_ms),
+        partial(ask_text, transport, firsts.text_ms, firsts),
+    ]
+    if other is not None:
+        turns += [
+            partial(ask_tokens, other, firsts.other_tokens_ms),
+            partial(ask_text, other, firsts.other_text_ms, Firsts()),
+        ]
+    rng.shuffle(turns)
+    for turn in turns:
+        await turn()
+
+
+async def _text_ms(transport: GrpcTransport, rng: random.Random, firsts: Firsts) -> float:
+    """Return when the first token of a text came; the parts of that time are added to `firsts`."""
     request = request_to_pb(" ".join(rng.choices(WORDS, k=PROMPT_WORDS)), *ONE_TOKEN)
-    began = time.perf_counter()
+    began, ms = time.perf_counter(), 0.0
     async for response in transport.stream(GENERATE, request):
         if response.event.HasField("tokens"):
-            firsts.text_ms.append(1000 * (time.perf_counter() - began))
+            ms = 1000 * (time.perf_counter() - began)
         elif response.event.HasField("finished"):
             firsts.sent_ms.append(response.event.finished.split.queue_ms)
             firsts.computed_ms.append(response.event.finished.split.prefill_ms)
+    return ms
 
 
 def _tokens(rng: random.Random) -> list[int]:
@@ -263,8 +356,27 @@ def _first_tokens_section(firsts: Sequence[Firsts]) -> Section:
     method = (
         f"An idle fleet of one worker; prompts of {PROMPT_TOKENS} tokens or {PROMPT_WORDS} words, all new."
     )
-    table = markdown(("first token", "P50, ms", "P90, ms"), rows)
-    return Section("First tokens", method, goals, (table,), {"firsts": list(map(asdict, firsts))})
+    tables = [markdown(("first token", "P50, ms", "P90, ms"), rows)]
+    if firsts[0].other_text_ms:
+        tables.append(_against_table(firsts))
+    return Section("First tokens", method, goals, tuple(tables), {"firsts": list(map(asdict, firsts))})
+
+
+def _against_table(firsts: Sequence[Firsts]) -> str:
+    """Return by how much first tokens come later than through the other checkout's router."""
+    rows = [
+        (
+            kind,
+            cell([quantile(other, 0.5) for _, other in runs], spec=".2f"),
+            cell([_later_ms(this, other) for this, other in runs], spec="+.2f"),
+        )
+        for kind, runs in (
+            ("prompt as tokens", [(each.tokens_ms, each.other_tokens_ms) for each in firsts]),
+            ("prompt as text", [(each.text_ms, each.other_text_ms) for each in firsts]),
+        )
+    ]
+    header = ("first token", "through the other checkout's router, P50, ms", "through this one: later, ms")
+    return markdown(header, rows)
 
 
 def _redis_section(firsts: Sequence[Firsts]) -> Section:
