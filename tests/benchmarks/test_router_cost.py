@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.loads import RATES, STREAMS
-from benchmarks.router_cost.command import Firsts, sections
+from benchmarks.router_cost.command import COUNTED, Firsts, sections
 from benchmarks.router_cost.profiler import (
     ELSE,
     GRPC,
@@ -77,14 +77,25 @@ def test_shares_of_parts_add_up_with_the_threads_that_are_not_sampled() -> None:
 
 
 def test_costs_are_by_token_or_by_request_and_first_tokens_by_pair() -> None:
-    firsts = Firsts([10.0, 20.0, 30.0], [12.0, 23.0, 31.0], [14.0, 24.0, 34.0], [2.0], [9.0])
-    firsts.scripts.update({"enqueue": 6, "renew": 1})
+    firsts = Firsts(
+        alone_ms=[10.0, 20.0, 30.0],
+        tokens_ms=[12.0, 23.0, 31.0],
+        text_ms=[14.0, 24.0, 34.0],
+        other_tokens_ms=[11.5, 22.0, 31.0],
+        other_text_ms=[15.0, 24.0, 33.5],
+        sent_ms=[2.0],
+        computed_ms=[9.0],
+    )
+    firsts.scripts.update({"enqueue": 2 * COUNTED, "renew": COUNTED})
     profiles = {STREAMS[1]: {"Generate": profile()}, RATES[0]: {"Generate": profile()}}
     floors = {STREAMS[1]: [20.0, 30.0, 25.0], RATES[0]: [1.5]}
     first, redis, streams, requests = sections([firsts], profiles, floors, "the note")
     assert [goal.median for goal in first.goals] == [pytest.approx(2), pytest.approx(4)]
     assert [goal.is_met for goal in first.goals] == [True, False]
+    assert "| prompt as tokens | 22.00 | +0.50 |" in first.markdown()
+    assert "| prompt as text | 24.00 | +0.00 |" in first.markdown()
     assert "| enqueue | 1.00 |" in redis.markdown()
+    assert "| renew | 0.50 |" in redis.markdown()
     assert "| decisions | 7500.0 (38%) |" in streams.markdown()
     assert "| the router | 20.00 |" in requests.markdown()
     assert "| 16 × 400 tokens | 25.0 (20.0 – 30.0) |" in streams.markdown()
