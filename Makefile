@@ -273,6 +273,18 @@ $(PROTO_READY): requirements/proto.lock | $(READY)
 docs: $(READY) ## generate docs/configuration.md and docs/metrics.md from the code
 	$(BIN)/python -m tools.document
 
+# What the README shows. The plot is of the JSON that the simulator wrote, which is kept until the next time.
+.PHONY: pictures
+pictures: $(READY) ## draw the README's plot of goodput from a new simulation; takes some minutes
+	@mkdir -p .baton
+	$(BIN)/python -m baton.cli simulate --policy slack,chunked,prefill_first,orca --placement aggregated --fleet 1d \
+		--load 0.4,0.7,0.85,1,1.15,1.3,1.7,2.2 --seeds 3 --duration-s 60 --json .baton/goodput.json
+	$(BIN)/python -m benchmarks plot .baton/goodput.json --out docs/pictures/goodput.svg
+
+.PHONY: recording
+recording: $(READY) ## record `make demo` in a terminal, and draw it into docs/pictures/demo.svg
+	$(BIN)/python -m tools.record --out docs/pictures/demo.svg "make demo"
+
 .PHONY: models
 models: $(READY) ## try every causal model type of transformers with a tiny model, and write docs/models.md; takes two minutes
 	$(BIN)/python -m tools.try_models

@@ -1,7 +1,9 @@
 """Draw a measurement from its JSON.
 
     python -m benchmarks plot bench.json --out bench.html
+    python -m benchmarks plot bench.json --out goodput.svg
 
+The second draws good against offered requests alone, as a picture for light and dark pages.
 Accepts what `baton bench` and `baton simulate` wrote. Several files become one page with their arms side by
 side, such as a fleet and its simulation, or one simulation for each rate.
 """
@@ -11,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from reporting import simulated
 from reporting.page import write_page
+from reporting.plots import for_light_and_dark, goodput_by_rate
 from reporting.results import Results, read
 
 
@@ -22,12 +26,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", type=Path, nargs="+", metavar="FILE.json", help="results of measurements or simulations"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="the page to write")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the page to write, or the picture: FILE.svg"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    write_page(merged([load(path) for path in args.files]), args.out)
+    results = merged([load(path) for path in args.files])
+    if args.out.suffix == ".svg":
+        args.out.write_text(for_light_and_dark(goodput_by_rate(briefly_named(results))), encoding="utf-8")
+    else:
+        write_page(results, args.out)
     return 0
+
+
+def briefly_named(results: Results) -> Results:
+    """Return the same runs, each arm named by its policy alone where that tells all of them apart."""
+    names = {arm: arm.partition("/")[0] for arm in results.arms}
+    if len(set(names.values())) < len(names):
+        return results
+    return replace(results, runs=tuple(replace(run, arm=names[run.arm]) for run in results.runs))
 
 
 def load(path: Path) -> Results:

@@ -1,4 +1,4 @@
-"""Report a measurement: as Markdown, ready for RESULTS.md, and as JSON on request."""
+"""Report a measurement: as Markdown, ready for a page of docs/measurements, and as JSON on request."""
 
 from __future__ import annotations
 

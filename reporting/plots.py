@@ -35,6 +35,14 @@ STYLE: dict[Any, Any] = {
     # Text stays text, which is smaller and can be searched.
     "svg.fonttype": "none",
 }
+# A plot's white, black and greys, and what they become on a dark page.
+DARK = {
+    "#ffffff": "#0d1117",
+    "#000000": "#e6edf3",
+    "#dddddd": "#30363d",
+    "#999999": "#8b949e",
+    "#0072b2": "#58a6ff",
+}
 CDF_POINTS = 400
 CHARS_PER_INCH = 12.0
 HANDLE_CHARS = 8
@@ -68,6 +76,18 @@ def svg(draw: Callable[[Figure], None], width: float, height: float, name: str) 
         drawn.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
+
+
+def for_light_and_dark(drawing: str) -> str:
+    """Return an `svg` element as a file that is legible by itself, whichever scheme its reader prefers."""
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    style = f"<style>@media(prefers-color-scheme:dark){{{rules}text{{fill:{DARK['#000000']}}}}}</style>"
+    root, end, rest = drawing.partition(">")
+    return f"{root}{end}{style}{rest}\n"
 
 
 def latency_cdfs(results: Results, rate: float) -> str:
@@ -166,7 +186,7 @@ def legend(page: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     widest = max(map(len, labels), default=0) + HANDLE_CHARS
     columns = int(page.get_figwidth() * CHARS_PER_INCH / widest)
-    page.legend(handles, labels, loc="outside upper center", ncols=max(1, min(4, len(labels), columns)))
+    page.legend(handles, labels, loc="outside upper center", ncols=max(1, min(5, len(labels), columns)))
 
 
 def tick_places(low: float, high: float) -> tuple[int, ...]:

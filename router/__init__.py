@@ -5,7 +5,7 @@ In reading order:
 - `config`: its flags; `processes`: several of them behind one port; `errors`: the errors that callers see;
   `metrics`.
 - `api`: the gRPC services; `auth`: who may call, and how much; `preprocess`: from text to tokens.
-- `core`: every decision, as a pure function from events to actions.
+- `core`: every decision, as a state machine without I/O: events in, actions out.
 - `links`: carries actions out, and turns what happens into events.
 - `replay`: records events, and decides recordings again.
 

@@ -1,7 +1,8 @@
-"""Pure decisions, and the types that router, workers and simulator share.
+"""Decisions without I/O, and the types that router, workers and simulator share.
 
-Nothing here does I/O, reads a clock, draws random numbers or logs: functions take frozen snapshots and `now`,
-and return data. The package imports only parts of Python's own library, and `cost.cost_fit` also numpy. In
+Nothing here does I/O, reads a clock, draws random numbers or logs. Most of it are functions that take frozen
+snapshots and `now`, and return data; a few small classes learn, such as what steps cost, and change only when
+they are called. The package imports only parts of Python's own library, and `cost.cost_fit` also numpy. In
 reading order:
 
 - `request`: a request as a worker receives it (sampling, stop rules, SLO)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.plot import load, merged
+from benchmarks.plot import briefly_named, load, merged
 from reporting.results import figure, write
 from sim.__main__ import main as simulate
 from tests.reporting.test_results import results
@@ -36,6 +38,31 @@ def test_a_live_and_a_simulated_run_share_a_page(simulation: Path, tmp_path: Pat
     write(results(), live)
     assert main(["plot", str(live), str(simulation), "--out", str(out)]) == 0
     assert out.read_text().count("<svg") >= 2
+
+
+def test_the_picture_names_each_arm_by_its_policy(simulation: Path, tmp_path: Path) -> None:
+    out = tmp_path / "goodput.svg"
+    assert main(["plot", str(simulation), "--out", str(out)]) == 0
+    root = ET.fromstring(out.read_text())
+    texts = {"".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"slack", "offered (requests/s)", "good (requests/s)"} <= texts
+    found = load(simulation)
+    twice = replace(found, runs=(*found.runs, replace(found.runs[0], arm="slack/aggregated 2d")))
+    assert briefly_named(twice) == twice
+
+
+def test_a_picture_has_a_dark_colour_for_its_black_and_its_white(simulation: Path, tmp_path: Path) -> None:
+    """Every grey of the plot is replaced on a dark page, or lines and labels would vanish."""
+    out = tmp_path / "goodput.svg"
+    main(["plot", str(simulation), "--out", str(out)])
+    rules, _, drawn = out.read_text().partition("</style>")
+    greys = {
+        colour
+        for colour in re.findall(r"(?:fill|stroke): #(\w{6})", drawn)
+        if len({*re.findall("..", colour)}) == 1
+    }
+    assert greys
+    assert not {grey for grey in greys if f': #{grey}"]' not in rules}
 
 
 def test_a_run_that_two_files_tell_of_is_refused() -> None:

@@ -208,7 +208,7 @@ def test_the_redis_of_compose_and_chart_has_known_fixes() -> None:
 
 def test_the_compose_version_that_the_file_needs_is_said() -> None:
     assert _compose()["name"] == "baton", "which Compose 1 refuses"
-    for document in ("docker-compose.yml", "README.md"):
+    for document in ("docker-compose.yml", "docs/start.md", "docs/compose.md"):
         assert "Compose 2.3 or newer" in (ROOT / document).read_text(encoding="utf-8"), document
 
 

@@ -12,6 +12,11 @@ DOCUMENTS = [
     "CONTRIBUTING.md",
     *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
+# What was measured names files, flags and commands as they were at its commit, so only its links are checked.
+MEASUREMENTS = [
+    "benchmarks/RESULTS.md",
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "measurements").rglob("*.md")),
+]
 FOLDERS = packages() | {"clients", "docker", "proto", "requirements", "tests"}
 FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 PROGRAM = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(baton [a-z]+|python -m [\w.]+(?: [a-z][a-z-]+)?)")
@@ -53,7 +58,12 @@ def _anchors(document: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+def _links(document: str) -> list[str]:
+    """Return the targets of links and pictures that lie in the checkout, in Markdown and in HTML."""
+    return re.findall(r"(?:\]\(|(?:href|src|srcset)=\")(?!https?:)([^)\"\s]+)", _text(document))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS + MEASUREMENTS)
 def test_no_file_of_a_package_is_named_by_the_address_of_a_mirror(document: str) -> None:
     """Mirrors drop old versions, and who fetches by an address alone does not check what comes."""
     assert not re.search(r"https?://\S+\.(deb|rpm|apk|whl|tgz|tar\.gz)\b", _text(document))
@@ -78,9 +88,9 @@ def test_every_named_path_exists(document: str) -> None:
     assert not {path for path in paths - written if not (ROOT / path).exists()}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", DOCUMENTS + MEASUREMENTS)
 def test_every_link_within_the_checkout_leads_somewhere(document: str) -> None:
-    for link in re.findall(r"\]\((?!https?:)([^)\s]+)", _text(document)):
+    for link in _links(document):
         path, _, anchor = link.partition("#")
         target = (ROOT / document).parent.joinpath(path) if path else ROOT / document
         assert target.exists(), link
@@ -129,6 +139,17 @@ def test_the_documents_are_linked_from_the_readme() -> None:
     assert not [
         document for document in DOCUMENTS if document != "README.md" and f"]({document})" not in readme
     ]
+
+
+def test_the_measurements_are_linked_from_their_summary() -> None:
+    """A page of older figures is linked from the page of its subject."""
+    linked = {link.partition("#")[0] for link in _links("benchmarks/RESULTS.md")}
+    pages = list((ROOT / "docs" / "measurements").glob("*.md"))
+    assert not {page.name for page in pages if f"../docs/measurements/{page.name}" not in linked}
+    older = [page for page in pages if (page.parent / "history" / page.name).exists()]
+    assert not {
+        page.name for page in older if f"history/{page.name}" not in _links(f"docs/measurements/{page.name}")
+    }
 
 
 def test_ci_runs_what_the_readme_names() -> None:

@@ -166,7 +166,7 @@ async def test_errors_have_the_clients_own_types(served: Served) -> None:
 
 DOORS = [
     "README.md",
-    *(f"docs/{name}.md" for name in ("openai", "anthropic", "responses", "batches", "grpc")),
+    *(f"docs/{name}.md" for name in ("start", "openai", "anthropic", "responses", "batches", "grpc")),
 ]
 CALLED = """
 from baton import Chat, ChatMessage
