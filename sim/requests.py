@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reporting.quantiles import rank
-from router.core.actions import Reject, RequestEnded, TellAccepted
-from router.core.events import Arrived
+from router.core.model.actions import Reject, RequestEnded, TellAccepted
+from router.core.model.events import Arrived
 from router.errors import Refused
 from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
 from sim.result import End, RequestResult

@@ -19,11 +19,10 @@ from reporting.progress import tracked
 from reporting.quantiles import quantile
 from reporting.section import Section, at_most, table
 from reporting.tables import cell
-from router.core.actions import Action, ChargeTenant, Enqueue, SendDecode, Settle
-from router.core.admission.shed import full_plan
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
+from router.core.admit import full_plan
 from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.actions import Action, ChargeTenant, Enqueue, SendDecode, Settle
+from router.core.model.events import (
     Arrived,
     Charged,
     Enqueued,
@@ -31,9 +30,11 @@ from router.core.events import (
     Granted,
     SettleAnswered,
     StepReported,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from benchmarks.fleets.recorded import Window, decided_again, events
 from benchmarks.fleets.travel import Travels, commands, usual_s
-from router.core.actions import Action, AskGrants, Enqueue, SendDecode, SendPrefill, Settle
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.events import (
+from router.core.model.actions import Action, AskGrants, Enqueue, SendDecode, SendPrefill, Settle
+from router.core.model.events import (
     Arrived,
     Enqueued,
     Event,
     GrantsAnswered,
     SettleAnswered,
     StepReported,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
 )
 from router.replay.replay import Decided
 from scheduling.cost.cost_model import CostModel

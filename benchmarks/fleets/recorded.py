@@ -16,8 +16,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from reporting.results import Results, StepSample
-from router.core.actions import Outcome, RequestEnded, TellFinished
-from router.core.events import Arrived, Event, StepReported, WorkerJoined
+from router.core.model.actions import Outcome, RequestEnded, TellFinished
+from router.core.model.events import Arrived, Event, StepReported, WorkerJoined
 from router.replay.replay import Decided, RecordingError, read, replay
 from scheduling.cost.cost_model import CostModel, StepShape
 from workloads.trace import TraceRequest, dump

@@ -11,7 +11,6 @@ import grpc.aio
 import structlog
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
-from router.api.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
 from router.api.convert import (
     check_end,
     content_digest,
@@ -25,27 +24,27 @@ from router.api.convert import (
     reason_to_pb,
     request_from_pb,
 )
-from router.api.many.call import ManyCall
+from router.api.many_call import ManyCall
 from router.api.pending_calls import PendingCalls
-from router.api.sizes import check_chat_size, check_sizes
-from router.api.validation import (
-    RawRequest,
+from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
+from router.auth.principal import as_caller, tenant_of_call
+from router.core.model.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
+from router.core.model.events import CancelAsked
+from router.errors import DeadlineExpired, RouterError, ValidationError
+from router.intake.model_facts import ModelFacts
+from router.intake.preprocessor import Preprocessor
+from router.intake.sizes import check_chat_size, check_sizes
+from router.intake.tokenizer_pool import BYTES_PER_TOKEN
+from router.intake.validation import (
     check_before_tokenising,
     check_model,
     check_name,
     check_resumption,
 )
-from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
-from router.auth.limits import Limits, prompt_bytes
-from router.auth.principal import as_caller, tenant_of_call
-from router.core.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
-from router.core.events import CancelAsked
-from router.errors import DeadlineExpired, RouterError, ValidationError
+from router.limits import Limits
+from router.links.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
 from router.links.shell import Shell
-from router.preprocess.conversation import Reading
-from router.preprocess.model_facts import ModelFacts
-from router.preprocess.preprocessor import Preprocessor
-from router.preprocess.tokenizer_pool import BYTES_PER_TOKEN
+from router.request import RawRequest, Reading, prompt_bytes
 from scheduling.admission.prefixes import PrefixHits
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context

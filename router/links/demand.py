@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Sequence
 from itertools import islice
 
-from router.core.capacity.fleet import Worker
-from router.core.capacity.fleet_capacity import cuts_steps
-from router.core.events import Arrived
-from router.core.state import RouterState
+from router.core.model.capacity import cuts_steps
+from router.core.model.events import Arrived
+from router.core.model.fleet import Worker
+from router.core.model.state import RouterState
 from scheduling.admission.speeds import PrefillSpeed
 from scheduling.policies.slack import arrival_s
 from scheduling.scaling.demand import Slot, came, total

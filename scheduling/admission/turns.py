@@ -10,7 +10,7 @@ minutes, while few prompts wait. So the seats are shared as well, without any bu
 - A request that states a TTFT takes no turns. It keeps its place, since the promise that it got counts on
   that, and no turn passes it. What its tenant may ask for in this way is bounded by the tenants' shares.
 - A tenant that has waited for `PATIENCE_S`, and finds no seat, gets one of a tenant that keeps at least as
-  many even then (`may_yield`; `router/core/dispatch/migrate.py` takes it). Sequences may run for minutes,
+  many even then (`may_yield`; `router/core/move.py` takes it). Sequences may run for minutes,
   and none of them may end for as long.
 
 With one tenant, requests go in the order of the queue. `state/lua/lanes.lua` and `state/lua/grant.lua` decide

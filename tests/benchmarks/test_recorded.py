@@ -14,10 +14,9 @@ from benchmarks.fleets.recorded import (
     trace,
     write_traces,
 )
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
-from router.core.events import Arrived, Event, StepReported, WorkerJoined
-from router.core.state import CoreConfig
+from router.core.model.events import Arrived, Event, StepReported, WorkerFacts, WorkerJoined, WorkerLoad
+from router.core.model.state import CoreConfig
 from router.replay.recording import footer, header, line
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape

@@ -15,13 +15,14 @@ from typing import Any
 from unittest import mock
 
 import structlog
+from router.core.state import CoreConfig
 
 import baton.routers
 import baton.stream
 import kvtransfer.receiver
 import kvtransfer.sender
 from baton.types import Slo
-from router.core.actions import (
+from router.core.model.actions import (
     Enqueue,
     Reject,
     Relay,
@@ -30,8 +31,7 @@ from router.core.actions import (
     SendPrefill,
     Settle,
 )
-from router.core.events import StepReported
-from router.core.state import CoreConfig
+from router.core.model.events import StepReported
 from tests.dst.faults import strike
 from tests.dst.fleet import Fleet
 from tests.dst.nodes.client import Heard

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.core.actions import Action, AskGrants, SendDecode, Settle
-from router.core.admission.admit import judge_quote
-from router.core.admission.judge import Judgement
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
+from router.core.admit import judge_quote
 from router.core.core import RouterCore
-from router.core.events import (
+from router.core.judge import Judgement
+from router.core.model.actions import Action, AskGrants, SendDecode, Settle
+from router.core.model.events import (
     Arrived,
     Enqueued,
     Event,
     Granted,
     GrantsAnswered,
     SettleAnswered,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.cost.cost_model import CostModel

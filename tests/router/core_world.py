@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.model.actions import (
     Action,
     AskGrants,
     AskQueue,
@@ -32,8 +33,7 @@ from router.core.actions import (
     TellFinished,
     TellQuoted,
 )
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     Arrived,
     Charged,
     Event,
@@ -48,7 +48,7 @@ from router.core.events import (
     WorkerJoined,
     WorkerLoaded,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel

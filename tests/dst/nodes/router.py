@@ -12,11 +12,10 @@ from typing import Any
 from google.protobuf.message import Message
 
 from baton.v1 import inference_pb2
-from router.api.client_stream import ClientStream
 from router.api.convert import content_digest, put_event, request_from_pb
 from router.api.status import CODES, status_to_pb
-from router.api.validation import RawRequest, checked_slo
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.model.actions import (
     Action,
     Reject,
     Relay,
@@ -31,8 +30,7 @@ from router.core.actions import (
     TellRetrying,
     WorkerCommand,
 )
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     Arrived,
     CancelAsked,
     ClientGone,
@@ -45,10 +43,12 @@ from router.core.events import (
     StoreForgot,
     TimerFired,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
 from router.errors import RouterError
+from router.intake.validation import checked_slo
+from router.links.client_stream import ClientStream
 from router.links.store_calls import StoreCalls
-from router.preprocess.conversation import Reading
+from router.request import RawRequest, Reading
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from state import records
 from state.store import Store

@@ -21,7 +21,7 @@ from kvtransfer.receiver import Receiver
 from kvtransfer.service import KVTransferService
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import BlockReader, TransportMode
-from router.core.actions import (
+from router.core.model.actions import (
     SendCancel,
     SendDecode,
     SendDrain,
@@ -31,8 +31,7 @@ from router.core.actions import (
     SendStopAndCopy,
     WorkerCommand,
 )
-from router.core.capacity.worker_facts import PREFILL, WorkerFacts, WorkerLoad
-from router.core.events import SequenceFailed, StepReported
+from router.core.model.events import PREFILL, SequenceFailed, StepReported, WorkerFacts, WorkerLoad
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from tests.dst.nodes.engine import FINGERPRINT, Engine

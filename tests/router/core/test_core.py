@@ -8,8 +8,9 @@ import hypothesis
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from router.core.arrive import find
 from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     CancelAsked,
     ClientGone,
     SequenceFailed,
@@ -19,8 +20,7 @@ from router.core.events import (
     WorkerLoaded,
     WorkerLost,
 )
-from router.core.session.arrive import find
-from router.core.session.session import IN_QUEUE, Phase
+from router.core.model.session import IN_QUEUE, Phase
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason, FinishReason, Slo, SloClass

@@ -13,7 +13,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.model.actions import (
     Action,
     AskGrants,
     AskQueue,
@@ -30,9 +31,7 @@ from router.core.actions import (
     TakeHolds,
     TellFinished,
 )
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     CancelAsked,
     Charged,
     Enqueued,
@@ -46,11 +45,13 @@ from router.core.events import (
     StoreCall,
     StoreFailed,
     TimerFired,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
     WorkerLost,
 )
+from router.core.model.state import CoreConfig
 from router.core.outage import PATIENCE_S
-from router.core.state import CoreConfig
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, SequenceSpec

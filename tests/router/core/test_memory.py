@@ -8,11 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.actions import Reject, TellFinished
-from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
-from router.core.events import CancelAsked, SequenceFailed, StepReported, WorkerJoined, WorkerLost
-from router.core.session.session import Choice, Group, Session
+from router.core.model.actions import Reject, TellFinished
+from router.core.model.events import (
+    CancelAsked,
+    SequenceFailed,
+    StepReported,
+    WorkerJoined,
+    WorkerLoad,
+    WorkerLost,
+)
+from router.core.model.session import Choice, Group, Session
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, Slo
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, start, tell

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.actions import Enqueue, Reject, RelayRun, TellAccepted
-from router.core.capacity.worker_facts import WorkerLoad
-from router.core.events import StepReported, TokenRun
-from router.core.session.arrive import find
+from router.core.arrive import find
+from router.core.model.actions import Enqueue, Reject, RelayRun, TellAccepted
+from router.core.model.events import StepReported, TokenRun, WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, Slo, SloClass
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, start

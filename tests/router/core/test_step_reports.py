@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.model.actions import (
     Action,
     AskGrants,
     Dequeue,
@@ -15,9 +16,7 @@ from router.core.actions import (
     TakeHolds,
     TellFinished,
 )
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     Arrived,
     Enqueued,
     Event,
@@ -31,10 +30,12 @@ from router.core.events import (
     StoreCall,
     StoreFailed,
     StoreForgot,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
     WorkerLost,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules

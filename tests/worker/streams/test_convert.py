@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from baton.worker.v1 import worker_pb2 as pb
 from engine.core.commands import Decode, Prefill
 from engine.core.report import Failure, Load, Prefilled, StepReport
-from router.core.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
-from router.core.events import SequenceFailed
+from router.core.model.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
+from router.core.model.events import SequenceFailed
 from router.links.convert_worker import command_to_pb, joined_from_pb, report_from_pb, spec_to_pb
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FailureReason, Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules
