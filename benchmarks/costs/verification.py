@@ -36,7 +36,7 @@ from benchmarks.flags import count
 from benchmarks.report import report
 from engine.kv.kv_pool import KVPool
 from engine.model.model import load_model
-from kvtransfer.verify import checksum_blocks
+from kvtransfer.pools.verify import checksum_blocks
 from reporting.progress import progress_bars
 from reporting.quantiles import quantile
 from reporting.section import Section, at_most, table

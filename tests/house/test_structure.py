@@ -41,7 +41,6 @@ KNOTS = {
     ),
     frozenset({"kvtransfer", "kvtransfer.loans", "kvtransfer.pools", "kvtransfer.transports"}),
     frozenset({"scheduling", "scheduling.cost"}),
-    frozenset({"services.rpc", "services.security"}),
     frozenset({"sim", "sim.workers"}),
     frozenset(
         {
