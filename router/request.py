@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from output_text.exact_numbers import schema_of
+from scheduling.request import FinishReason, Matched, SamplingParams, Slo, StopRules
+from scheduling.value import value
 
 
 class ChatRefused(Exception):
@@ -292,3 +294,46 @@ def prompt_field(raw: RawRequest) -> str:
 def prompt_bytes(raw: RawRequest) -> int:
     """Return the number of bytes to tokenise."""
     return len((raw.text or "").encode()) if raw.chat is None else raw.chat.num_bytes
+
+
+@value
+class Received:
+    """The tokens of one choice that a client has from an earlier session; `finish` is set if they end it."""
+
+    choice: int
+    token_ids: tuple[int, ...]
+    finish: FinishReason = FinishReason.NONE
+    matched: Matched | None = None
+    """The stop rule that ended it, if one did."""
+
+
+@value
+class Request:
+    """A request that is validated and tokenised, as one call brings it.
+
+    The core keeps it for as long as it holds the request, and makes the commands for workers from it.
+    """
+
+    tenant: str
+    request_id: str
+    session: int
+    """The number of the call: Generate is 0, each Resume one more."""
+    digest: bytes
+    """A digest of the content, without the seed."""
+    prompt_token_ids: Sequence[int]
+    sampling: SamplingParams
+    seed_given: bool
+    """The client gave `sampling.seed`; otherwise it was drawn."""
+    stop: StopRules
+    slo: Slo
+    received_at: float
+    """When the router received the call, on its clock in seconds."""
+    resume_grace_s: float = 0.0
+    """How long it runs on when the call breaks, if no other call is left."""
+    received: tuple[Received, ...] = ()
+    failed_attempts: int = 0
+    """The number of attempts that failed in former sessions, as their routers told the client."""
+    received_prompt_logprobs: int = 0
+    """The number of prompt tokens whose log-probabilities the client has."""
+    adapter: str = ""
+    """The digest of its LoRA adapter; empty without one."""

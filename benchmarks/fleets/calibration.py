@@ -88,7 +88,9 @@ def _take(seen: _Seen, decided: Decided, *, counts: bool) -> None:
     now, event = decided.recorded.now, decided.recorded.event
     match event:
         case Arrived() if counts:
-            seen.delays["receive"].append(RecordedDelay(event.received_at, now - event.received_at))
+            seen.delays["receive"].append(
+                RecordedDelay(event.request.received_at, now - event.request.received_at)
+            )
         case WorkerJoined(facts, load):
             seen.budgets[facts.key] = facts.token_budget
             seen.loads[facts.key] = load

@@ -45,7 +45,6 @@ from router.limits import Limits
 from router.links.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
 from router.links.shell import Shell
 from router.request import RawRequest, Reading, prompt_bytes
-from scheduling.admission.prefixes import PrefixHits
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
@@ -135,14 +134,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         check_sizes(request.request, self._facts)
         raw = as_caller(request_from_pb(request.request))
         await self._admit(BudgetWait(), prompt_bytes(raw))
-        checked = (await self._preprocessor.arrival(raw)).event
+        event = (await self._preprocessor.arrival(raw)).event
+        checked = event.request
         quoted = await self._shell.quote(
             prompt_tokens=len(checked.prompt_token_ids),
             num_choices=checked.sampling.n,
             max_tokens=checked.stop.max_tokens,
             slo=checked.slo,
             waited_s=self._preprocessor.tokenised_s(raw),
-            hits=PrefixHits(checked.prefix_hits, checked.tier_hits, checked.peer_hits),
+            hits=event.hits,
             adapter=checked.adapter,
         )
         return quote_to_pb(quoted)
@@ -229,9 +229,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         )
                     event = prepared.event
                     if self._auth is not None:
-                        output = event.stop.max_tokens * event.sampling.n
-                        received = sum(len(choice.token_ids) for choice in event.received)
-                        num_prompt = len(event.prompt_token_ids)
+                        made = event.request
+                        output = made.stop.max_tokens * made.sampling.n
+                        received = sum(len(choice.token_ids) for choice in made.received)
+                        num_prompt = len(made.prompt_token_ids)
                         bill = await self._auth.charge(
                             num_prompt, output, received, wait, paid=paid, request=request
                         )
@@ -244,7 +245,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             try:
                 yield stream, prepared.reading
             except RouterError as error:
-                _log_end(stream, name, event.session, error)
+                _log_end(stream, name, event.request.session, error)
                 raise
         except RouterError as error:
             refusal = error

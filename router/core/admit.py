@@ -105,7 +105,7 @@ def on_charged(state: RouterState, request_key: str, standing: Standing | None) 
     if standing is not None and standing.is_over:
         session.charged_tokens = 0.0  # without an answer it may have been charged: a refund finds out
     if standing is not None and standing.is_over and state.fleet.serves:
-        rate = state.capacity.prefill_rate(session.slo.pace_ms, state.now)
+        rate = state.capacity.prefill_rate(session.request.slo.pace_ms, state.now)
         tenant_wait_s = max(0.001, standing.catch_up_s(_lead(state, session, ahead), rate))
     if admit(state, group, ahead, tenant_wait_s):
         _take_place(state, group, ahead, tenant_wait_s)
@@ -127,17 +127,18 @@ def _charge(state: RouterState, group: Group, ahead: QueueAhead) -> None:
     if not state.fleet.serves:
         on_charged(state, group.key, None)
         return
-    weight = state.config.weights.of(session.tenant)
+    weight = state.config.weights.of(session.request.tenant)
     output = expected_output(session, state.learnt) * group.num_seqs
     session.charged_tokens = virtual_tokens(group.work_tokens, output, weight)
-    band = BAND_S * state.capacity.prefill_rate(session.slo.pace_ms, state.now)
+    band = BAND_S * state.capacity.prefill_rate(session.request.slo.pace_ms, state.now)
     lead = _lead(state, session, ahead)
-    state.actions.append(ChargeTenant(group.key, session.tenant, session.charged_tokens, lead, band))
+    state.actions.append(ChargeTenant(group.key, session.request.tenant, session.charged_tokens, lead, band))
 
 
 def _lead(state: RouterState, session: Session, ahead: QueueAhead) -> float:
     """Return the lead, in virtual tokens, that the tenant may have over the least served one."""
-    ttft_ms, rate = session.slo.ttft_ms, state.capacity.prefill_rate(session.slo.pace_ms, state.now)
+    slo = session.request.slo
+    ttft_ms, rate = slo.ttft_ms, state.capacity.prefill_rate(slo.pace_ms, state.now)
     patience_s = math.inf if ttft_ms is None else ttft_ms / 1000
     return allowed_lead((ahead.tokens + state.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
 
@@ -152,7 +153,7 @@ def admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: fl
         leave_queue(state, group)
         _wait_for_fleet(state, session)
         return False
-    slo, now = session.slo, state.now
+    slo, now = session.request.slo, state.now
     request = _request(state, group, ahead)
     held_back_s = max(tenant_wait_s, class_wait_s(state, slo))
     state.learnt.by_class.asked(slo.slo_class, group.work_tokens, now)
@@ -191,13 +192,13 @@ def _request(state: RouterState, group: Group, ahead: QueueAhead) -> Judged:
         waited_s=state.now - session.timeline.received_at,
         read_s=held.read_s,
     )
-    adapter = session.adapter
-    return Judged(cost, session.slo, group.due_at, ahead, session.prefix_hits, adapter=adapter)
+    adapter = session.request.adapter
+    return Judged(cost, session.request.slo, group.due_at, ahead, session.prefix_hits, adapter=adapter)
 
 
 def _take_place(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: float) -> None:
     """Keep the place, or take a later one if the tenant is over its share or the TTFT will be missed."""
-    aims_lower = group.session.aim.ttft_ms != group.session.slo.ttft_ms
+    aims_lower = group.session.aim.ttft_ms != group.session.request.slo.ttft_ms
     if (tenant_wait_s > 0 or aims_lower) and group.early_grant is None:
         put_behind(state, group, tenant_wait_s)
     else:
@@ -222,7 +223,7 @@ def _keep_place(state: RouterState, group: Group, ahead: QueueAhead) -> None:
 def turn_away(state: RouterState, session: Session, error: RouterError) -> None:
     """Refuse a session for which nothing was generated here."""
     state.counters.refused += 1
-    state.actions.append(RequestRefused(session.slo.slo_class, error))
+    state.actions.append(RequestRefused(session.request.slo.slo_class, error))
     finish.end_calls(state, session, error)
     finish.forget(state, session)
 
@@ -298,8 +299,7 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
     blocks = blocks_needed(prompt, event.max_tokens, n, state.fleet.block_size)
     cost = RequestCost(prompt, 0, blocks, n, event.waited_s)
     ahead = QueueAhead(event.waiting_tokens, event.waiting)
-    hits = PrefixHits(event.prefix_hits, event.tier_hits, event.peer_hits)
-    request, judgement = judge_quote(state, cost, slo, ahead, hits, event.adapter)
+    request, judgement = judge_quote(state, cost, slo, ahead, event.hits, event.adapter)
     decision = rather_late(slo, judgement.decision)
     refused = None
     if decision.verdict is Verdict.REFUSED:

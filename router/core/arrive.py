@@ -21,24 +21,25 @@ from router.errors import (
     Unavailable,
     ValidationError,
 )
+from router.request import Request
 from scheduling.admission.prediction import RequestCost
-from scheduling.admission.prefixes import PrefixHits
 from scheduling.request import FinishReason
 
 
 def on_arrived(state: RouterState, event: Arrived) -> None:
     """Take a call in: every listener gets `Accepted` or `Reject` sooner or later."""
+    request = event.request
     try:
-        known = find(state, event.tenant, event.request_id)
-        if known is not None and not _takes_over(state, known, event):
-            _attach(state, known, event)
+        known = find(state, request.tenant, request.request_id)
+        if known is not None and not _takes_over(state, known, request):
+            _attach(state, known, event.listener, request)
         else:
             _open(state, event)
     except RouterError as error:
         # Its traceback knows the frames above, which hold the action that holds it: a cycle for each refusal.
         error.__traceback__ = None
         state.counters.refused += 1
-        state.actions.append(RequestRefused(event.slo.slo_class, error))
+        state.actions.append(RequestRefused(request.slo.slo_class, error))
         state.actions.append(Reject(event.listener, error))
 
 
@@ -48,31 +49,32 @@ def find(state: RouterState, tenant: str, request_id: str) -> Session | None:
     return state.live.get(name) or state.retained.get(name)
 
 
-def _listen(state: RouterState, session: Session, event: Arrived) -> None:
+def _listen(state: RouterState, session: Session, listener: int, request: Request) -> None:
     """Add a call to those that receive the session's events."""
-    session.listeners[event.listener] = Call(event.session, event.received_at, event.resume_grace_s)
-    session.attached_at = event.received_at
-    state.by_listener[event.listener] = session
+    session.listeners[listener] = Call(request.session, request.received_at, request.resume_grace_s)
+    session.attached_at = request.received_at
+    state.by_listener[listener] = session
 
 
 # A request that is known here
 
 
-def _takes_over(state: RouterState, known: Session, event: Arrived) -> bool:
+def _takes_over(state: RouterState, known: Session, request: Request) -> bool:
     """Return True if the call starts over from its received tokens; raise if the session is not for it."""
-    same_seed = not event.seed_given or event.sampling.seed == known.sampling.seed
-    if event.digest != known.digest or not same_seed:
-        raise DuplicateRequest(event.request_id)
-    if event.session < known.number:
-        raise Superseded(event.session, known.number)
-    received = {part.choice: part.token_ids for part in event.received}
+    first = known.request
+    same_seed = not request.seed_given or request.sampling.seed == first.sampling.seed
+    if request.digest != first.digest or not same_seed:
+        raise DuplicateRequest(request.request_id)
+    if request.session < known.number:
+        raise Superseded(request.session, known.number)
+    received = {part.choice: part.token_ids for part in request.received}
     knows = all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices)
-    first = known.received_prompt_logprobs
-    knows = knows and first <= event.received_prompt_logprobs < known.next_prompt_index
+    num_received = request.received_prompt_logprobs
+    knows = knows and first.received_prompt_logprobs <= num_received < known.next_prompt_index
     if knows and not known.given_up:
         return False
-    if event.session == known.number > 0:
-        raise Superseded(event.session, known.number)
+    if request.session == known.number > 0:
+        raise Superseded(request.session, known.number)
     # Another router went on from tokens that this one never saw, and what runs here leads elsewhere. Or the
     # client was given up here while another router had it, and nobody wanted it to end.
     finish.abandon(state, known)
@@ -87,25 +89,24 @@ def _is_prefix(known: Session, choice: int, token_ids: tuple[int, ...]) -> bool:
     )
 
 
-def _attach(state: RouterState, session: Session, event: Arrived) -> None:
+def _attach(state: RouterState, session: Session, listener: int, request: Request) -> None:
     """Attach a call: it receives everything it lacks; calls of earlier sessions end."""
-    listener = event.listener
-    if event.session > session.number:
-        finish.supersede(state, session, event.session)
+    if request.session > session.number:
+        finish.supersede(state, session, request.session)
     elif len(session.listeners) >= MAX_CALLS:
         oldest = next(iter(session.listeners))
         state.actions.append(Reject(oldest, Superseded(session.number, session.number)))
         finish.unlisten(state, session, oldest)
-    session.number = event.session
-    _listen(state, session, event)
+    session.number = request.session
+    _listen(state, session, listener, request)
     if session.admitted:
         tell_accepted(state, session, listener)
-        received = {part.choice: len(part.token_ids) for part in event.received}
-        deliver.replay_prompt_logprobs(state, session, listener, event.received_prompt_logprobs)
+        received = {part.choice: len(part.token_ids) for part in request.received}
+        deliver.replay_prompt_logprobs(state, session, listener, request.received_prompt_logprobs)
         deliver.replay(state, session, listener, received)
-        session.failed_elsewhere = max(session.failed_elsewhere, event.failed_attempts)
+        session.failed_elsewhere = max(session.failed_elsewhere, request.failed_attempts)
         for group in session.groups:
-            _count_failures(group, event.failed_attempts)
+            _count_failures(group, request.failed_attempts)
         if any(group.failures for group in session.groups):
             recover.tell_failures(state, session, listener)
     if session.ended:
@@ -120,18 +121,19 @@ def _open(state: RouterState, event: Arrived) -> None:
         raise Unavailable(
             Reason.ROUTER_LEAVING, "this router is shutting down; another one takes the request"
         )
-    session, serves = _session(event, next(state.sids)), state.fleet.serves
-    _check_deadline(event, state.now)
+    request, serves = event.request, state.fleet.serves
+    session = _session(event, next(state.sids))
+    _check_deadline(request, state.now)
     if serves:
         _check_fits(state, session)
     else:
         check_worth_waiting(state, session)
-    name = session.tenant, session.request_id
+    name = request.tenant, request.request_id
     state.retained.pop(name, None)
     state.live[name] = state.by_sid[session.sid] = session
-    if session.sampling.prompt_logprobs is not None and session.lacks_prompt_logprobs:
+    if request.sampling.prompt_logprobs is not None and session.lacks_prompt_logprobs:
         state.lacking_logprobs.add(session.sid)
-    _listen(state, session, event)
+    _listen(state, session, event.listener, request)
     _set_deadline(state, session)
     if session.number > 0:
         # A client that resumes was promised something already, and has waited once.
@@ -148,67 +150,61 @@ def _open(state: RouterState, event: Arrived) -> None:
 
 
 def _session(event: Arrived, sid: int) -> Session:
-    choices = [Choice(index) for index in range(event.sampling.n)]
-    for part in event.received:
+    request = event.request
+    choices = [Choice(index) for index in range(request.sampling.n)]
+    for part in request.received:
         choice = choices[part.choice]
         choice.extend(part.token_ids)
         choice.finish, choice.matched = part.finish, part.matched
     return Session(
         sid=sid,
-        tenant=event.tenant,
-        request_id=event.request_id,
-        number=event.session,
-        digest=event.digest,
-        prompt_token_ids=event.prompt_token_ids,
-        sampling=event.sampling,
-        stop=event.stop,
-        slo=event.slo,
-        aim=event.slo,
-        prefix_hits=PrefixHits(event.prefix_hits, event.tier_hits, event.peer_hits),
-        timeline=Timeline(event.received_at),
+        request=request,
+        number=request.session,
+        aim=request.slo,
+        prefix_hits=event.hits,
+        timeline=Timeline(request.received_at),
         choices=choices,
         received_tokens=tuple(len(choice.token_ids) for choice in choices),
-        failed_elsewhere=event.failed_attempts,
-        received_prompt_logprobs=event.received_prompt_logprobs,
-        adapter=event.adapter,
+        failed_elsewhere=request.failed_attempts,
     )
 
 
-def _check_deadline(event: Arrived, now: float) -> None:
-    deadline_ms = event.slo.deadline_ms
-    if deadline_ms is not None and event.received_at + deadline_ms / 1000 <= now:
+def _check_deadline(request: Request, now: float) -> None:
+    deadline_ms = request.slo.deadline_ms
+    if deadline_ms is not None and request.received_at + deadline_ms / 1000 <= now:
         raise DeadlineExpired(deadline_ms)
 
 
 def _set_deadline(state: RouterState, session: Session) -> None:
-    if session.slo.deadline_ms is not None:
-        at = session.timeline.received_at + session.slo.deadline_ms / 1000
+    if session.request.slo.deadline_ms is not None:
+        at = session.timeline.received_at + session.request.slo.deadline_ms / 1000
         state.actions.append(SetTimer(Timer(TimerKind.DEADLINE, session.sid), at))
 
 
 def _check_fits(state: RouterState, session: Session) -> None:
     """Raise RouterError if no worker could hold the session, or serve it as it asks."""
+    request = session.request
     blocks = most_blocks(session, len(session.choices), state.fleet.block_size)
-    largest = state.fleet.largest_pool_with(session.adapter)
-    if session.adapter and not largest:
+    largest = state.fleet.largest_pool_with(request.adapter)
+    if request.adapter and not largest:
         if session.number > 0:
             return  # its worker may be about to join this router, too
         raise Unavailable(Reason.NO_WORKER, "no worker with this request's adapter is connected")
     if blocks > largest:
         raise ValidationError(
             "stop.max_tokens",
-            session.stop.max_tokens,
-            f"less: with this prompt and n = {session.sampling.n} it could grow to {blocks} KV blocks, and "
+            request.stop.max_tokens,
+            f"less: with this prompt and n = {request.sampling.n} it could grow to {blocks} KV blocks, and "
             f"the largest decode worker has {largest}",
             Reason.EXCEEDS_MEMORY,
         )
     if session.number == 0:
-        cost = RequestCost(len(session.prompt_token_ids), 0, 0, len(session.choices))
-        check_slo(state, cost, session.slo, session.prefix_hits)
+        cost = RequestCost(len(request.prompt_token_ids), 0, 0, len(session.choices))
+        check_slo(state, cost, request.slo, session.prefix_hits)
 
 
 def _enqueue(state: RouterState, session: Session, choices: Sequence[Choice]) -> None:
-    has_workers = state.fleet.largest_pool_with(session.adapter) > 0
+    has_workers = state.fleet.largest_pool_with(session.request.adapter) > 0
     for group in new_groups(state, session, choices):
         if session.failed_elsewhere:
             _count_failures(group, session.failed_elsewhere)

@@ -291,7 +291,7 @@ class Chores:
     def _fits(self, group: Group) -> bool:
         """Return True if some decode worker that takes new work could hold a group."""
         fleet, session = self._state.fleet, group.session
-        pool = fleet.largest_pool_with(session.adapter)
+        pool = fleet.largest_pool_with(session.request.adapter)
         return most_blocks(session, group.num_seqs, fleet.block_size) <= pool
 
     def _renew(self) -> None:

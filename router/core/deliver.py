@@ -58,7 +58,7 @@ def _take_prefilled(state: RouterState, worker: Worker, event: StepReported) -> 
         release_credit(state, group)
         if group.attempt == 1:
             # The tokens that a resumed request brought are prefilled after its prompt, and are no part of it.
-            of_prompt = min(cached_tokens, len(group.session.prompt_token_ids))
+            of_prompt = min(cached_tokens, len(group.session.request.prompt_token_ids))
             group.session.cached_tokens = max(group.session.cached_tokens, of_prompt)
 
 
@@ -194,7 +194,7 @@ def _deliver(
 
 def _match(relay: Relay, choice: Choice, session: Session, stop_place: int | None) -> None:
     """Set the stop rule that the choice's last token matched, if any."""
-    choice.matched = matched(choice.finish, choice.token_ids[-1], stop_place, session.stop)
+    choice.matched = matched(choice.finish, choice.token_ids[-1], stop_place, session.request.stop)
     if choice.matched is not None:
         relay.matches.extend((listener, choice.index, choice.matched) for listener in session.listeners)
 
@@ -338,7 +338,7 @@ def _take_prompt_logprobs(
             continue
         session = group.session
         expected = session.next_prompt_index
-        if piece.first_index > expected or piece.next_index > len(session.prompt_token_ids):
+        if piece.first_index > expected or piece.next_index > len(session.request.prompt_token_ids):
             fault = f"log-probabilities of prompt tokens {piece.first_index} to {piece.next_index - 1}"
             sentence = f"protocol error: {fault}, expected from {expected} on"
             recover.fail_attempt(state, group, worker.key, sentence)

@@ -47,20 +47,21 @@ from state.records import QueueEntry
 
 def most_blocks(session: Session, num_choices: int, block_size: int) -> int:
     """Return how many KV blocks so many choices can need, counting delivered tokens as output."""
-    return blocks_needed(len(session.prompt_token_ids), session.stop.max_tokens, num_choices, block_size)
+    request = session.request
+    return blocks_needed(len(request.prompt_token_ids), request.stop.max_tokens, num_choices, block_size)
 
 
 def expected_output(session: Session, learnt: Learnt) -> float:
     """Return the tokens that one choice will probably have."""
-    stop = session.stop
-    expected = learnt.lengths[session.slo.slo_class].expected(stop.max_tokens, ignore_eos=stop.ignore_eos)
+    slo, stop = session.request.slo, session.request.stop
+    expected = learnt.lengths[slo.slo_class].expected(stop.max_tokens, ignore_eos=stop.ignore_eos)
     done = max(len(choice.token_ids) for choice in session.choices)
     return max(expected, min(1.25 * done, stop.max_tokens))
 
 
 def group_key(session: Session, first_choice: int) -> str:
     """Return the name of a group without its number; escaped, so that no two groups share a name."""
-    tenant, request_id = quote(session.tenant, safe=""), quote(session.request_id, safe="")
+    tenant, request_id = quote(session.request.tenant, safe=""), quote(session.request.request_id, safe="")
     suffix = f"#{first_choice}" if first_choice else ""
     return f"{tenant}/{request_id}/{session.number}{suffix}"
 
@@ -105,7 +106,7 @@ def new_groups(
             session=session,
             choices=part,
             blocks=_leased_blocks(state, session, len(part), expected),
-            work_tokens=len(session.prompt_token_ids) + len(part[0].token_ids),
+            work_tokens=len(session.request.prompt_token_ids) + len(part[0].token_ids),
             num_seqs=len(part),
             expected_tokens=round(expected) * len(part),
         )
@@ -128,7 +129,7 @@ def _leased_blocks(state: RouterState, session: Session, num_choices: int, expec
     if state.config.policy.reserves_maximum:
         return most_blocks(session, num_choices, state.fleet.block_size)
     output = max(1, round(expected))
-    return blocks_needed(len(session.prompt_token_ids), output, num_choices, state.fleet.block_size)
+    return blocks_needed(len(session.request.prompt_token_ids), output, num_choices, state.fleet.block_size)
 
 
 def _inherit(group: Group, parent: Group) -> None:
@@ -164,7 +165,7 @@ def enqueue(state: RouterState, group: Group) -> None:
         due_in_ms=due_in_ms,
         work_tokens=group.work_tokens,
         blocks=group.blocks,
-        adapter=session.adapter,
+        adapter=session.request.adapter,
         seats=group.num_seqs,
         share=seat_share(state, group),
         takes_turns=not group.is_promoted and takes_turns(session.aim, has_output=has_output),
@@ -174,7 +175,7 @@ def enqueue(state: RouterState, group: Group) -> None:
 
 def seat_share(state: RouterState, group: Group) -> int:
     """Return what a group's seats count for its tenant."""
-    return share_of(group.num_seqs, state.config.weights.of(group.session.tenant))
+    return share_of(group.num_seqs, state.config.weights.of(group.session.request.tenant))
 
 
 def _has_output(session: Session) -> bool:
@@ -190,7 +191,7 @@ def set_phase(state: RouterState, group: Group, phase: Phase) -> None:
         state.fleet.expect(group.prefill_key, group.work_tokens)
     if (group.phase is Phase.RUNNING) is not (phase is Phase.RUNNING):
         share = seat_share(state, group)
-        state.running_shares.add(group.session.tenant, share if phase is Phase.RUNNING else -share)
+        state.running_shares.add(group.session.request.tenant, share if phase is Phase.RUNNING else -share)
     group.phase = phase
     if waits and not was_waiting:
         state.waiting.add(group, state.now)
@@ -287,7 +288,7 @@ def dispatch(state: RouterState, group: Group) -> None:
     if session.timeline.dispatched_at is None:
         session.timeline.dispatched_at = state.now
         session.path = Path.AGGREGATED if prefill is decode else Path.DISAGGREGATED
-    _pay_batch(state, session.slo.slo_class, group.work_tokens)
+    _pay_batch(state, session.request.slo.slo_class, group.work_tokens)
     state.fleet.send(prefill, group.work_tokens)
     source = _prefix_source(state, group, prefill)
     if prefill is decode:
@@ -335,10 +336,10 @@ def _pay_batch(state: RouterState, slo_class: SloClass, tokens: int) -> None:
 
 def spec_of(state: RouterState, group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
     """Return what both workers are told to run."""
-    session = group.session
+    session, request = group.session, group.session.request
     fence = Fence(
-        tenant=session.tenant,
-        request_id=session.request_id,
+        tenant=request.tenant,
+        request_id=request.request_id,
         session=session.number,
         attempt=group.attempt,
         choice=group.choices[0].index,
@@ -351,16 +352,16 @@ def spec_of(state: RouterState, group: Group, source: Worker | None, target: Wor
     return SequenceSpec(
         handle=group.handle,
         fence=fence,
-        prompt_token_ids=session.prompt_token_ids,
+        prompt_token_ids=request.prompt_token_ids,
         # Delivered tokens; only a single choice has any.
         output_token_ids=tuple(group.choices[0].token_ids) if group.num_seqs == 1 else (),
         choices=tuple(choice.index for choice in group.choices),
         sampling=_sampling(session, group.num_seqs),
-        stop=session.stop,
-        cache_salt=cache_salt(session.tenant),
+        stop=request.stop,
+        cache_salt=cache_salt(request.tenant),
         tpot_ms=session.aim.tpot_ms,
         itl_ms=session.aim.itl_ms,
-        adapter=session.adapter,
+        adapter=request.adapter,
         session_age_seconds=state.now - session.attached_at if session.number > 0 else 0.0,
     )
 
@@ -373,7 +374,7 @@ def cache_salt(tenant: str) -> bytes:
 
 
 def _sampling(session: Session, num_choices: int) -> SamplingParams:
-    asked = session.sampling
+    asked = session.request.sampling
     if asked.prompt_logprobs is not None and not session.lacks_prompt_logprobs:
         asked = replace(asked, prompt_logprobs=None)
     return asked if asked.n == num_choices else replace(asked, n=num_choices)
@@ -397,10 +398,11 @@ def promise_of(slo: Slo, decision: Decision | None) -> Promise:
 
 def tell_accepted(state: RouterState, session: Session, only: int | None = None) -> None:
     """Send the first event of a stream to all calls, or to the `only` one."""
-    promise = promise_of(session.slo, session.decision)
-    seed, num_prompt = session.sampling.seed, len(session.prompt_token_ids)
+    request = session.request
+    promise = promise_of(request.slo, session.decision)
+    seed, num_prompt = request.sampling.seed, len(request.prompt_token_ids)
     weights = state.fleet.fingerprint
     for listener in session.listeners:
         if only in (None, listener):
-            accepted = TellAccepted(listener, session.request_id, promise, seed, num_prompt, weights)
+            accepted = TellAccepted(listener, request.request_id, promise, seed, num_prompt, weights)
             state.actions.append(accepted)

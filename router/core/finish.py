@@ -110,7 +110,7 @@ def finish(state: RouterState, session: Session) -> None:
 
 def _close(state: RouterState, session: Session, *, remember: bool) -> None:
     """Take a session from those that run; calls can still attach to a remembered one for a while."""
-    name = session.tenant, session.request_id
+    name = session.request.tenant, session.request.request_id
     del state.live[name]
     state.awaiting.pop(session.sid, None)
     state.lacking_logprobs.discard(session.sid)
@@ -173,7 +173,9 @@ def supersede(state: RouterState, session: Session, number: int) -> None:
 def withdraw(state: RouterState, session: Session) -> None:
     """End the groups of a session that was not admitted, and refund its tenant; the session stays."""
     if session.charged_tokens > 0:
-        state.actions.append(RefundTenant(group_key(session, 0), session.tenant, session.charged_tokens))
+        state.actions.append(
+            RefundTenant(group_key(session, 0), session.request.tenant, session.charged_tokens)
+        )
     session.charged_tokens, session.ahead = 0.0, None
     for group in list(session.groups):
         set_phase(state, group, Phase.ENDED)
@@ -196,7 +198,7 @@ def abandon(state: RouterState, session: Session, later: int = 0) -> None:
     `later` is the session that took the request over, if that is known.
     """
     if session.ended:
-        state.retained.pop((session.tenant, session.request_id), None)
+        state.retained.pop((session.request.tenant, session.request.request_id), None)
         state.by_sid.pop(session.sid, None)
         return
     for group in list(session.groups):
@@ -216,7 +218,7 @@ def no_worker_came(state: RouterState, session: Session) -> None:
     """
     error = Unavailable(Reason.NO_WORKER, "no decode worker that could run this request came back in time")
     state.counters.refused += 1
-    state.actions.append(RequestRefused(session.slo.slo_class, error))
+    state.actions.append(RequestRefused(session.request.slo.slo_class, error))
     _break_off(state, session, error)
 
 
@@ -260,8 +262,8 @@ def outcome_of(session: Session) -> Outcome:
     ended = timeline.ended_at
     output_tokens = sum(len(choice.token_ids) for choice in session.choices)
     return Outcome(
-        slo_class=session.slo.slo_class,
-        promise=promise_of(session.slo, session.decision),
+        slo_class=session.request.slo.slo_class,
+        promise=promise_of(session.request.slo, session.decision),
         marks=Marks(
             timeline.received_at,
             _or_end(timeline.dispatched_at, ended),
@@ -270,7 +272,7 @@ def outcome_of(session: Session) -> Outcome:
             ended,
         ),
         has_tokens=output_tokens > sum(session.received_tokens),
-        prompt_tokens=len(session.prompt_token_ids),
+        prompt_tokens=len(session.request.prompt_token_ids),
         cached_prompt_tokens=session.cached_tokens,
         output_tokens=output_tokens,
         attempts=session.attempts,
@@ -290,7 +292,7 @@ def _learn(learnt: Learnt, session: Session, outcome: Outcome, now: float) -> No
     """Learn the lengths of outputs, the ratio of observed to predicted TPOT, and how a trial ended."""
     for choice in session.choices:
         if choice.finish in (FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH):
-            learnt.lengths[session.slo.slo_class].add(len(choice.token_ids))
+            learnt.lengths[session.request.slo.slo_class].add(len(choice.token_ids))
     predicted, tpot_s = session.predicted, outcome.tpot_s
     if predicted is not None and tpot_s is not None and session.attempts == 1:
         learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, now)
@@ -308,7 +310,7 @@ def _count(counters: Counters, session: Session) -> None:
     else:
         counters.finished += 1
     first_at = session.timeline.first_token_at
-    if session.slo.ttft_ms is None or session.number > 0:
+    if session.request.slo.ttft_ms is None or session.number > 0:
         return
     if first_at is not None and first_at <= session.ttft_due_at:
         counters.ttft_promises_kept += 1

@@ -73,10 +73,12 @@ def offer_capacity(state: RouterState) -> None:
         free += _others_with_room(state, head)
     if not free:
         return
-    most = -(-num_waiting // len(free))
-    # Those without the head's adapter pass it over, and may serve the next.
-    others = [worker for worker in free if not worker.has(head.session.adapter)]
-    free = [worker for worker in free if worker.has(head.session.adapter)]
+    most, adapter = -(-num_waiting // len(free)), head.session.request.adapter
+    others: list[Worker] = []
+    if adapter:
+        # Those without the head's adapter pass it over, and may serve the next.
+        others = [worker for worker in free if not worker.has(adapter)]
+        free = [worker for worker in free if worker.has(adapter)]
     if state.fleet.placement is Placement.CONDITIONAL:
         free = _best_paths(state, head, free, num_waiting)
         # One grant each, as long as that leaves nobody waiting for the answer to the next call.
@@ -84,17 +86,31 @@ def offer_capacity(state: RouterState) -> None:
     elif len(free) > num_waiting or head.failed_handoffs:
         free = _soonest(state, head, free, num_waiting)
     pace_ms = state.waiting.tightest_pace_ms
-    rooms: tuple[DecodeRoom, ...]
+    # Every prefill worker hands over to the same decode workers.
     shared: tuple[DecodeRoom, ...] = ()
     for worker in (*free, *others):
-        worker.asking = True
         if worker.facts.role == DECODE:
-            rooms = (_room(state, worker, pace_ms),)
+            _ask(state, worker, _prompt_room(state, worker, most), _rooms(state, worker, pace_ms))
         else:
-            rooms = shared = shared or tuple(_room(state, each, pace_ms) for each in state.fleet.decoding)
-        queue = state.capacity.prompt_queue(worker, state.now)
-        room = PrefillRoom(worker.key, queue.limit, most, worker.adapters, queue.min_prompts)
-        state.actions.append(AskGrants(room, rooms))
+            shared = shared or _rooms(state, worker, pace_ms)
+            _ask(state, worker, _prompt_room(state, worker, most), shared)
+
+
+def _ask(state: RouterState, worker: Worker, room: PrefillRoom, decoders: tuple[DecodeRoom, ...]) -> None:
+    """Ask for grants to a worker; no other call for it begins before the answer."""
+    worker.asking = True
+    state.actions.append(AskGrants(room, decoders))
+
+
+def _prompt_room(state: RouterState, worker: Worker, most: int) -> PrefillRoom:
+    """Return a worker's capacity for prompts, of which one call may grant so many."""
+    queue = state.capacity.prompt_queue(worker, state.now)
+    return PrefillRoom(worker.key, queue.limit, most, worker.adapters, queue.min_prompts)
+
+
+def _rooms(state: RouterState, prefill: Worker, pace_ms: int | None) -> tuple[DecodeRoom, ...]:
+    """Return the capacity of the workers where a prompt that `prefill` computes can decode."""
+    return tuple(_room(state, worker, pace_ms) for worker in _decoders_for(state, prefill))
 
 
 def _clear_queue(state: RouterState) -> None:
@@ -106,11 +122,7 @@ def _clear_queue(state: RouterState) -> None:
     state.queue_was_full = False
     worker = min((each for each in state.fleet.computing if not each.asking), key=_bound, default=None)
     if worker is not None:
-        worker.asking = True
-        rooms = tuple(_room(state, each, None) for each in _decoders_for(state, worker))
-        queue = state.capacity.prompt_queue(worker, state.now)
-        room = PrefillRoom(worker.key, queue.limit, MOST_CLEARED, worker.adapters, queue.min_prompts)
-        state.actions.append(AskGrants(room, rooms))
+        _ask(state, worker, _prompt_room(state, worker, MOST_CLEARED), _rooms(state, worker, None))
 
 
 def _bind(state: RouterState) -> None:
@@ -121,10 +133,8 @@ def _bind(state: RouterState) -> None:
     if workers:
         load = _outstanding if workers[0].facts.role == DECODE else _bound
         worker = min(workers, key=lambda each: (avoids(head, each), load(each)))
-        worker.asking = True
-        rooms = tuple(_room(state, each, None) for each in _decoders_for(state, worker))
         room = PrefillRoom(worker.key, UNLIMITED, adapters=worker.adapters)
-        state.actions.append(AskGrants(room, rooms))
+        _ask(state, worker, room, _rooms(state, worker, None))
 
 
 def _others_with_room(state: RouterState, head: Group) -> list[Worker]:
@@ -141,7 +151,7 @@ def _others_with_room(state: RouterState, head: Group) -> list[Worker]:
 
 def _soonest(state: RouterState, head: Group, free: Sequence[Worker], count: int) -> list[Worker]:
     """Return the `count` free workers from which the head's first token would come first."""
-    if not head.session.prefix_hits.has_any and not head.session.adapter:
+    if not head.session.prefix_hits.has_any and not head.session.request.adapter:
         return heapq.nsmallest(count, free, key=lambda worker: (avoids(head, worker), *_bound(worker)))
 
     def first_token(worker: Worker) -> tuple[int, float, int, str]:
@@ -163,7 +173,7 @@ def _best_paths(state: RouterState, head: Group, free: Sequence[Worker], count: 
     candidates = {
         worker.key: _path(state, head, worker, waits_s[worker.key])
         for worker in state.fleet.computing
-        if worker.has(head.session.adapter)
+        if worker.has(head.session.request.adapter)
     }
     by_key = {worker.key: worker for worker in free}
     chosen: list[Worker] = []
@@ -218,7 +228,7 @@ def _own_s(state: RouterState, group: Group, worker: Worker) -> float:
     held = group.session.prefix_hits.held_by(worker.key, state.fleet.block_size, worker.cost)
     cost = RequestCost(group.work_tokens, held.num_tokens, group.blocks, group.num_seqs, read_s=held.read_s)
     speed = state.capacity.prefill_speed(worker, state.now)
-    return worker.load_s(group.session.adapter) + own_prefill_s(cost, speed)
+    return worker.load_s(group.session.request.adapter) + own_prefill_s(cost, speed)
 
 
 def _room(state: RouterState, worker: Worker, pace_ms: int | None) -> DecodeRoom:
@@ -231,7 +241,7 @@ def _room(state: RouterState, worker: Worker, pace_ms: int | None) -> DecodeRoom
 
 def has_room(state: RouterState, group: Group, worker: Worker) -> bool:
     """Return True if a group could go on at a decode worker at once."""
-    if not worker.has(group.session.adapter):
+    if not worker.has(group.session.request.adapter):
         return False
     seats = state.capacity.seat_limit(worker, group.session.aim.pace_ms, state.now) - worker.num_seqs
     return worker.free_blocks >= group.blocks and seats >= group.num_seqs and not worker.preempted
@@ -300,7 +310,7 @@ def decoder_for(state: RouterState, group: Group, prefill: Worker) -> str | None
 
     None as well if `prefill` does not have the group's adapter.
     """
-    adapter = group.session.adapter
+    adapter = group.session.request.adapter
     if not prefill.has(adapter):
         return None
     workers = tuple(worker for worker in _decoders_for(state, prefill) if worker.has(adapter))
@@ -392,7 +402,7 @@ def sources(state: RouterState, group: Group) -> tuple[Worker, ...]:
 
     Decode workers are among them, whatever the placement, once every prefill worker has failed the group.
     """
-    fleet, adapter = state.fleet, group.session.adapter
+    fleet, adapter = state.fleet, group.session.request.adapter
     found = tuple(worker for worker in fleet.computing if worker.has(adapter))
     if not group.failed_handoffs or DECODE in fleet.computing_roles:
         return found
@@ -414,5 +424,7 @@ def _holds(group: Group, worker: Worker) -> bool:
     if worker.facts.role == PREFILL:
         return True
     session, size = group.session, worker.facts.block_size
-    most = blocks_needed(len(session.prompt_token_ids), session.stop.max_tokens, group.num_seqs, size)
+    most = blocks_needed(
+        len(session.request.prompt_token_ids), session.request.stop.max_tokens, group.num_seqs, size
+    )
     return most <= worker.facts.num_blocks

@@ -138,7 +138,7 @@ def _pre_copy(state: RouterState, group: Group, source: Worker, target: Worker) 
     size, session = state.fleet.block_size, group.session
     for choice in group.choices:
         # The newest token's KV is not written.
-        num_blocks = (len(session.prompt_token_ids) + len(choice.token_ids) - 1) // size
+        num_blocks = (len(session.request.prompt_token_ids) + len(choice.token_ids) - 1) // size
         if choice.finish or num_blocks == 0:
             continue
         handle = next(state.handles)
@@ -162,7 +162,7 @@ def _pre_copy_spec(spec: SequenceSpec, session: Session, choice: Choice, num_tok
     return replace(
         spec,
         fence=replace(spec.fence, choice=choice.index),
-        prompt_token_ids=(*session.prompt_token_ids, *choice.token_ids)[:num_tokens],
+        prompt_token_ids=(*session.request.prompt_token_ids, *choice.token_ids)[:num_tokens],
         output_token_ids=(),
         choices=(choice.index,),
         sampling=replace(spec.sampling, n=1),
@@ -261,7 +261,7 @@ def _elsewhere_s(state: RouterState, group: Group, worker: Worker) -> float:
 
 
 def _computed_s(state: RouterState, group: Group, worker: Worker) -> float:
-    tokens = len(group.session.prompt_token_ids) + len(group.choices[0].token_ids)
+    tokens = len(group.session.request.prompt_token_ids) + len(group.choices[0].token_ids)
     computing = worker if worker in state.fleet.computing else state.fleet.computing[0]
     speed = state.capacity.prefill_speed(computing, state.now)
     return own_prefill_s(RequestCost(tokens, 0, group.blocks, group.num_seqs), speed)
@@ -295,11 +295,11 @@ def _passed_over(state: RouterState) -> Group | None:
     Where only one tenant has groups that wait or run, none is.
     """
     shares = state.running_shares
-    fewest = min(state.waiting.first_by_tenant, key=lambda group: shares.of(group.session.tenant))
+    fewest = min(state.waiting.first_by_tenant, key=lambda group: shares.of(group.session.request.tenant))
     waited_s = state.now - fewest.session.timeline.received_at
     if fewest.phase is not Phase.WAITING or waited_s < PATIENCE_S:
         return None
-    return fewest if shares.has_others(fewest.session.tenant) else None
+    return fewest if shares.has_others(fewest.session.request.tenant) else None
 
 
 def _is_late(state: RouterState, head: Group) -> bool:
@@ -314,16 +314,16 @@ def _is_late(state: RouterState, head: Group) -> bool:
 
 
 def _is_lower(head: Group, group: Group) -> bool:
-    return group.session.slo.slo_class > head.session.slo.slo_class and not group.is_promoted
+    return group.session.request.slo.slo_class > head.session.request.slo.slo_class and not group.is_promoted
 
 
 def _yields(state: RouterState, head: Group, group: Group) -> bool:
     """Return True if the tenant of a running group can spare its seats for that of the `head`."""
-    own, other = group.session, head.session
+    own, other = group.session.request, head.session.request
     if own.tenant == other.tenant or group.is_promoted or own.slo.slo_class < other.slo.slo_class:
         return False
     shares = state.running_shares
-    return own.aim.pace_ms is None and may_yield(
+    return group.session.aim.pace_ms is None and may_yield(
         shares.of(own.tenant), seat_share(state, group), shares.of(other.tenant), seat_share(state, head)
     )
 
@@ -355,4 +355,4 @@ def _leaving_room(state: RouterState, head: Group, worker: Worker) -> Iterator[G
 
 def _price(group: Group) -> tuple[int, int, str]:
     """Order by class, the lowest first, then by how many tokens must be computed again."""
-    return -group.session.slo.slo_class, group.work_tokens + group.delivered_tokens, group.key
+    return -group.session.request.slo.slo_class, group.work_tokens + group.delivered_tokens, group.key

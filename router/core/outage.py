@@ -179,7 +179,7 @@ def _waits_no_longer(state: RouterState, group: Group) -> bool:
 
 def _turn(group: Group) -> tuple[int, float, str]:
     session = group.session
-    return int(session.slo.slo_class), due_at(session.aim, session.timeline.received_at), group.key
+    return int(session.request.slo.slo_class), due_at(session.aim, session.timeline.received_at), group.key
 
 
 def _has_free_worker(state: RouterState) -> bool:

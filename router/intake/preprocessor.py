@@ -11,7 +11,7 @@ from output_text.output import output_rules
 from output_text.refusal import GrammarRefused
 from router.core.admit import no_worker
 from router.core.dispatch import cache_salt
-from router.core.model.events import Arrived, Received
+from router.core.model.events import Arrived
 from router.errors import Described, Reason, ValidationError
 from router.intake.chat_encoder import EncodedPrompt, PromptTooLong
 from router.intake.chat_template import TemplateRefused
@@ -34,7 +34,7 @@ from router.intake.validation import (
 )
 from router.limits import Limits
 from router.links.shell import Shell
-from router.request import ChatRefused, RawRequest, Reading, prompt_bytes, prompt_field
+from router.request import ChatRefused, RawRequest, Reading, Received, Request, prompt_bytes, prompt_field
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.memory.block_hash import chain_root, each_hash
 from scheduling.request import SamplingParams, Slo, StopRules
@@ -102,8 +102,7 @@ class Preprocessor:
             grammar = await self._in_format(raw, *raw.output_format, prompt.around_format)
             sampling = replace(sampling, grammar=grammar)
         hits = await self._hits(raw, adapter, token_ids)
-        event = Arrived(
-            listener=listener,
+        request = Request(
             tenant=raw.tenant,
             request_id=raw.request_id or secrets.token_hex(16),
             session=raw.session,
@@ -118,11 +117,9 @@ class Preprocessor:
             received=await self._find_ends(raw.tenant, received, stop, token_ids),
             failed_attempts=raw.failed_attempts,
             received_prompt_logprobs=raw.received_prompt_logprobs,
-            prefix_hits=hits.cached,
             adapter=adapter,
-            tier_hits=hits.in_tiers,
-            peer_hits=hits.at_peers,
         )
+        event = Arrived(listener, request, hits)
         formats = prompt.formats
         return Prepared(event, Reading(formats.tools, formats.reasoning, prompt.reasoning_open))
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from chat_formats import ChatFormats, are_calls_unlike_json
-from router.core.model.events import Received
 from router.errors import SET, DeadlineExpired, Described, ModelNotFound, Reason, ValidationError
 from router.intake.chat_template import ChatTemplate
 from router.intake.model_facts import ModelFacts
-from router.request import ChatOptions, Conversation, Message, RawRequest, ToolMode, prompt_field
+from router.request import ChatOptions, Conversation, Message, RawRequest, Received, ToolMode, prompt_field
 from scheduling.request import (
     MAX_SLO_MS,
     FinishReason,

@@ -175,10 +175,8 @@ class Shell:
             slo=slo,
             waiting=queue.waiting,
             waiting_tokens=queue.waiting_tokens,
-            prefix_hits=hits.cached,
+            hits=hits,
             waited_s=waited_s,
-            tier_hits=hits.in_tiers,
-            peer_hits=hits.at_peers,
             adapter=adapter,
         )
         self.submit(request)

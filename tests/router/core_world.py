@@ -49,6 +49,7 @@ from router.core.model.events import (
     WorkerLoaded,
 )
 from router.core.model.state import CoreConfig
+from router.request import Request
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
@@ -173,17 +174,19 @@ class World:
         self.tell(
             Arrived(
                 listener=listener,
-                tenant="t",
-                request_id=request_id,
-                session=0,
-                digest=bytes([n, max_tokens]),
-                prompt_token_ids=PROMPT,
-                sampling=SamplingParams(n=n),
-                seed_given=False,
-                stop=StopRules(max_tokens),
-                slo=slo,
-                received_at=self.now,
-                resume_grace_s=grace_s,
+                request=Request(
+                    tenant="t",
+                    request_id=request_id,
+                    session=0,
+                    digest=bytes([n, max_tokens]),
+                    prompt_token_ids=PROMPT,
+                    sampling=SamplingParams(n=n),
+                    seed_given=False,
+                    stop=StopRules(max_tokens),
+                    slo=slo,
+                    received_at=self.now,
+                    resume_grace_s=grace_s,
+                ),
             )
         )
 

@@ -6,12 +6,12 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from scheduling.admission.prefixes import PeerHit
+from router.request import Request
+from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.admission.shares import Standing
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
-from scheduling.memory.prefix_reads import TierHit
-from scheduling.request import FailureReason, FinishReason, Matched, SamplingParams, Slo, StopRules
+from scheduling.request import FailureReason, FinishReason, Slo
 from scheduling.value import value
 from state.records import Settled
 
@@ -19,47 +19,13 @@ from state.records import Settled
 
 
 @value
-class Received:
-    """The tokens of one choice that a client has from an earlier session; `finish` is set if they end it."""
-
-    choice: int
-    token_ids: tuple[int, ...]
-    finish: FinishReason = FinishReason.NONE
-    matched: Matched | None = None
-    """The stop rule that ended it, if one did."""
-
-
-@value
 class Arrived:
-    """A call, validated and tokenised. `listener` names its connection."""
+    """A call with a request that is validated and tokenised. `listener` names its connection."""
 
     listener: int
-    tenant: str
-    request_id: str
-    session: int
-    digest: bytes
-    """A digest of the content, without the seed."""
-    prompt_token_ids: Sequence[int]
-    sampling: SamplingParams
-    seed_given: bool
-    """The client gave `sampling.seed`; otherwise it was drawn."""
-    stop: StopRules
-    slo: Slo
-    received_at: float
-    resume_grace_s: float = 0.0
-    received: tuple[Received, ...] = ()
-    failed_attempts: int = 0
-    """The number of attempts that failed in former sessions, as their routers told the client."""
-    received_prompt_logprobs: int = 0
-    """The number of prompt tokens whose log-probabilities the client has."""
-    prefix_hits: Mapping[str, int] = field(default_factory=dict)
-    """Leading blocks of the prompt that each worker has in its pool, by worker key."""
-    adapter: str = ""
-    """The digest of its LoRA adapter; empty without one."""
-    tier_hits: Mapping[str, tuple[TierHit, ...]] = field(default_factory=dict)
-    """Blocks behind these in other tiers, for workers that have some."""
-    peer_hits: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
-    """Blocks that workers could fetch from others, for workers that could fetch more than they have."""
+    request: Request
+    hits: PrefixHits = NO_HITS
+    """The beginning of its prompt that workers have."""
 
 
 @value
@@ -89,14 +55,10 @@ class QuoteAsked:
     waiting: int
     """Requests in the fleet's queue, and their prompt tokens."""
     waiting_tokens: int
-    prefix_hits: Mapping[str, int] = field(default_factory=dict)
-    """Leading blocks of the prompt that each worker has in its pool, by worker key."""
+    hits: PrefixHits = NO_HITS
+    """The beginning of its prompt that workers have."""
     waited_s: float = 0.0
     """Seconds from the receipt of a request until it would be judged."""
-    tier_hits: Mapping[str, tuple[TierHit, ...]] = field(default_factory=dict)
-    """Blocks behind these in other tiers, for workers that have some."""
-    peer_hits: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
-    """Blocks that workers could fetch from others, for workers that could fetch more than they have."""
     adapter: str = ""
     """The digest of the request's LoRA adapter; empty without one."""
 

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from router.core.model.events import Granted
+from router.request import Request
 from scheduling.admission.admission import Decision
 from scheduling.admission.prediction import Prediction, QueueAhead
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.placement import Handoff
-from scheduling.request import FinishReason, Matched, Path, SamplingParams, Slo, StopRules
+from scheduling.request import FinishReason, Matched, Path, Slo
 
 MAX_ATTEMPTS = 3
 """Attempts that may fail at their workers; then the request itself is taken to be at fault."""
@@ -240,16 +241,11 @@ class Session:
 
     sid: int
     """Numbers the sessions of this router in the order in which they began; a worker knows it as the run."""
-    tenant: str
-    request_id: str
+    request: Request
+    """The request as the session's first call brought it."""
     number: int
     """The client's count of calls: Generate is 0, each Resume one more. Greater than that if the request was
     taken back from another router."""
-    digest: bytes
-    prompt_token_ids: Sequence[int]
-    sampling: SamplingParams
-    stop: StopRules
-    slo: Slo
     aim: Slo
     """The part of the SLO that the fleet aims at: less than the whole once a request at risk is given up."""
     prefix_hits: PrefixHits
@@ -282,26 +278,22 @@ class Session:
     """Failed attempts that other routers reported to its client."""
     max_gap_s: float = 0.0
     error: str = ""
-    adapter: str = ""
-    """The digest of its LoRA adapter; empty without one."""
-    received_prompt_logprobs: int = 0
-    """The number of prompt log-probabilities that former sessions delivered; they are unknown here."""
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
-    """All log-probabilities received since, in the prompt's order."""
+    """Log-probabilities of the prompt that no former session delivered, in the prompt's order."""
 
     @property
     def next_prompt_index(self) -> int:
         """Return the first prompt token whose log-probability is missing, if they are requested."""
         if self.prompt_logprobs:
             return self.prompt_logprobs[-1].next_index
-        return 1 + self.received_prompt_logprobs
+        return 1 + self.request.received_prompt_logprobs
 
     @property
     def lacks_prompt_logprobs(self) -> bool:
         """Return True if some prompt log-probabilities are missing."""
-        if self.sampling.prompt_logprobs is None:
+        if self.request.sampling.prompt_logprobs is None:
             return False
-        return self.next_prompt_index < len(self.prompt_token_ids)
+        return self.next_prompt_index < len(self.request.prompt_token_ids)
 
     @property
     def ended(self) -> bool:
@@ -318,9 +310,9 @@ class Session:
         Nothing is counted as late that asked for no TTFT. The queue orders it all the same, by a default:
         `Group.due_at`.
         """
-        if self.slo.ttft_ms is None:
+        if self.request.slo.ttft_ms is None:
             return float("inf")
-        return self.timeline.received_at + self.slo.ttft_ms / 1000
+        return self.timeline.received_at + self.request.slo.ttft_ms / 1000
 
     def tpot_s(self) -> float | None:
         """Return the mean gap after the first token over all choices; None with fewer than two tokens."""

@@ -51,10 +51,10 @@ class WaitingGroups:
     def add(self, group: Group, now: float) -> None:
         """Add a group that asks for a place, or has one."""
         assert group.key not in self._places, "a group waits once"
-        slo_class, pace_ms = group.session.slo.slo_class, group.session.aim.pace_ms
+        slo_class, pace_ms = group.session.request.slo.slo_class, group.session.aim.pace_ms
         entry = Waiting(group.key, slo_class, group.due_at, group.work_tokens, _stake_of(group))
         self._num_came += 1
-        self._by_tenant.setdefault(group.session.tenant, {})[group.key] = group
+        self._by_tenant.setdefault(group.session.request.tenant, {})[group.key] = group
         self._places[group.key] = _Place(group, entry, self._num_came)
         self.backlog.add(entry, now)
         if pace_ms is not None:
@@ -67,10 +67,10 @@ class WaitingGroups:
     def remove(self, group: Group) -> None:
         """Remove a group that waits no longer."""
         entry = self._places.pop(group.key).entry
-        own = self._by_tenant[group.session.tenant]
+        own = self._by_tenant[group.session.request.tenant]
         del own[group.key]
         if not own:
-            del self._by_tenant[group.session.tenant]
+            del self._by_tenant[group.session.request.tenant]
         self.backlog.remove(entry)
         if entry.stake is Stake.AT_RISK:
             line = self._at_risk[entry.slo_class]

@@ -37,7 +37,6 @@ from router.core.model.events import (
     Event,
     Granted,
     Nudged,
-    Received,
     RouterLeaving,
     RouterStopping,
     StoreForgot,
@@ -48,7 +47,7 @@ from router.errors import RouterError
 from router.intake.validation import checked_slo
 from router.links.client_stream import ClientStream
 from router.links.store_calls import StoreCalls
-from router.request import RawRequest, Reading
+from router.request import RawRequest, Reading, Received, Request
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from state import records
 from state.store import Store
@@ -222,19 +221,21 @@ class RouterNode:
         received = tuple(Received(choice, ids, _end_of(ids, most)) for choice, ids in raw.received)
         return Arrived(
             listener=listener,
-            tenant=raw.tenant,
-            request_id=raw.request_id,
-            session=raw.session,
-            digest=digest,
-            prompt_token_ids=raw.token_ids,
-            sampling=SamplingParams(n=raw.n or 1, seed=raw.seed or 0),
-            seed_given=raw.seed is not None,
-            stop=StopRules(raw.max_tokens),
-            slo=checked_slo(raw),
-            received_at=self.process.clock(),
-            resume_grace_s=raw.resume_grace_ms / 1000,
-            received=received,
-            failed_attempts=raw.failed_attempts,
+            request=Request(
+                tenant=raw.tenant,
+                request_id=raw.request_id,
+                session=raw.session,
+                digest=digest,
+                prompt_token_ids=raw.token_ids,
+                sampling=SamplingParams(n=raw.n or 1, seed=raw.seed or 0),
+                seed_given=raw.seed is not None,
+                stop=StopRules(raw.max_tokens),
+                slo=checked_slo(raw),
+                received_at=self.process.clock(),
+                resume_grace_s=raw.resume_grace_ms / 1000,
+                received=received,
+                failed_attempts=raw.failed_attempts,
+            ),
         )
 
     # Its end

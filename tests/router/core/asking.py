@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from router.core.core import RouterCore
 from router.core.model.actions import Action, ChargeTenant
 from router.core.model.events import Charged, Enqueued, StepReported, WorkerLoad
@@ -11,7 +9,7 @@ from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo
-from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, call, core_of, tell
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
 """A millisecond for each token: two workers compute two of them in one."""
@@ -31,9 +29,9 @@ def ask(
     core: RouterCore, number: int, tokens: int, slo: Slo, ahead: int, standing: Standing = WITHIN_SHARE
 ) -> list[Action]:
     """A request of so many tokens comes, behind so many that wait."""
-    event = replace(ARRIVAL, prompt_token_ids=range(tokens), slo=slo)
+    event = call(ARRIVAL, prompt_token_ids=range(tokens), slo=slo)
     key = f"t/r{number}/0"
-    named = replace(event, listener=number, request_id=f"r{number}")
+    named = call(event, listener=number, request_id=f"r{number}")
     told = tell(core, named, Enqueued(key, 1 if ahead else 0, ahead))
     if any(isinstance(action, ChargeTenant) for action in told):
         told += tell(core, Charged(key, standing))

@@ -22,12 +22,12 @@ from router.core.model.events import (
 from router.errors import Reason
 from scheduling.placement import Placement
 from state.records import Settled
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, call, core_of, tell
 
 RED, BLUE = "1" * 32, "2" * 32
 HAS_RED = replace(TWO, adapters={"red": RED})
 PREFILL = replace(HAS_RED, worker_id="p1", role="prefill", address="p1:1")
-WANTS_RED = replace(ARRIVAL, adapter=RED)
+WANTS_RED = call(ARRIVAL, adapter=RED)
 KEY = "t/r1/0"
 
 
@@ -98,7 +98,7 @@ def test_a_request_leaves_the_queue_with_the_last_worker_for_it(event: WorkerLos
 def test_a_resumed_request_waits_for_a_worker_with_its_adapter() -> None:
     """A router that has just begun may see other workers first."""
     core = core_of("slack", ONE)
-    actions = tell(core, replace(WANTS_RED, session=1))
+    actions = tell(core, call(WANTS_RED, session=1))
     assert not of_kind(actions, Reject)
     assert not of_kind(actions, Enqueue)
     tell(core, WorkerJoined(HAS_RED, WorkerLoad(free_blocks=HAS_RED.num_blocks), COST))

@@ -16,7 +16,7 @@ from scheduling.admission.backlog import DEFAULT_TTFT_MS
 from scheduling.admission.shares import Standing
 from scheduling.request import Slo, SloClass
 from tests.router.core.asking import WITHIN_SHARE, ask, core_with
-from tests.router.core_driver import ARRIVAL, ONE, core_of, grant, tell
+from tests.router.core_driver import ARRIVAL, ONE, call, core_of, grant, tell
 
 MS = st.none() | st.integers(1, 400)
 OVER_SHARE = Standing(counter=9000.0, least=0.0, others=1, is_over=True)
@@ -96,6 +96,6 @@ def test_a_pace_that_is_not_kept_cuts_no_steps_of_others(slo: Slo) -> None:
 
 
 def test_a_full_queue_refuses_it_too() -> None:
-    event = replace(ARRIVAL, slo=Slo(ttft_ms=1, allow_at_risk=True))
+    event = call(ARRIVAL, slo=Slo(ttft_ms=1, allow_at_risk=True))
     told = tell(core_with(100), event, QueueWasFull("t/r1/0", 1024))
     assert [action for action in told if isinstance(action, Reject)]

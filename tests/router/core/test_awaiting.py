@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from router.core.core import RouterCore
@@ -28,7 +26,6 @@ from router.core.model.events import (
     Event,
     Granted,
     GrantsAnswered,
-    Received,
     SettleAnswered,
     StepReported,
     Timer,
@@ -42,10 +39,11 @@ from router.core.model.events import (
 from router.core.model.session import MAX_LOST
 from router.core.model.state import CoreConfig
 from router.errors import Reason
+from router.request import Received
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, Slo
 from state.records import Settled
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, start, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, call, core_of, start, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
 LOST_AT = 2.0
@@ -73,7 +71,7 @@ def enqueued(actions: list[Action]) -> list[str]:
 
 
 def numbered(number: int) -> Arrived:
-    return replace(ARRIVAL, listener=number, request_id=f"r{number}")
+    return call(ARRIVAL, listener=number, request_id=f"r{number}")
 
 
 def test_arrivals_proceed_in_order_once_a_worker_is_there() -> None:
@@ -104,7 +102,7 @@ def test_nobody_waits_for_ever_and_later_ones_not_at_all() -> None:
 
 def test_nobody_waits_beyond_its_promised_first_token() -> None:
     core = without_workers()
-    hurried = replace(ARRIVAL, slo=Slo(ttft_ms=500), received_at=LOST_AT)
+    hurried = call(ARRIVAL, slo=Slo(ttft_ms=500), received_at=LOST_AT)
     tell(core, hurried, now=LOST_AT)
     assert not reasons(tell(core, CHORES, now=LOST_AT + 0.4))
     assert reasons(tell(core, CHORES, now=LOST_AT + 0.5)) == [Reason.NO_WORKER]
@@ -112,7 +110,7 @@ def test_nobody_waits_beyond_its_promised_first_token() -> None:
 
 def test_a_deadline_ends_the_wait_as_any_other() -> None:
     core = without_workers()
-    tell(core, replace(ARRIVAL, slo=Slo(deadline_ms=500), received_at=LOST_AT), now=LOST_AT)
+    tell(core, call(ARRIVAL, slo=Slo(deadline_ms=500), received_at=LOST_AT), now=LOST_AT)
     (sid,) = core.state.awaiting
     told = tell(core, TimerFired(Timer(TimerKind.DEADLINE, sid)), now=LOST_AT + 0.5)
     (finished,) = [action for action in told if isinstance(action, TellFinished)]
@@ -157,7 +155,7 @@ def test_no_more_wait_than_the_queue_would_take() -> None:
 
 def test_one_that_resumes_goes_on_waiting_and_keeps_its_count() -> None:
     core = without_workers()
-    resumed = replace(ARRIVAL, session=1, failed_attempts=MAX_LOST - 1)
+    resumed = call(ARRIVAL, session=1, failed_attempts=MAX_LOST - 1)
     told = tell(core, resumed, now=LOST_AT)
     assert [action for action in told if isinstance(action, TellAccepted)]
     assert enqueued(tell(core, back(), now=LOST_AT + 1)) == ["t/r1/1"]
@@ -199,7 +197,7 @@ def test_a_stream_without_workers_goes_on_at_another_router(num_tokens: int) -> 
     assert not core.state.retained
     assert not core.state.groups
     received = (Received(0, OUTPUT),) if num_tokens else ()
-    other, resumed = core_of("slack", TWO), replace(ARRIVAL, session=1, received=received)
+    other, resumed = core_of("slack", TWO), call(ARRIVAL, session=1, received=received)
     asked = tell(other, resumed, Enqueued("t/r1/1", 0, 0))
     assert [action for action in asked if isinstance(action, AskGrants)]
     tell(other, Granted("t/r1/1", TWO.key, TWO.key), GrantsAnswered(TWO.key))
@@ -211,7 +209,7 @@ def test_a_stream_without_workers_goes_on_at_another_router(num_tokens: int) -> 
 def test_a_stream_without_workers_that_comes_back_is_refused_at_once() -> None:
     """Its client has no other router, or none that serves: it learns in time that nothing can be done."""
     core, _ = stream_without_workers(2)
-    resumed = replace(ARRIVAL, session=1, received=(Received(0, OUTPUT),))
+    resumed = call(ARRIVAL, session=1, received=(Received(0, OUTPUT),))
     assert reasons(tell(core, resumed, now=LOST_AT + GRACE_S + 0.2)) == [Reason.NO_WORKER]
     assert not core.state.live
 

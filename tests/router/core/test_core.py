@@ -79,7 +79,8 @@ class CoreMachine(RuleBasedStateMachine):
     def client_calls_again(self, data: st.DataObject) -> None:
         known = find(self.world.core.state, "t", f"r{data.draw(st.integers(1, self.names))}")
         if known is not None:
-            self.world.arrive(known.request_id, known.sampling.n, known.stop.max_tokens, 5.0, Slo())
+            first = known.request
+            self.world.arrive(first.request_id, first.sampling.n, first.stop.max_tokens, 5.0, Slo())
 
     @precondition(lambda self: self.names and not self.world.core.state.live)
     @rule(data=st.data())

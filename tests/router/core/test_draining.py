@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from router.core.core import RouterCore
 from router.core.model.actions import (
     Action,
@@ -27,12 +25,12 @@ from router.core.model.events import (
 )
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, ReceiveKind, SamplingParams
-from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, start, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, call, core_of, start, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
 DRAINING = WorkerLoad(running=1, free_blocks=40, draining=True)
 N = 2
-PAIR = replace(ARRIVAL, sampling=SamplingParams(n=N))
+PAIR = call(ARRIVAL, sampling=SamplingParams(n=N))
 
 
 def other(worker_key: str) -> WorkerFacts:

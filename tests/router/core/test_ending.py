@@ -39,7 +39,7 @@ from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import Slo
 from state.records import Settled
-from tests.router.core_driver import ARRIVAL, ONE, core_of
+from tests.router.core_driver import ARRIVAL, ONE, call, core_of
 
 SOURCE = replace(ONE, worker_id="p1", role="prefill", address="p1:1")
 KEY = "t/r1/0"
@@ -99,7 +99,7 @@ class Scene:
 
 
 def arrive(scene: Scene) -> None:
-    scene.tell(replace(ARRIVAL, slo=Slo(deadline_ms=9000)))
+    scene.tell(call(ARRIVAL, slo=Slo(deadline_ms=9000)))
 
 
 def wait(scene: Scene) -> None:

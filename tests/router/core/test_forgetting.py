@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from router.core.arrive import find
 from router.core.core import FORGET_S, RouterCore
 from router.core.model.actions import Action, SetTimer
 from router.core.model.events import CancelAsked, TimerFired
-from tests.router.core_driver import ARRIVAL, arrive, core_of, tell
+from tests.router.core_driver import ARRIVAL, arrive, call, core_of, tell
 
 KEPT_S = 60.0
 EVENTS_OF_ONE = 8
@@ -25,7 +23,7 @@ class Idle:
 
     def end_one(self, number: int, at: float) -> None:
         """A request comes and is cancelled at once."""
-        actions = arrive(self._core, number, replace(ARRIVAL, received_at=at))
+        actions = arrive(self._core, number, call(ARRIVAL, received_at=at))
         actions += tell(self._core, CancelAsked("t", f"r{number}"), now=at)
         self._take(actions)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from router.core.core import RouterCore
 from router.core.model.actions import Action, Enqueue, SendCancel, SetTimer, TellChoiceFinished, TellFinished
 from router.core.model.events import Arrived, CancelAsked, ClientGone, TimerFired, TimerKind
 from scheduling.request import FinishReason
-from tests.router.core_driver import ARRIVAL, core_of, start, tell
+from tests.router.core_driver import ARRIVAL, call, core_of, start, tell
 
 GRACE_S = 5.0
-RESUMABLE = replace(ARRIVAL, resume_grace_s=GRACE_S)
+RESUMABLE = call(ARRIVAL, resume_grace_s=GRACE_S)
 
 
 def go(core: RouterCore, listener: int, now: float) -> SetTimer:
@@ -23,7 +21,7 @@ def go(core: RouterCore, listener: int, now: float) -> SetTimer:
 
 
 def come_back(core: RouterCore, listener: int, now: float) -> None:
-    again = replace(RESUMABLE, listener=listener, request_id="r1", session=listener - 1)
+    again = call(RESUMABLE, listener=listener, request_id="r1", session=listener - 1)
     assert not _graces(tell(core, again, now=now))
 
 
@@ -64,7 +62,7 @@ def test_a_client_that_comes_back_is_not_told_of_an_unwanted_end() -> None:
     core = core_of("slack")
     start(core, 1, RESUMABLE)
     fire(core, go(core, 1, now=2.0))
-    told = tell(core, replace(RESUMABLE, listener=2, request_id="r1", session=2), now=8.0)
+    told = tell(core, call(RESUMABLE, listener=2, request_id="r1", session=2), now=8.0)
     assert [action for action in told if isinstance(action, Enqueue)]
     assert not [action for action in told if isinstance(action, (TellFinished, TellChoiceFinished))]
     assert core.is_running("t", "r1")
@@ -78,7 +76,7 @@ def test_who_was_given_up_may_ask_again_from_the_start(asked: Arrived) -> None:
     for timer in _graces(tell(core, ClientGone(1), now=2.0)):
         fire(core, timer)
     assert not core.is_running("t", "r1")
-    tell(core, replace(asked, listener=2, request_id="r1"), now=8.0)
+    tell(core, call(asked, listener=2, request_id="r1"), now=8.0)
     assert core.is_running("t", "r1")
 
 
@@ -90,7 +88,7 @@ def test_what_was_cancelled_stays_so(is_given_up: bool) -> None:
     if is_given_up:
         fire(core, timer)
     tell(core, CancelAsked("t", "r1"), now=7.5)
-    told = tell(core, replace(RESUMABLE, listener=2, request_id="r1", session=1), now=8.0)
+    told = tell(core, call(RESUMABLE, listener=2, request_id="r1", session=1), now=8.0)
     assert [action.outcome.reasons for action in told if isinstance(action, TellFinished)] == [
         (FinishReason.CANCELLED,)
     ]

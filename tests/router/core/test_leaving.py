@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from router.core.core import RouterCore
 from router.core.model.actions import Reject, SendCancel, TellFinished, TellLeaving
 from router.core.model.events import (
     Arrived,
     ClientGone,
-    Received,
     RouterLeaving,
     RouterStopping,
     StepReported,
     WorkerLoad,
 )
 from router.errors import Unavailable
+from router.request import Received
 from scheduling.columns import TokenColumns
-from tests.router.core_driver import ARRIVAL, core_of, start, tell
+from tests.router.core_driver import ARRIVAL, call, core_of, start, tell
 
-RESUMABLE = replace(ARRIVAL, resume_grace_s=5.0)
+RESUMABLE = call(ARRIVAL, resume_grace_s=5.0)
 
 
 def streaming(core: RouterCore, number: int, event: Arrived) -> tuple[str, int]:
@@ -29,7 +27,7 @@ def streaming(core: RouterCore, number: int, event: Arrived) -> tuple[str, int]:
 
 
 def resume_of(number: int) -> Arrived:
-    return replace(RESUMABLE, listener=9, request_id=f"r{number}", session=1, received=(Received(0, (9,)),))
+    return call(RESUMABLE, listener=9, request_id=f"r{number}", session=1, received=(Received(0, (9,)),))
 
 
 def test_only_those_who_can_resume_are_told() -> None:
@@ -63,8 +61,8 @@ def test_neither_the_new_nor_the_resumed_are_told_that_they_are_over() -> None:
     core = core_of("slack")
     streaming(core, 2, RESUMABLE)
     tell(core, RouterLeaving(), ClientGone(2), now=3.0)
-    for call in (resume_of(2), replace(ARRIVAL, listener=9, request_id="new")):
-        (rejected,) = [action for action in tell(core, call, now=3.1) if isinstance(action, Reject)]
+    for came in (resume_of(2), call(ARRIVAL, listener=9, request_id="new")):
+        (rejected,) = [action for action in tell(core, came, now=3.1) if isinstance(action, Reject)]
         assert isinstance(rejected.error, Unavailable)
 
 

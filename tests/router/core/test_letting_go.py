@@ -41,7 +41,7 @@ from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason, SamplingParams
 from state.records import Settled
-from tests.router.core_driver import ARRIVAL, arrive, core_of, tell
+from tests.router.core_driver import ARRIVAL, arrive, call, core_of, tell
 
 PREFILL, DECODE = (
     WorkerFacts(role, "1", role, f"{role}:1", "fp", 4, 64, 8, 64) for role in ("prefill", "decode")
@@ -157,7 +157,7 @@ def test_a_group_that_was_handed_over_is_not_missed_at_its_source() -> None:
 def test_log_probabilities_that_a_leaving_worker_loses_come_anew() -> None:
     """The decode worker has the KV, and never reports those of the prompt."""
     core = disaggregated()
-    handle = dispatched(core, replace(ARRIVAL, sampling=SamplingParams(prompt_logprobs=0)))
+    handle = dispatched(core, call(ARRIVAL, sampling=SamplingParams(prompt_logprobs=0)))
     tell(core, WorkerLoaded(PREFILL.key, replace(FREE, draining=True)))
     tell(core, StepReported(DECODE.key, TokenColumns([handle], [0], [0], [9], [0]), FREE))
     left = tell(core, WorkerLost(PREFILL.key, "it has left"))
@@ -188,7 +188,7 @@ def test_nothing_starts_for_a_client_that_went_while_it_waited() -> None:
 
 def test_a_full_queue_takes_nobody_in_and_says_when_to_come_back() -> None:
     core = disaggregated()
-    tell(core, replace(ARRIVAL, request_id="r1"))
+    tell(core, call(ARRIVAL, request_id="r1"))
     (refused,) = [action for action in tell(core, QueueWasFull(KEY, 64)) if isinstance(action, Reject)]
     assert isinstance(refused.error, Overloaded)
     assert refused.error.retry_after_s is not None

@@ -32,11 +32,11 @@ from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import Slo
 from state.records import Settled
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, call, core_of, tell
 
 RED, BLUE = "1" * 32, "2" * 32
 KEY = "t/r1/0"
-WANTS_RED = replace(ARRIVAL, adapter=RED)
+WANTS_RED = call(ARRIVAL, adapter=RED)
 PREFILL = replace(ONE, worker_id="p1", role="prefill", address="p1:1")
 STEP_S = 0.01
 """The time of any step; a prompt is computed in one."""
@@ -58,7 +58,7 @@ def offered(core: RouterCore) -> list[str]:
 
 
 def predicted_ms(core: RouterCore, slo: Slo) -> float:
-    found = arrive(core, 1, replace(WANTS_RED, slo=slo))
+    found = arrive(core, 1, call(WANTS_RED, slo=slo))
     (accepted,) = [action for action in found if isinstance(action, TellAccepted)]
     assert accepted.promise.predicted_ttft_ms is not None
     return accepted.promise.predicted_ttft_ms
@@ -93,7 +93,7 @@ def test_a_promise_counts_the_loading() -> None:
 
 def test_an_slo_that_loading_would_break_is_refused() -> None:
     core = core_with((ONE, {RED: 0.5}))
-    found = arrive(core, 1, replace(WANTS_RED, slo=Slo(ttft_ms=200)))
+    found = arrive(core, 1, call(WANTS_RED, slo=Slo(ttft_ms=200)))
     (rejected,) = [action for action in found if isinstance(action, Reject)]
     assert isinstance(rejected.error, Refused)
     assert (rejected.error.decision.attainable_ttft_ms or 0) >= 500

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from router.core.core import RouterCore
 from router.core.model.actions import (
     Action,
@@ -23,7 +21,7 @@ from router.core.model.events import (
     WorkerLoad,
 )
 from scheduling.columns import TokenColumns
-from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, start, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, call, core_of, grant, start, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
 
@@ -78,7 +76,7 @@ def test_it_stays_where_no_other_worker_has_room() -> None:
 
 def test_it_moves_at_most_once_a_second_without_using_attempts() -> None:
     core = core_of("slack")
-    key, handle = start(core, 1, replace(ARRIVAL, resume_grace_s=5.0))
+    key, handle = start(core, 1, call(ARRIVAL, resume_grace_s=5.0))
     now = 2.0
     for _ in range(5):
         preempted(core, key, handle, now)

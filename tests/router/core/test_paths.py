@@ -7,16 +7,17 @@ from dataclasses import replace
 from router.core.core import RouterCore
 from router.core.model.actions import AskGrants, TellAccepted
 from router.core.model.events import Granted, GrantsAnswered, StepReported, WorkerFacts, WorkerLoad
+from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.placement import Placement
 from scheduling.request import Slo
-from tests.router.core_driver import ARRIVAL, arrive, core_of, tell
+from tests.router.core_driver import ARRIVAL, arrive, call, core_of, tell
 
 COST = CostModel((0.005, 0.0001, 0.00005, 0.0, 0.0, 0.0), 0.0)
 PREFILL = WorkerFacts("p1", "1", "prefill", "p1:1", "fp", 4, 4000, 64, 2048)
 DECODE = WorkerFacts("d1", "1", "decode", "d1:1", "fp", 4, 4000, 64, 2048)
-LONG = replace(ARRIVAL, prompt_token_ids=range(1000), slo=Slo(ttft_ms=10_000, tpot_ms=20))
+LONG = call(ARRIVAL, prompt_token_ids=range(1000), slo=Slo(ttft_ms=10_000, tpot_ms=20))
 
 
 def conditional(*workers: WorkerFacts) -> RouterCore:
@@ -60,7 +61,7 @@ def test_a_free_worker_is_left_alone_if_waiting_is_better() -> None:
 def test_a_held_prefix_draws_a_request_to_its_worker() -> None:
     other = replace(PREFILL, worker_id="p2", address="p2:1")
     core = conditional(PREFILL, other, DECODE)
-    hits = replace(LONG, prefix_hits={other.key: 240})
+    hits = call(LONG, hits=PrefixHits({other.key: 240}))
     (asked,) = [action.worker.key for action in arrive(core, 1, hits) if isinstance(action, AskGrants)]
     assert asked == other.key
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,7 +30,7 @@ from scheduling.memory.prefix_reads import TierHit
 from scheduling.placement import Placement
 from scheduling.request import PrefixSource, Slo
 from state.records import Settled
-from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, judged, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, judged, tell
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
 """A millisecond for each token."""
@@ -60,9 +58,9 @@ def predicted_ms(
 def test_an_idle_fleet_promises_what_the_holder_of_the_prefix_takes() -> None:
     core = core_with()
     assert predicted_ms(core, HITS) == pytest.approx(predicted_ms(core, {}) - 8 * BLOCK)
-    tight = replace(ARRIVAL, prompt_token_ids=range(PROMPT), slo=Slo(ttft_ms=PROMPT - 8 * BLOCK + 1))
+    tight = call(ARRIVAL, prompt_token_ids=range(PROMPT), slo=Slo(ttft_ms=PROMPT - 8 * BLOCK + 1))
     assert any(isinstance(action, Reject) for action in arrive(core_with(), 1, tight))
-    told = arrive(core, 1, replace(tight, prefix_hits=HITS))
+    told = arrive(core, 1, call(tight, hits=PrefixHits(HITS)))
     assert any(isinstance(action, TellAccepted) for action in told)
     # And it is that worker alone that the prompt is offered to.
     assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [ONE.key]
@@ -143,16 +141,17 @@ def test_what_the_disk_has_behind_the_memory_adds_to_it() -> None:
 def test_a_prompt_is_offered_to_a_worker_that_would_read_it() -> None:
     for facts in (ONE, TWO):
         hit = {facts.key: (TierHit(8, READ_MS / 1000),)}
-        told = arrive(core_with(), 1, replace(ARRIVAL, prompt_token_ids=range(PROMPT), tier_hits=hit))
+        told = arrive(
+            core_with(), 1, call(ARRIVAL, prompt_token_ids=range(PROMPT), hits=PrefixHits(in_tiers=hit))
+        )
         assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [facts.key]
 
 
 def test_memory_is_a_better_choice_than_a_disk() -> None:
-    hits = replace(
+    hits = call(
         ARRIVAL,
         prompt_token_ids=range(PROMPT),
-        prefix_hits={ONE.key: 0, TWO.key: 8},
-        tier_hits={ONE.key: (TierHit(8, READ_MS / 1000),)},
+        hits=PrefixHits({ONE.key: 0, TWO.key: 8}, {ONE.key: (TierHit(8, READ_MS / 1000),)}),
     )
     told = arrive(core_with(), 1, hits)
     assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [TWO.key]
@@ -168,9 +167,9 @@ def test_a_prefix_on_all_disks_counts_wherever_the_prompt_goes() -> None:
 
 def test_an_slo_that_only_a_disk_can_keep_is_not_impossible() -> None:
     slo = Slo(ttft_ms=PROMPT - 8 * BLOCK + READ_MS + 1)
-    tight = replace(ARRIVAL, prompt_token_ids=range(PROMPT), slo=slo)
+    tight = call(ARRIVAL, prompt_token_ids=range(PROMPT), slo=slo)
     assert any(isinstance(action, Reject) for action in arrive(core_with(), 1, tight))
-    told = arrive(core_with(), 1, replace(tight, tier_hits=ON_DISK))
+    told = arrive(core_with(), 1, call(tight, hits=PrefixHits(in_tiers=ON_DISK)))
     assert any(isinstance(action, TellAccepted) for action in told)
 
 
@@ -205,10 +204,9 @@ NUM_FETCHED = 10
 FROM_TWO = {ONE.key: (PeerHit(TWO.key, NUM_FETCHED, FETCH_MS / 1000, 0.0),)}
 
 
-def asking(**hits: Any) -> Arrived:
-    return replace(
-        ARRIVAL, prompt_token_ids=range(PROMPT), prefix_hits={ONE.key: 0, TWO.key: NUM_FETCHED}, **hits
-    )
+def asking(at_peers: Mapping[str, tuple[PeerHit, ...]]) -> Arrived:
+    hits = PrefixHits({ONE.key: 0, TWO.key: NUM_FETCHED}, at_peers=at_peers)
+    return call(ARRIVAL, prompt_token_ids=range(PROMPT), hits=hits)
 
 
 def sources(core: RouterCore, event: Arrived, worker_key: str) -> list[PrefixSource | None]:
@@ -219,7 +217,7 @@ def sources(core: RouterCore, event: Arrived, worker_key: str) -> list[PrefixSou
 
 
 def test_a_prompt_goes_to_a_free_holder_of_its_beginning() -> None:
-    told = arrive(core_with(), 1, asking(peer_hits=FROM_TWO))
+    told = arrive(core_with(), 1, asking(FROM_TWO))
     assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [TWO.key]
 
 
@@ -231,7 +229,7 @@ def test_a_prompt_leaves_a_busy_holder_if_fetching_is_sooner(
     core = core_with()
     load = WorkerLoad(pending_prefill_tokens=1, free_blocks=64)
     tell(core, StepReported(TWO.key, TokenColumns(), load))
-    told = arrive(core, 1, asking(peer_hits=peer_hits))
+    told = arrive(core, 1, asking(peer_hits))
     assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [goes_to.key]
 
 
@@ -248,20 +246,20 @@ def test_a_promise_counts_the_fetch_where_the_prompt_would_be_fetched() -> None:
 
 def test_the_worker_that_fetches_is_told_from_where() -> None:
     expected = PrefixSource(TWO.address, TWO.incarnation, NUM_FETCHED)
-    assert sources(core_with(), asking(peer_hits=FROM_TWO), ONE.key) == [expected]
-    assert sources(core_with(), asking(peer_hits=FROM_TWO), TWO.key) == [None]
-    assert sources(core_with(), asking(), ONE.key) == [None]
+    assert sources(core_with(), asking(FROM_TWO), ONE.key) == [expected]
+    assert sources(core_with(), asking(FROM_TWO), TWO.key) == [None]
+    assert sources(core_with(), asking({}), ONE.key) == [None]
 
 
 def test_no_source_is_named_where_fetching_is_slower_than_computing() -> None:
     slow = {ONE.key: (PeerHit(TWO.key, NUM_FETCHED, NUM_FETCHED * BLOCK / 1000, 0.0),)}
-    assert sources(core_with(), asking(peer_hits=slow), ONE.key) == [None]
+    assert sources(core_with(), asking(slow), ONE.key) == [None]
 
 
 def test_a_source_that_is_gone_or_stands_still_is_not_named() -> None:
     core = core_with()
     tell(core, WorkerLost(TWO.key, "killed"))
-    assert sources(core, asking(peer_hits=FROM_TWO), ONE.key) == [None]
+    assert sources(core, asking(FROM_TWO), ONE.key) == [None]
     core = core_with()
     tell(core, WorkerHeld(TWO.key))
-    assert sources(core, asking(peer_hits=FROM_TWO), ONE.key) == [None]
+    assert sources(core, asking(FROM_TWO), ONE.key) == [None]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +16,7 @@ from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, Slo, StopRules
-from tests.router.core_driver import ARRIVAL, core_of, grant, judged, tell
+from tests.router.core_driver import ARRIVAL, call, core_of, grant, judged, tell
 
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 ASK = RequestCost(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
@@ -68,8 +66,8 @@ def first_tokens(core: RouterCore, prompt: int, took_s: float, count: int, first
     """Requests one after the other, each on an idle fleet, whose first token comes after so long."""
     for number in range(first, first + count):
         at = float(10 + number)
-        event = replace(ARRIVAL, prompt_token_ids=range(prompt), stop=StopRules(max_tokens=1), received_at=at)
-        tell(core, replace(event, listener=number, request_id=f"r{number}"), now=at)
+        event = call(ARRIVAL, prompt_token_ids=range(prompt), stop=StopRules(max_tokens=1), received_at=at)
+        tell(core, call(event, listener=number, request_id=f"r{number}"), now=at)
         asks = [
             action
             for action in tell(core, Enqueued(f"t/r{number}/0", 0, 0), now=at)
@@ -99,7 +97,7 @@ def test_idle_overhead_is_added_and_not_taken_for_load() -> None:
 @pytest.mark.parametrize(("waited_s", "is_kept"), [(0.0, True), (0.07, True), (0.09, False), (3.0, False)])
 def test_what_tokenising_took_counts_as_it_is(waited_s: float, is_kept: bool) -> None:
     core = core_of("slack", cost=CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0))
-    event = replace(ARRIVAL, request_id="r", prompt_token_ids=range(20), slo=SLO, received_at=10.0)
+    event = call(ARRIVAL, request_id="r", prompt_token_ids=range(20), slo=SLO, received_at=10.0)
     at = 10.0 + waited_s
     tell(core, event, now=at)
     told = tell(core, Enqueued("t/r/0", 0, 0), now=at)
@@ -116,8 +114,8 @@ def test_a_wait_for_the_tokenizer_is_not_learnt_as_idle_overhead() -> None:
     core = core_of("slack", cost=CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0))
     for number in range(1, 9):
         at = float(10 + number)
-        event = replace(ARRIVAL, prompt_token_ids=range(20), stop=StopRules(max_tokens=1), received_at=at - 3)
-        tell(core, replace(event, listener=number, request_id=f"r{number}"), now=at)
+        event = call(ARRIVAL, prompt_token_ids=range(20), stop=StopRules(max_tokens=1), received_at=at - 3)
+        tell(core, call(event, listener=number, request_id=f"r{number}"), now=at)
         told = tell(core, Enqueued(f"t/r{number}/0", 0, 0), now=at)
         [asks] = [action for action in told if isinstance(action, AskGrants)]
         (send,) = grant(core, number, asks.worker.key, now=at)

@@ -19,7 +19,7 @@ from router.core.model.events import (
 )
 from scheduling.placement import Placement
 from state.records import DecodeRoom, Settled
-from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, tell
 
 PREFILL = replace(ONE, worker_id="p1", role="prefill", address="p1:1")
 KEY = "t/r1/0"
@@ -72,7 +72,7 @@ def test_a_grant_for_what_has_ended_is_given_back() -> None:
 
 def test_a_grant_that_came_before_the_place_is_given_back_with_it() -> None:
     core = core_of("slack", PREFILL, ONE, TWO, placement=Placement.DISAGGREGATED)
-    tell(core, replace(ARRIVAL, request_id="r1"), ON_TWO)
+    tell(core, call(ARRIVAL, request_id="r1"), ON_TWO)
     actions = tell(core, CancelAsked("t", "r1"))
     assert [action for action in actions if action in GIVEN_BACK] == GIVEN_BACK
 

@@ -26,7 +26,7 @@ from scheduling.admission.admission import Verdict
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo
-from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, call, core_of, tell
 
 COST = CostModel((0.005, 0.001, 0.00005, 2e-5, 1e-8, 1e-8), 8.0)
 QUOTE = QuoteAsked(
@@ -75,7 +75,7 @@ def test_histories_with_quotes_in_them_are_replayed_identically(
             )
             take(StepReported(facts.key, TokenColumns(), load))
         else:
-            event = replace(ARRIVAL, listener=number, request_id=f"r{number}", slo=slo, received_at=now)
+            event = call(ARRIVAL, listener=number, request_id=f"r{number}", slo=slo, received_at=now)
             take(event)
             take(Enqueued(f"t/r{number}/0", 0, 0))
     decided = list(replay([header(core.state.config), *told, footer(len(told))]))
@@ -93,7 +93,7 @@ def test_a_quote_is_the_promise_that_the_request_then_gets() -> None:
     quoted = quote(core, replace(QUOTE, slo=Slo(ttft_ms=60_000, tpot_ms=500)))
     assert isinstance(quoted, TellQuoted)
     assert quoted.verdict is Verdict.ACCEPTED
-    event = replace(ARRIVAL, slo=Slo(ttft_ms=60_000, tpot_ms=500))
+    event = call(ARRIVAL, slo=Slo(ttft_ms=60_000, tpot_ms=500))
     (told,) = [
         action for action in tell(core, event, Enqueued("t/r1/0", 0, 0)) if isinstance(action, TellAccepted)
     ]

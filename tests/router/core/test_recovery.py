@@ -42,7 +42,7 @@ from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason
 from state.records import Settled
 from tests.router.core.test_leaving import RESUMABLE
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, call, core_of, tell
 
 IDLE = WorkerLoad(free_blocks=64)
 
@@ -71,7 +71,7 @@ CHORES = TimerFired(Timer(TimerKind.CHORES))
 
 def killed(core: RouterCore, event: Arrived) -> list[Action]:
     """Return the actions when the worker that got it dies and does not come back."""
-    worker_key = dispatched(core, tell(core, event), event.session)
+    worker_key = dispatched(core, tell(core, event), event.request.session)
     return tell(core, WorkerLost(worker_key, "it died")) + tell(core, CHORES, now=1.0 + DOUBT_S)
 
 
@@ -82,7 +82,7 @@ def told_of(actions: list[Action]) -> list[int]:
 def test_the_count_goes_on_from_router_to_router() -> None:
     counts, actions = [0], list[Action]()
     for session in range(5):
-        event = replace(RESUMABLE, session=session, failed_attempts=counts[-1])
+        event = call(RESUMABLE, session=session, failed_attempts=counts[-1])
         actions = killed(core_of("slack"), event)
         counts += told_of(actions)
     assert counts == [0, 1, 2, 3, 4, 5]
@@ -93,7 +93,7 @@ def test_the_count_goes_on_from_router_to_router() -> None:
 
 @pytest.mark.parametrize("count", [4, 5, 2**32 - 1])
 def test_one_attempt_is_left_whatever_a_client_says(count: int) -> None:
-    actions = killed(core_of("slack"), replace(RESUMABLE, session=1, failed_attempts=count))
+    actions = killed(core_of("slack"), call(RESUMABLE, session=1, failed_attempts=count))
     assert [action for action in actions if isinstance(action, TellFinished)]
 
 
@@ -102,7 +102,7 @@ def test_who_comes_back_hears_what_failed_meanwhile() -> None:
     worker_key = dispatched(core, tell(core, RESUMABLE), 0)
     tell(core, ClientGone(RESUMABLE.listener))
     assert told_of(tell(core, WorkerLost(worker_key, "it died"))) == []
-    assert told_of(tell(core, replace(RESUMABLE, listener=2, session=1))) == [1]
+    assert told_of(tell(core, call(RESUMABLE, listener=2, session=1))) == [1]
 
 
 def test_a_call_whose_work_ends_with_it_is_told_too() -> None:
@@ -153,7 +153,7 @@ def test_who_does_not_come_back_may_have_died_of_it() -> None:
 
 def test_the_last_word_waits_for_workers_that_may_be_back_in_a_moment() -> None:
     core = core_of("slack")
-    worker_key = dispatched(core, tell(core, replace(RESUMABLE, failed_attempts=4)), 0)
+    worker_key = dispatched(core, tell(core, call(RESUMABLE, failed_attempts=4)), 0)
     told = tell(core, WorkerLost(worker_key, "the link was cut"))
     (facts,) = [entry for entry in (ONE, TWO) if entry.key == worker_key]
     told += tell(core, WorkerJoined(facts, IDLE, COST)) + tell(core, CHORES, now=1.0 + DOUBT_S)
@@ -217,7 +217,7 @@ def test_requests_waiting_without_workers_are_sent_elsewhere_in_time() -> None:
 def test_a_client_that_comes_back_brings_what_failed_elsewhere() -> None:
     core = core_of("slack")
     tell(core, RESUMABLE, Enqueued("t/r1/0", 0, 0), ClientGone(RESUMABLE.listener))
-    assert told_of(tell(core, replace(RESUMABLE, listener=2, session=1, failed_attempts=2))) == [2]
+    assert told_of(tell(core, call(RESUMABLE, listener=2, session=1, failed_attempts=2))) == [2]
 
 
 def test_an_output_that_cannot_go_on_is_not_tried_again() -> None:
@@ -267,7 +267,7 @@ def test_a_session_that_went_on_elsewhere_ends_here() -> None:
     assert not [action for action in told if isinstance(action, AttemptFailed | Enqueue)]
     assert not core.state.groups
     assert not core.state.live
-    told = tell(core, replace(RESUMABLE, listener=2, session=2))
+    told = tell(core, call(RESUMABLE, listener=2, session=2))
     assert [action.entry.request_key for action in told if isinstance(action, Enqueue)] == ["t/r1/2"]
 
 
@@ -280,7 +280,7 @@ def test_a_client_of_an_older_session_is_told_that_it_is() -> None:
 def test_a_client_that_has_come_back_is_served_on() -> None:
     core = core_of("slack")
     report = superseded(core)
-    tell(core, ClientGone(RESUMABLE.listener), replace(RESUMABLE, listener=2, session=2))
+    tell(core, ClientGone(RESUMABLE.listener), call(RESUMABLE, listener=2, session=2))
     told = tell(core, report)
     assert not [action for action in told if isinstance(action, AttemptFailed)]
     assert [action.entry.request_key for action in told if isinstance(action, Enqueue)] == ["t/r1/2"]

@@ -25,22 +25,22 @@ from scheduling.admission.backlog import DEFAULT_TTFT_MS
 from scheduling.admission.turns import PATIENCE_S, SEAT_SHARE
 from scheduling.columns import TokenColumns
 from scheduling.request import Slo, SloClass
-from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, grant, start, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, grant, start, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
 SEATS, BLOCKS = replace(ONE, num_blocks=640), replace(ONE, max_num_seqs=64)
 """The one is short of seats, the other of blocks."""
-DUE = ARRIVAL.received_at + DEFAULT_TTFT_MS[SloClass.INTERACTIVE] / 1000
+DUE = ARRIVAL.request.received_at + DEFAULT_TTFT_MS[SloClass.INTERACTIVE] / 1000
 
 
 def of_class(slo_class: SloClass, **stated: int) -> Slo:
     return Slo(slo_class=slo_class, **stated)  # type: ignore[arg-type]  # times of an Slo
 
 
-INTERACTIVE = replace(ARRIVAL, slo=of_class(SloClass.INTERACTIVE))
-OTHER = replace(ARRIVAL, tenant="other")
+INTERACTIVE = call(ARRIVAL, slo=of_class(SloClass.INTERACTIVE))
+OTHER = call(ARRIVAL, tenant="other")
 """A request of another tenant than that of all that runs."""
-LONG_WAITED = ARRIVAL.received_at + PATIENCE_S
+LONG_WAITED = ARRIVAL.request.received_at + PATIENCE_S
 
 
 def full(
@@ -49,7 +49,7 @@ def full(
     """A worker with as many groups of a class as it takes, each with a token, and a newcomer that waits."""
     core = core_of("slack", facts)
     room = min(facts.max_num_seqs, facts.num_blocks // 14)
-    arrivals = [replace(ARRIVAL, slo=of_class(slo_class, **stated)) for _ in range(room)]
+    arrivals = [call(ARRIVAL, slo=of_class(slo_class, **stated)) for _ in range(room)]
     handles = [start(core, number, event)[1] for number, event in enumerate(arrivals)]
     rows = TokenColumns(handles, [0] * room, [0] * room, [9] * room, [0] * room)
     free = facts.num_blocks - sum(group.blocks for group in core.state.groups.values())
@@ -98,9 +98,9 @@ def test_nobody_gives_way_in_time_or_to_its_own_class(running: SloClass, at: flo
 
 def test_nobody_gives_way_where_there_is_room() -> None:
     core = core_of("slack", SEATS, TWO)
-    _, handle = start(core, 1, replace(ARRIVAL, slo=of_class(SloClass.BATCH)))
+    _, handle = start(core, 1, call(ARRIVAL, slo=of_class(SloClass.BATCH)))
     tell(core, StepReported(SEATS.key, TokenColumns([handle], [0], [0], [9], [0]), WorkerLoad(running=1)))
-    arrive(core, 100, replace(ARRIVAL, slo=of_class(SloClass.INTERACTIVE)))
+    arrive(core, 100, call(ARRIVAL, slo=of_class(SloClass.INTERACTIVE)))
     assert not moved(tell(core, CHORES, now=DUE + 1))
 
 

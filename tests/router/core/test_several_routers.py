@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import hypothesis.strategies as st
@@ -29,7 +29,7 @@ from router.errors import Superseded
 from router.links.convert_worker import command_to_pb, report_from_pb
 from scheduling.placement import Placement
 from scheduling.request import SequenceSpec
-from tests.router.core_driver import ARRIVAL
+from tests.router.core_driver import ARRIVAL, call
 from tests.router.core_model import Heard
 from tests.router.core_world import World
 from tests.worker.streams.test_hub import RecordingSides
@@ -156,8 +156,8 @@ class Fleet:
     def _arrive(self, number: int, session: int) -> int:
         self.num_calls += 1
         router = self.routers[number]
-        router.heard[self.num_calls] = Heard(ARRIVAL.stop.max_tokens)
-        came = replace(
+        router.heard[self.num_calls] = Heard(ARRIVAL.request.stop.max_tokens)
+        came = call(
             ARRIVAL,
             listener=self.num_calls,
             session=session,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from router.core import admit
@@ -32,7 +30,7 @@ from scheduling.admission.backlog import DEFAULT_TTFT_MS
 from scheduling.admission.shares import Standing
 from scheduling.request import Slo, SloClass
 from tests.router.core.asking import ask, core_with
-from tests.router.core_driver import ARRIVAL, ONE, TWO, grant, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, call, grant, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
 
@@ -154,7 +152,7 @@ def test_the_refused_get_charges_back_and_idle_fleets_charge_none() -> None:
 def test_a_charge_without_an_answer_comes_back_too() -> None:
     """It may have been executed: the store knows, and refunds it only then."""
     core = core_with(bound=100)
-    event = replace(ARRIVAL, prompt_token_ids=range(100), slo=Slo(ttft_ms=100), request_id="r1", listener=1)
+    event = call(ARRIVAL, prompt_token_ids=range(100), slo=Slo(ttft_ms=100), request_id="r1", listener=1)
     told = tell(core, event, Enqueued("t/r1/0", 1, 100))
     (charged,) = [action for action in told if isinstance(action, ChargeTenant)]
     told = tell(core, StoreFailed(StoreCall.CHARGE, charged.request_key, "no answer"))

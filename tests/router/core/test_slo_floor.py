@@ -20,7 +20,7 @@ from scheduling.admission.speeds import DecodeView, PrefillView, decode_speed, p
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, quickest
 from scheduling.request import Slo
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, judged, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, call, core_of, judged, tell
 
 MS = st.none() | st.integers(1, 5000)
 SLOS = st.builds(Slo, ttft_ms=MS, tpot_ms=MS, itl_ms=MS)
@@ -113,7 +113,7 @@ IMPOSSIBLE = Slo(ttft_ms=1, tpot_ms=1, itl_ms=1, allow_at_risk=True)
 
 
 def told(core: RouterCore, slo: Slo) -> list[object]:
-    actions = arrive(core, 1, replace(ARRIVAL, slo=slo))
+    actions = arrive(core, 1, call(ARRIVAL, slo=slo))
     return [action.error if isinstance(action, Reject) else action for action in actions]
 
 
@@ -127,7 +127,7 @@ def test_trust_in_costs_does_not_change_the_impossible_answer(
         for facts in (ONE, TWO):
             told_cost = replace(cost, is_trusted=is_trusted)
             tell(core, StepReported(facts.key, TokenColumns(), WorkerLoad(free_blocks=64), cost=told_cost))
-        event = replace(ARRIVAL, slo=Slo(ttft_ms=1))
+        event = call(ARRIVAL, slo=Slo(ttft_ms=1))
         (error,) = [action.error for action in arrive(core, number, event) if isinstance(action, Reject)]
         assert isinstance(error, ValidationError)
         assert error.reason is Reason.SLO_IMPOSSIBLE

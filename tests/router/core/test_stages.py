@@ -9,9 +9,9 @@ from router.core.model.actions import AskGrants, SendDecode
 from router.core.model.events import GrantsAnswered, StepReported, WorkerFacts
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason
-from tests.router.core_driver import ARRIVAL, ONE, arrive, core_of, grant, tell
+from tests.router.core_driver import ARRIVAL, ONE, arrive, call, core_of, grant, tell
 
-LONG = replace(ARRIVAL, prompt_token_ids=range(2000))
+LONG = call(ARRIVAL, prompt_token_ids=range(2000))
 FACTS = replace(ONE, num_blocks=10_000, max_num_seqs=64)
 
 

@@ -24,7 +24,6 @@ from router.core.model.events import (
     GrantsAnswered,
     HoldsLost,
     QueueSeen,
-    Received,
     SettleAnswered,
     StepReported,
     StoreCall,
@@ -36,6 +35,7 @@ from router.core.model.events import (
     WorkerLost,
 )
 from router.core.model.state import CoreConfig
+from router.request import Received, Request
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
@@ -90,17 +90,19 @@ class Driver:
         self.tell(
             Arrived(
                 listener=1,
-                tenant="t",
-                request_id="r",
-                session=int(bool(received)),
-                digest=b"",
-                prompt_token_ids=(3, 5, 7),
-                sampling=SamplingParams(n=n),
-                seed_given=True,
-                stop=StopRules(max_tokens=2),
-                slo=Slo(),
-                received_at=1.0,
-                received=received,
+                request=Request(
+                    tenant="t",
+                    request_id="r",
+                    session=int(bool(received)),
+                    digest=b"",
+                    prompt_token_ids=(3, 5, 7),
+                    sampling=SamplingParams(n=n),
+                    seed_given=True,
+                    stop=StopRules(max_tokens=2),
+                    slo=Slo(),
+                    received_at=1.0,
+                    received=received,
+                ),
             )
         )
 

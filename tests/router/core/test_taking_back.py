@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from router.core.core import RouterCore
@@ -16,10 +14,10 @@ from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason
 from tests.router.core.test_leaving import RESUMABLE
 from tests.router.core.test_recovery import IDLE, dispatched, sent
-from tests.router.core_driver import core_of, tell
+from tests.router.core_driver import call, core_of, tell
 
 SECOND_AT, SENT_AT, NOW = 3.0, 4.0, 5.0
-SECOND = replace(RESUMABLE, listener=2, received_at=SECOND_AT)
+SECOND = call(RESUMABLE, listener=2, received_at=SECOND_AT)
 LATER_SESSION = 4
 """The session that the worker knows from another router."""
 
@@ -97,7 +95,7 @@ def test_nothing_is_taken_back_for_a_call_that_broke() -> None:
 
 def test_a_resumption_in_an_older_session_takes_nothing_back() -> None:
     """Its client may have gone on elsewhere since; it came here late, from a router that was stalled."""
-    core, worker_key = dispatched_for(replace(SECOND, session=1))
+    core, worker_key = dispatched_for(call(SECOND, session=1))
     told = superseded(core, worker_key, came_at=2.0)
     assert rejected(told) == {SECOND.listener: LATER_SESSION}
     assert not queued(told)
@@ -106,7 +104,7 @@ def test_a_resumption_in_an_older_session_takes_nothing_back() -> None:
 def test_two_routers_may_serve_the_same_session() -> None:
     core = core_of("slack")
     worker_key = dispatched(core, tell(core, RESUMABLE), 0)
-    tell(core, replace(SECOND, session=LATER_SESSION), now=SECOND_AT)
+    tell(core, call(SECOND, session=LATER_SESSION), now=SECOND_AT)
     told = superseded(core, worker_key, came_at=4.0)
     assert not rejected(told)
     assert queued(told) == [f"t/r1/{LATER_SESSION}"]

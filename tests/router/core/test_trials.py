@@ -15,7 +15,7 @@ from scheduling.admission.learnt import PAUSE_S
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, Slo, SloClass, StopRules
-from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, call, core_of, grant, tell
 
 COST = CostModel((0.002, 0.0, 0.0003, 0.0, 0.0, 0.0), 0.0)
 """A third of a millisecond for each prompt token: 2400 tokens take 0.8 s on a healthy machine."""
@@ -40,8 +40,8 @@ class OneByOne:
         """Send a request; seconds until it should come back, or None when it was accepted."""
         self._number += 1
         name = f"r{self._number}"
-        event = replace(ARRIVAL, prompt_token_ids=range(prompt), stop=StopRules(max_tokens=1), slo=slo)
-        event = replace(event, received_at=self.now, listener=self._number, request_id=name)
+        event = call(ARRIVAL, prompt_token_ids=range(prompt), stop=StopRules(max_tokens=1), slo=slo)
+        event = call(event, received_at=self.now, listener=self._number, request_id=name)
         told = tell(self.core, event, Enqueued(f"t/{name}/0", 0, 0), now=self.now)
         errors = [action.error for action in told if isinstance(action, Reject)]
         if errors:
@@ -192,8 +192,8 @@ def test_a_long_prompt_that_fails_takes_no_trial_from_a_short_one() -> None:
 
 def test_a_trial_says_what_a_request_takes_at_best() -> None:
     fleet = bad_minute()
-    event = replace(ARRIVAL, prompt_token_ids=range(30), slo=Slo(ttft_ms=500), received_at=fleet.now)
-    told = tell(fleet.core, replace(event, listener=99), Enqueued("t/r1/0", 0, 0), now=fleet.now)
+    event = call(ARRIVAL, prompt_token_ids=range(30), slo=Slo(ttft_ms=500), received_at=fleet.now)
+    told = tell(fleet.core, call(event, listener=99), Enqueued("t/r1/0", 0, 0), now=fleet.now)
     (accepted,) = [action for action in told if isinstance(action, TellAccepted)]
     assert accepted.promise.predicted_ttft_ms == pytest.approx((healthy_s(30) - FIXED_S) * 1000)
     assert not accepted.promise.at_risk

@@ -31,7 +31,7 @@ from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, Slo
 from state.records import Settled
-from tests.router.core_driver import ARRIVAL, core_of
+from tests.router.core_driver import ARRIVAL, call, core_of
 
 COST = CostModel((0.005, 0.001, 0.00005, 2e-5, 1e-8, 1e-8), 8.0)
 """Costs with which a few sequences fill what the strictest pace allows."""
@@ -90,8 +90,8 @@ class Driven:
     def arrive(self, _: WorkerFacts, pace_ms: int | None, amount: int, ahead: int, __: CostModel) -> None:
         self.arrived += 1
         name, slo = f"r{self.arrived}", Slo(tpot_ms=pace_ms)
-        event = replace(ARRIVAL, request_id=name, listener=self.arrived, prompt_token_ids=range(amount + 1))
-        self.tell(replace(event, slo=slo, received_at=self.now))
+        event = call(ARRIVAL, request_id=name, listener=self.arrived, prompt_token_ids=range(amount + 1))
+        self.tell(call(event, slo=slo, received_at=self.now))
         self.tell(Enqueued(f"t/{name}/0", 0, ahead))
 
     def report(

@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 
 from router.core.dispatch import group_key
 from router.core.model.session import Session, Timeline
+from router.request import Request
 from scheduling.admission.prefixes import NO_HITS
 from scheduling.request import SamplingParams, Slo, StopRules
 
@@ -18,14 +19,19 @@ GROUPS = st.tuples(NAMES, NAMES, st.integers(0, 11), st.integers(0, 15))
 def key_of(tenant: str, request_id: str, number: int, first_choice: int) -> str:
     session = Session(
         sid=1,
-        tenant=tenant,
-        request_id=request_id,
+        request=Request(
+            tenant=tenant,
+            request_id=request_id,
+            session=0,
+            digest=b"",
+            prompt_token_ids=(1,),
+            sampling=SamplingParams(),
+            seed_given=True,
+            stop=StopRules(max_tokens=1),
+            slo=Slo(),
+            received_at=0.0,
+        ),
         number=number,
-        digest=b"",
-        prompt_token_ids=(1,),
-        sampling=SamplingParams(),
-        stop=StopRules(max_tokens=1),
-        slo=Slo(),
         aim=Slo(),
         prefix_hits=NO_HITS,
         timeline=Timeline(0.0),

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 
 from router.core.model.session import Choice, Group, Phase, Session, Timeline
 from router.core.model.waiting import LEAST_STALE, WaitingGroups
+from router.request import Request
 from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.prefixes import NO_HITS
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
@@ -22,14 +23,19 @@ def group_of(number: int, slo_class: SloClass, tokens: int, verdict: Verdict | N
     slo = Slo(ttft_ms=1000, slo_class=slo_class)
     session = Session(
         sid=number,
-        tenant="t",
-        request_id=f"r{number}",
+        request=Request(
+            tenant="t",
+            request_id=f"r{number}",
+            session=0,
+            digest=b"",
+            prompt_token_ids=range(tokens),
+            sampling=SamplingParams(),
+            seed_given=True,
+            stop=StopRules(max_tokens=5),
+            slo=slo,
+            received_at=0.0,
+        ),
         number=0,
-        digest=b"",
-        prompt_token_ids=range(tokens),
-        sampling=SamplingParams(),
-        stop=StopRules(max_tokens=5),
-        slo=slo,
         aim=slo,
         prefix_hits=NO_HITS,
         timeline=Timeline(0.0),
@@ -86,7 +92,7 @@ def test_answers_are_those_of_looking_at_all(steps: list[tuple]) -> None:
         ]
         assert waiting.has_at_risk == bool(at_risk)
         for slo_class in SloClass:
-            own = [entry for entry in at_risk if entry.session.slo.slo_class is slo_class]
+            own = [entry for entry in at_risk if entry.session.request.slo.slo_class is slo_class]
             largest = max(own, key=lambda one: (one.work_tokens, one.key), default=None)
             assert waiting.largest_at_risk(slo_class) is largest
 
