@@ -39,7 +39,7 @@ from router.core.model.state import RouterState
 from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import due_at, rank
 from scheduling.admission.learnt import Learnt
-from scheduling.admission.turns import share_of, takes_turns
+from scheduling.admission.shares import share_of, takes_turns
 from scheduling.memory.reservation import blocks_needed
 from scheduling.request import Fence, Path, PrefixSource, SamplingParams, SequenceSpec, Slo, SloClass
 from state.records import QueueEntry

@@ -29,7 +29,6 @@ from router.core.model.fleet import Worker
 from router.core.model.session import Group, Phase
 from router.core.model.state import RouterState
 from scheduling.admission.prediction import RequestCost, own_prefill_s
-from scheduling.admission.speeds import decode_step_s
 from scheduling.memory.reservation import blocks_needed
 from scheduling.placement import (
     DecodeCandidate,
@@ -41,7 +40,7 @@ from scheduling.placement import (
     without_failed,
 )
 from scheduling.roles import START_WEIGHT
-from scheduling.stages import num_micro_batches
+from scheduling.speeds import decode_step_s, num_micro_batches
 from state.records import DecodeRoom, PrefillRoom, Settled
 
 UNLIMITED = 10**12
@@ -170,10 +169,11 @@ def _best_paths(state: RouterState, head: Group, free: Sequence[Worker], count: 
     no earlier.
     """
     waits_s = {lane.key: lane.wait_s for lane in state.capacity.lanes(state.now)}
+    adapter = head.session.request.adapter
     candidates = {
         worker.key: _path(state, head, worker, waits_s[worker.key])
         for worker in state.fleet.computing
-        if worker.has(head.session.request.adapter)
+        if not adapter or worker.has(adapter)
     }
     by_key = {worker.key: worker for worker in free}
     chosen: list[Worker] = []
@@ -310,10 +310,11 @@ def decoder_for(state: RouterState, group: Group, prefill: Worker) -> str | None
 
     None as well if `prefill` does not have the group's adapter.
     """
-    adapter = group.session.request.adapter
-    if not prefill.has(adapter):
-        return None
-    workers = tuple(worker for worker in _decoders_for(state, prefill) if worker.has(adapter))
+    adapter, workers = group.session.request.adapter, _decoders_for(state, prefill)
+    if adapter:
+        if not prefill.has(adapter):
+            return None
+        workers = tuple(worker for worker in workers if worker.has(adapter))
     if state.config.policy.binds_at_arrival:
         return min(workers, key=_outstanding).key if workers else None
     candidates = [_decoder(state, group, prefill, worker) for worker in workers]

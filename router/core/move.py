@@ -20,7 +20,7 @@ in the worker's next report.
 
 Nor does the order help a tenant while the sequences of another one hold every seat, and all of them run for
 minutes. A group of that tenant goes, of the same class or a lower one and without a promise, as long as its
-tenant keeps at least as many seats (`scheduling/admission/turns.py`). This router sees its own groups only.
+tenant keeps at least as many seats (`scheduling/admission/shares.py`). This router sees its own groups only.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from router.core.model.session import Choice, Group, Move, Phase, Session
 from router.core.model.state import RouterState
 from router.core.recover import start_elsewhere
 from scheduling.admission.prediction import QueueAhead, RequestCost, own_prefill_s, slot_wait_s
-from scheduling.admission.speeds import decode_step_s
-from scheduling.admission.turns import PATIENCE_S, may_yield
+from scheduling.admission.shares import PATIENCE_S, may_yield
 from scheduling.placement import failed_receipts
 from scheduling.request import Part, ReceiveKind, SequenceSpec
+from scheduling.speeds import decode_step_s
 
 MAX_FAILED_MOVES = 2
 """After so many moves that failed a group is replayed."""

@@ -15,12 +15,11 @@ from router.core.model.capacity import cuts_steps
 from router.core.model.events import Arrived
 from router.core.model.fleet import Worker
 from router.core.model.state import RouterState
-from scheduling.admission.speeds import PrefillSpeed
 from scheduling.policies.slack import arrival_s
 from scheduling.scaling.demand import Slot, came, total
 from scheduling.scaling.need import typical
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
-from scheduling.stages import num_micro_batches
+from scheduling.speeds import PrefillSpeed, num_micro_batches
 from scheduling.step import NO_LIMIT_S
 from state.errors import StoreUnavailable
 from state.store import Store

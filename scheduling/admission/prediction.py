@@ -22,16 +22,18 @@ from dataclasses import replace
 from operator import attrgetter
 
 from scheduling.admission.prefixes import HeldPrefix
-from scheduling.admission.speeds import (
+from scheduling.packing import GRAIN_TOKENS
+from scheduling.speeds import (
     DecodeSpeed,
     DecodeView,
     PrefillSpeed,
     chunk_tokens,
     decode_step_s,
     mixed_step_s,
+    num_micro_batches,
+    round_s,
+    share,
 )
-from scheduling.packing import GRAIN_TOKENS
-from scheduling.stages import num_micro_batches, round_s, share
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 

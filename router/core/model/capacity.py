@@ -13,20 +13,22 @@ from router.core.model.events import DECODE
 from router.core.model.fleet import Fleet, Worker
 from scheduling.admission.learnt import LearntRatios
 from scheduling.admission.prediction import Capacity, Lane, capacity_of, free_seats
-from scheduling.admission.speeds import (
+from scheduling.cost.cost_model import CostModel
+from scheduling.policies.policy import Policy
+from scheduling.policies.slack import arrival_s
+from scheduling.speeds import (
     DecodeSpeed,
     DecodeView,
     PrefillSpeed,
     PrefillView,
     decode_speed,
     mixed_step_s,
+    num_micro_batches,
     prefill_speed,
     seq_capacity,
+    share,
+    step_limit_s,
 )
-from scheduling.cost.cost_model import CostModel
-from scheduling.policies.policy import Policy
-from scheduling.policies.slack import arrival_s
-from scheduling.stages import num_micro_batches, share, step_limit_s
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 

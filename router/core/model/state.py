@@ -18,8 +18,7 @@ from router.core.model.session import Group, Move, Session
 from router.core.model.waiting import WaitingGroups
 from scheduling.admission.fair_shares import BatchFloor
 from scheduling.admission.learnt import Learnt
-from scheduling.admission.shares import TenantWeights
-from scheduling.admission.turns import TenantSums
+from scheduling.admission.shares import TenantSums, TenantWeights
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK

@@ -38,18 +38,12 @@ from tests.dst.nodes.engine import FINGERPRINT, Engine
 from tests.dst.world.network import Connection, Network
 from tests.dst.world.process import Process
 from tests.dst.world.rpc import Servers, Stub
+from worker.handoff.commands import ReceiveFrom
 from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import (
-    CancelHandles,
-    DrainWorker,
-    PreCopy,
-    ReceiveFrom,
-    RouterCommand,
-    StopAndCopy,
-)
+from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, RouterCommand, StopAndCopy
 from worker.streams.hub import Hub
 from worker.streams.session import RouterSession
 

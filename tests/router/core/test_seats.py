@@ -22,7 +22,7 @@ from router.core.model.events import (
 )
 from router.core.model.session import Phase
 from scheduling.admission.backlog import DEFAULT_TTFT_MS
-from scheduling.admission.turns import PATIENCE_S, SEAT_SHARE
+from scheduling.admission.shares import PATIENCE_S, SEAT_SHARE
 from scheduling.columns import TokenColumns
 from scheduling.request import Slo, SloClass
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, grant, start, tell
