@@ -16,14 +16,12 @@ from baton.errors import BatonError, NotAllowed, Unavailable
 from baton.wire.shown import shown
 from gateway.anthropic import convert as anthropic_names
 from gateway.anthropic import endpoints as anthropic
-from gateway.anthropic.responses import error_json as anthropic_error
 from gateway.batches import endpoints as batches
 from gateway.bodies import accepted_by
-from gateway.errors import ApiError, Problem, invalid, problem_of
+from gateway.errors import ANTHROPIC_PREFIX, ApiError, Problem, error_json, invalid, problem_of
 from gateway.fleet import FleetClient, served_by
 from gateway.openai import convert as openai_names
 from gateway.openai import endpoints as openai
-from gateway.openai.problems import error_json as openai_error
 from gateway.responses import convert as responses_names
 from gateway.responses import endpoints as responses
 from gateway.responses.store import ResponseLimits, ResponseStore
@@ -95,11 +93,6 @@ def make_app(
     return app
 
 
-def error_json(path: str, problem: Problem) -> dict[str, Any]:
-    """Return an error in the shape of the API that has this path."""
-    return anthropic_error(problem) if path.startswith(anthropic.PREFIX) else openai_error(problem)
-
-
 def _respond(request: Request, problem: Problem) -> Response:
     return JSONResponse(error_json(request.url.path, problem), problem.status, problem.headers())
 
@@ -116,7 +109,7 @@ def respond_to(path: str, error: ApiError | BatonError) -> Response:
 
 
 def _param_of(path: str) -> Callable[[str], str]:
-    if path.startswith(anthropic.PREFIX):
+    if path.startswith(ANTHROPIC_PREFIX):
         return anthropic_names.param_of
     return responses_names.param_of if path.startswith(responses.PREFIX) else openai_names.param_of
 

@@ -1,4 +1,4 @@
-"""Errors over HTTP, by status and type. Each API puts them into a shape of its own."""
+"""Errors over HTTP, by status and type, in the shape of each API."""
 
 from __future__ import annotations
 
@@ -164,3 +164,45 @@ def problem_of(error: BatonError | ApiError, param_of: Callable[[str], str]) -> 
         retry_after_s=error.retry_after_s if isinstance(error, Overloaded) else _RETRY_AFTER_S.get(status),
         attainable=asdict(error.attainable) if isinstance(error, Refused) else {},
     )
+
+
+# Shapes
+
+ANTHROPIC_PREFIX = "/v1/messages"
+"""Where the paths of Anthropic's API begin; all others are OpenAI's."""
+_ANTHROPIC_TYPES = {413: "request_too_large", 408: "timeout_error", 409: "invalid_request_error"}
+_OPENAI_TYPES = {404: "invalid_request_error"}
+"""OpenAI has no type for what does not exist; its clients look at the status."""
+
+
+def error_json(path: str, problem: Problem) -> dict[str, Any]:
+    """Return an error in the shape of the API that has this path."""
+    return anthropic_error(problem) if path.startswith(ANTHROPIC_PREFIX) else openai_error(problem)
+
+
+def anthropic_error(problem: Problem) -> dict[str, Any]:
+    """Return Anthropic's error object, with the field and the SLO that could have been promised."""
+    error: dict[str, Any] = {
+        "type": _ANTHROPIC_TYPES.get(problem.status, problem.type),
+        "message": problem.message,
+        "param": problem.param or None,
+        "code": problem.code or None,
+    }
+    if problem.attainable:
+        error["attainable"] = problem.attainable
+    return {"type": "error", "error": error}
+
+
+def openai_error(problem: Problem) -> dict[str, Any]:
+    """Return OpenAI's error object, with the SLO that could have been promised."""
+    error: dict[str, Any] = {
+        "message": problem.message,
+        "type": _OPENAI_TYPES.get(problem.status, problem.type),
+        "param": problem.param or None,
+        "code": problem.code or None,
+    }
+    if problem.attainable:
+        error["attainable"] = problem.attainable
+    if problem.retry_after_s is not None:
+        error["retry_after_ms"] = round(problem.retry_after_s * 1000)
+    return {"error": error}

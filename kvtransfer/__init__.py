@@ -14,7 +14,6 @@ In reading order:
     transports        how blocks get from one process to the other
     tiers             blocks that left the pool, in host memory and in files
     loans             cached blocks that one worker borrows from another
-    verify            checksums of blocks in host memory
     threads           work on other threads that is never left behind
     convert           to and from the protocol
     errors            what can go wrong

@@ -29,12 +29,12 @@ from kvtransfer.errors import (
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
 from kvtransfer.peers import Peer, Peers, TransportContext
 from kvtransfer.pools.pool import BlockTarget, HostTarget
+from kvtransfer.pools.verify import HostBlocks
 from kvtransfer.receiver_handoff import BlockCopy, Borrowed, ReceiveResult, ReceiverHandoff, ReceiveTask
 from kvtransfer.threads import run_to_end
 from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaTransport
 from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.transport import BlockReader, TransportMode
-from kvtransfer.verify import HostBlocks
 from scheduling.request import Fence
 from services.process.threads import started_executor
 from services.rpc.convert import fence_to_pb

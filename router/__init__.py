@@ -1,14 +1,16 @@
 """The router: admits requests, decides where and when they run, relays their tokens, and survives workers.
 
-In reading order:
+A floor imports only floors below it. From the top:
 
-- `config`: its flags; `processes`: several of them behind one port; `errors`: the errors that callers see;
-  `metrics`.
-- `api`: the gRPC services; `auth`: who may call, and how much; `preprocess`: from text to tokens.
-- `core`: every decision, as a state machine without I/O: events in, actions out.
+- `config`: its flags; `processes`: several of them behind one port.
+- `api`: the gRPC services.
+- `auth`: who may call, and how much.
+- `intake`: checks, and from text to tokens.
 - `links`: carries actions out, and turns what happens into events.
 - `replay`: records events, and decides recordings again.
+- `core`: every decision, as a state machine without I/O: events in, actions out.
+- `request`: a request as received; `limits` on it; `errors`: the errors that callers see.
 
 May import `chat_formats`, `output_text`, `scheduling`, `services`, `state` and the generated stubs, but
-nothing that imports torch. `core` imports no other package of the router.
+nothing that imports torch.
 """

@@ -24,23 +24,23 @@ import structlog
 import uvloop
 
 from output_text.model_files import FileUnusable
+from router.api.auth_interceptor import AuthInterceptor
 from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
 from router.api.fleet_service import FleetService
 from router.api.scaler_service import ScalerService
 from router.api.service import InferenceService
 from router.auth.auth import Auth
-from router.auth.interceptor import AuthInterceptor
 from router.auth.rules import AuthFileUnusable
 from router.config import RouterConfig, parse_config
 from router.core.core import RouterCore
-from router.core.events import RouterLeaving, RouterStopping
-from router.core.state import CoreConfig
+from router.core.model.events import RouterLeaving, RouterStopping
+from router.core.model.state import CoreConfig
 from router.errors import RouterError
+from router.intake.model_facts import ModelFacts, ModelUnusable, read_model_facts
+from router.intake.preprocessor import Preprocessor
+from router.intake.tokenizer_pool import TokenizerPool
+from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
-from router.metrics import RouterMetrics
-from router.preprocess.model_facts import ModelFacts, ModelUnusable, read_model_facts
-from router.preprocess.preprocessor import Preprocessor
-from router.preprocess.tokenizer_pool import TokenizerPool
 from router.processes import Processes
 from router.replay.recording import Recorder
 from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop

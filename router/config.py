@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
-from router.auth.limits import Limits, add_limit_flags, limits_of
-from router.preprocess.plain_text.in_content import InContent
+from router.limits import (
+    Limits,
+    add_limit_flags,
+    limits_of,
+)
+from router.request import InContent
 from scheduling import policies
 from scheduling.admission.shares import TenantWeights
 from scheduling.cost.profiles import Profile

@@ -7,9 +7,9 @@ reading order:
 
 - `request`: a request as a worker receives it (sampling, stop rules, SLO)
 - `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced
-- `stages`: steps in flight on a pipeline, and the time between two steps of a sequence
 - `policies`: the ways to fill a step, one file each, built from `packing`
 - `cost`: what a step costs, and how that is measured
+- `speeds`: how fast a worker computes prompts and decodes, on one pipeline stage or several
 - `admission`: which requests are accepted, at risk or refused, and which goes first
 - `placement`: which workers serve a request; `roles`: how much of its time a decode worker may spend on
   prompts

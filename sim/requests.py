@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reporting.quantiles import rank
-from router.core.actions import Reject, RequestEnded, TellAccepted
-from router.core.events import Arrived
+from router.core.model.actions import Reject, RequestEnded, TellAccepted
+from router.core.model.events import Arrived
 from router.errors import Refused
+from router.request import Request
+from scheduling.admission.prefixes import PrefixHits
 from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
 from sim.result import End, RequestResult
 from sim.spec import SimSpec
@@ -69,23 +71,25 @@ class Requests:
         max_tokens = asked.max_tokens or asked.output_tokens
         return Arrived(
             listener=place + 1,
-            tenant=asked.tenant,
-            request_id=str(place),
-            session=0,
-            digest=b"",
-            prompt_token_ids=range(asked.prompt_tokens),
-            sampling=_SAMPLING,
-            seed_given=False,
-            stop=StopRules(max_tokens, ignore_eos=max_tokens == asked.output_tokens),
-            slo=Slo(
-                ttft_ms=asked.ttft_ms,
-                tpot_ms=asked.tpot_ms,
-                itl_ms=asked.itl_ms,
-                allow_at_risk=place in self._at_risk,
-                slo_class=SloClass[asked.slo_class.upper()],
+            request=Request(
+                tenant=asked.tenant,
+                request_id=str(place),
+                session=0,
+                digest=b"",
+                prompt_token_ids=range(asked.prompt_tokens),
+                sampling=_SAMPLING,
+                seed_given=False,
+                stop=StopRules(max_tokens, ignore_eos=max_tokens == asked.output_tokens),
+                slo=Slo(
+                    ttft_ms=asked.ttft_ms,
+                    tpot_ms=asked.tpot_ms,
+                    itl_ms=asked.itl_ms,
+                    allow_at_risk=place in self._at_risk,
+                    slo_class=SloClass[asked.slo_class.upper()],
+                ),
+                received_at=asked.at_s,
             ),
-            received_at=asked.at_s,
-            prefix_hits=prefix_hits,
+            hits=PrefixHits(prefix_hits),
         )
 
     # What routers say

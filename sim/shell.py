@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.dispatch import request_of
+from router.core.model.actions import (
     Action,
     AskGrants,
     AskQueue,
@@ -22,8 +24,7 @@ from router.core.actions import (
     Settle,
     TellAccepted,
 )
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     Charged,
     Enqueued,
     Event,
@@ -35,7 +36,6 @@ from router.core.events import (
     SettleAnswered,
     TimerFired,
 )
-from router.core.queue.queue import request_of
 from sim.clock import Clock
 from sim.delays import delay_of
 from sim.requests import Requests

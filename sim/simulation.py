@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
-from router.core.events import StepReported, WorkerJoined
-from router.core.state import CoreConfig
+from router.core.model.events import StepReported, WorkerFacts, WorkerJoined, WorkerLoad
+from router.core.model.state import CoreConfig
 from sim.clock import Clock
 from sim.delays import delay_of
 from sim.requests import Requests

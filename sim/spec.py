@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from router.core.capacity.worker_facts import DECODE, PREFILL
+from router.core.model.events import DECODE, PREFILL
 from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from scheduling.policies import by_name

@@ -30,8 +30,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from scheduling.admission.shares import ACTIVE_MS, CHARGED_MS, MAX_DEBTS
-from scheduling.admission.turns import SEAT_SHARE
+from scheduling.admission.shares import ACTIVE_MS, CHARGED_MS, MAX_DEBTS, SEAT_SHARE
 from scheduling.request import SloClass
 from state import keys
 from state.access import UNENCRYPTED, RedisAccess, connection_settings

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import field
 
-from scheduling.admission.turns import SEAT_SHARE
+from scheduling.admission.shares import SEAT_SHARE
 from scheduling.value import value
 
 CLASS_SCORE = 10**13
@@ -168,7 +168,7 @@ class QueueEntry:
     seats: int = 1
     """Sequences that it will run."""
     share: int = SEAT_SHARE
-    """The count of its seats for its tenant (`scheduling.admission.turns`)."""
+    """The count of its seats for its tenant (`scheduling.admission.shares`)."""
     takes_turns: bool = True
     """Its place may go to a request of a tenant that holds fewer seats."""
 

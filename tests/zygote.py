@@ -28,7 +28,7 @@ WARM = (
     "worker.startup.build",
     "worker.startup.flags",
     "worker.main",
-    "router.preprocess.preprocessor",
+    "router.intake.preprocessor",
     "router.api.service",
     "router.links.shell",
     "router.api.fleet_service",

@@ -65,11 +65,11 @@ from worker.errors import (
     StartupError,
 )
 from worker.grammar_thread import GrammarThread
-from worker.handoff.build import HandoffContext, build_sides
 from worker.metrics import WorkerMetrics
 from worker.prefix_changes import PrefixChanges
 from worker.registration import AnnouncedTier, Registration, announced_start
 from worker.role import WorkerRole
+from worker.startup.build_sides import HandoffContext, build_sides
 from worker.startup.starting import Start
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbeResponder

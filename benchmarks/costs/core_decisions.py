@@ -19,11 +19,10 @@ from reporting.progress import tracked
 from reporting.quantiles import quantile
 from reporting.section import Section, at_most, table
 from reporting.tables import cell
-from router.core.actions import Action, ChargeTenant, Enqueue, SendDecode, Settle
-from router.core.admission.shed import full_plan
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
+from router.core.admit import full_plan
 from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.actions import Action, ChargeTenant, Enqueue, SendDecode, Settle
+from router.core.model.events import (
     Arrived,
     Charged,
     Enqueued,
@@ -31,9 +30,12 @@ from router.core.events import (
     Granted,
     SettleAnswered,
     StepReported,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
+from router.request import Request
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
@@ -88,16 +90,18 @@ class Bench:
         )
         return Arrived(
             listener=self.arrived,
-            tenant="t",
-            request_id=f"r{self.arrived}",
-            session=0,
-            digest=b"",
-            prompt_token_ids=range(round(min(8192, draw.lognormvariate(7.45, 0.93))) + 1),
-            sampling=SamplingParams(),
-            seed_given=True,
-            stop=StopRules(max_tokens=400, ignore_eos=True),
-            slo=slo or some,
-            received_at=self.now,
+            request=Request(
+                tenant="t",
+                request_id=f"r{self.arrived}",
+                session=0,
+                digest=b"",
+                prompt_token_ids=range(round(min(8192, draw.lognormvariate(7.45, 0.93))) + 1),
+                sampling=SamplingParams(),
+                seed_given=True,
+                stop=StopRules(max_tokens=400, ignore_eos=True),
+                slo=slo or some,
+                received_at=self.now,
+            ),
         )
 
     def admit(self, event: Arrived, position: int, tokens: int) -> list[Action]:
@@ -127,7 +131,7 @@ class Bench:
         for _ in range(count):
             event = self.arrival(Slo(tpot_ms=100))
             self.admit(event, 0, 0)
-            key = f"t/{event.request_id}/0"
+            key = f"t/{event.request.request_id}/0"
             actions = self.tell(Granted(key, facts.key, facts.key))
             if any(isinstance(action, Settle) for action in actions):
                 actions = self.tell(SettleAnswered(key, facts.key, facts.key, Settled.OK))

@@ -36,13 +36,13 @@ from benchmarks.flags import count
 from benchmarks.report import report
 from engine.kv.kv_pool import KVPool
 from engine.model.model import load_model
-from kvtransfer.verify import checksum_blocks
+from kvtransfer.pools.verify import checksum_blocks
 from reporting.progress import progress_bars
 from reporting.quantiles import quantile
 from reporting.section import Section, at_most, table
 from reporting.tables import cell
-from router.core.capacity.fleet import Worker
-from router.core.session.deliver import choice_of, fault_of
+from router.core.deliver import choice_of, fault_of
+from router.core.model.fleet import Worker
 from scheduling.columns import TokenColumns
 from services.rpc.numbering import Incoming
 
@@ -173,7 +173,7 @@ def _us(call: Callable[[], object]) -> float:
 
 
 def _book(worker: Worker, incoming: Incoming, tokens: TokenColumns) -> None:
-    """Do the checks of `router.core.session.deliver` row by row, and nothing else."""
+    """Do the checks of `router.core.deliver` row by row, and nothing else."""
     incoming.take(incoming.taken + 1)
     for row, handle in enumerate(tokens.handles):
         group = worker.groups.get(handle)

@@ -32,8 +32,8 @@ from reporting.quantiles import quantile
 from reporting.section import Section, at_most, markdown
 from reporting.tables import p50_p99
 from scheduling.admission.prediction import RequestCost, own_prefill_s
-from scheduling.admission.speeds import PrefillView, prefill_speed
 from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.speeds import PrefillView, prefill_speed
 
 STREAMS = 8
 PROMPT_TOKENS = 400

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from benchmarks.fleets.recorded import Window, decided_again, events
 from benchmarks.fleets.travel import Travels, commands, usual_s
-from router.core.actions import Action, AskGrants, Enqueue, SendDecode, SendPrefill, Settle
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.events import (
+from router.core.model.actions import Action, AskGrants, Enqueue, SendDecode, SendPrefill, Settle
+from router.core.model.events import (
     Arrived,
     Enqueued,
     Event,
     GrantsAnswered,
     SettleAnswered,
     StepReported,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
 )
 from router.replay.replay import Decided
 from scheduling.cost.cost_model import CostModel
@@ -87,7 +88,9 @@ def _take(seen: _Seen, decided: Decided, *, counts: bool) -> None:
     now, event = decided.recorded.now, decided.recorded.event
     match event:
         case Arrived() if counts:
-            seen.delays["receive"].append(RecordedDelay(event.received_at, now - event.received_at))
+            seen.delays["receive"].append(
+                RecordedDelay(event.request.received_at, now - event.request.received_at)
+            )
         case WorkerJoined(facts, load):
             seen.budgets[facts.key] = facts.token_budget
             seen.loads[facts.key] = load

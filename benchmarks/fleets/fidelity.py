@@ -37,7 +37,7 @@ from benchmarks.fleets.reference import measure_capacity
 from benchmarks.report import report
 from reporting.progress import progress_bars
 from reporting.section import Section, at_most, markdown
-from router.core.actions import Outcome
+from router.core.model.actions import Outcome
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement

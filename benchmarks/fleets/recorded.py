@@ -16,9 +16,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from reporting.results import Results, StepSample
-from router.core.actions import Outcome, RequestEnded, TellFinished
-from router.core.events import Arrived, Event, StepReported, WorkerJoined
+from router.core.model.actions import Outcome, RequestEnded, TellFinished
+from router.core.model.events import Arrived, Event, StepReported, WorkerJoined
 from router.replay.replay import Decided, RecordingError, read, replay
+from router.request import Request
 from scheduling.cost.cost_model import CostModel, StepShape
 from workloads.trace import TraceRequest, dump
 
@@ -117,21 +118,22 @@ def trace(path: Path, window: Window = Window()) -> tuple[float, tuple[TraceRequ
     A request that was refused, or did not end in the recording, counts with the length it asked for. Raise
     `ValueError` if a replay decides differently from the router: its lengths would be those of another run.
     """
-    arrived: dict[tuple[str, str], Arrived] = {}
+    arrived: dict[tuple[str, str], Request] = {}
     lengths: dict[tuple[str, str], int] = {}
     for decided in decided_again(path):
         if not decided.identical:
             raise ValueError(f"{path}: line {decided.recorded.line} is decided differently now")
         event = decided.recorded.event
-        if isinstance(event, Arrived) and event.session == 0 and decided.recorded.now in window:
-            arrived.setdefault((event.tenant, event.request_id), event)
+        if isinstance(event, Arrived) and event.request.session == 0 and decided.recorded.now in window:
+            request = event.request
+            arrived.setdefault((request.tenant, request.request_id), request)
         for action in decided.actions:
             if isinstance(action, RequestEnded):
                 tenant, request_id, _ = action.request_key.split("/")
                 lengths[unquote(tenant), unquote(request_id)] = action.outcome.output_tokens
     ordered = sorted(arrived.items(), key=lambda item: item[1].received_at)
     start = ordered[0][1].received_at if ordered else 0.0
-    return start, tuple(_request(start, event, lengths.get(name)) for name, event in ordered)
+    return start, tuple(_request(start, request, lengths.get(name)) for name, request in ordered)
 
 
 def delivered(path: Path, window: Window = Window()) -> tuple[Outcome, ...]:
@@ -146,17 +148,17 @@ def delivered(path: Path, window: Window = Window()) -> tuple[Outcome, ...]:
     return tuple(outcome for outcome in found if outcome.marks.received_at in window)
 
 
-def _request(start: float, event: Arrived, length: int | None) -> TraceRequest:
-    slo, stop = event.slo, event.stop
+def _request(start: float, request: Request, length: int | None) -> TraceRequest:
+    slo, stop = request.slo, request.stop
     return TraceRequest(
-        at_s=event.received_at - start,
-        prompt_tokens=len(event.prompt_token_ids),
+        at_s=request.received_at - start,
+        prompt_tokens=len(request.prompt_token_ids),
         output_tokens=length or stop.max_tokens,
         slo_class=slo.slo_class.name.lower(),
         ttft_ms=slo.ttft_ms,
         tpot_ms=slo.tpot_ms,
         itl_ms=slo.itl_ms,
-        tenant=event.tenant,
+        tenant=request.tenant,
         max_tokens=None if stop.ignore_eos else stop.max_tokens,
     )
 

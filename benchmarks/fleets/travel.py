@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from router.core.events import StepReported
+from router.core.model.events import StepReported
 from sim.delays import RecordedDelay
 
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from router.core.actions import SendDecode
-from router.core.events import Event, StepReported, WorkerJoined
+from router.core.model.actions import SendDecode
+from router.core.model.events import Event, StepReported, WorkerJoined
 from router.links.ticker import Ticker
 from router.links.worker_link import WorkerLink
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules

@@ -28,19 +28,19 @@ PARTS: dict[str, tuple[str, ...]] = {
     "calls to Redis": ("(/state/", "(/router/links/store_calls.py", "/site-packages/redis/"),
     "commands to workers": ("_write (/router/links/worker_link.py", "(/router/links/discovery.py"),
     "reports of workers": ("(/router/links/worker_link.py",),
-    "tokenising": ("(/router/preprocess/tokenizer_", "/concurrent/futures/", "/multiprocessing/"),
+    "tokenising": ("(/router/intake/tokenizer_", "/concurrent/futures/", "/multiprocessing/"),
     "events to clients": (
-        *("_write (/router/api/", "_relay (/router/links/shell.py", "(/router/api/client_stream.py"),
-        *("_rows (/router/api/many/call.py", "_move (/router/api/many/call.py"),
+        *("_write (/router/api/", "_relay (/router/links/shell.py", "(/router/links/client_stream.py"),
+        *("_rows (/router/api/many_call.py", "_move (/router/api/many_call.py"),
     ),
     "requests of clients": (
-        *("(/router/api/service.py", "(/router/api/many/call.py", "(/router/api/error_interceptor.py"),
-        *("(/router/auth/", "(/router/preprocess/", "(/scheduling/memory/block_hash.py"),
+        *("(/router/api/service.py", "(/router/api/many_call.py", "(/router/api/error_interceptor.py"),
+        *("(/router/auth/", "(/router/intake/", "(/scheduling/memory/block_hash.py"),
         *("(/services/rpc/handlers.py", "(/services/rpc/reading.py"),
     ),
     "decisions": ("(/router/core/", "(/scheduling/"),
     "decisions carried out": ("(/router/links/shell.py",),
-    "metrics": ("(/router/metrics.py", "/prometheus_client/"),
+    "metrics": ("(/router/links/metrics.py", "/prometheus_client/"),
 }
 """Each part of the path, and texts of which its frames have one. A sample belongs to the part of its
 innermost frame that has a part; a frame to the first of its parts. Conversions have none: they belong to what

@@ -27,7 +27,7 @@ from scheduling.draft_model import DraftPlan, ModelOffer, plan_drafts
 from scheduling.policies.policy import Policy
 from scheduling.request import FailureReason
 from scheduling.speculation import Offer, draft_lengths
-from scheduling.stages import step_limit_s
+from scheduling.speeds import step_limit_s
 from scheduling.step import DecodeLoad, StepPlan, StepView
 
 Copies = list[tuple[int, int]]

@@ -13,19 +13,18 @@ from gateway.anthropic.messages import chat_of
 from gateway.anthropic.responses import message_events, message_json
 from gateway.anthropic.schema import CountBody, MessagesBody
 from gateway.bodies import converted, read_body
+from gateway.errors import ANTHROPIC_PREFIX
 from gateway.fleet import FleetClient
 from gateway.generations import Running, complete_all
 from gateway.outcome import promise_headers
 from gateway.streaming import EventStream, unless_gone
-
-PREFIX = "/v1/messages"
 
 
 def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
     """Return the routes, which raise `ApiError` and `BatonError`."""
     router = APIRouter()
 
-    @router.post(PREFIX)
+    @router.post(ANTHROPIC_PREFIX)
     async def messages(request: Request) -> Response:
         body = await read_body(request, MessagesBody, max_body_bytes)
         model = await fleet.model(body.model)
@@ -40,7 +39,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         headers = _with_id(promise_headers(running.accepted))
         return EventStream(message_events(running, generation, model.name), headers)
 
-    @router.post(f"{PREFIX}/count_tokens")
+    @router.post(f"{ANTHROPIC_PREFIX}/count_tokens")
     async def count(request: Request) -> dict[str, Any]:
         body = await read_body(request, CountBody, max_body_bytes)
         await fleet.model(body.model)

@@ -24,26 +24,12 @@ from chat_formats import (
     ToolCallBegun,
 )
 from gateway.anthropic.convert import param_of
-from gateway.errors import ApiError, Problem, problem_of
+from gateway.errors import ApiError, anthropic_error, problem_of
 from gateway.generations import Generation, Running
 from gateway.outcome import early_end, outcome_json
 from gateway.outputs import end_of, has_cut_call, parser_of
 
-_TYPES = {413: "request_too_large", 408: "timeout_error", 409: "invalid_request_error"}
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
-
-
-def error_json(problem: Problem) -> dict[str, Any]:
-    """Return Anthropic's error object, with the field and the SLO that could have been promised."""
-    error: dict[str, Any] = {
-        "type": _TYPES.get(problem.status, problem.type),
-        "message": problem.message,
-        "param": problem.param or None,
-        "code": problem.code or None,
-    }
-    if problem.attainable:
-        error["attainable"] = problem.attainable
-    return {"type": "error", "error": error}
 
 
 def message_json(completion: Completion, generation: Generation, model: str) -> dict[str, Any]:
@@ -108,7 +94,7 @@ async def message_events(running: Running, generation: Generation, model: str) -
                 if data:
                     yield data
     except (BatonError, ApiError) as error:
-        yield _sse(error_json(problem_of(error, param_of)))
+        yield _sse(anthropic_error(problem_of(error, param_of)))
 
 
 @dataclass(slots=True)

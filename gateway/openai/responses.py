@@ -23,7 +23,7 @@ from baton.types import (
     Tokens,
 )
 from chat_formats import ContentDelta, Delta, Message, ToolCallBegun
-from gateway.errors import ApiError, problem_of
+from gateway.errors import ApiError, openai_error, problem_of
 from gateway.fleet import Vocabulary
 from gateway.generations import Running
 from gateway.openai.choices import (
@@ -35,7 +35,6 @@ from gateway.openai.choices import (
     usage_json,
 )
 from gateway.openai.convert import param_of
-from gateway.openai.problems import error_json
 from gateway.openai.schema import GenerationBody
 from gateway.openai.shapes import Shape, text_end
 from gateway.outcome import comment, early_end, outcome_json
@@ -103,7 +102,7 @@ class Writer:
                 yield sse(head | {"choices": [], "usage": self.usage(ends, echoes)})
             yield DONE
         except (BatonError, ApiError) as error:
-            yield sse(error_json(problem_of(error, partial(param_of, body=self.body))))
+            yield sse(openai_error(problem_of(error, partial(param_of, body=self.body))))
         finally:
             for running in runnings:
                 await running.close()

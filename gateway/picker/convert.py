@@ -9,8 +9,7 @@ import orjson
 from google.protobuf.struct_pb2 import Struct
 
 from baton.picker.v1 import ext_proc_pb2 as pb
-from gateway.app import error_json
-from gateway.errors import Problem
+from gateway.errors import Problem, error_json
 from gateway.picker.decision import Head, Picked
 
 ENDPOINT = "x-gateway-destination-endpoint"

@@ -19,8 +19,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from gateway.app import error_json
-from gateway.errors import Problem
+from gateway.errors import Problem, error_json
 from gateway.serving.pool import Pool
 
 READ_S = 30.0

@@ -4,4 +4,5 @@ pool       the protocols: a pool, a sender's source of blocks, a receiver's targ
 in_place   host memory, used where it is
 staging    page-locked host memory between a device and the handoff
 on_device  a device's memory, mapped by the other process
+verify     checksums of blocks in host memory
 """

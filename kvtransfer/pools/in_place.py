@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from kvtransfer.pools.pool import Publication
+from kvtransfer.pools.verify import HostBlocks
 from kvtransfer.receiver_handoff import BlockCopy
-from kvtransfer.verify import HostBlocks
 
 
 class InPlace(HostBlocks):

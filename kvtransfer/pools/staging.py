@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from kvtransfer.pools.pool import BlockPool, Publication
+from kvtransfer.pools.verify import HostBlocks
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
-from kvtransfer.verify import HostBlocks
 from services.process.threads import started_executor
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from kvtransfer.pools.pool import BlockPool
-from kvtransfer.verify import checksum
+from kvtransfer.pools.verify import checksum
 
 
 class Mark(Protocol):

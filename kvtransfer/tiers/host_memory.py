@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from kvtransfer.pools.pool import BlockPool
-from kvtransfer.verify import checksum
+from kvtransfer.pools.verify import checksum
 
 
 class HostMemory:

@@ -1,10 +1,10 @@
 """The router's gRPC services.
 
-In reading order: `service` (inference), `fleet_service` (operators), `scaler_service` (how
-many workers are needed, for KEDA); `sizes`, `validation` and
-`check_chat` (check requests), `convert` and `convert_chat` (to and from protobuf), `client_stream`
-(buffers tokens for a client), `many` (many generations over one call), `pending_calls` (calls before the
-core knows them), `error_interceptor` and `status` (errors).
+In reading order: `service` (inference), `fleet_service` (operators), `scaler_service` (how many workers are
+needed, for KEDA); `convert` and `convert_chat` (to and from protobuf), `many_call` (many generations over one
+call) and `many_rows` (what has arrived for them, as one message), `pending_calls` (calls before the core
+knows them), `auth_interceptor` (checks the credential of each call), `error_interceptor` and `status`
+(errors).
 
 May import every other package of the router.
 """

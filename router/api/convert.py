@@ -8,10 +8,8 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
-from router.api.client_stream import StreamItem, TokenBatch, Told
 from router.api.convert_chat import chat_from_pb
-from router.api.validation import RawRequest
-from router.core.actions import (
+from router.core.model.actions import (
     FinalError,
     Outcome,
     Promise,
@@ -23,11 +21,12 @@ from router.core.actions import (
     TellQueued,
     TellQuoted,
     TellRetrying,
+    attained,
 )
-from router.core.session.session import TokenLogprobs
-from router.core.session.slo_attainment import attained
+from router.core.model.session import TokenLogprobs
 from router.errors import Described, Refused, ValidationError
-from router.preprocess.conversation import Reading
+from router.links.client_stream import StreamItem, TokenBatch, Told
+from router.request import RawRequest, Reading
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched
 from services.rpc.convert import field_of, from_pb, to_pb

@@ -8,7 +8,7 @@ from google.protobuf import struct_pb2
 
 from baton.v1 import inference_pb2
 from router.errors import SET, ValidationError
-from router.preprocess.conversation import ChatOptions, Conversation, Message, Tool, ToolCall
+from router.request import ChatOptions, Conversation, Message, Tool, ToolCall
 from services.rpc.convert import field_of, from_pb
 
 

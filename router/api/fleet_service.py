@@ -8,13 +8,13 @@ import grpc.aio
 
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from baton.worker.v1 import worker_pb2
-from router.core.capacity.fleet import Worker
-from router.core.events import DrainAsked
+from router.core.model.events import DrainAsked
+from router.core.model.fleet import Worker
 from router.errors import ValidationError
+from router.intake.model_facts import ModelFacts
 from router.links.convert_worker import load_to_pb, role_to_pb
 from router.links.discovery import Discovery
 from router.links.shell import Shell
-from router.preprocess.model_facts import ModelFacts
 from scheduling.memory.tiers import Tier
 from services.rpc.convert import cost_to_pb, to_pb
 from services.rpc.handlers import Context

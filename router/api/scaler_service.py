@@ -14,7 +14,7 @@ import grpc.aio
 
 from baton.keda.v1 import externalscaler_pb2 as pb
 from baton.keda.v1 import externalscaler_pb2_grpc
-from router.core.capacity.worker_facts import DECODE, PREFILL
+from router.core.model.events import DECODE, PREFILL
 from router.errors import Reason, Unavailable, ValidationError
 from router.links.shell import Shell
 from scheduling.scaling.demand import SLOT_S, Slot

@@ -11,7 +11,6 @@ import grpc.aio
 import structlog
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
-from router.api.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
 from router.api.convert import (
     check_end,
     content_digest,
@@ -25,28 +24,27 @@ from router.api.convert import (
     reason_to_pb,
     request_from_pb,
 )
-from router.api.many.call import ManyCall
+from router.api.many_call import ManyCall
 from router.api.pending_calls import PendingCalls
-from router.api.sizes import check_chat_size, check_sizes
-from router.api.validation import (
-    RawRequest,
+from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
+from router.auth.principal import as_caller, tenant_of_call
+from router.core.model.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
+from router.core.model.events import CancelAsked
+from router.errors import DeadlineExpired, RouterError, ValidationError
+from router.intake.model_facts import ModelFacts
+from router.intake.preprocessor import Preprocessor
+from router.intake.sizes import check_chat_size, check_sizes
+from router.intake.tokenizer_pool import BYTES_PER_TOKEN
+from router.intake.validation import (
     check_before_tokenising,
     check_model,
     check_name,
     check_resumption,
 )
-from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
-from router.auth.limits import Limits, prompt_bytes
-from router.auth.principal import as_caller, tenant_of_call
-from router.core.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
-from router.core.events import CancelAsked
-from router.errors import DeadlineExpired, RouterError, ValidationError
+from router.limits import Limits
+from router.links.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
 from router.links.shell import Shell
-from router.preprocess.conversation import Reading
-from router.preprocess.model_facts import ModelFacts
-from router.preprocess.preprocessor import Preprocessor
-from router.preprocess.tokenizer_pool import BYTES_PER_TOKEN
-from scheduling.admission.prefixes import PrefixHits
+from router.request import RawRequest, Reading, prompt_bytes
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
@@ -136,14 +134,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         check_sizes(request.request, self._facts)
         raw = as_caller(request_from_pb(request.request))
         await self._admit(BudgetWait(), prompt_bytes(raw))
-        checked = (await self._preprocessor.arrival(raw)).event
+        event = (await self._preprocessor.arrival(raw)).event
+        checked = event.request
         quoted = await self._shell.quote(
             prompt_tokens=len(checked.prompt_token_ids),
             num_choices=checked.sampling.n,
             max_tokens=checked.stop.max_tokens,
             slo=checked.slo,
             waited_s=self._preprocessor.tokenised_s(raw),
-            hits=PrefixHits(checked.prefix_hits, checked.tier_hits, checked.peer_hits),
+            hits=event.hits,
             adapter=checked.adapter,
         )
         return quote_to_pb(quoted)
@@ -230,9 +229,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         )
                     event = prepared.event
                     if self._auth is not None:
-                        output = event.stop.max_tokens * event.sampling.n
-                        received = sum(len(choice.token_ids) for choice in event.received)
-                        num_prompt = len(event.prompt_token_ids)
+                        made = event.request
+                        output = made.stop.max_tokens * made.sampling.n
+                        received = sum(len(choice.token_ids) for choice in made.received)
+                        num_prompt = len(made.prompt_token_ids)
                         bill = await self._auth.charge(
                             num_prompt, output, received, wait, paid=paid, request=request
                         )
@@ -245,7 +245,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             try:
                 yield stream, prepared.reading
             except RouterError as error:
-                _log_end(stream, name, event.session, error)
+                _log_end(stream, name, event.request.session, error)
                 raise
         except RouterError as error:
             refusal = error

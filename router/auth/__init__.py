@@ -1,7 +1,7 @@
-"""Authentication, budgets and limits of callers.
+"""Authentication and budgets of callers.
 
-In reading order: `interceptor` (checks each call), `auth` (credentials and budgets), `principal` (the
-caller), `rules` (the file of --door), `tokens` (JSON Web Tokens), `limits` (sizes and counts).
+In reading order: `auth` (credentials and budgets), `principal` (the caller), `rules` (the file of --door),
+`tokens` (JSON Web Tokens).
 
-Of the router it may import `errors`, and of `api` the validation and the end of a call.
+Of the router it may import `errors`, `request` and the checks in `intake`.
 """

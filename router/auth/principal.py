@@ -6,8 +6,8 @@ import dataclasses
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from router.api.validation import RawRequest
 from router.errors import NotAllowed, Reason
+from router.request import RawRequest
 from scheduling.admission.budgets import UNLIMITED, Budget
 from scheduling.request import SloClass
 

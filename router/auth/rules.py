@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from router.api.validation import check_name
 from router.auth.principal import Principal
 from router.auth.tokens import TokenRules, parse_classes
 from router.errors import NotAllowed, Reason, Unauthenticated
+from router.intake.validation import check_name
 from scheduling.admission.budgets import UNLIMITED, Budget, Rate
 
 Json = Mapping[str, Any]

@@ -2,17 +2,22 @@
 
 Read in this order:
 
-    core        `RouterCore.on`: which event is handled where, and the way of a request
-    events      all that can happen to the core
-    actions     all that the core can want done
-    session     one request, from its call to its end
-    admission   whether it is accepted, and what it is promised
-    queue       its place in the fleet's queue, the grants that come of it, and the workers it is sent to
-    dispatch    the workers that it is moved away from
-    capacity    the workers as the router knows them, and what the fleet can do
-    state       all that the core knows, handed to the handlers of events
-    chores      what is looked after ten times a second
+    core        `RouterCore.on`: which event is handled where, and the way of a request; what is looked after
+                ten times a second
+    model       data: all that can happen and be done, requests, workers, and what the core knows
+
+A module for each moment of a request:
+
+    arrive      a call comes in: a new request, or one that is known here
+    admit       it has a place in the queue: accepted, taken at risk or refused; some are put behind
+    judge       what a request will experience, and the decision on it
+    grant       free capacity is offered to the queue; a grant becomes a lease on a decode worker
+    dispatch    a group's place in the queue, what it holds, and the workers it is sent to
+    deliver     step reports become tokens that clients receive
+    finish      groups and sessions end; a router leaves
+    recover     attempts that fail, and the next ones
+    move        groups leave their workers before they have ended
     outage      the store goes away, is done without, and comes back
 
-Imports `scheduling` for every decision that is pure, `state.records`, and `router.errors`; no I/O, no clock.
+Imports `scheduling` for every decision that is pure, `state.records` and `router.errors`; no I/O, no clock.
 """

@@ -3,26 +3,33 @@
 One event at a time; the same events at the same times give the same actions. The shell carries actions out on
 asyncio, a simulator in virtual time. A request that goes well:
 
-    Arrived          session/arrive     a session, its groups, and their places in the queue
-    Enqueued         admission/admit    the work ahead is known: accepted with a promise, or refused
-    Charged          admission/admit    the same, where others wait and its tenant was charged first
-    Granted          queue/grants       a worker has capacity: a decode worker is chosen, a lease asked for
-    SettleAnswered   queue/grants       the lease is made: sent to its workers (queue/queue)
-    StepReported     session/deliver    tokens, and at last the end (session/finish)
+    Arrived          arrive      a session, its groups, and their places in the queue
+    Enqueued         admit       the work ahead is known: accepted with a promise, or refused
+    Charged          admit       the same, where others wait and its tenant was charged first
+    Granted          grant       a worker has capacity: a decode worker is chosen, a lease asked for
+    SettleAnswered   grant       the lease is made: sent to its workers (dispatch)
+    StepReported     deliver     tokens, and at last the end (finish)
 
 Each event changes `RouterState`. What is then due is done once per event: a plan, and offers of capacity.
 """
 
 from __future__ import annotations
 
-from router.core import outage
-from router.core.actions import Action, SendDrain, SetTimer
-from router.core.admission.admit import on_charged, on_enqueued, on_queue_full, on_quote_asked
-from router.core.admission.shed import plan_if_due
-from router.core.capacity.fleet import Worker
-from router.core.chores import Chores
-from router.core.dispatch.drain import on_target_lost
-from router.core.events import (
+from router.core import finish, outage
+from router.core.admit import on_charged, on_enqueued, on_queue_full, on_quote_asked, plan_if_due
+from router.core.arrive import (
+    on_arrived,
+    on_cancel_asked,
+    on_client_gone,
+    on_session_timer,
+    take_up_awaiting,
+)
+from router.core.deliver import on_step_reported
+from router.core.dispatch import enqueue, leave_queue, most_blocks, strand
+from router.core.finish import forget_at, forget_old, leave, stop
+from router.core.grant import offer_capacity, on_granted, on_grants_answered, on_settled
+from router.core.model.actions import Action, AskQueue, Renew, SendDrain, SetTimer
+from router.core.model.events import (
     AdaptersChanged,
     Arrived,
     CancelAsked,
@@ -52,24 +59,24 @@ from router.core.events import (
     WorkerLoaded,
     WorkerLost,
 )
-from router.core.queue.grants import offer_capacity, on_granted, on_grants_answered, on_settled
-from router.core.session.arrive import (
-    on_arrived,
-    on_cancel_asked,
-    on_client_gone,
-    on_session_timer,
-    take_up_awaiting,
-)
-from router.core.session.deliver import on_step_reported
-from router.core.session.finish import forget_at, forget_old, leave, stop
-from router.core.session.recover import on_worker_back, on_worker_lost
-from router.core.session.session import Phase
-from router.core.state import CoreConfig, RouterState
+from router.core.model.fleet import Fleet, Worker
+from router.core.model.session import Group, Phase
+from router.core.model.state import CoreConfig, RouterState
+from router.core.move import clear, migrate, on_target_lost, preempt_seat
+from router.core.outage import serve_stranded
+from router.core.recover import give_up, has_failed_too_often, on_worker_back, on_worker_lost, replace_sources
+from scheduling.placement import Placement
+from scheduling.roles import MixedLoad, Roles, rebalance
 from state.records import QueueStatus
 
 CHORES_S = 0.1
 FORGET_S = 1.0
 """Ended requests are kept up to this much longer, so that a busy router forgets many at a time."""
+RENEW_S = 1.0
+ASK_AGAIN_S = 1.0
+"""A place in the queue is asked for again after this long: a grant that got lost took the place with it."""
+MOST_ASKED_AGAIN = 20
+"""Places asked for again at a time: the more groups wait, the less often each of them asks."""
 
 
 class RouterCore:
@@ -221,3 +228,100 @@ class RouterCore:
                 state.fleet.drain(worker)
                 state.plan_wanted = state.capacity_died = True
                 state.actions.append(SendDrain(worker.key))
+
+
+class Chores:
+    """Looks after groups that no event would bring on, ten times a second while there are requests."""
+
+    def __init__(self, state: RouterState) -> None:
+        self._state = state
+        self._renewed_at = -RENEW_S
+        self._fitted_to = 0
+        """The version of the fleet that all waiting groups were last seen to fit into."""
+
+    def run(self) -> None:
+        """Do everything that is due."""
+        state = self._state
+        state.plan_wanted = True
+        take_up_awaiting(state)
+        replace_sources(state)
+        for group in list(state.stranded.values()):
+            if group.key in state.stranded:
+                self._help(group)
+        if not state.store_reachable:
+            serve_stranded(state)
+        for group in state.waiting.take_unconfirmed(state.now, ASK_AGAIN_S, MOST_ASKED_AGAIN):
+            enqueue(state, group)
+        self._strand_unfit()
+        for worker in list(state.fleet.workers.values()):
+            if worker.draining:
+                clear(state, worker)
+            elif worker.preempted:
+                migrate(state, worker)
+        preempt_seat(state)
+        self._renew()
+        if not state.store_reachable:
+            state.actions.append(AskQueue())
+        state.offer_due = True
+
+    def _help(self, group: Group) -> None:
+        """Bring a stranded group on its way, or end its session here when no worker has come for it."""
+        state = self._state
+        if group.stranded_at is not None and not self._fits(group):
+            if state.now - group.stranded_at > state.config.no_worker_grace_s:
+                finish.no_worker_came(state, group.session)
+        elif state.now < group.rests_until:
+            return
+        elif has_failed_too_often(group):
+            give_up(state, group)
+        elif state.store_reachable:
+            enqueue(state, group)
+
+    def _strand_unfit(self) -> None:
+        """Strand groups that wait for a worker that is gone, so that they do not wait for ever."""
+        state = self._state
+        if self._fitted_to == state.fleet.version:
+            return
+        self._fitted_to = state.fleet.version
+        for group in list(state.waiting):
+            if group.session.admitted and not self._fits(group):
+                leave_queue(state, group)
+                strand(state, group)
+
+    def _fits(self, group: Group) -> bool:
+        """Return True if some decode worker that takes new work could hold a group."""
+        fleet, session = self._state.fleet, group.session
+        pool = fleet.largest_pool_with(session.request.adapter)
+        return most_blocks(session, group.num_seqs, fleet.block_size) <= pool
+
+    def _renew(self) -> None:
+        """Renew credits and leases once a second, and move the role weights.
+
+        Without anything to renew, the weights are looked at with each of the chores.
+        """
+        state = self._state
+        if state.now - self._renewed_at < RENEW_S:
+            return
+        groups = state.groups.values()
+        credit_holds = tuple((group.key, group.credit_on) for group in groups if group.credit_on is not None)
+        lease_holds = tuple((group.key, group.lease_on) for group in groups if group.lease_on is not None)
+        if credit_holds or lease_holds:
+            self._renewed_at = state.now
+            state.actions.append(Renew(credit_holds, lease_holds))
+        if state.fleet.placement is Placement.CONDITIONAL:
+            state.fleet.roles = _rebalanced(state.fleet, state.now)
+
+
+def _rebalanced(fleet: Fleet, now: float) -> Roles:
+    """Return the fleet's role weights, moved if the fleet has been out of balance for long."""
+    mixed = [
+        MixedLoad(worker.key, _share(worker.prefill_share), _share(worker.decode_share))
+        for worker in fleet.decoding
+    ]
+    dedicated = [_share(worker.prefill_share) for worker in fleet.prefilling]
+    return rebalance(fleet.roles, mixed, dedicated, now)
+
+
+def _share(average: float) -> float:
+    """Return the average within 0 and 1: sums of roundings may leave that range slightly."""
+    return min(1.0, max(0.0, average))

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from router.core.actions import Dequeue, ReleaseCredit, ReleaseLease, StoreChanged, TakeHolds
-from router.core.admission.admit import admit, on_charged, on_queue_full, turn_away
-from router.core.capacity.worker_facts import PREFILL
-from router.core.events import HoldsLost, StoreCall, StoreFailed
-from router.core.queue.grants import decoder_for, on_grants_answered
-from router.core.queue.queue import dispatch, enqueue, seat_share, strand
-from router.core.queue.ways import avoids, sources
-from router.core.session.session import IN_QUEUE, Group, Phase
-from router.core.state import RouterState
+from router.core.admit import admit, on_charged, on_queue_full, turn_away
+from router.core.dispatch import dispatch, enqueue, seat_share, strand
+from router.core.grant import avoids, decoder_for, on_grants_answered, sources
+from router.core.model.actions import Dequeue, ReleaseCredit, ReleaseLease, StoreChanged, TakeHolds
+from router.core.model.events import PREFILL, HoldsLost, StoreCall, StoreFailed
+from router.core.model.session import IN_QUEUE, Group, Phase
+from router.core.model.state import RouterState
 from router.errors import Reason, Unavailable
 from scheduling.admission.backlog import due_at
 from scheduling.admission.prediction import QueueAhead
@@ -181,7 +179,7 @@ def _waits_no_longer(state: RouterState, group: Group) -> bool:
 
 def _turn(group: Group) -> tuple[int, float, str]:
     session = group.session
-    return int(session.slo.slo_class), due_at(session.aim, session.timeline.received_at), group.key
+    return int(session.request.slo.slo_class), due_at(session.aim, session.timeline.received_at), group.key
 
 
 def _has_free_worker(state: RouterState) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from baton.v1 import generation_pb2
 from baton.worker.v1 import worker_pb2
-from router.core.actions import (
+from router.core.model.actions import (
     SendCancel,
     SendDecode,
     SendDrain,
@@ -14,8 +14,16 @@ from router.core.actions import (
     SendStopAndCopy,
     WorkerCommand,
 )
-from router.core.capacity.worker_facts import DECODE, PREFILL, WorkerFacts, WorkerLoad
-from router.core.events import SequenceFailed, StepReported, WorkerJoined, WorkerLoaded
+from router.core.model.events import (
+    DECODE,
+    PREFILL,
+    SequenceFailed,
+    StepReported,
+    WorkerFacts,
+    WorkerJoined,
+    WorkerLoad,
+    WorkerLoaded,
+)
 from scheduling.columns import PromptLogprobs
 from scheduling.cost.cost_model import NUM_COEFFICIENTS, Band, CostModel, StepShape
 from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec

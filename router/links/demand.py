@@ -11,16 +11,15 @@ import contextlib
 from collections.abc import Sequence
 from itertools import islice
 
-from router.core.capacity.fleet import Worker
-from router.core.capacity.fleet_capacity import cuts_steps
-from router.core.events import Arrived
-from router.core.state import RouterState
-from scheduling.admission.speeds import PrefillSpeed
+from router.core.model.capacity import cuts_steps
+from router.core.model.events import Arrived
+from router.core.model.fleet import Worker
+from router.core.model.state import RouterState
 from scheduling.policies.slack import arrival_s
 from scheduling.scaling.demand import Slot, came, total
 from scheduling.scaling.need import typical
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
-from scheduling.stages import num_micro_batches
+from scheduling.speeds import PrefillSpeed, num_micro_batches
 from scheduling.step import NO_LIMIT_S
 from state.errors import StoreUnavailable
 from state.store import Store
@@ -46,22 +45,23 @@ class DemandRecorder:
 
     def arrived(self, event: Arrived, now: float) -> None:
         """Count a new request; a call that goes on with one does not count again."""
-        state, slo = self._state, event.slo
-        if event.session > 0 or (event.tenant, event.request_id) in state.live:
+        state, request = self._state, event.request
+        slo, stop = request.slo, request.stop
+        if request.session > 0 or (request.tenant, request.request_id) in state.live:
             return
         cached = self._cached_tokens(event)
         learnt = state.learnt.lengths[slo.slo_class]
-        expected = learnt.expected(event.stop.max_tokens, ignore_eos=event.stop.ignore_eos)
+        expected = learnt.expected(stop.max_tokens, ignore_eos=stop.ignore_eos)
         slack_s = None
         if slo.ttft_ms is not None:
-            tokens = len(event.prompt_token_ids) - cached
-            slack_s = slo.ttft_ms / 1000 - (now - event.received_at) - self._alone_s(tokens, now)
+            tokens = len(request.prompt_token_ids) - cached
+            slack_s = slo.ttft_ms / 1000 - (now - request.received_at) - self._alone_s(tokens, now)
         self._unsent.append(
             came(
-                prompt_tokens=len(event.prompt_token_ids),
+                prompt_tokens=len(request.prompt_token_ids),
                 cached_tokens=cached,
-                num_seqs=event.sampling.n,
-                output_tokens=expected * event.sampling.n,
+                num_seqs=request.sampling.n,
+                output_tokens=expected * request.sampling.n,
                 slack_s=slack_s,
                 pace_s=None if slo.pace_ms is None else slo.pace_ms / 1000,
             )
@@ -101,7 +101,7 @@ class DemandRecorder:
     def _cached_tokens(self, event: Arrived) -> float:
         """Return the cached tokens that the prompt finds on the mean worker."""
         fleet = self._state.fleet
-        hits = sum(event.prefix_hits.values())
+        hits = sum(event.hits.cached.values())
         return hits * fleet.block_size / len(fleet.computing) if hits and fleet.computing else 0.0
 
     def _alone_s(self, tokens: float, now: float) -> float:

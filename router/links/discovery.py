@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from router.core.actions import WorkerCommand
-from router.core.events import AdaptersChanged, Event
+from router.core.model.actions import WorkerCommand
+from router.core.model.events import AdaptersChanged, Event
 from router.links.worker_link import Computing, WorkerLink
 from scheduling.memory.tiers import Tier
 from state.errors import StoreUnavailable

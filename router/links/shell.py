@@ -10,8 +10,8 @@ import time
 
 import structlog
 
-from router.api.client_stream import MAX_PENDING_TOKENS, ClientStream, Outbox
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.model.actions import (
     Action,
     AttemptFailed,
     GroupMigrated,
@@ -35,8 +35,7 @@ from router.core.actions import (
     TellRetrying,
     WorkerCommand,
 )
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     Arrived,
     CancelAsked,
     ClientGone,
@@ -49,12 +48,13 @@ from router.core.events import (
     WorkerLost,
 )
 from router.errors import Overloaded, Reason, Unavailable
+from router.links.client_stream import MAX_PENDING_TOKENS, ClientStream, Outbox
 from router.links.demand import DemandRecorder
 from router.links.discovery import Discovery
+from router.links.metrics import RouterMetrics
 from router.links.store_calls import StoreCalls
 from router.links.ticker import Ticker
 from router.links.worker_link import WorkerLink
-from router.metrics import RouterMetrics
 from router.replay.recording import Recorder
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.request import FinishReason, Slo
@@ -175,10 +175,8 @@ class Shell:
             slo=slo,
             waiting=queue.waiting,
             waiting_tokens=queue.waiting_tokens,
-            prefix_hits=hits.cached,
+            hits=hits,
             waited_s=waited_s,
-            tier_hits=hits.in_tiers,
-            peer_hits=hits.at_peers,
             adapter=adapter,
         )
         self.submit(request)

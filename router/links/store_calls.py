@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from router.core.actions import (
+from router.core.dispatch import request_of
+from router.core.model.actions import (
     AskGrants,
     AskQueue,
     ChargeTenant,
@@ -23,7 +24,7 @@ from router.core.actions import (
     StoreAction,
     TakeHolds,
 )
-from router.core.events import (
+from router.core.model.events import (
     Charged,
     Enqueued,
     Event,
@@ -36,7 +37,6 @@ from router.core.events import (
     StoreCall,
     StoreFailed,
 )
-from router.core.queue.queue import request_of
 from state.errors import QueueFull, StoreUnavailable
 from state.records import LEASE_TTL_S
 from state.store import Store

@@ -15,8 +15,8 @@ import structlog
 
 from baton.worker.v1 import worker_pb2, worker_pb2_grpc
 from baton.worker.v1.worker_pb2 import Probe, ProbeAck
-from router.core.actions import WorkerCommand
-from router.core.events import Event, WorkerHeld, WorkerLost
+from router.core.model.actions import WorkerCommand
+from router.core.model.events import Event, WorkerHeld, WorkerLost
 from router.links.convert_worker import (
     ROLES,
     command_to_pb,

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from router.core.actions import Action
-from router.core.events import Event
-from router.core.state import CoreConfig
+from router.core.model.actions import Action
+from router.core.model.events import Event
+from router.core.model.state import CoreConfig
 from router.errors import Refused, RouterError
 from router.replay.codec import Codec
 from scheduling import policies

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from router.core.actions import Action
 from router.core.core import RouterCore
-from router.core.events import Event
-from router.core.state import CoreConfig
+from router.core.model.actions import Action
+from router.core.model.events import Event
+from router.core.model.state import CoreConfig
 from router.replay.recording import FORMAT, SCHEMA, VERSION, decode_config, decode_event, digest
 
 _CRC_CHARS = len(',"01234567"]')

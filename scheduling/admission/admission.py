@@ -24,7 +24,7 @@ Under a policy without promises, all that would be refused is at risk (`unpromis
 To promise everything that could be kept at the q10 would fill the queue with requests that all just miss. All
 times are in seconds unless named otherwise.
 
-`router/core/admission/judge.py` calls `decide` with the numbers of its fleet, and `admit.py` beside it
+`router/core/judge.py` calls `decide` with the numbers of its fleet, and `admit.py` beside it
 carries the decision out.
 """
 
@@ -37,9 +37,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scheduling.admission.prediction import Prediction, RequestCost, own_prefill_s
-from scheduling.admission.speeds import PrefillView, lone_step_s, prefill_speed
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo
+from scheduling.speeds import PrefillView, lone_step_s, prefill_speed
 from scheduling.value import value
 
 MIN_RETRY_S = 0.1

@@ -5,7 +5,7 @@ that any order could meet, as long as the work fits (Liu & Layland, "Scheduling 
 Multiprogramming in a Hard-Real-Time Environment", 1973). Classes come before due times, so that a flood of
 batch work never delays an interactive request.
 
-`rank` is the order; `router/core/queue/queue.py` asks for it (`enqueue`), and the store sorts by it.
+`rank` is the order; `router/core/dispatch.py` asks for it (`enqueue`), and the store sorts by it.
 
 Judging an arrival walks buckets, not requests. A bucket's width is a share of the time until it is due, since
 a due time far ahead may be less exact. So a class has at most some hundreds of buckets, however many requests

@@ -7,7 +7,7 @@
 TTFT and TPOT are then scaled by quantiles of observed / predicted, so the factors that the formulas leave out
 (hand-over, network, neighbours on the same cores) are learnt instead of assumed. All times are in seconds.
 
-These are formulas over numbers alone; `router/core/admission/judge.py` applies them to the router's fleet. A
+These are formulas over numbers alone; `router/core/judge.py` applies them to the router's fleet. A
 worker is examined when it has changed (`speeds`). The fleet's capacity is a sum over the workers
 (`capacity_of`). `predict` is called often; its cost does not depend on the number of workers. `soonest`
 predicts the first token on the worker that would have it first. Where requests are bound late, and no more of
@@ -22,16 +22,18 @@ from dataclasses import replace
 from operator import attrgetter
 
 from scheduling.admission.prefixes import HeldPrefix
-from scheduling.admission.speeds import (
+from scheduling.packing import GRAIN_TOKENS
+from scheduling.speeds import (
     DecodeSpeed,
     DecodeView,
     PrefillSpeed,
     chunk_tokens,
     decode_step_s,
     mixed_step_s,
+    num_micro_batches,
+    round_s,
+    share,
 )
-from scheduling.packing import GRAIN_TOKENS
-from scheduling.stages import num_micro_batches, round_s, share
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 

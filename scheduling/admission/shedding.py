@@ -1,6 +1,6 @@
 """Choose the waiting requests that give up being in time when not all can be, so that the most are in time.
 
-This is the decision alone; `router/core/admission/shed.py` says when it is made, and carries it out.
+This is the decision alone; `router/core/admit.py` says when it is made, and carries it out.
 
 Earliest deadline first meets every due time that any order could meet, as long as the work fits (Liu &
 Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", 1973). If it does not

@@ -13,17 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from scheduling.admission.speeds import (
+from scheduling.cost.cost_model import CostModel
+from scheduling.scaling.demand import SLOT_S, Slot, edge_s
+from scheduling.speeds import (
     DecodeView,
     PrefillSpeed,
     PrefillView,
     decode_step_s,
+    num_micro_batches,
     prefill_speed,
     seq_capacity,
+    share,
 )
-from scheduling.cost.cost_model import CostModel
-from scheduling.scaling.demand import SLOT_S, Slot, edge_s
-from scheduling.stages import num_micro_batches, share
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 

@@ -1,4 +1,4 @@
-"""Security of services: `settings` (flags), `tls` (certificates and roles), `role_guard` (who may call what).
+"""Security of services: `settings` (flags), `tls` (certificates and roles).
 
-Imports nothing else of `services` but `rpc.handlers`.
+Imports nothing else of `services`.
 """

@@ -2,7 +2,8 @@
 
 Every process has a certificate of the fleet's own CA whose DNS name is its role, for example
 `worker.baton.internal`. A caller checks for the role it calls, not for a host name, so a wrong address in
-Redis cannot lead it to a process of another role. A server checks the caller's role (`role_guard.py`).
+Redis cannot lead it to a process of another role. A server checks the caller's role
+(`services/rpc/role_guard.py`).
 """
 
 from __future__ import annotations

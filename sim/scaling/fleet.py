@@ -14,8 +14,8 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scheduling.admission.speeds import PrefillSpeed
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
+from scheduling.speeds import PrefillSpeed
 from sim.scaling.day import Asked
 
 STARTUP_S = (90.0, 150.0)

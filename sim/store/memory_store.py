@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduling.admission.shares import Standing, TokenCounters
-from scheduling.admission.turns import SeatTurns
+from scheduling.admission.shares import SeatTurns, Standing, TokenCounters
 from sim.store.ledger import Ledger
 from sim.store.line import Place, WaitingLine
 from state.errors import QueueFull

@@ -11,7 +11,7 @@ from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
 from reporting.results import StepSample
-from router.core.events import SequenceFailed
+from router.core.model.events import SequenceFailed
 from sim.clock import Clock
 from sim.requests import Requests
 from sim.workers.handoff import Handoffs, Tell

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.core.worker_core import WorkerCore
-from router.core.capacity.worker_facts import WorkerLoad
-from router.core.events import SequenceFailed, StepReported, TokenRun
+from router.core.model.events import SequenceFailed, StepReported, TokenRun, WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FinishReason

@@ -13,7 +13,7 @@ from engine.core import commands
 from engine.core.admission import EngineLimits
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
-from router.core.actions import (
+from router.core.model.actions import (
     SendCancel,
     SendDecode,
     SendDrain,
@@ -22,12 +22,11 @@ from router.core.actions import (
     SendReceive,
     SendStopAndCopy,
 )
-from router.core.capacity.worker_facts import WorkerFacts
-from router.core.events import StepReported
+from router.core.model.events import StepReported, WorkerFacts
 from scheduling.columns import TokenColumns
 from scheduling.memory.preemption import SwapSpeed
 from scheduling.request import SequenceSpec
-from scheduling.stages import num_micro_batches
+from scheduling.speeds import num_micro_batches
 from sim.clock import Clock
 from sim.requests import Requests
 from sim.result import WorkerResult

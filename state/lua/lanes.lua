@@ -1,5 +1,5 @@
 -- lanes.lua: precedes the scripts that use the queue, after tenants.lua: which of a tenant's waiting requests may take the
--- next free seat (scheduling/admission/turns.py says why).
+-- next free seat (scheduling/admission/shares.py says why).
 
 local function lane_of(class, tenant)
   return tenant .. '\0' .. class .. ' '

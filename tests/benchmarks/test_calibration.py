@@ -7,8 +7,7 @@ import pytest
 from benchmarks.fleets.calibration import delays, overheads, profile, worker_facts
 from benchmarks.fleets.fidelity import Medians, Repetition, error, outside
 from benchmarks.fleets.recorded import Window
-from router.core.capacity.worker_facts import WorkerLoad
-from router.core.events import WorkerJoined
+from router.core.model.events import WorkerJoined, WorkerLoad
 from sim.spec import Overheads
 from tests.benchmarks.test_recorded import COST, FACTS, arrived, write
 

@@ -14,11 +14,11 @@ from benchmarks.fleets.recorded import (
     trace,
     write_traces,
 )
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
-from router.core.events import Arrived, Event, StepReported, WorkerJoined
-from router.core.state import CoreConfig
+from router.core.model.events import Arrived, Event, StepReported, WorkerFacts, WorkerJoined, WorkerLoad
+from router.core.model.state import CoreConfig
 from router.replay.recording import footer, header, line
+from router.request import Request
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
@@ -31,16 +31,18 @@ FACTS = WorkerFacts("decode-0", "i1", "decode", "127.0.0.1:1", "f", 16, 100, 8, 
 def arrived(number: int, at: float, *, max_tokens: int = 7, ignore_eos: bool = True) -> Arrived:
     return Arrived(
         listener=number,
-        tenant="a/b",
-        request_id=f"r{number}",
-        session=0,
-        digest=b"",
-        prompt_token_ids=tuple(range(10 * number)),
-        sampling=SamplingParams(),
-        seed_given=True,
-        stop=StopRules(max_tokens, ignore_eos=ignore_eos),
-        slo=Slo(ttft_ms=500, slo_class=SloClass.INTERACTIVE),
-        received_at=at,
+        request=Request(
+            tenant="a/b",
+            request_id=f"r{number}",
+            session=0,
+            digest=b"",
+            prompt_token_ids=tuple(range(10 * number)),
+            sampling=SamplingParams(),
+            seed_given=True,
+            stop=StopRules(max_tokens, ignore_eos=ignore_eos),
+            slo=Slo(ttft_ms=500, slo_class=SloClass.INTERACTIVE),
+            received_at=at,
+        ),
     )
 
 

@@ -21,7 +21,7 @@ from tools.house.source_tree import ROOT
 
 SUBMIT = "_submit (/router/links/shell.py)"
 LINK = "(/router/links/worker_link.py)"
-HITS = "_hits (/router/preprocess/preprocessor.py)"
+HITS = "_hits (/router/intake/preprocessor.py)"
 RAW = """\
 run (/r/router/__main__.py);_read (/r/router/links/worker_link.py);recv (libc.so.6) 2
 run (/r/router/__main__.py);_read (/r/router/links/worker_link.py);_submit (/r/router/links/shell.py);\
@@ -40,7 +40,7 @@ def profile() -> Profile:
     [
         ([SUBMIT, "on (/router/core/core.py)", "plan (/scheduling/step.py)"], "decisions"),
         ([SUBMIT, "do (/router/links/store_calls.py)", "pack (/state/multiplexer.py)"], "calls to Redis"),
-        (["arrival (/router/preprocess/preprocessor.py)", "run (/state/store.py)"], "calls to Redis"),
+        (["arrival (/router/intake/preprocessor.py)", "run (/state/store.py)"], "calls to Redis"),
         ([f"_read {LINK}", "from_pb (/services/rpc/convert.py)"], "reports of workers"),
         ([f"_write {LINK}", "to_pb (/services/rpc/convert.py)"], "commands to workers"),
         (["_write (/router/api/service.py)", "sendmsg (libc.so.6)"], "events to clients"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fleets.travel import Travel, Travels, commands, usual_s
-from router.core.capacity.worker_facts import WorkerLoad
+from router.core.model.events import WorkerLoad
 from tests.benchmarks.test_recorded import step
 
 KEY = "decode-0:i1"

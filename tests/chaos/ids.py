@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
 
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
 from tests.chaos.streams import Course, Outcome
 
 SHARE = 0.15

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from router.core.session.session import MAX_ATTEMPTS, MAX_LOST
+from router.core.model.session import MAX_ATTEMPTS, MAX_LOST
 from tests.chaos.plan import ENDS, LEAVING, LIMIT_KINDS, MESSAGE_KINDS, Fault, Kind, Phase, Place, ends
 from tests.chaos.sightings import Life, Mark, Sighting
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from router.core.events import DrainAsked
-from router.core.state import CoreConfig
+from router.core.model.events import DrainAsked
+from router.core.model.state import CoreConfig
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.policies import by_name

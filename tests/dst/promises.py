@@ -13,7 +13,7 @@ from typing import Any
 
 from kvtransfer.fence import router_key
 from kvtransfer.handoff import READABLE
-from router.core.session.session import Phase
+from router.core.model.session import Phase
 from scheduling.request import Fence
 from state.records import LEASE_TTL_S
 from tests.dst.fleet import Fleet

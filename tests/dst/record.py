@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from router.core.events import Timer
+from router.core.model.events import Timer
 from tests.dst.nodes.client import Heard
 from tests.dst.scenario import Fault
 from tests.dst.world.network import Network, Trip

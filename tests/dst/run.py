@@ -21,7 +21,7 @@ import baton.stream
 import kvtransfer.receiver
 import kvtransfer.sender
 from baton.types import Slo
-from router.core.actions import (
+from router.core.model.actions import (
     Enqueue,
     Reject,
     Relay,
@@ -30,8 +30,8 @@ from router.core.actions import (
     SendPrefill,
     Settle,
 )
-from router.core.events import StepReported
-from router.core.state import CoreConfig
+from router.core.model.events import StepReported
+from router.core.model.state import CoreConfig
 from tests.dst.faults import strike
 from tests.dst.fleet import Fleet
 from tests.dst.nodes.client import Heard
@@ -201,7 +201,9 @@ class Run:
                 for listener, index in zip(action.listeners, action.indexes, strict=True):
                     session = sessions.get(listener)
                     if session is not None:
-                        self._reached_request(session.request_id, "handoff" if index == 0 else "decode")
+                        self._reached_request(
+                            session.request.request_id, "handoff" if index == 0 else "decode"
+                        )
             case RequestEnded(request_key):
                 self._reached(request_key, "ended")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from router.core import actions, events
+from router.core.model import actions, events
 from scheduling.request import FailureReason
 from tests.dst.coverage import (
     PROBES,

@@ -10,8 +10,8 @@ import pytest
 from baton import AsyncClient, Sampling, Slo, Stop, Tokens
 from baton.errors import InvalidRequest, Refused
 from baton.fleet import FleetSpec
-from router.core.actions import Reject, Relay, RequestEnded, TellQuoted
-from router.core.events import StepReported
+from router.core.model.actions import Reject, Relay, RequestEnded, TellQuoted
+from router.core.model.events import StepReported
 from router.replay.replay import replay
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import TRIES, assert_all_is_freed, num_given_up

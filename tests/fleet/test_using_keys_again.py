@@ -14,12 +14,12 @@ import pytest_asyncio
 from baton.fleet import Fleet, FleetSpec
 from router.api.service import InferenceService
 from router.core.core import RouterCore
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
+from router.intake.model_facts import read_model_facts
+from router.intake.preprocessor import Preprocessor
+from router.intake.tokenizer_pool import TokenizerPool
+from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
-from router.metrics import RouterMetrics
-from router.preprocess.model_facts import read_model_facts
-from router.preprocess.preprocessor import Preprocessor
-from router.preprocess.tokenizer_pool import TokenizerPool
 from state.store import Store
 from tests.fleet.driving import DEMO_MODEL, metric, until
 from tests.forked import Zygote

@@ -22,10 +22,10 @@ from unittest import mock
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
-from router.core.actions import Action
 from router.core.core import RouterCore
-from router.core.events import Event
-from router.core.state import CoreConfig
+from router.core.model.actions import Action
+from router.core.model.events import Event
+from router.core.model.state import CoreConfig
 from router.replay.recording import digest
 from router.replay.replay import Recorded, RecordingError, read
 from sim import simulation

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from router.core.actions import Action
 from router.core.core import RouterCore
-from router.core.events import Event
-from router.core.state import CoreConfig
+from router.core.model.actions import Action
+from router.core.model.events import Event
+from router.core.model.state import CoreConfig
 from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
 from router.replay.codec import Codec
 from router.replay.recording import decode_config, decode_event, encode_config, encode_event

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from router.core.actions import Action
-from router.core.events import Event
+from router.core.model.actions import Action
+from router.core.model.events import Event
 from tests.golden import stored
 from tests.golden.host import ROUNDS_AS_STORED
 from tests.golden.schema import differences

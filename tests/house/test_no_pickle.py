@@ -12,9 +12,9 @@ FORBIDDEN = {"cPickle", "cloudpickle", "copyreg", "dill", "joblib", "marshal", "
 # What pickles under the hood. A pool of processes does, over pipes that only parent and child hold.
 UNDER_THE_HOOD = {"multiprocessing", "concurrent"}
 POOLS = {
-    "router.preprocess.tokenizer_pool": "texts and token ids, to and from its own processes",
-    "router.preprocess.grammar_compiler": "texts, to and from its own process",
-    "router.preprocess.helpers": "nothing: it waits for the end of a process",
+    "router.intake.tokenizer_pool": "texts and token ids, to and from its own processes",
+    "router.intake.grammar_compiler": "texts, to and from its own process",
+    "router.intake.helpers": "nothing: it waits for the end of a process",
 }
 THREADS_ONLY = {f"concurrent.futures.{name}" for name in ("Executor", "Future", "ThreadPoolExecutor")}
 MAKES_CODE = {"scheduling.value": "methods of our own classes, from the names of their fields"}

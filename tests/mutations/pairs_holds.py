@@ -34,25 +34,25 @@ PAIRS_HOLDS = (
         "a release that was executed late took the lease of a later attempt, or of another router",
         (
             Guard(
-                "router/core/queue/queue.py",
+                "router/core/dispatch.py",
                 '    return f"{key}~{incarnation}.{next(state.names)}" if incarnation else key\n',
                 "    return key\n",
                 f"{LATE_CALLS}::test_a_release_executed_late_takes_nothing_from_a_later_attempt",
             ),
             Guard(
-                "router/core/queue/queue.py",
+                "router/core/dispatch.py",
                 "~{incarnation}.{next(state.names)}",
                 "~{next(state.names)}",
                 f"{LATE_CALLS}::test_what_one_router_releases_another_keeps",
             ),
             Guard(
-                "router/core/queue/queue.py",
+                "router/core/dispatch.py",
                 "    if group.phase is not Phase.NEW:\n        rename(state, group)\n",
                 "",
                 f"{LATE_CALLS}::test_what_a_grant_left_is_not_taken_from_the_next_one",
             ),
             Guard(
-                "router/core/queue/queue.py",
+                "router/core/dispatch.py",
                 "        rename(state, group)\n        enqueue(state, group)\n",
                 "        enqueue(state, group)\n",
                 f"{LATE_CALLS}::test_what_a_grant_left_is_not_taken_from_the_next_one",

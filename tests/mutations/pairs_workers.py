@@ -99,10 +99,10 @@ PAIRS_WORKERS = (
                 "tests/state/test_shares.py::test_a_request_pays_its_share_once",
             ),
             Guard(
-                "router/core/admission/admit.py",
+                "router/core/admit.py",
                 "    if standing is not None and standing.is_over:\n        session.charged",
                 "    if standing is None or standing.is_over:\n        session.charged",
-                "tests/router/core/admission/test_shedding.py::test_a_charge_without_an_answer_comes_back_too",
+                "tests/router/core/test_shedding.py::test_a_charge_without_an_answer_comes_back_too",
             ),
         ),
     ),

@@ -67,10 +67,10 @@ REQUESTS = (
         "an aborted prefill left decode running on KV that was missing",
         (
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 "are ignored there.\n    finish.detach(state, group, tell_workers=True)\n",
                 "are ignored there.\n    finish.detach(state, group, tell_workers=False)\n",
-                "tests/router/core/session/test_letting_go.py::test_no_decode_runs_on_kv_of_a_prefill_that_failed",
+                "tests/router/core/test_letting_go.py::test_no_decode_runs_on_kv_of_a_prefill_that_failed",
             ),
         ),
     ),
@@ -80,13 +80,13 @@ REQUESTS = (
         "a prefill worker that died or was restarted took healthy decode down with it",
         (
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 "elif worker.draining or _was_handed_over(group, worker):",
                 "elif worker.draining:",
-                "tests/router/core/session/test_letting_go.py::test_a_dead_prefill_worker_takes_no_healthy_decode_along",
+                "tests/router/core/test_letting_go.py::test_a_dead_prefill_worker_takes_no_healthy_decode_along",
             ),
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 "group.prefill_key = None  # should it come back under this key,",
                 "pass  #",
                 "tests/router/core/test_step_reports.py"
@@ -126,10 +126,10 @@ REQUESTS = (
         "a failed prefill pinned a decode slot for 300 s",
         (
             Guard(
-                "router/core/session/finish.py",
+                "router/core/finish.py",
                 "    release(state, group)\n    set_phase(state, group, Phase.ENDED)\n",
                 "    set_phase(state, group, Phase.ENDED)\n",
-                "tests/router/core/session/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
+                "tests/router/core/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
             ),
         ),
     ),
@@ -139,17 +139,16 @@ REQUESTS = (
         "a client that went before its first token did not stop the prefill; the next request waited 54.7 s",
         (
             Guard(
-                "router/core/session/arrive.py",
+                "router/core/arrive.py",
                 "    else:\n        _give_up(state, session)\n\n\n",
                 "\n\n",
-                "tests/router/core/session/test_letting_go.py"
-                "::test_no_prefill_goes_on_for_a_client_that_left",
+                "tests/router/core/test_letting_go.py::test_no_prefill_goes_on_for_a_client_that_left",
             ),
             Guard(
-                "router/core/session/finish.py",
+                "router/core/finish.py",
                 "        leave_queue(state, group)\n    move = state.moves.pop(group.key, None)\n",
                 "        pass\n    move = state.moves.pop(group.key, None)\n",
-                "tests/router/core/session/test_letting_go.py::test_nothing_starts_for_a_client_that_went_while_it_waited",
+                "tests/router/core/test_letting_go.py::test_nothing_starts_for_a_client_that_went_while_it_waited",
             ),
         ),
     ),
@@ -159,23 +158,23 @@ REQUESTS = (
         "a caller lost its stream to an earlier one that was gone: its router did not know of a resumption",
         (
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 " or _take_back(state, session, failure):\n",
                 ":\n",
-                "tests/router/core/session/test_taking_back.py::test_a_later_call_takes_the_request_back",
+                "tests/router/core/test_taking_back.py::test_a_later_call_takes_the_request_back",
             ),
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 " or has_new_call",
                 "",
-                "tests/router/core/session/test_taking_back.py"
+                "tests/router/core/test_taking_back.py"
                 "::test_a_call_is_not_judged_by_what_the_worker_said_before",
             ),
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 " and (now - call.attached_at) * (1 + MAX_DRIFT) < age_s\n",
                 "\n",
-                "tests/router/core/session/test_taking_back.py::test_earlier_calls_end",
+                "tests/router/core/test_taking_back.py::test_earlier_calls_end",
             ),
             Guard(
                 "worker/streams/hub.py",
@@ -203,10 +202,10 @@ REQUESTS = (
                 "tests/worker/streams/test_relay.py::test_sigterm_cuts_no_running_sequence_short",
             ),
             Guard(
-                "router/core/chores.py",
+                "router/core/core.py",
                 "            if worker.draining:\n                clear(state, worker)\n            elif",
                 "            if",
-                "tests/router/core/dispatch/test_draining.py"
+                "tests/router/core/test_draining.py"
                 "::test_the_next_attempt_starts_only_after_the_source_stopped",
             ),
         ),
@@ -236,10 +235,10 @@ REQUESTS = (
                 "tests/state/test_queue.py::test_the_queue_never_grows_past_its_bound",
             ),
             Guard(
-                "router/core/admission/admit.py",
+                "router/core/admit.py",
                 "    turn_away(state, group.session, queue_full(state))\n",
                 "    strand(state, group)\n",
-                "tests/router/core/session/test_letting_go.py"
+                "tests/router/core/test_letting_go.py"
                 "::test_a_full_queue_takes_nobody_in_and_says_when_to_come_back",
             ),
         ),
@@ -250,10 +249,10 @@ REQUESTS = (
         "a high priority waited behind a low one when all slots were taken",
         (
             Guard(
-                "router/core/chores.py",
+                "router/core/core.py",
                 "        preempt_seat(state)\n",
                 "",
-                "tests/router/core/dispatch/test_seats.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
+                "tests/router/core/test_seats.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
             ),
             Guard(
                 "scheduling/admission/backlog.py",
@@ -269,10 +268,10 @@ REQUESTS = (
         "router replicas learned apart; failover promoted an empty standby",
         (
             Guard(
-                "router/core/capacity/fleet.py",
+                "router/core/model/fleet.py",
                 "self.num_seqs = max(self.load.running, self.decode_seqs)",
                 "self.num_seqs = self.decode_seqs",
-                "tests/router/core/session/test_letting_go.py::test_a_later_router_does_not_take_filling_blocks_for_empty",
+                "tests/router/core/test_letting_go.py::test_a_later_router_does_not_take_filling_blocks_for_empty",
             ),
             Guard(
                 "worker/streams/service.py",
@@ -288,24 +287,24 @@ REQUESTS = (
         "a request id that its router had forgotten failed for ever: workers remembered its attempts",
         (
             Guard(
-                "router/core/queue/queue.py",
+                "router/core/dispatch.py",
                 "        run=session.sid,\n",
                 "",
-                "tests/router/core/session/test_using_an_id_again.py"
+                "tests/router/core/test_using_an_id_again.py"
                 "::test_an_id_is_served_in_one_attempt_however_often_it_comes",
             ),
             Guard(
                 "kvtransfer/fence.py",
                 "    return (fence.router_id, fence.router_incarnation)\n",
                 '    return (fence.router_id, "")\n',
-                "tests/router/core/session/test_using_an_id_again.py"
+                "tests/router/core/test_using_an_id_again.py"
                 "::test_a_router_started_again_serves_the_same_ids",
             ),
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 'about the request."""\n    group.excused_failures += 1\n',
                 'about the request."""\n',
-                "tests/router/core/session/test_recovery.py"
+                "tests/router/core/test_recovery.py"
                 "::test_a_worker_that_refuses_a_fence_says_nothing_about_the_request",
             ),
         ),
@@ -316,10 +315,10 @@ REQUESTS = (
         "a request hung for ever: its prefill worker left, the last report was lost, and nobody held it",
         (
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 " or _lacks_a_report(group)):\n",
                 "):\n",
-                "tests/router/core/session/test_letting_go.py"
+                "tests/router/core/test_letting_go.py"
                 "::test_a_last_report_that_a_leaving_worker_loses_ends_no_request",
             ),
             Guard(
@@ -336,10 +335,10 @@ REQUESTS = (
         "disaggregation was slower than aggregation, and nothing said so",
         (
             Guard(
-                "router/core/capacity/fleet.py",
+                "router/core/model/fleet.py",
                 "return (PREFILL,) if self.placement is Placement.DISAGGREGATED else (PREFILL, DECODE)",
                 "return (PREFILL,)",
-                "tests/router/core/dispatch/test_paths.py"
+                "tests/router/core/test_paths.py"
                 "::test_nothing_waits_for_prefill_beside_an_idle_decode_worker",
             ),
             Guard(

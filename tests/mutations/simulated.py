@@ -13,19 +13,19 @@ SIMULATED = (
         "one or two faults at the right moment broke a promise",
         (
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 " or _lacks_a_report(group)):\n",
                 "):\n",
                 f"{_FOUND}[last-report-lost]",
             ),
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 "    group.failed_handoffs += (Handoff(group.prefill_key, group.decode_key),)\n",
                 "",
                 f"{_FOUND}[unreachable-prefill-worker]",
             ),
             Guard(
-                "router/core/chores.py",
+                "router/core/core.py",
                 "                finish.no_worker_came(state, group.session)\n",
                 "                finish.cut_off(state, group.session, finish.FinishReason.FAILED)\n",
                 f"{_FOUND}[no-decode-worker]",
@@ -39,7 +39,7 @@ SIMULATED = (
                 f"{_FOUND}[settled-and-not-heard]",
             ),
             Guard(
-                "router/core/queue/queue.py",
+                "router/core/dispatch.py",
                 '    return f"{key}~{incarnation}.{next(state.names)}" if incarnation else key\n',
                 "    return key\n",
                 f"{_FOUND}[leased-twice]",
@@ -57,19 +57,19 @@ SIMULATED = (
                 f"{_FOUND}[holds-run-out-unnoticed]",
             ),
             Guard(
-                "router/core/session/recover.py",
+                "router/core/recover.py",
                 "    for listener in session.listeners if only is None else (only,):\n",
                 "    for listener in [key for key, call in session.listeners.items() if call.grace_s > 0]:\n",
                 f"{_FOUND}[superseded-after-taking-back]",
             ),
             Guard(
-                "router/core/capacity/fleet.py",
+                "router/core/model/fleet.py",
                 "for worker in self.workers.values()), self.block_size)\n",
                 "for worker in self.workers.values()), 1)\n",
                 f"{_FOUND}[measured-without-workers]",
             ),
             Guard(
-                "router/core/queue/grants.py",
+                "router/core/grant.py",
                 "        if state.queue_was_full:\n            _clear_queue(state)\n",
                 "",
                 f"{_FOUND}[full-of-abandoned-places]",

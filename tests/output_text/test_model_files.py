@@ -10,7 +10,7 @@ import pytest
 
 from engine.model.checkpoint import stated_ends
 from output_text.model_files import FileUnusable, eos_token_ids
-from router.preprocess.model_facts import read_model_facts
+from router.intake.model_facts import read_model_facts
 from tests.output_text.tokenizers_zoo import ALL, token_id
 
 TOKENIZER = ALL["llama_2"]

@@ -19,12 +19,12 @@ from router.api.fleet_service import FleetService
 from router.api.scaler_service import ScalerService
 from router.api.service import InferenceService
 from router.core.core import RouterCore
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
+from router.intake.model_facts import ModelFacts, read_model_facts
+from router.intake.preprocessor import Preprocessor
+from router.intake.tokenizer_pool import TokenizerPool
+from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
-from router.metrics import RouterMetrics
-from router.preprocess.model_facts import ModelFacts, read_model_facts
-from router.preprocess.preprocessor import Preprocessor
-from router.preprocess.tokenizer_pool import TokenizerPool
 from state.store import Store
 from tests.patience import PATIENCE_S
 from tests.router.scripted_worker import Handoffs, ScriptedWorker

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from router.core.actions import Action, AskGrants, SendDecode, Settle
-from router.core.admission.admit import judge_quote
-from router.core.admission.judge import Judgement
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
+from router.core.admit import judge_quote
 from router.core.core import RouterCore
-from router.core.events import (
+from router.core.judge import Judgement
+from router.core.model.actions import Action, AskGrants, SendDecode, Settle
+from router.core.model.events import (
     Arrived,
     Enqueued,
     Event,
     Granted,
     GrantsAnswered,
     SettleAnswered,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
+from router.request import Request
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.cost.cost_model import CostModel
@@ -31,16 +34,18 @@ COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 ONE, TWO = (WorkerFacts(f"d{i}", "1", "decode", f"d{i}:1", "fp", 4, 64, 8, 64) for i in (1, 2))
 ARRIVAL = Arrived(
     listener=1,
-    tenant="t",
-    request_id="r1",
-    session=0,
-    digest=b"",
-    prompt_token_ids=range(6),
-    sampling=SamplingParams(),
-    seed_given=True,
-    stop=StopRules(max_tokens=50),
-    slo=Slo(),
-    received_at=1.0,
+    request=Request(
+        tenant="t",
+        request_id="r1",
+        session=0,
+        digest=b"",
+        prompt_token_ids=range(6),
+        sampling=SamplingParams(),
+        seed_given=True,
+        stop=StopRules(max_tokens=50),
+        slo=Slo(),
+        received_at=1.0,
+    ),
 )
 
 
@@ -73,10 +78,16 @@ def judged(
     return judgement
 
 
+def call(event: Arrived, **changes: Any) -> Arrived:
+    """Return a call with changes, by name: to its listener, to its hits, or else to its request."""
+    own = {name: changes.pop(name) for name in ("listener", "hits") if name in changes}
+    return replace(event, request=replace(event.request, **changes), **own)
+
+
 def arrive(core: RouterCore, number: int, event: Arrived = ARRIVAL, position: int = 0) -> list[Action]:
     """A request is queued behind so many, none of which has much to compute."""
-    named = replace(event, listener=number, request_id=f"r{number}")
-    return tell(core, named, Enqueued(f"{event.tenant}/r{number}/0", position, 0))
+    named = call(event, listener=number, request_id=f"r{number}")
+    return tell(core, named, Enqueued(f"{event.request.tenant}/r{number}/0", position, 0))
 
 
 def start(core: RouterCore, number: int, event: Arrived = ARRIVAL) -> tuple[str, int]:

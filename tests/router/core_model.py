@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from router.core.actions import AskGrants, Settle
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.events import Enqueued, Granted
+from router.core.model.actions import AskGrants, Settle
+from router.core.model.events import Enqueued, Granted, WorkerFacts, WorkerLoad
 from scheduling.request import FinishReason, SequenceSpec
 from state.records import DecodeRoom, PrefillRoom, QueueEntry, Settled, Settlement
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.model.actions import (
     Action,
     AskGrants,
     AskQueue,
@@ -32,8 +33,7 @@ from router.core.actions import (
     TellFinished,
     TellQuoted,
 )
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     Arrived,
     Charged,
     Event,
@@ -48,7 +48,8 @@ from router.core.events import (
     WorkerJoined,
     WorkerLoaded,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
+from router.request import Request
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
@@ -173,17 +174,19 @@ class World:
         self.tell(
             Arrived(
                 listener=listener,
-                tenant="t",
-                request_id=request_id,
-                session=0,
-                digest=bytes([n, max_tokens]),
-                prompt_token_ids=PROMPT,
-                sampling=SamplingParams(n=n),
-                seed_given=False,
-                stop=StopRules(max_tokens),
-                slo=slo,
-                received_at=self.now,
-                resume_grace_s=grace_s,
+                request=Request(
+                    tenant="t",
+                    request_id=request_id,
+                    session=0,
+                    digest=bytes([n, max_tokens]),
+                    prompt_token_ids=PROMPT,
+                    sampling=SamplingParams(n=n),
+                    seed_given=False,
+                    stop=StopRules(max_tokens),
+                    slo=slo,
+                    received_at=self.now,
+                    resume_grace_s=grace_s,
+                ),
             )
         )
 

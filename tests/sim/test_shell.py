@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from router.core.actions import Action
+from router.core.model.actions import Action
 from sim import FleetShape, SimSpec
 from sim.simulation import Simulation
 from tests.sim.conftest import make_profile, make_trace

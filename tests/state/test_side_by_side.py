@@ -20,8 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scheduling.admission.shares import ACTIVE_MS, CHARGED_MS, MAX_DEBTS
-from scheduling.admission.turns import SEAT_SHARE, tenant_of
+from scheduling.admission.shares import ACTIVE_MS, CHARGED_MS, MAX_DEBTS, SEAT_SHARE, tenant_of
 from sim.store.memory_store import MemoryStore
 from state import keys
 from state.connection import LONGEST_SILENCE_MS

@@ -4,7 +4,7 @@ Read in this order:
 
     source_tree     the project's files, what each of them imports, and how long it is
     folders         modules of each folder, and whether the folder's docstring names them
-    circles         imports that run in a circle
+    circles         imports that run in a circle, between modules and between folders
     request_path    the functions that one request runs through in the router core
 
 `__main__` prints all of it. The package imports the router core, the simulator, which runs the request, and

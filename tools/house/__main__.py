@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tools.house.circles import circles, import_graph
+from tools.house.circles import circles, folder_graph, import_graph
 from tools.house.folders import MAX_MODULES, missing_from_map, modules_by_folder
 from tools.house.request_path import CORE, WITH_DECISIONS, CallRecorder, trace_request
 from tools.house.source_tree import LONG_FILE, ROOT, measure, modules, product
@@ -29,10 +29,14 @@ def _print_folders() -> None:
 
 
 def _print_circles() -> None:
-    found = circles(import_graph(product()))
-    print(f"\nCircles of imports: {len(found)}, with {sum(map(len, found))} modules")
-    for circle in found:
-        print(f"  {len(circle):4}   {', '.join(circle)}")
+    for graph, what, nodes in (
+        (import_graph(product()), "Circles of imports", "modules"),
+        (folder_graph(product()), "Knots of folders that import each other", "folders"),
+    ):
+        found = circles(graph)
+        print(f"\n{what}: {len(found)}, with {sum(map(len, found))} {nodes}")
+        for circle in found:
+            print(f"  {len(circle):4}   {', '.join(circle)}")
 
 
 def _print_lines() -> None:

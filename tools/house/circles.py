@@ -1,12 +1,17 @@
-"""Imports that run in a circle.
+"""Imports that run in a circle: between modules, and between folders.
 
-The graph has an edge for every import statement, wherever it stands: at the top of a file, in a function, or
-under TYPE_CHECKING. `from a import b` leads to the module a.b if there is one, otherwise to a. An import of
-a.b does not count as an import of the package a, although Python runs `a/__init__.py`.
+The graph of modules has an edge for every import statement, wherever it stands: at the top of a file, in a
+function, or under TYPE_CHECKING. `from a import b` leads to the module a.b if there is one, otherwise to a.
+An import of a.b does not count as an import of the package a, although Python runs `a/__init__.py`.
+
+The graph of folders has an edge where a module of one folder imports a module of another one; a folder within
+a folder is another one. A package's own module, `a/__init__.py`, belongs to the folder a. A program,
+`a/__main__.py`, belongs to no folder: nothing imports it, so it stands above all that it starts.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -24,8 +29,18 @@ def import_graph(files: Iterable[Path]) -> Graph:
     }
 
 
+def folder_graph(files: Iterable[Path]) -> Graph:
+    """Return which folders of `files`, as dotted names, the modules of each of them import."""
+    paths = list(files)
+    folders = {module_name(path): _folder(path) for path in paths}
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, imported in import_graph(paths).items():
+        found[folders[name]] |= {folders[other] for other in imported} - {folders[name]}
+    return {name: frozenset(others) for name, others in found.items()}
+
+
 def circles(graph: Graph) -> list[tuple[str, ...]]:
-    """Return the strongly connected components of more than one module, each sorted, the largest first."""
+    """Return the strongly connected components of more than one node, each sorted, the largest first."""
     reached = {name: _reachable(graph, name) for name in graph}
     found = {
         tuple(sorted(other for other in reached[name] if name in reached[other]))
@@ -42,8 +57,14 @@ def _resolve(target: str, modules: Mapping[str, Path]) -> str:
     return target.rpartition(".")[0]
 
 
+def _folder(path: Path) -> str:
+    """Return the dotted name of a module's folder; that of the module itself if it is a program."""
+    name = module_name(path)
+    return name if path.name in {"__init__.py", "__main__.py"} else name.rpartition(".")[0]
+
+
 def _reachable(graph: Graph, start: str) -> set[str]:
-    """Return every module that imports lead to from `start`; it is one of them only in a circle."""
+    """Return every node that edges lead to from `start`; it is one of them only in a circle."""
     seen: set[str] = set()
     waiting = list(graph[start])
     while waiting:

@@ -24,9 +24,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 from unittest import mock
 
-from router.core.actions import Action, Relay
 from router.core.core import RouterCore
-from router.core.events import Arrived, Event
+from router.core.model.actions import Action, Relay
+from router.core.model.events import Arrived, Event
 from scheduling import policies
 from services.profiles import load_profile
 from sim.simulation import run

@@ -21,8 +21,8 @@ from kvtransfer.errors import (
 )
 from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_handoff import ReceiveResult, ReceiveTask
+from worker.handoff.commands import ReceiveFrom
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import ReceiveFrom
 
 log = structlog.get_logger()
 

@@ -10,8 +10,8 @@ from engine.core.report import Mark
 from engine.device.copy_stream import delay_steps, mark_steps
 from engine.kv.block_copies import BlockCopies
 from engine.kv.kv_pool import KVPool
+from kvtransfer.pools.verify import HostBlocks, checksum_blocks
 from kvtransfer.tiers.copies import InPlaceCopies, TierCopies
-from kvtransfer.verify import HostBlocks, checksum_blocks
 
 LOCKED_STAGING_BYTES = 1024**3
 """Page-locked memory for blocks on their way to a disk. What a step or a handoff allocates leaves the device

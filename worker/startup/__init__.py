@@ -5,6 +5,7 @@ flags        the parser of flags, and the settings that they give
 group/       the processes of a worker that has several
 starting     reports the progress of the start
 build        builds the engine that the flags ask for
+build_sides  builds the sides of the handoff, and decides whether KV goes by NIXL
 tiers        opens host memory and the disk for blocks that leave the pool
 links        opens the links to workers that lend blocks
 kept_files   files that are kept for the next start

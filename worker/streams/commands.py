@@ -1,26 +1,11 @@
-"""The commands of a router.
-
-A command that starts a sequence is the engine's own, with the router's handle in its `spec`.
-"""
+"""The commands of a router: those that start a sequence (`worker/handoff/commands.py`), and all others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.core.commands import Decode, Prefill, Receive
 from scheduling.request import Part
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiveFrom(Receive):
-    """Receive a sequence from the worker whose KVTransferService listens at `source_address`."""
-
-    source_address: str = ""
-
-
-StartCommand = Prefill | Decode | ReceiveFrom
-START_NAMES: dict[type[StartCommand], str] = {Prefill: "prefill", Decode: "decode", ReceiveFrom: "receive"}
-"""Their names in the protocol."""
+from worker.handoff.commands import StartCommand
 
 
 @dataclass(frozen=True, slots=True)

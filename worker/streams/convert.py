@@ -15,14 +15,8 @@ from state.records import WorkerRecord
 from worker.config import WorkerConfig
 from worker.engine import Computing
 from worker.errors import MalformedCommandError
-from worker.streams.commands import (
-    CancelHandles,
-    DrainWorker,
-    PreCopy,
-    ReceiveFrom,
-    RouterCommand,
-    StopAndCopy,
-)
+from worker.handoff.commands import ReceiveFrom
+from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, RouterCommand, StopAndCopy
 from worker.streams.probes import ProbedStream
 
 ROLES = {"prefill": worker_pb2.WORKER_ROLE_PREFILL, "decode": worker_pb2.WORKER_ROLE_DECODE}

@@ -10,7 +10,7 @@ from services.rpc import health, reflection
 from services.rpc.health import Health
 from services.rpc.listening import add_port
 from services.rpc.reading import RefuseUnreadable
-from services.security.role_guard import RoleGuard
+from services.rpc.role_guard import RoleGuard
 from services.security.tls import CertificateRole, FleetTls
 
 OPTIONS = (

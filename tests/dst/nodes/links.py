@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from router.core.actions import WorkerCommand
-from router.core.events import Event, WorkerHeld, WorkerJoined, WorkerLoaded, WorkerLost
+from router.core.model.actions import WorkerCommand
+from router.core.model.events import Event, WorkerHeld, WorkerJoined, WorkerLoaded, WorkerLost
 from router.links.failure_detector import MIN_THRESHOLD_TICKS, UNTAKEN_FACTOR, FailureDetector
 from router.links.ticker import TICK_S
 from router.links.worker_link import BACKOFF_S

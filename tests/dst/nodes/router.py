@@ -12,11 +12,10 @@ from typing import Any
 from google.protobuf.message import Message
 
 from baton.v1 import inference_pb2
-from router.api.client_stream import ClientStream
 from router.api.convert import content_digest, put_event, request_from_pb
 from router.api.status import CODES, status_to_pb
-from router.api.validation import RawRequest, checked_slo
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.model.actions import (
     Action,
     Reject,
     Relay,
@@ -31,24 +30,24 @@ from router.core.actions import (
     TellRetrying,
     WorkerCommand,
 )
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     Arrived,
     CancelAsked,
     ClientGone,
     Event,
     Granted,
     Nudged,
-    Received,
     RouterLeaving,
     RouterStopping,
     StoreForgot,
     TimerFired,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
 from router.errors import RouterError
+from router.intake.validation import checked_slo
+from router.links.client_stream import ClientStream
 from router.links.store_calls import StoreCalls
-from router.preprocess.conversation import Reading
+from router.request import RawRequest, Reading, Received, Request
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from state import records
 from state.store import Store
@@ -222,19 +221,21 @@ class RouterNode:
         received = tuple(Received(choice, ids, _end_of(ids, most)) for choice, ids in raw.received)
         return Arrived(
             listener=listener,
-            tenant=raw.tenant,
-            request_id=raw.request_id,
-            session=raw.session,
-            digest=digest,
-            prompt_token_ids=raw.token_ids,
-            sampling=SamplingParams(n=raw.n or 1, seed=raw.seed or 0),
-            seed_given=raw.seed is not None,
-            stop=StopRules(raw.max_tokens),
-            slo=checked_slo(raw),
-            received_at=self.process.clock(),
-            resume_grace_s=raw.resume_grace_ms / 1000,
-            received=received,
-            failed_attempts=raw.failed_attempts,
+            request=Request(
+                tenant=raw.tenant,
+                request_id=raw.request_id,
+                session=raw.session,
+                digest=digest,
+                prompt_token_ids=raw.token_ids,
+                sampling=SamplingParams(n=raw.n or 1, seed=raw.seed or 0),
+                seed_given=raw.seed is not None,
+                stop=StopRules(raw.max_tokens),
+                slo=checked_slo(raw),
+                received_at=self.process.clock(),
+                resume_grace_s=raw.resume_grace_ms / 1000,
+                received=received,
+                failed_attempts=raw.failed_attempts,
+            ),
         )
 
     # Its end

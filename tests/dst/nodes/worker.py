@@ -21,7 +21,7 @@ from kvtransfer.receiver import Receiver
 from kvtransfer.service import KVTransferService
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import BlockReader, TransportMode
-from router.core.actions import (
+from router.core.model.actions import (
     SendCancel,
     SendDecode,
     SendDrain,
@@ -31,26 +31,19 @@ from router.core.actions import (
     SendStopAndCopy,
     WorkerCommand,
 )
-from router.core.capacity.worker_facts import PREFILL, WorkerFacts, WorkerLoad
-from router.core.events import SequenceFailed, StepReported
+from router.core.model.events import PREFILL, SequenceFailed, StepReported, WorkerFacts, WorkerLoad
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from tests.dst.nodes.engine import FINGERPRINT, Engine
 from tests.dst.world.network import Connection, Network
 from tests.dst.world.process import Process
 from tests.dst.world.rpc import Servers, Stub
+from worker.handoff.commands import ReceiveFrom
 from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import (
-    CancelHandles,
-    DrainWorker,
-    PreCopy,
-    ReceiveFrom,
-    RouterCommand,
-    StopAndCopy,
-)
+from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, RouterCommand, StopAndCopy
 from worker.streams.hub import Hub
 from worker.streams.session import RouterSession
 

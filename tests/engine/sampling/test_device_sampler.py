@@ -18,7 +18,7 @@ from engine.sampling.sampler import draw
 from engine.sampling.sampling_table import SamplingTable
 from kernels.logit_rows.arguments import Way
 from kernels.sample_rows import Tokens, sample_rows
-from router.api.validation import MAX_LOGPROBS
+from router.intake.validation import MAX_LOGPROBS
 from scheduling.request import SamplingParams
 
 VOCAB = 50

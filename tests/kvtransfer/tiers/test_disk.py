@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtransfer.pools.verify import checksum
 from kvtransfer.tiers.block_files import HEADER_BYTES, BlockFiles
 from kvtransfer.tiers.disk import AT_ONCE
 from kvtransfer.tiers.folder import KEY_BYTES, Folder, FolderRefusedError
-from kvtransfer.verify import checksum
 from scheduling.memory.tiers import Tier
 from tests.kvtransfer.tiers.driving import (
     BLOCK_BYTES,

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 import grpc.aio
 
 from baton.v1 import inference_pb2_grpc
+from router.api.auth_interceptor import AuthInterceptor
 from router.api.error_interceptor import ErrorInterceptor
 from router.api.service import InferenceService
 from router.auth.auth import Auth
-from router.auth.interceptor import AuthInterceptor
-from router.auth.limits import Limits
-from router.preprocess.model_facts import ModelFacts
-from router.preprocess.preprocessor import Preprocessor
-from router.preprocess.tokenizer_pool import TokenizerPool
+from router.intake.model_facts import ModelFacts
+from router.intake.preprocessor import Preprocessor
+from router.intake.tokenizer_pool import TokenizerPool
+from router.limits import Limits
 from tests.router.conftest import RunningFleet
 
 

@@ -13,7 +13,7 @@ from baton.errors import Superseded
 from baton.v1 import generation_pb2, inference_pb2
 from baton.wire.convert import request_to_pb
 from baton.worker.v1 import worker_pb2
-from router.core.session.session import MAX_CALLS
+from router.core.model.session import MAX_CALLS
 from tests.router.calls import PROMPT, events_of, expected, reason_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 from tests.router.scripted_worker import ScriptedWorker

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from router.api.client_stream import MAX_OUTBOX_TOKENS, MAX_PENDING_TOKENS
-from router.api.sizes import (
+from router.core.model.session import MAX_CALLS
+from router.core.model.state import CoreConfig
+from router.intake.sizes import (
     MAX_LOGIT_BIAS,
     MAX_MESSAGES,
     MAX_PARTS,
@@ -18,16 +19,15 @@ from router.api.sizes import (
     MAX_TOOL_CALLS,
     MAX_TOOLS,
 )
-from router.api.validation import (
+from router.intake.validation import (
     DEFAULT_MAX_TOKENS,
     MAX_LOGPROBS,
     MAX_N,
     MAX_NAME_CHARS,
     MAX_RESUME_GRACE_MS,
 )
-from router.auth.limits import MIN_PING_INTERVAL_MS, Limits
-from router.core.session.session import MAX_CALLS
-from router.core.state import CoreConfig
+from router.limits import MIN_PING_INTERVAL_MS, Limits
+from router.links.client_stream import MAX_OUTBOX_TOKENS, MAX_PENDING_TOKENS
 from router.links.shell import STALL_S
 from scheduling.request import MAX_SLO_MS
 from tools.house.source_tree import ROOT

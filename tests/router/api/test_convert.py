@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from baton.v1 import generation_pb2, inference_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2
 from router.api.convert import content_digest, finished_to_pb, request_from_pb
-from router.core.actions import Marks, Outcome, Promise, SendReceive
-from router.core.capacity.worker_facts import WorkerLoad
+from router.core.model.actions import Marks, Outcome, Promise, SendReceive
+from router.core.model.events import WorkerLoad
 from router.links.convert_worker import (
     command_to_pb,
     cost_from_pb,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import router.request
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
 from baton.errors import InvalidRequest
 from baton.v1 import inference_pb2
 from baton.wire.convert_prompt import put_prompt
 from router.api.convert_chat import chat_from_pb
-from router.api.sizes import MAX_PARTS, MAX_SCHEMA_BYTES, MAX_TOOL_CALLS, MAX_TOOLS, check_chat_size
 from router.errors import ValidationError
-from router.preprocess import conversation
+from router.intake.sizes import MAX_PARTS, MAX_SCHEMA_BYTES, MAX_TOOL_CALLS, MAX_TOOLS, check_chat_size
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 calls = st.builds(ToolCall, texts, texts, texts)
@@ -46,10 +46,10 @@ def test_the_router_reads_what_the_sdk_writes(chat: Chat) -> None:
     found = chat_from_pb(inference_pb2.ChatInput.FromString(request.chat.SerializeToString()))
     for message, read in zip(chat.messages, found.messages, strict=True):
         content = message.content if isinstance(message.content, str) else "\n".join(message.content)
-        assert read == conversation.Message(
+        assert read == router.request.Message(
             message.role,
             content,
-            tuple(conversation.ToolCall(call.id, call.name, call.arguments) for call in message.tool_calls),
+            tuple(router.request.ToolCall(call.id, call.name, call.arguments) for call in message.tool_calls),
             message.tool_call_id,
             message.name,
             message.reasoning,

@@ -9,8 +9,8 @@ import pytest
 from baton.v1 import generation_pb2, inference_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2
 from router.links.failure_detector import MIN_THRESHOLD_TICKS, UNTAKEN_FACTOR
+from router.links.metrics import NAMESPACE
 from router.links.ticker import TICK_S
-from router.metrics import NAMESPACE
 from tests.router.calls import events_of, expected, finished_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 

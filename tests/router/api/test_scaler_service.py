@@ -14,9 +14,9 @@ from router.api import scaler_service
 from router.api.error_interceptor import ErrorInterceptor
 from router.api.scaler_service import ScalerService
 from router.core.core import RouterCore
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
+from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
-from router.metrics import RouterMetrics
 from scheduling.scaling import demand
 from state import store as store_module
 from tests.patience import PATIENCE_S

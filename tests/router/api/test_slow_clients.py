@@ -35,7 +35,9 @@ async def test_a_client_that_never_reads_harms_no_neighbour(
     async def silent_is_given_up() -> bool:
         """After all that waited for the neighbour has been taken, as in the time between two such looks."""
         shell.end_stalled()
-        [session] = [entry for entry in shell.core.state.live.values() if entry.request_id == "neighbour"]
+        [session] = [
+            entry for entry in shell.core.state.live.values() if entry.request.request_id == "neighbour"
+        ]
         made = len(session.choices[0].token_ids)
         await until(lambda: len(received) > made)
         return not shell.core.is_running("", "silent")

@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from baton.security.auth_file import add_key, new_api_key
-from router.api.validation import RawRequest
 from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
 from router.auth.principal import Principal, as_caller, set_caller, tenant_of_call
 from router.auth.rules import AuthFileUnusable, read_rules
 from router.errors import NotAllowed, Overloaded, Unauthenticated, Unavailable
+from router.request import RawRequest
 from scheduling.admission.budgets import Budget, Levels, Rate, Taken
 from scheduling.request import SloClass
 from state.connection import Connection

@@ -15,16 +15,16 @@ from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from baton.security.auth_file import add_key, new_api_key
 from baton.security.certificates import make_certificates
 from baton.security.secret_files import Certificates
+from router.api.auth_interceptor import AuthInterceptor
 from router.api.error_interceptor import ErrorInterceptor
 from router.api.fleet_service import FleetService
 from router.api.scaler_service import ScalerService
 from router.auth.auth import Auth
-from router.auth.interceptor import AuthInterceptor
 from router.core.core import RouterCore
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
+from router.intake.model_facts import ModelFacts
+from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
-from router.metrics import RouterMetrics
-from router.preprocess.model_facts import ModelFacts
 from state.store import Store
 
 pytestmark = pytest.mark.integration

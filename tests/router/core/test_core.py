@@ -8,8 +8,9 @@ import hypothesis
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from router.core.arrive import find
 from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     CancelAsked,
     ClientGone,
     SequenceFailed,
@@ -19,8 +20,7 @@ from router.core.events import (
     WorkerLoaded,
     WorkerLost,
 )
-from router.core.session.arrive import find
-from router.core.session.session import IN_QUEUE, Phase
+from router.core.model.session import IN_QUEUE, Phase
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason, FinishReason, Slo, SloClass
@@ -79,7 +79,8 @@ class CoreMachine(RuleBasedStateMachine):
     def client_calls_again(self, data: st.DataObject) -> None:
         known = find(self.world.core.state, "t", f"r{data.draw(st.integers(1, self.names))}")
         if known is not None:
-            self.world.arrive(known.request_id, known.sampling.n, known.stop.max_tokens, 5.0, Slo())
+            first = known.request
+            self.world.arrive(first.request_id, first.sampling.n, first.stop.max_tokens, 5.0, Slo())
 
     @precondition(lambda self: self.names and not self.world.core.state.live)
     @rule(data=st.data())

@@ -13,7 +13,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.model.actions import (
     Action,
     AskGrants,
     AskQueue,
@@ -30,9 +31,7 @@ from router.core.actions import (
     TakeHolds,
     TellFinished,
 )
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     CancelAsked,
     Charged,
     Enqueued,
@@ -46,17 +45,19 @@ from router.core.events import (
     StoreCall,
     StoreFailed,
     TimerFired,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
     WorkerLost,
 )
+from router.core.model.state import CoreConfig
 from router.core.outage import PATIENCE_S
-from router.core.state import CoreConfig
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, SequenceSpec
 from sim.store.memory_store import MemoryStore
 from state.records import GRANT_TTL_MS, LEASE_TTL_S
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, call
 
 KINDS = (Enqueue, Settle, ReleaseCredit, ReleaseLease, Dequeue)
 LOAD = WorkerLoad(free_blocks=64)
@@ -109,7 +110,7 @@ class Fleet:
         self.join(worker_key)
 
     def arrive(self, number: int) -> None:
-        self.tell(replace(ARRIVAL, listener=number, request_id=f"r{number}", received_at=self.now))
+        self.tell(call(ARRIVAL, listener=number, request_id=f"r{number}", received_at=self.now))
 
     def finish(self) -> None:
         """End all that runs with its first token."""
@@ -302,7 +303,7 @@ def test_what_one_router_releases_another_keeps() -> None:
     (key,) = fleet.core.state.groups
     peer = RouterCore(CoreConfig("router-b", placement=Placement.AGGREGATED, router_incarnation="j"))
     peer.on(WorkerJoined(ONE, LOAD, COST), fleet.now)
-    actions = peer.on(replace(ARRIVAL, received_at=fleet.now), fleet.now)
+    actions = peer.on(call(ARRIVAL, received_at=fleet.now), fleet.now)
     names = {action.entry.request_key for action in actions if isinstance(action, Enqueue)}
     assert len(names) == 1
     assert names != {key}
@@ -389,7 +390,7 @@ def test_no_failed_call_takes_what_runs_or_leaves_anything(data: st.DataObject) 
             case "again":
                 fleet.tell(CancelAsked("t", "r1"))
                 fleet.core.state.retained.clear()
-                fleet.tell(replace(ARRIVAL, listener=number, request_id="r1", received_at=fleet.now))
+                fleet.tell(call(ARRIVAL, listener=number, request_id="r1", received_at=fleet.now))
             case "lose":
                 fleet.lose(data.draw(st.sampled_from([ONE.key, TWO.key])))
             case "finish":

@@ -8,14 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.actions import Reject, TellFinished
-from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
-from router.core.events import CancelAsked, SequenceFailed, StepReported, WorkerJoined, WorkerLost
-from router.core.session.session import Choice, Group, Session
+from router.core.model.actions import Reject, TellFinished
+from router.core.model.events import (
+    CancelAsked,
+    SequenceFailed,
+    StepReported,
+    WorkerJoined,
+    WorkerLoad,
+    WorkerLost,
+)
+from router.core.model.session import Choice, Group, Session
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, Slo
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, start, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, call, core_of, start, tell
 
 MANY = 200
 IDLE = WorkerLoad(free_blocks=64)
@@ -56,17 +62,17 @@ def leave_queue(core: RouterCore, number: int) -> None:
 
 def refuse(core: RouterCore, number: int) -> None:
     tell(core, StepReported(ONE.key, TokenColumns(), replace(IDLE, running=1)))
-    arrive(core, number, replace(ARRIVAL, slo=Slo(ttft_ms=10)))
+    arrive(core, number, call(ARRIVAL, slo=Slo(ttft_ms=10)))
     assert ("t", f"r{number}") not in core.state.live
 
 
 def ask_the_impossible(core: RouterCore, number: int) -> None:
-    told = arrive(core, number, replace(ARRIVAL, slo=Slo(ttft_ms=1)))
+    told = arrive(core, number, call(ARRIVAL, slo=Slo(ttft_ms=1)))
     assert any(isinstance(action, Reject) for action in told)
 
 
 def fail_for_good(core: RouterCore, number: int) -> None:
-    worker_key, handle = start(core, number, replace(ARRIVAL, failed_attempts=4))
+    worker_key, handle = start(core, number, call(ARRIVAL, failed_attempts=4))
     failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
     told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, 0.01, failures=[failure]))
     assert any(isinstance(action, TellFinished) for action in told)

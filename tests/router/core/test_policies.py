@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.actions import Enqueue, Reject, RelayRun, TellAccepted
-from router.core.capacity.worker_facts import WorkerLoad
-from router.core.events import StepReported, TokenRun
-from router.core.session.arrive import find
+from router.core.arrive import find
+from router.core.model.actions import Enqueue, Reject, RelayRun, TellAccepted
+from router.core.model.events import StepReported, TokenRun, WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, Slo, SloClass
-from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, start
+from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, start
 
-URGENT = replace(ARRIVAL, slo=Slo(ttft_ms=1, slo_class=SloClass.BATCH))
+URGENT = call(ARRIVAL, slo=Slo(ttft_ms=1, slo_class=SloClass.BATCH))
 
 
 def test_without_promises_all_are_taken_with_a_prediction() -> None:
@@ -32,7 +31,7 @@ def test_without_promises_all_are_taken_with_a_prediction() -> None:
 
 @pytest.mark.parametrize(("policy", "rank"), [("chunked", (0, 0)), ("slack", (3, 10))])
 def test_the_queue_is_ordered_by_arrival_or_by_due_time(policy: str, rank: tuple[int, int]) -> None:
-    hurried = replace(URGENT, slo=replace(URGENT.slo, ttft_ms=10))
+    hurried = call(URGENT, slo=replace(URGENT.request.slo, ttft_ms=10))
     (asked,) = [action for action in arrive(core_of(policy), 1, hurried) if isinstance(action, Enqueue)]
     assert (asked.entry.slo_class, asked.entry.due_in_ms) == rank
 

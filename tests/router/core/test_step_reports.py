@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from router.core.actions import (
+from router.core.core import RouterCore
+from router.core.model.actions import (
     Action,
     AskGrants,
     Dequeue,
@@ -15,9 +16,7 @@ from router.core.actions import (
     TakeHolds,
     TellFinished,
 )
-from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
-from router.core.core import RouterCore
-from router.core.events import (
+from router.core.model.events import (
     Arrived,
     Enqueued,
     Event,
@@ -25,16 +24,18 @@ from router.core.events import (
     GrantsAnswered,
     HoldsLost,
     QueueSeen,
-    Received,
     SettleAnswered,
     StepReported,
     StoreCall,
     StoreFailed,
     StoreForgot,
+    WorkerFacts,
     WorkerJoined,
+    WorkerLoad,
     WorkerLost,
 )
-from router.core.state import CoreConfig
+from router.core.model.state import CoreConfig
+from router.request import Received, Request
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
@@ -89,17 +90,19 @@ class Driver:
         self.tell(
             Arrived(
                 listener=1,
-                tenant="t",
-                request_id="r",
-                session=int(bool(received)),
-                digest=b"",
-                prompt_token_ids=(3, 5, 7),
-                sampling=SamplingParams(n=n),
-                seed_given=True,
-                stop=StopRules(max_tokens=2),
-                slo=Slo(),
-                received_at=1.0,
-                received=received,
+                request=Request(
+                    tenant="t",
+                    request_id="r",
+                    session=int(bool(received)),
+                    digest=b"",
+                    prompt_token_ids=(3, 5, 7),
+                    sampling=SamplingParams(n=n),
+                    seed_given=True,
+                    stop=StopRules(max_tokens=2),
+                    slo=Slo(),
+                    received_at=1.0,
+                    received=received,
+                ),
             )
         )
 

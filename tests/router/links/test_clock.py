@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.metrics import NAMESPACE
+from router.links.metrics import NAMESPACE
 from tests.router.conftest import RunningFleet, until
 
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 import redis.asyncio
 
-from router.core.actions import Dequeue, Enqueue, RefundTenant, Renew, TakeHolds
-from router.core.events import Enqueued, Event
+from router.core.model.actions import Dequeue, Enqueue, RefundTenant, Renew, TakeHolds
+from router.core.model.events import Enqueued, Event
 from router.links.store_calls import StoreCalls
 from state.records import QueueEntry
 from state.store import Store

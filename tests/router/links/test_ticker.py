@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from baton.v1 import generation_pb2, inference_pb2
 from router.errors import Overloaded
+from router.links.metrics import NAMESPACE
 from router.links.ticker import BUSY_LAG_S, MAX_COUNTED_LAG_S, SMOOTH_S, TICK_S, Ticker
-from router.metrics import NAMESPACE
 from tests.router.conftest import RunningFleet, until
 
 LATE_S = st.floats(0, 20)

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.core import RouterCore
-from router.core.events import Event, Granted, Nudged, QueueSeen
-from router.core.state import CoreConfig
+from router.core.model.events import Event, Granted, Nudged, QueueSeen
+from router.core.model.state import CoreConfig
 from router.replay import recording
 from router.replay.recording import Recorder, decode_event, encode_event, footer, header, line
 from router.replay.replay import RecordingError, main, read, replay

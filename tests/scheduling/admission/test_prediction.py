@@ -19,7 +19,9 @@ from scheduling.admission.prediction import (
     own_prefill_s,
     predict,
 )
-from scheduling.admission.speeds import (
+from scheduling.cost.cost_model import Band, CostModel, StepShape
+from scheduling.packing import GRAIN_TOKENS
+from scheduling.speeds import (
     DecodeView,
     PrefillView,
     chunk_tokens,
@@ -29,8 +31,6 @@ from scheduling.admission.speeds import (
     prefill_speed,
     seq_capacity,
 )
-from scheduling.cost.cost_model import Band, CostModel, StepShape
-from scheduling.packing import GRAIN_TOKENS
 
 COST = CostModel((0.002, 0.0001, 0.0001, 1e-7, 1e-8, 1e-8), 8)
 PREFILL = PrefillView(COST, token_budget=64)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.turns import (
+from scheduling.admission.shares import (
     SEAT_SHARE,
     Place,
     SeatTurns,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
-from scheduling.stages import num_micro_batches
+from scheduling.speeds import num_micro_batches
 from services.profiles import load_profile
 from sim import FleetShape, SimResult, SimSpec, run
 from sim.bubbles import PipelineTimes

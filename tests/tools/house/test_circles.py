@@ -1,4 +1,4 @@
-from tools.house.circles import circles, import_graph
+from tools.house.circles import circles, folder_graph, import_graph
 from tools.house.source_tree import module_name, modules
 
 
@@ -31,3 +31,15 @@ def test_an_import_of_a_name_leads_to_its_module() -> None:
 
 def test_each_module_of_the_graph_is_a_file() -> None:
     assert import_graph(modules("tools")).keys() == {module_name(path) for path in modules("tools")}
+
+
+def test_a_folder_within_a_folder_is_another_one() -> None:
+    graph = folder_graph(modules("router"))
+    assert "router.core.model" in graph["router.core"]
+    assert "router.core" not in graph["router.core.model"]
+
+
+def test_a_program_stands_above_its_folder() -> None:
+    graph = folder_graph(modules("router"))
+    assert {"router", "router.api", "router.core"} <= graph["router.__main__"]
+    assert "router.api" not in graph["router"]

@@ -16,9 +16,9 @@ from scheduling.columns import TokenColumns
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
 from tests.worker.handoff.scripted_receiver import ScriptedReceiver
+from worker.handoff.commands import ReceiveFrom
 from worker.handoff.receiver_side import ReceiverSide
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import ReceiveFrom
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 BEHIND = mark_steps(torch.device("cpu"))

@@ -11,9 +11,9 @@ import torch
 from engine.device.copy_stream import mark_steps
 from engine.kv import block_copies
 from engine.kv.kv_pool import BlockLayout, KVPool
+from kvtransfer.pools.verify import checksum
 from kvtransfer.tiers.copies import InPlaceCopies
 from kvtransfer.tiers.tiers import Tiers
-from kvtransfer.verify import checksum
 from tests.engine.no_waiting import no_waiting
 from tests.kvtransfer.tiers.driving import name_of, read_to_end
 from tests.patience import PATIENCE_S

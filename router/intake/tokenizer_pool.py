@@ -1,0 +1,277 @@
+"""Tokenise in separate processes, because the tokenizer holds the interpreter lock while it works.
+
+Chats are rendered there too: a template is a program that comes with the model, and may run long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import TypeVar
+
+from chat_formats import ChatFormats
+from output_text.detokenizer import PROMPT_TAIL
+from output_text.model_files import FileUnusable
+from output_text.output import OutputRules
+from router.errors import Overloaded, Reason, Unavailable
+from router.intake import tokenizer_process
+from router.intake.chat_encoder import EncodedPrompt
+from router.intake.chat_template import ChatTemplate, TemplateRefused
+from router.intake.helpers import LIMIT_S
+from router.intake.tokenizer_line import Place, TokenizerLine
+from router.limits import MAX_WAITING_BYTES
+from router.request import Conversation, InContent
+from scheduling.request import FinishReason, Matched, StopRules
+
+CALL_BYTES = 1024
+"""The cost of a call besides its text, in time and in memory, as bytes of text."""
+BYTES_PER_TOKEN = 4
+"""A rough average."""
+NUM_SAMPLES = 32
+"""The speed is the median over this many recent texts, so that one standstill does not count."""
+HUNG_S = 30.0
+HUNG_TIMES = 4
+"""A text hangs that takes longer than this, and so many times what its size lets expect."""
+RETRY_S = 0.5
+"""The retry-after while the speed is unknown, and while a process is replaced."""
+
+T = TypeVar("T")
+
+
+class TokenizerPool:
+    """A few tokenizer processes, and the texts that wait for them, which are bounded in bytes."""
+
+    def __init__(
+        self,
+        tokenizer_file: Path,
+        num_processes: int,
+        template: ChatTemplate | None = None,
+        formats: ChatFormats | None = None,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+        special_tokens_in_content: InContent = InContent.TEXT,
+    ) -> None:
+        self._tokenizer_file = tokenizer_file
+        self._num_processes = num_processes
+        self._chats = template, formats or ChatFormats(), special_tokens_in_content
+        self._max_waiting_bytes = max_waiting_bytes
+        self._slots = [self._new_pool() for _ in range(num_processes)]
+        """One process each: one that ends takes only the text that it had."""
+        self._starting: set[int] = set()
+        """Slots whose process was replaced, and has not begun yet."""
+        self._slot_of: dict[Place, int] = {}
+        """The slot that works on each text."""
+        self._closed = False
+        self._line = TokenizerLine()
+        self._turns: dict[Place, asyncio.Future[None]] = {}
+        self._running: dict[Place, float] = {}
+        """The texts that processes work on, with the time when each began."""
+        self._samples: deque[float] = deque(maxlen=NUM_SAMPLES)
+        """Seconds per byte."""
+        self.longest_token: int | None = None
+        """The most bytes of text that one token stands for; None if that is not known."""
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        # Forking a process that runs gRPC's threads is unsafe.
+        return ProcessPoolExecutor(
+            1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=tokenizer_process.start,
+            initargs=(str(self._tokenizer_file), *self._chats),
+        )
+
+    async def warm_up(self) -> None:
+        """Start every process. Raises `FileUnusable` for a tokenizer or template of no use."""
+        try:
+            await asyncio.gather(
+                *(self.encode("warm", add_special_tokens=False) for _ in range(self._num_processes))
+            )
+        except Unavailable as error:
+            found = "has a tokenizer or a chat template whose process ends as it starts"
+            accepted = f"templates that compile within {LIMIT_S:g} s of a processor"
+            raise FileUnusable(self._tokenizer_file.parent, found, accepted) from error
+        self.longest_token = await self._run("", 0, tokenizer_process.longest_token)
+        # Starting a process says nothing about its speed.
+        self._samples.clear()
+
+    async def encode(self, text: str, *, add_special_tokens: bool, tenant: str = "") -> list[int]:
+        """Return the token ids of a text. Raises `Overloaded` if too many bytes wait already."""
+        return await self._run(tenant, len(text.encode()), tokenizer_process.encode, text, add_special_tokens)
+
+    async def encode_chat(
+        self, chat: Conversation, *, has_format: bool = False, most_bytes: int | None = None, tenant: str = ""
+    ) -> EncodedPrompt:
+        """Return an encoded chat, whose output may have a format.
+
+        Raises errors of `ChatEncoder.encode`, and of `encode`.
+        """
+        call = tenant, chat.num_bytes, tokenizer_process.encode_chat, chat, has_format, most_bytes
+        try:
+            return await self._run(*call)
+        except Unavailable:
+            # The process may have been killed from outside. If the next one ends too, it is the chat.
+            try:
+                return await self._run(*call)
+            except Unavailable:
+                why = f"it takes more than {2 * LIMIT_S:g} s of a processor, without a pause"
+                raise TemplateRefused(why) from None
+
+    async def encode_words(self, words: Sequence[str], *, tenant: str = "") -> tuple[tuple[int, ...], ...]:
+        """Return the token ids of each word as it is, and after a space. Raises errors of `encode`."""
+        return await self._run(
+            tenant, sum(2 * len(word.encode()) for word in words), tokenizer_process.encode_words, words
+        )
+
+    async def decode(
+        self, token_ids: list[int], *, skip_special_tokens: bool = True, tenant: str = ""
+    ) -> str:
+        """Return the text of token ids. Raises errors of `encode`."""
+        num_bytes = BYTES_PER_TOKEN * len(token_ids)
+        return await self._run(tenant, num_bytes, tokenizer_process.decode, token_ids, skip_special_tokens)
+
+    async def token_bytes(self, token_ids: list[int], *, tenant: str = "") -> list[bytes]:
+        """Return the bytes of each token by itself. Raises errors of `encode`."""
+        num_bytes = BYTES_PER_TOKEN * len(token_ids)
+        return await self._run(tenant, num_bytes, tokenizer_process.token_bytes, token_ids)
+
+    async def end_of(
+        self,
+        prompt_token_ids: Sequence[int],
+        token_ids: list[int],
+        stop: StopRules,
+        rules: OutputRules,
+        *,
+        tenant: str = "",
+    ) -> tuple[FinishReason, Matched | None]:
+        """Return whether these tokens end a choice, and what matched. Raises errors of `encode`."""
+        tail = list(prompt_token_ids[-PROMPT_TAIL:])
+        num_bytes = BYTES_PER_TOKEN * len(token_ids)
+        return await self._run(tenant, num_bytes, tokenizer_process.end_of, tail, token_ids, stop, rules)
+
+    def wait_s(self, num_bytes: int, tenant: str = "") -> float:
+        """Return the seconds until the turn of a text that arrives now; 0 until the speed is known."""
+        now = time.monotonic()
+        rest_s = [max(0.0, self.own_s(place.size) - (now - at)) for place, at in self._running.items()]
+        free_in_s = min(rest_s) if len(rest_s) >= self._num_processes else 0.0
+        return free_in_s + self.own_s(self._line.before(tenant, num_bytes + CALL_BYTES)) / self._num_processes
+
+    def own_s(self, num_bytes: int) -> float:
+        """Return the seconds that one process takes for this many bytes; 0 until the speed is known."""
+        return num_bytes * statistics.median(self._samples) if self._samples else 0.0
+
+    async def _run(self, tenant: str, num_bytes: int, work: Callable[..., T], *arguments: object) -> T:
+        place = self._join(tenant, num_bytes + CALL_BYTES)
+        turn = self._turns[place] = asyncio.get_running_loop().create_future()
+        try:
+            self._start_next()
+            await turn
+        except asyncio.CancelledError:
+            self._line.leave(place)
+            if self._running.pop(place, None) is not None:
+                self._start_next()
+            raise
+        finally:
+            del self._turns[place]
+        return await self._run_now(place, work, *arguments)
+
+    def _join(self, tenant: str, size: int) -> Place:
+        """Take a place in the line. Where that is full, a tenant may still fill its part of it."""
+        line = self._line
+        own = line.size_of(tenant)
+        own_part = self._max_waiting_bytes // (line.num_tenants + (own == 0))
+        over = min(line.size + size - self._max_waiting_bytes, own + size - own_part)
+        if over > 0 and len(line):
+            raise Overloaded(
+                Reason.ROUTER_BUSY,
+                f"{line.size} bytes of prompts wait for tokenisation, and {size} more exceed the limit "
+                f"of {self._max_waiting_bytes}",
+                max(RETRY_S, self.own_s(over) / self._num_processes),
+                limit=self._max_waiting_bytes,
+            )
+        return line.join(tenant, size)
+
+    def _start_next(self) -> None:
+        while len(self._running) < self._num_processes:
+            place = self._line.take()
+            if place is None:
+                return
+            self._running[place] = time.monotonic()
+            self._turns[place].set_result(None)
+
+    async def _run_now(self, place: Place, work: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        slot = self._slot_of[place] = min(set(range(self._num_processes)).difference(self._slot_of.values()))
+        pool, future = self._submit(slot, work, *arguments)
+        # If the caller leaves, its process works on: the turn ends with the work.
+        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._end_turn, place, done))
+        try:
+            return await asyncio.wrap_future(future)
+        except BrokenProcessPool as error:
+            self._replace(slot, pool)
+            raise Unavailable(Reason.TOKENIZER_LOST, "a tokenizer process died", RETRY_S) from error
+
+    def _submit(
+        self, slot: int, work: Callable[..., T], *arguments: object
+    ) -> tuple[ProcessPoolExecutor, Future[T]]:
+        try:
+            return self._slots[slot], self._slots[slot].submit(work, *arguments)
+        except BrokenProcessPool:
+            self._replace(slot, self._slots[slot])  # it broke before this text arrived
+            return self._slots[slot], self._slots[slot].submit(work, *arguments)
+
+    def _end_turn(self, place: Place, done: Future[T]) -> None:
+        """Free a process, and give it the next text."""
+        taken_s = time.monotonic() - self._running[place]
+        if not done.cancelled() and done.exception() is None:
+            self._samples.append(taken_s / place.size)
+        del self._running[place]
+        del self._slot_of[place]
+        self._start_next()
+
+    def _replace(self, slot: int, broken: ProcessPoolExecutor) -> None:
+        """Start another process in place of one that has ended."""
+        if self._slots[slot] is broken and not self._closed:
+            broken.shutdown(wait=False)
+            self._slots[slot] = self._new_pool()
+            self._starting.add(slot)
+            self._await(slot)
+
+    def _await(self, slot: int) -> None:
+        loop, pool = asyncio.get_running_loop(), self._slots[slot]
+
+        def on_ready(done: Future[None]) -> None:
+            if not self._closed and not loop.is_closed():
+                loop.call_soon_threadsafe(self._on_start, slot, pool, done)
+
+        pool.submit(tokenizer_process.ready).add_done_callback(on_ready)
+
+    def _on_start(self, slot: int, pool: ProcessPoolExecutor, done: Future[None]) -> None:
+        if self._slots[slot] is not pool or done.cancelled():
+            return
+        if done.exception() is None:
+            self._starting.discard(slot)
+        else:
+            asyncio.get_running_loop().call_later(RETRY_S, self._replace, slot, pool)
+
+    @property
+    def works(self) -> bool:
+        """Whether a process could take a text now, or soon: it has begun, and its text does not hang."""
+        now = time.monotonic()
+        hung = {
+            slot
+            for place, slot in self._slot_of.items()
+            if now - self._running[place] > HUNG_S + HUNG_TIMES * self.own_s(place.size)
+        }
+        return len(self._starting | hung) < self._num_processes
+
+    def close(self) -> None:
+        """End the processes."""
+        self._closed = True
+        for pool in self._slots:
+            pool.shutdown(wait=True, cancel_futures=True)
