@@ -9,7 +9,8 @@ In reading order:
 - `calls`: the notations of calls; `values`: their values as JSON; `schemas`: their types;
   `harmony`: the channels of gpt-oss.
 
-May import nothing else of the project, and only Python's own library.
+The router reads every text; no client does. May import nothing else of the project, and only Python's own
+library.
 """
 
 from chat_formats.argument_grammar import NotForcible
@@ -33,6 +34,7 @@ from chat_formats.types import (
     Tool,
     ToolCallArguments,
     ToolCallBegun,
+    ToolCallEnded,
 )
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "Tool",
     "ToolCallArguments",
     "ToolCallBegun",
+    "ToolCallEnded",
     "are_calls_unlike_json",
     "around_format",
     "forced_calls",

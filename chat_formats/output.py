@@ -6,7 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from typing import Literal
 
-from chat_formats.types import ContentDelta, Delta, ReasoningDelta, Tool, ToolCallArguments, ToolCallBegun
+from chat_formats.types import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    Tool,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
 
 
 def call_id(seed: str, index: int, *, is_short: bool) -> str:
@@ -68,6 +76,8 @@ class Output:
 
     def complete(self) -> None:
         """Say that the call has all its arguments."""
+        self._flush()
+        self._deltas.append(ToolCallEnded(self.num_calls - 1))
         self._is_call_open = False
 
     def arguments(self, text: str) -> None:

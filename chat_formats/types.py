@@ -57,6 +57,13 @@ class ToolCallArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallEnded:
+    """A call has all its arguments. One without this was cut off, or broke off."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A whole call; `arguments` is a JSON object unless the output was cut off."""
 
@@ -89,10 +96,12 @@ class Message:
                     arguments.append([])
                 case ToolCallArguments(index, text):
                     arguments[index].append(text)
+                case ToolCallEnded():
+                    pass
         calls = (
             Call(call.id, call.name, "".join(texts)) for call, texts in zip(begun, arguments, strict=True)
         )
         return cls("".join(content), "".join(reasoning), tuple(calls))
 
 
-Delta = ContentDelta | ReasoningDelta | ToolCallBegun | ToolCallArguments
+Delta = ContentDelta | ReasoningDelta | ToolCallBegun | ToolCallArguments | ToolCallEnded

@@ -116,21 +116,32 @@ class OutputStream:
         return thought + answer
 
 
-def end_of(
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The beginning of an output: its text so far, and how it has ended, if it has."""
+
+    text: str
+    reason: FinishReason = FinishReason.NONE
+    matched: Matched | None = None
+
+
+def beginning_of(
     prompt_tail: Sequence[int],
     token_ids: Sequence[int],
     stop: StopRules,
     rules: OutputRules,
     detokenizer: Detokenizer,
-) -> tuple[FinishReason, Matched | None]:
-    """Return whether these tokens end a choice, and what matched, as their worker did.
+) -> Beginning:
+    """Return the text of an output's first tokens, and whether they end it, as their worker did.
 
     `prompt_tail` are the last `PROMPT_TAIL` tokens of the prompt, or all.
     """
-    text = detokenizer.stream(prompt_tail, skip_special_tokens=stop.skip_special_tokens)
-    output = OutputStream(rules, text)
+    stream = detokenizer.stream(prompt_tail, skip_special_tokens=stop.skip_special_tokens)
+    output, texts = OutputStream(rules, stream), list[str]()
     for token_id in token_ids:
-        _, reason = output.push(token_id)
+        text, reason = output.push(token_id)
+        texts.append(text)
         if reason is not FinishReason.NONE:
-            return reason, matched(reason, token_id, output.stop_place, stop)
-    return FinishReason.NONE, None
+            match = matched(reason, token_id, output.stop_place, stop)
+            return Beginning("".join(texts), reason, match)
+    return Beginning("".join(texts))

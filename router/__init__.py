@@ -9,6 +9,7 @@ A floor imports only floors below it. From the top:
 - `links`: carries actions out, and turns what happens into events.
 - `replay`: records events, and decides recordings again.
 - `core`: every decision, as a state machine without I/O: events in, actions out.
+- `outputs`: reads the texts of choices: content, reasoning and calls, as deltas.
 - `request`: a request as received; `limits` on it; `errors`: the errors that callers see.
 
 May import `chat_formats`, `output_text`, `scheduling`, `services`, `state` and the generated stubs, but

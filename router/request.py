@@ -149,15 +149,6 @@ class Conversation:
         return [_schema(tool, f"chat.tools[{place}].parameters") for place, tool in enumerate(self.tools)]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How to read the text of a request's choices: fields of the contract's `Accepted`."""
-
-    tool_format: str = ""
-    reasoning_format: str = ""
-    reasoning_open: bool = False
-
-
 def template_tools(tools: tuple[Tool, ...], schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return tools as templates know them."""
     return [

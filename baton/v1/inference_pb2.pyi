@@ -201,7 +201,7 @@ class GenerateManyResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Union[TokenRows, _Mapping]] = ..., events: _Optional[_Iterable[_Union[GenerateManyEvent, _Mapping]]] = ...) -> None: ...
 
 class TokenRows(_message.Message):
-    __slots__ = ("ids", "choices", "first_indexes", "num_tokens", "text_lengths", "token_ids", "text_utf8")
+    __slots__ = ("ids", "choices", "first_indexes", "num_tokens", "text_lengths", "token_ids", "text_utf8", "num_deltas", "deltas")
     IDS_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEXES_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +209,8 @@ class TokenRows(_message.Message):
     TEXT_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_UTF8_FIELD_NUMBER: _ClassVar[int]
+    NUM_DELTAS_FIELD_NUMBER: _ClassVar[int]
+    DELTAS_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     choices: _containers.RepeatedScalarFieldContainer[int]
     first_indexes: _containers.RepeatedScalarFieldContainer[int]
@@ -216,7 +218,9 @@ class TokenRows(_message.Message):
     text_lengths: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text_utf8: bytes
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., first_indexes: _Optional[_Iterable[int]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., text_lengths: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., text_utf8: _Optional[bytes] = ...) -> None: ...
+    num_deltas: _containers.RepeatedScalarFieldContainer[int]
+    deltas: _containers.RepeatedCompositeFieldContainer[Delta]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., first_indexes: _Optional[_Iterable[int]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., text_lengths: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., text_utf8: _Optional[bytes] = ..., num_deltas: _Optional[_Iterable[int]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
 
 class GenerateManyEvent(_message.Message):
     __slots__ = ("id", "after_rows", "generation", "status")
@@ -277,7 +281,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("request_id", "promise", "seed", "prompt_tokens", "fingerprint", "tool_format", "reasoning_format", "reasoning_open")
+    __slots__ = ("request_id", "promise", "seed", "prompt_tokens", "fingerprint", "tool_format", "reasoning_format", "reasoning_open", "has_deltas")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMISE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +290,7 @@ class Accepted(_message.Message):
     TOOL_FORMAT_FIELD_NUMBER: _ClassVar[int]
     REASONING_FORMAT_FIELD_NUMBER: _ClassVar[int]
     REASONING_OPEN_FIELD_NUMBER: _ClassVar[int]
+    HAS_DELTAS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     promise: LatencyPromise
     seed: int
@@ -294,7 +299,8 @@ class Accepted(_message.Message):
     tool_format: str
     reasoning_format: str
     reasoning_open: bool
-    def __init__(self, request_id: _Optional[str] = ..., promise: _Optional[_Union[LatencyPromise, _Mapping]] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., tool_format: _Optional[str] = ..., reasoning_format: _Optional[str] = ..., reasoning_open: bool = ...) -> None: ...
+    has_deltas: bool
+    def __init__(self, request_id: _Optional[str] = ..., promise: _Optional[_Union[LatencyPromise, _Mapping]] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., tool_format: _Optional[str] = ..., reasoning_format: _Optional[str] = ..., reasoning_open: bool = ..., has_deltas: bool = ...) -> None: ...
 
 class LatencyPromise(_message.Message):
     __slots__ = ("predicted_ttft_ms", "predicted_tpot_ms", "ttft_ms", "tpot_ms", "at_risk", "itl_ms", "predicted_itl_ms")
@@ -325,18 +331,58 @@ class Queued(_message.Message):
     def __init__(self, position: _Optional[int] = ..., work_ahead_tokens: _Optional[int] = ..., predicted_ttft_ms: _Optional[float] = ...) -> None: ...
 
 class Tokens(_message.Message):
-    __slots__ = ("choice", "first_index", "token_ids", "text", "logprobs")
+    __slots__ = ("choice", "first_index", "token_ids", "text", "logprobs", "deltas")
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    DELTAS_FIELD_NUMBER: _ClassVar[int]
     choice: int
     first_index: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     text: str
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
-    def __init__(self, choice: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    deltas: _containers.RepeatedCompositeFieldContainer[Delta]
+    def __init__(self, choice: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
+
+class Delta(_message.Message):
+    __slots__ = ("content", "reasoning", "call_begun", "call_arguments", "call_ended")
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    CALL_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    CALL_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    CALL_ENDED_FIELD_NUMBER: _ClassVar[int]
+    content: str
+    reasoning: str
+    call_begun: ToolCallBegun
+    call_arguments: ToolCallArguments
+    call_ended: ToolCallEnded
+    def __init__(self, content: _Optional[str] = ..., reasoning: _Optional[str] = ..., call_begun: _Optional[_Union[ToolCallBegun, _Mapping]] = ..., call_arguments: _Optional[_Union[ToolCallArguments, _Mapping]] = ..., call_ended: _Optional[_Union[ToolCallEnded, _Mapping]] = ...) -> None: ...
+
+class ToolCallBegun(_message.Message):
+    __slots__ = ("index", "id", "name")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    id: str
+    name: str
+    def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ToolCallArguments(_message.Message):
+    __slots__ = ("index", "text")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    text: str
+    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class ToolCallEnded(_message.Message):
+    __slots__ = ("index",)
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    def __init__(self, index: _Optional[int] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("logprob", "top_token_ids", "top_logprobs")
@@ -357,18 +403,20 @@ class PromptLogprobs(_message.Message):
     def __init__(self, first_index: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class ChoiceFinished(_message.Message):
-    __slots__ = ("choice", "reason", "output_tokens", "stop_string", "stop_token_id")
+    __slots__ = ("choice", "reason", "output_tokens", "stop_string", "stop_token_id", "deltas")
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_STRING_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    DELTAS_FIELD_NUMBER: _ClassVar[int]
     choice: int
     reason: _generation_pb2.FinishReason
     output_tokens: int
     stop_string: str
     stop_token_id: int
-    def __init__(self, choice: _Optional[int] = ..., reason: _Optional[_Union[_generation_pb2.FinishReason, str]] = ..., output_tokens: _Optional[int] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ...) -> None: ...
+    deltas: _containers.RepeatedCompositeFieldContainer[Delta]
+    def __init__(self, choice: _Optional[int] = ..., reason: _Optional[_Union[_generation_pb2.FinishReason, str]] = ..., output_tokens: _Optional[int] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., deltas: _Optional[_Iterable[_Union[Delta, _Mapping]]] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("usage", "promise", "delivery", "split", "error", "path")
@@ -457,7 +505,7 @@ class GenerateOnceResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., seed: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., tool_format: _Optional[str] = ..., reasoning_format: _Optional[str] = ..., reasoning_open: bool = ...) -> None: ...
 
 class Choice(_message.Message):
-    __slots__ = ("index", "text", "token_ids", "logprobs", "finish_reason", "stop_string", "stop_token_id")
+    __slots__ = ("index", "text", "token_ids", "logprobs", "finish_reason", "stop_string", "stop_token_id", "message", "has_cut_call")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -465,6 +513,8 @@ class Choice(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_STRING_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    HAS_CUT_CALL_FIELD_NUMBER: _ClassVar[int]
     index: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -472,7 +522,9 @@ class Choice(_message.Message):
     finish_reason: _generation_pb2.FinishReason
     stop_string: str
     stop_token_id: int
-    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[_generation_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ...) -> None: ...
+    message: ChatMessage
+    has_cut_call: bool
+    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[_generation_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., message: _Optional[_Union[ChatMessage, _Mapping]] = ..., has_cut_call: bool = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("tenant", "request_id")

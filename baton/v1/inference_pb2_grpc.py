@@ -119,9 +119,9 @@ class InferenceServiceServicer(object):
     def Resume(self, request, context):
         """Continues a generation after the tokens already received, on any router, even if no router remembers it.
 
-        The stream begins with Accepted and continues with the token after the last received one of each choice. The text
-        continues without a gap: text of a received token that had not been sent yet comes with the next tokens. A choice
-        that had already ended gets only its ChoiceFinished.
+        The stream begins with Accepted and continues with the token after the last received one of each choice. Text and
+        deltas continue without a gap: what a received token had not yet added comes with the next tokens. A choice that had
+        already ended gets only its ChoiceFinished.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -320,9 +320,9 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
     Resume: _InferenceServiceResumeType
     """Continues a generation after the tokens already received, on any router, even if no router remembers it.
 
-    The stream begins with Accepted and continues with the token after the last received one of each choice. The text
-    continues without a gap: text of a received token that had not been sent yet comes with the next tokens. A choice
-    that had already ended gets only its ChoiceFinished.
+    The stream begins with Accepted and continues with the token after the last received one of each choice. Text and
+    deltas continue without a gap: what a received token had not yet added comes with the next tokens. A choice that had
+    already ended gets only its ChoiceFinished.
     """
 
     GenerateMany: _InferenceServiceGenerateManyType
@@ -438,9 +438,9 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[baton.v1.inference_pb2.ResumeResponse], collections.abc.AsyncIterator[baton.v1.inference_pb2.ResumeResponse]]:
         """Continues a generation after the tokens already received, on any router, even if no router remembers it.
 
-        The stream begins with Accepted and continues with the token after the last received one of each choice. The text
-        continues without a gap: text of a received token that had not been sent yet comes with the next tokens. A choice
-        that had already ended gets only its ChoiceFinished.
+        The stream begins with Accepted and continues with the token after the last received one of each choice. Text and
+        deltas continue without a gap: what a received token had not yet added comes with the next tokens. A choice that had
+        already ended gets only its ChoiceFinished.
         """
 
     @abc.abstractmethod

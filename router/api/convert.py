@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, cast
 
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
+from chat_formats import (
+    ContentDelta,
+    Delta,
+    Message,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
 from router.api.convert_chat import chat_from_pb
 from router.core.model.actions import (
     FinalError,
@@ -26,7 +38,8 @@ from router.core.model.actions import (
 from router.core.model.session import TokenLogprobs
 from router.errors import Described, Refused, ValidationError
 from router.links.client_stream import StreamItem, TokenBatch, Told
-from router.request import RawRequest, Reading
+from router.outputs import OutputReader, Reading
+from router.request import RawRequest
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched
 from services.rpc.convert import field_of, from_pb, to_pb
@@ -91,35 +104,38 @@ def content_digest(message: inference_pb2.GenerateRequest) -> bytes:
 def put_event(
     event: inference_pb2.GenerationEvent,
     item: StreamItem,
-    reading: Reading,
+    reader: OutputReader,
     first_written_at: float | None,
     now: float,
 ) -> None:
-    """Set one event of a stream. `first_written_at` is when the call's first token was written.
+    """Set one event of a stream, of which the reader has read all before.
+
+    `first_written_at` is when the call's first token was written.
 
     Tokens are put in place: this is the token path, and a message given to another one is copied.
     """
     if isinstance(item, TokenBatch):
-        put_tokens(event.tokens, item)
+        put_tokens(event.tokens, item, reader)
     else:
-        event.CopyFrom(_event_to_pb(item, reading, first_written_at, now))
+        event.CopyFrom(_event_to_pb(item, reader, first_written_at, now))
 
 
 def _event_to_pb(  # noqa: PLR0911 -- a table of events
-    item: Told, reading: Reading, first_written_at: float | None, now: float
+    item: Told, reader: OutputReader, first_written_at: float | None, now: float
 ) -> inference_pb2.GenerationEvent:
     event = inference_pb2.GenerationEvent
     match item:
         case TellAccepted():
             promise = promise_to_pb(item.promise)
-            return event(accepted=to_pb(inference_pb2.Accepted, item, promise=promise, **asdict(reading)))
+            formats = formats_to_pb(reader.reading) | {"has_deltas": reader.has_deltas}
+            return event(accepted=to_pb(inference_pb2.Accepted, item, promise=promise, **formats))
         case TellPromptLogprobs():
             logprobs = prompt_logprobs_to_pb(item.told)
             return event(prompt_logprobs=to_pb(inference_pb2.PromptLogprobs, item.told, logprobs=logprobs))
         case TellQueued():
             return event(queued=to_pb(inference_pb2.Queued, item))
         case TellChoiceFinished():
-            return event(choice_finished=_choice_finished_to_pb(item))
+            return event(choice_finished=_choice_finished_to_pb(item, reader))
         case TellFinished():
             return event(finished=finished_to_pb(item.outcome, first_written_at, now))
         case TellLeaving():
@@ -133,12 +149,23 @@ def promise_to_pb(promise: Promise) -> inference_pb2.LatencyPromise:
     return to_pb(inference_pb2.LatencyPromise, promise)
 
 
-def put_tokens(tokens: inference_pb2.Tokens, batch: TokenBatch) -> None:
+def formats_to_pb(reading: Reading) -> dict[str, Any]:
+    """Return the fields that say how texts write calls and reasoning."""
+    return {
+        "tool_format": reading.formats.tools,
+        "reasoning_format": reading.formats.reasoning,
+        "reasoning_open": reading.reasoning_open,
+    }
+
+
+def put_tokens(tokens: inference_pb2.Tokens, batch: TokenBatch, reader: OutputReader) -> None:
     """Set the tokens of an event."""
     tokens.choice = batch.choice
     tokens.first_index = batch.first_index
     tokens.token_ids.extend(batch.token_ids)
-    tokens.text = "".join(batch.texts)
+    tokens.text = text = "".join(batch.texts)
+    if reader.has_deltas:
+        put_deltas(tokens.deltas, reader.read(batch.choice, text))
     if batch.logprobs:
         tokens.logprobs.extend(map(logprobs_to_pb, batch.logprobs))
 
@@ -162,10 +189,41 @@ def prompt_logprobs_to_pb(piece: PromptLogprobs) -> list[inference_pb2.TokenLogp
     ]
 
 
-def _choice_finished_to_pb(item: TellChoiceFinished) -> inference_pb2.ChoiceFinished:
-    return to_pb(
-        inference_pb2.ChoiceFinished, item, reason=reason_to_pb(item.reason), **matched_to_pb(item.matched)
+def put_deltas(field: RepeatedCompositeFieldContainer[inference_pb2.Delta], deltas: Iterable[Delta]) -> None:
+    """Add deltas to a field, in place."""
+    for delta in deltas:
+        match delta:
+            case ContentDelta(text):
+                field.add(content=text)
+            case ReasoningDelta(text):
+                field.add(reasoning=text)
+            case ToolCallBegun():
+                field.add(call_begun=to_pb(inference_pb2.ToolCallBegun, delta))
+            case ToolCallArguments():
+                field.add(call_arguments=to_pb(inference_pb2.ToolCallArguments, delta))
+            case ToolCallEnded(index):
+                field.add(call_ended=inference_pb2.ToolCallEnded(index=index))
+
+
+def message_to_pb(message: Message) -> inference_pb2.ChatMessage:
+    """Return a whole output as the assistant's message."""
+    calls = [to_pb(inference_pb2.ToolCall, call) for call in message.calls]
+    return inference_pb2.ChatMessage(
+        role="assistant", content=message.content, reasoning=message.reasoning, tool_calls=calls
     )
+
+
+def _choice_finished_to_pb(item: TellChoiceFinished, reader: OutputReader) -> inference_pb2.ChoiceFinished:
+    end = to_pb(
+        inference_pb2.ChoiceFinished,
+        item,
+        reason=reason_to_pb(item.reason),
+        deltas=(),
+        **matched_to_pb(item.matched),
+    )
+    if reader.has_deltas:
+        put_deltas(end.deltas, reader.end(item.choice, item.reason, item.matched))
+    return end
 
 
 def matched_to_pb(matched: Matched | None) -> dict[str, Any]:

@@ -26,13 +26,13 @@ from router.auth.principal import set_caller
 from router.core.model.actions import TellFinished
 from router.errors import InternalError, MalformedMessage, Overloaded, Reason, RouterError, ValidationError
 from router.links.client_stream import ClientStream, Outbox, TokenBatch
-from router.request import Reading
+from router.outputs import OutputReader
 from services.rpc.handlers import Context
 from services.rpc.reading import Unreadable
 
 Open = Callable[
     [inference_pb2.GenerateRequest, inference_pb2.ResumeRequest | None, Outbox],
-    AbstractAsyncContextManager[tuple[ClientStream, Reading]],
+    AbstractAsyncContextManager[tuple[ClientStream, OutputReader]],
 ]
 """Submit a generation, whose events then come through the outbox."""
 MAX_MESSAGE = 65_536
@@ -46,7 +46,7 @@ class _Generation:
     id: int
     ended: asyncio.Future[None]
     """Done when the last event is in a message; has the error that ended the stream."""
-    reading: Reading | None = None
+    reader: OutputReader | None = None
     first_written_at: float | None = None
     task: asyncio.Task[None] | None = None
 
@@ -147,7 +147,7 @@ class ManyCall:
         message = request.generate if resume is None else resume.request
         try:
             self._authenticate(request, context)
-            async with self._open_stream(message, resume, self._outbox) as (stream, generation.reading):
+            async with self._open_stream(message, resume, self._outbox) as (stream, generation.reader):
                 self._by_stream[stream] = generation
                 try:
                     await generation.ended
@@ -217,7 +217,7 @@ class ManyCall:
 
     def _move(self, stream: ClientStream, generation: _Generation, rows: Rows) -> None:
         """Move what waits in a stream to the message."""
-        assert generation.reading is not None, "an open stream has one"
+        assert generation.reader is not None, "an open stream has one"
         try:
             items = stream.take_now()
         except RouterError as error:
@@ -233,6 +233,10 @@ class ManyCall:
                     return
             if generation.first_written_at is None and isinstance(item, TokenBatch):
                 generation.first_written_at = now
-            rows.add(generation.id, item, generation.reading, generation.first_written_at, now)
+            try:
+                rows.add(generation.id, item, generation.reader, generation.first_written_at, now)
+            except Exception as error:  # noqa: BLE001 -- a text that cannot be read ends its own generation
+                generation.ended.set_exception(error)
+                return
             if isinstance(item, TellFinished):
                 generation.ended.set_result(None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from baton.v1 import inference_pb2
-from router.api.convert import put_event
+from router.api.convert import put_deltas, put_event
 from router.core.model.actions import TellPromptLogprobs
 from router.links.client_stream import StreamItem, TokenBatch
-from router.request import Reading
+from router.outputs import OutputReader
 
 
 class Rows:
@@ -20,6 +20,7 @@ class Rows:
         self._num_tokens: list[int] = []
         self._token_ids: list[int] = []
         self._texts: list[bytes] = []
+        self._num_deltas: list[int] = []
         self.size = 0
         """How many numbers it has, about."""
 
@@ -27,22 +28,29 @@ class Rows:
         self,
         generation_id: int,
         item: StreamItem,
-        reading: Reading,
+        reader: OutputReader,
         first_written_at: float | None,
         now: float,
     ) -> None:
-        """Add tokens or another event of a generation; `first_written_at` is as for `put_event`."""
+        """Add tokens or another event of a generation, as `put_event` does."""
         if isinstance(item, TokenBatch) and not item.logprobs:
+            text = "".join(item.texts)
+            num_deltas = 0
+            if reader.has_deltas:
+                deltas = reader.read(item.choice, text)
+                put_deltas(self._message.tokens.deltas, deltas)
+                num_deltas = len(deltas)
             self._ids.append(generation_id)
             self._choices.append(item.choice)
             self._first_indexes.append(item.first_index)
             self._num_tokens.append(len(item.token_ids))
             self._token_ids += item.token_ids
-            self._texts.append("".join(item.texts).encode())
-            self.size += len(item.token_ids)
+            self._texts.append(text.encode())
+            self._num_deltas.append(num_deltas)
+            self.size += len(item.token_ids) + num_deltas
         else:
             event = self._message.events.add(id=generation_id, after_rows=len(self._ids))
-            put_event(event.generation, item, reading, first_written_at, now)
+            put_event(event.generation, item, reader, first_written_at, now)
             self.size += _size(item)
 
     def end(self, generation_id: int, status: bytes) -> None:
@@ -61,6 +69,8 @@ class Rows:
             tokens.text_lengths.extend(map(len, self._texts))
             tokens.token_ids.extend(self._token_ids)
             tokens.text_utf8 = b"".join(self._texts)
+            if tokens.deltas:
+                tokens.num_deltas.extend(self._num_deltas)
         return self._message
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 
 import grpc.aio
 import structlog
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
+from chat_formats import Message
 from router.api.convert import (
     check_end,
     content_digest,
     finished_to_pb,
+    formats_to_pb,
     logprobs_to_pb,
     matched_to_pb,
+    message_to_pb,
     prompt_from_pb,
     prompt_logprobs_to_pb,
     put_event,
@@ -44,7 +46,8 @@ from router.intake.validation import (
 from router.limits import Limits
 from router.links.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
 from router.links.shell import Shell
-from router.request import RawRequest, Reading, prompt_bytes
+from router.outputs import OutputReader
+from router.request import RawRequest, prompt_bytes
 from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
@@ -85,23 +88,23 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> None:
-        async with self._open_stream(request) as (stream, reading):
-            await self._write(stream, reading, inference_pb2.GenerateResponse, context)
+        async with self._open_stream(request) as (stream, reader):
+            await self._write(stream, reader, inference_pb2.GenerateResponse, context)
 
     async def Resume(  # type: ignore[override]  # as Generate
         self, request: inference_pb2.ResumeRequest, context: Context
     ) -> None:
-        async with self._open_stream(request.request, request) as (stream, reading):
-            await self._write(stream, reading, inference_pb2.ResumeResponse, context)
+        async with self._open_stream(request.request, request) as (stream, reader):
+            await self._write(stream, reader, inference_pb2.ResumeResponse, context)
 
     async def GenerateOnce(
         self, request: inference_pb2.GenerateOnceRequest, context: Context
     ) -> inference_pb2.GenerateOnceResponse:
         collected = _Collected()
-        async with self._open_stream(request.request) as (stream, reading):
+        async with self._open_stream(request.request) as (stream, reader):
             async for item in _until_finished(stream):
                 collected.add(item)
-        return collected.message(reading, self._shell.now())
+        return collected.message(reader, self._shell.now())
 
     async def GenerateMany(  # type: ignore[override]  # as Generate
         self, request_iterator: AsyncIterator[inference_pb2.GenerateManyRequest], context: Context
@@ -195,8 +198,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         message: inference_pb2.GenerateRequest,
         resume: inference_pb2.ResumeRequest | None = None,
         outbox: Outbox | None = None,
-    ) -> AsyncIterator[tuple[ClientStream, Reading]]:
-        """Submit a call to the core; yield its stream, and how to read its texts.
+    ) -> AsyncIterator[tuple[ClientStream, OutputReader]]:
+        """Submit a call to the core; yield its stream, and the reader of its texts.
 
         The core learns of the call's end in any case.
         """
@@ -243,7 +246,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             if pending.cancelled:
                 shell.submit(CancelAsked(*name))
             try:
-                yield stream, prepared.reading
+                yield stream, prepared.reader
             except RouterError as error:
                 _log_end(stream, name, event.request.session, error)
                 raise
@@ -295,7 +298,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             self._auth.cancel(bill)
 
     async def _write(
-        self, stream: ClientStream, reading: Reading, response: ResponseKind, context: Context
+        self, stream: ClientStream, reader: OutputReader, response: ResponseKind, context: Context
     ) -> None:
         """Write a stream to its end. This is the token path: no generator between buffer and connection."""
         first_written_at: float | None = None
@@ -307,7 +310,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 if first_written_at is None and isinstance(item, TokenBatch):
                     first_written_at = now
                 message = response()
-                put_event(message.event, item, reading, first_written_at, now)
+                put_event(message.event, item, reader, first_written_at, now)
                 await context.write(message)
                 if isinstance(item, TellFinished):
                     return
@@ -340,6 +343,7 @@ class _Collected:
         self._accepted: TellAccepted | None = None
         self._finished: TellFinished | None = None
         self._choices: dict[int, inference_pb2.Choice] = {}
+        self._ends: dict[int, TellChoiceFinished] = {}
         self._prompt_logprobs: list[inference_pb2.TokenLogprobs] = []
 
     def add(self, item: StreamItem) -> None:
@@ -358,20 +362,31 @@ class _Collected:
                     finish_reason=reason_to_pb(item.reason), **matched_to_pb(item.matched)
                 )
                 self._choice(item.choice).MergeFrom(end)
+                self._ends[item.choice] = item
             case TellFinished():
                 self._finished = item
 
     def _choice(self, index: int) -> inference_pb2.Choice:
         return self._choices.setdefault(index, inference_pb2.Choice(index=index))
 
-    def message(self, reading: Reading, now: float) -> inference_pb2.GenerateOnceResponse:
+    def _read(self, reader: OutputReader) -> None:
+        """Set what each choice says."""
+        for index, end in self._ends.items():
+            choice = self._choices[index]
+            deltas = [*reader.read(index, choice.text), *reader.end(index, end.reason, end.matched)]
+            choice.message.CopyFrom(message_to_pb(Message.of(deltas)))
+            choice.has_cut_call = reader.has_cut_call(index)
+
+    def message(self, reader: OutputReader, now: float) -> inference_pb2.GenerateOnceResponse:
         assert self._accepted is not None, "a stream begins with Accepted"
         assert self._finished is not None, "a stream ends with Finished"
+        if reader.has_deltas:
+            self._read(reader)
         return inference_pb2.GenerateOnceResponse(
             request_id=self._accepted.request_id,
             choices=[self._choices[index] for index in sorted(self._choices)],
             finished=finished_to_pb(self._finished.outcome, None, now),
             seed=self._accepted.seed,
             prompt_logprobs=self._prompt_logprobs,
-            **asdict(reading),
+            **formats_to_pb(reader.reading),
         )

@@ -34,7 +34,8 @@ from router.intake.validation import (
 )
 from router.limits import Limits
 from router.links.shell import Shell
-from router.request import ChatRefused, RawRequest, Reading, Received, Request, prompt_bytes, prompt_field
+from router.outputs import OutputReader, Reading, tool_to_read
+from router.request import ChatRefused, RawRequest, Received, Request, prompt_bytes, prompt_field
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.memory.block_hash import chain_root, each_hash
 from scheduling.request import SamplingParams, Slo, StopRules
@@ -46,7 +47,7 @@ class Prepared:
     """A request that the core can take, and how to read what comes of it."""
 
     event: Arrived
-    reading: Reading
+    reader: OutputReader
 
 
 class Preprocessor:
@@ -102,6 +103,9 @@ class Preprocessor:
             grammar = await self._in_format(raw, *raw.output_format, prompt.around_format)
             sampling = replace(sampling, grammar=grammar)
         hits = await self._hits(raw, adapter, token_ids)
+        formats = prompt.formats
+        reads = bool(formats.tools or formats.reasoning)
+        received, texts = await self._look_at(raw.tenant, received, stop, token_ids, reads=reads)
         request = Request(
             tenant=raw.tenant,
             request_id=raw.request_id or secrets.token_hex(16),
@@ -114,14 +118,20 @@ class Preprocessor:
             slo=slo,
             received_at=received_at,
             resume_grace_s=raw.resume_grace_ms / 1000,
-            received=await self._find_ends(raw.tenant, received, stop, token_ids),
+            received=received,
             failed_attempts=raw.failed_attempts,
             received_prompt_logprobs=raw.received_prompt_logprobs,
             adapter=adapter,
         )
-        event = Arrived(listener, request, hits)
-        formats = prompt.formats
-        return Prepared(event, Reading(formats.tools, formats.reasoning, prompt.reasoning_open))
+        tools = raw.chat.tools if reads and raw.chat is not None else ()
+        reading = Reading(
+            formats,
+            prompt.reasoning_open,
+            tuple(tool_to_read(tool.name, tool.parameters) for tool in tools),
+            raw.output_format is not None,
+            texts,
+        )
+        return Prepared(Arrived(listener, request, hits), OutputReader(reading, request.request_id))
 
     def _adapter(self, raw: RawRequest) -> str:
         """Return the digest of the request's adapter. Raises `RouterError`."""
@@ -259,20 +269,29 @@ class Preprocessor:
                 "chat.tools", Described(f"{len(raw.chat.tools)} tools"), accepted
             ) from refused
 
-    async def _find_ends(
-        self, tenant: str, received: tuple[Received, ...], stop: StopRules, prompt: Sequence[int]
-    ) -> tuple[Received, ...]:
-        """Find the choices that a stop string has ended, although the client did not learn of it."""
-        if not stop.stop_strings:
-            return received
+    async def _look_at(
+        self,
+        tenant: str,
+        received: tuple[Received, ...],
+        stop: StopRules,
+        prompt: Sequence[int],
+        *,
+        reads: bool,
+    ) -> tuple[tuple[Received, ...], dict[int, str]]:
+        """Find the choices that a stop string has ended, although the client did not learn of it.
+
+        Return also the texts by choice, if they are to be read.
+        """
+        if not stop.stop_strings and not reads:
+            return received, {}
         rules = output_rules(stop, self._facts.eos_token_ids, len(prompt), self._facts.max_context_tokens)
-        checked = []
+        checked, texts = [], {}
         for choice in received:
-            finish, matched = await self._pool.end_of(
-                prompt, list(choice.token_ids), stop, rules, tenant=tenant
-            )
-            checked.append(replace(choice, finish=finish, matched=matched))
-        return tuple(checked)
+            begun = await self._pool.beginning_of(prompt, list(choice.token_ids), stop, rules, tenant=tenant)
+            texts[choice.choice] = begun.text
+            found = replace(choice, finish=begun.reason, matched=begun.matched)
+            checked.append(found if stop.stop_strings else choice)
+        return tuple(checked), texts
 
     async def _hits(self, raw: RawRequest, adapter: str, token_ids: Sequence[int]) -> PrefixHits:
         """Look up the leading blocks of a prompt that workers have."""

@@ -19,7 +19,7 @@ from typing import TypeVar
 from chat_formats import ChatFormats
 from output_text.detokenizer import PROMPT_TAIL
 from output_text.model_files import FileUnusable
-from output_text.output import OutputRules
+from output_text.output import Beginning, OutputRules
 from router.errors import Overloaded, Reason, Unavailable
 from router.intake import tokenizer_process
 from router.intake.chat_encoder import EncodedPrompt
@@ -28,7 +28,7 @@ from router.intake.helpers import LIMIT_S
 from router.intake.tokenizer_line import Place, TokenizerLine
 from router.limits import MAX_WAITING_BYTES
 from router.request import Conversation, InContent
-from scheduling.request import FinishReason, Matched, StopRules
+from scheduling.request import StopRules
 
 CALL_BYTES = 1024
 """The cost of a call besides its text, in time and in memory, as bytes of text."""
@@ -140,7 +140,7 @@ class TokenizerPool:
         num_bytes = BYTES_PER_TOKEN * len(token_ids)
         return await self._run(tenant, num_bytes, tokenizer_process.token_bytes, token_ids)
 
-    async def end_of(
+    async def beginning_of(
         self,
         prompt_token_ids: Sequence[int],
         token_ids: list[int],
@@ -148,11 +148,12 @@ class TokenizerPool:
         rules: OutputRules,
         *,
         tenant: str = "",
-    ) -> tuple[FinishReason, Matched | None]:
-        """Return whether these tokens end a choice, and what matched. Raises errors of `encode`."""
+    ) -> Beginning:
+        """Return the text of an output's first tokens, and whether they end it. Raises errors of `encode`."""
         tail = list(prompt_token_ids[-PROMPT_TAIL:])
         num_bytes = BYTES_PER_TOKEN * len(token_ids)
-        return await self._run(tenant, num_bytes, tokenizer_process.end_of, tail, token_ids, stop, rules)
+        call = tokenizer_process.beginning_of
+        return await self._run(tenant, num_bytes, call, tail, token_ids, stop, rules)
 
     def wait_s(self, num_bytes: int, tenant: str = "") -> float:
         """Return the seconds until the turn of a text that arrives now; 0 until the speed is known."""

@@ -16,14 +16,14 @@ from chat_formats import ChatFormats
 from output_text import output
 from output_text.detokenizer import Detokenizer
 from output_text.model_files import FileUnusable, read_tokenizer
-from output_text.output import OutputRules
+from output_text.output import Beginning, OutputRules
 from output_text.token_sizes import most_bytes_of_a_token
 from router.intake.chat_encoder import ChatEncoder, EncodedPrompt
 from router.intake.chat_template import ChatTemplate, TemplateRefused
 from router.intake.helpers import end_with_parent, limit_templates
 from router.intake.plain_text.plain_tokenizer import ids_of
 from router.request import Conversation, InContent
-from scheduling.request import FinishReason, Matched, StopRules
+from scheduling.request import StopRules
 
 _tokenizer: Tokenizer | None = None
 _detokenizer: Detokenizer | None = None
@@ -100,8 +100,8 @@ def token_bytes(token_ids: list[int]) -> list[bytes]:
     return [_detokenizer.bytes_of(token_id) for token_id in token_ids]
 
 
-def end_of(
+def beginning_of(
     prompt_tail: list[int], token_ids: list[int], stop: StopRules, rules: OutputRules
-) -> tuple[FinishReason, Matched | None]:
+) -> Beginning:
     assert _detokenizer is not None, "the pool's initializer has run"
-    return output.end_of(prompt_tail, token_ids, stop, rules, _detokenizer)
+    return output.beginning_of(prompt_tail, token_ids, stop, rules, _detokenizer)

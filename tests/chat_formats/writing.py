@@ -16,6 +16,7 @@ from chat_formats import (
     Tool,
     ToolCallArguments,
     ToolCallBegun,
+    ToolCallEnded,
 )
 from tests.vectors.outputs.reading import tools
 
@@ -33,6 +34,8 @@ class Said:
     reasoning: str = ""
     calls: list[tuple[str, str]] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    """The indexes of the calls that are complete."""
     has_cut_call: bool = False
 
 
@@ -53,6 +56,9 @@ def said(deltas: Iterable[Delta]) -> Said:
                 assert text
                 name, before = found.calls[index]
                 found.calls[index] = (name, before + text)
+            case ToolCallEnded(index):
+                assert index == len(found.calls) - 1, "the end of a call that is over"
+                found.ended.append(index)
     return found
 
 
@@ -69,6 +75,7 @@ def parsed(
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
     found = said([*deltas, *parser.finish(cut_before)])
     found.has_cut_call = parser.has_cut_call
+    assert found.has_cut_call is (found.ended != list(range(len(found.calls))))
     return found
 
 

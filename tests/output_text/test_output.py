@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from output_text.detokenizer import Detokenizer
-from output_text.output import OutputRules, OutputStream, end_of, output_rules
+from output_text.output import Beginning, OutputRules, OutputStream, beginning_of, output_rules
 from scheduling.request import FinishReason, Matched, StopRules
 from tests.output_text.tokenizers_zoo import ALL, token_id
 
@@ -131,7 +131,7 @@ def test_arbitrary_text_is_cut_before_the_first_stop_string(
 
 
 @given(st.data(), st.sampled_from(sorted(ALL)), st.lists(st.sampled_from(["a", "lo w", "ab"]), max_size=3))
-def test_the_end_is_found_again_from_the_tokens_alone(
+def test_the_text_and_the_end_are_found_again_from_the_tokens_alone(
     data: st.DataObject, name: str, stops: list[str]
 ) -> None:
     """A router that resumes a generation does this: only the last token ends it."""
@@ -144,9 +144,11 @@ def test_the_end_is_found_again_from_the_tokens_alone(
     prompt = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() - 1), max_size=3))
     texts, reason = run(rule, token_ids, tokenizer, prompt=prompt)
     for count in range(len(texts)):
-        assert end_of(prompt, token_ids[:count], stop, rule, detokenizer) == (FinishReason.NONE, None)
-    found, match = end_of(prompt, token_ids[: len(texts)], stop, rule, detokenizer)
-    assert found is reason
+        begun = beginning_of(prompt, token_ids[:count], stop, rule, detokenizer)
+        assert begun == Beginning("".join(texts[:count]), FinishReason.NONE, None)
+    whole = beginning_of(prompt, token_ids[: len(texts)], stop, rule, detokenizer)
+    found, match = whole.reason, whole.matched
+    assert (whole.text, found) == ("".join(texts), reason)
     last = token_ids[len(texts) - 1]
     by_token = [Matched(stop_token_id=last)] if last in ends else []
     by_string = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from output_text.detokenizer import Detokenizer
-from output_text.output import OutputStream, end_of, output_rules
+from output_text.output import OutputStream, beginning_of, output_rules
 from output_text.reasoning import ReasoningEnd
 from scheduling.request import FinishReason, Matched, StopRules
 from tests.chat_formats.drawing import CUTS, cut
@@ -102,7 +102,9 @@ def test_routers_find_the_same_end() -> None:
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     token_ids = [token_id(BYTES, character) for character in spell.pre_tokenize_str(text)[0][0]]
     rules, detokenizer = output_rules(stop, (), 1, 10_000), Detokenizer(BYTES)
-    reasons = [end_of((), token_ids[:count], stop, rules, detokenizer) for count in range(len(token_ids) + 1)]
+    counts = range(len(token_ids) + 1)
+    begun = [beginning_of((), token_ids[:count], stop, rules, detokenizer) for count in counts]
+    reasons = [(found.reason, found.matched) for found in begun]
     place = next(count for count in range(len(token_ids)) if reasons[count][0] is not FinishReason.NONE)
     assert settled(BYTES, token_ids[:place], skip=True) == "so\n\n</think>\n\nyes\n\n"
     assert reasons[place] == (FinishReason.STOP, Matched(stop_string="\n\n"))

@@ -47,7 +47,8 @@ from router.errors import RouterError
 from router.intake.validation import checked_slo
 from router.links.client_stream import ClientStream
 from router.links.store_calls import StoreCalls
-from router.request import RawRequest, Reading, Received, Request
+from router.outputs import OutputReader, Reading
+from router.request import RawRequest, Received, Request
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from state import records
 from state.store import Store
@@ -68,7 +69,7 @@ TOLD = (
     | TellLeaving
     | TellRetrying
 )
-NO_READING = Reading("", "", False)
+ONLY_CONTENT = OutputReader(Reading(), "")
 
 
 class RouterNode:
@@ -203,7 +204,7 @@ class RouterNode:
             while True:
                 for item in await stream.take():
                     written = response()
-                    put_event(written.event, item, NO_READING, None, self.process.clock())
+                    put_event(written.event, item, ONLY_CONTENT, None, self.process.clock())
                     await context.write(written)
                     if isinstance(item, TellFinished):
                         return

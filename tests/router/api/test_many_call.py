@@ -13,9 +13,11 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no a
 
 from baton.security.auth_file import add_key, new_api_key
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
+from chat_formats import Delta
 from router.auth.auth import Auth
 from router.intake.model_facts import ModelFacts
 from router.intake.tokenizer_pool import TokenizerPool
+from router.outputs import OutputReader, Reading
 from tests.router.api.served import served
 from tests.router.calls import events_of, expected, finished_of, reason_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
@@ -297,3 +299,24 @@ async def test_each_generation_has_a_credential_and_a_budget(
     assert reason(many.status(6)) == reason(many.status(7)) == "TENANT_NOT_ALLOWED"
     assert tokens_of(own.events(0)) == expected(3)
     assert reason(own.status(1)) == "BUDGET_EXCEEDED"
+
+
+async def test_a_text_that_cannot_be_read_ends_its_own_generation(
+    fleet: RunningFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(reader: OutputReader, choice: int, text: str) -> list[Delta]:
+        if "bad/" in reader.seed_of(choice):
+            raise ValueError("unreadable")
+        return []
+
+    monkeypatch.setattr(OutputReader, "read", read)
+    monkeypatch.setattr(Reading, "has_deltas", True)
+    await fleet.pair(step_s=0.005)
+    many = ManyClient(fleet.inference)
+    await many.send(0, generate=request(20, "good"))
+    await many.send(1, generate=request(20, "bad"))
+    await many.done()
+    assert tokens_of(many.events(0)) == expected(20)
+    [*before, last] = many.heard[1]
+    assert not any(is_status(event) for event in before)
+    assert reason(last) == "INTERNAL_ERROR"

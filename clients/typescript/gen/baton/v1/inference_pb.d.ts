@@ -224,8 +224,8 @@ export declare type ChatInput = Message<"baton.v1.ChatInput"> & {
 
   /**
    * Functions that the model may ask the client to call, shown to it by its chat template; a template that cannot show
-   * them is refused. Calls are part of a choice's text, written in Accepted.tool_format. Accepted: up to 128, each with
-   * a name of its own.
+   * them is refused. Calls are part of a choice's text, written in Accepted.tool_format, and the router reads them there:
+   * see Delta. Accepted: up to 128, each with a name of its own.
    *
    * @generated from field: repeated baton.v1.Tool tools = 5;
    */
@@ -663,7 +663,7 @@ export declare type GenerateManyResponse = Message<"baton.v1.GenerateManyRespons
 export declare const GenerateManyResponseSchema: GenMessage<GenerateManyResponse>;
 
 /**
- * Runs of tokens. Element i of every column but the last two belongs to row i.
+ * Runs of tokens. Element i of the columns that are no text, no tokens and no deltas belongs to row i.
  *
  * @generated from message baton.v1.TokenRows
  */
@@ -716,6 +716,20 @@ export declare type TokenRows = Message<"baton.v1.TokenRows"> & {
    * @generated from field: bytes text_utf8 = 7;
    */
   textUtf8: Uint8Array;
+
+  /**
+   * How many of the deltas belong to the row. Empty if no row has any.
+   *
+   * @generated from field: repeated uint32 num_deltas = 8;
+   */
+  numDeltas: number[];
+
+  /**
+   * The deltas of all rows, as in Tokens.
+   *
+   * @generated from field: repeated baton.v1.Delta deltas = 9;
+   */
+  deltas: Delta[];
 };
 
 /**
@@ -1016,6 +1030,14 @@ export declare type Accepted = Message<"baton.v1.Accepted"> & {
    * @generated from field: bool reasoning_open = 8;
    */
   reasoningOpen: boolean;
+
+  /**
+   * The router reads the texts of the choices: see Delta. It does if tool_format or reasoning_format is set. If false,
+   * a text is nothing but content, and there are no deltas. Routers that are older than deltas leave it false too.
+   *
+   * @generated from field: bool has_deltas = 9;
+   */
+  hasDeltas: boolean;
 };
 
 /**
@@ -1165,6 +1187,14 @@ export declare type Tokens = Message<"baton.v1.Tokens"> & {
    * @generated from field: repeated baton.v1.TokenLogprobs logprobs = 5;
    */
   logprobs: TokenLogprobs[];
+
+  /**
+   * What these tokens say, if Accepted.has_deltas. They may add none: what may be the beginning of a call, or of its
+   * end, waits for more.
+   *
+   * @generated from field: repeated baton.v1.Delta deltas = 6;
+   */
+  deltas: Delta[];
 };
 
 /**
@@ -1172,6 +1202,151 @@ export declare type Tokens = Message<"baton.v1.Tokens"> & {
  * Use `create(TokensSchema)` to create a new message.
  */
 export declare const TokensSchema: GenMessage<Tokens>;
+
+/**
+ * More of what a choice says: its text, read. All deltas of a choice in their order, those of its ChoiceFinished last,
+ * are its content, its reasoning and its calls, without the marks around them and the white space next to these. They
+ * are a function of the tokens: a call that resumes after any token gets exactly the deltas that were not received.
+ * Pieces may be cut differently.
+ *
+ * @generated from message baton.v1.Delta
+ */
+export declare type Delta = Message<"baton.v1.Delta"> & {
+  /**
+   * What there is more of. A client ignores what it does not know.
+   *
+   * @generated from oneof baton.v1.Delta.delta
+   */
+  delta: {
+    /**
+     * The message.
+     *
+     * @generated from field: string content = 1;
+     */
+    value: string;
+    case: "content";
+  } | {
+    /**
+     * What the model thinks before its message.
+     *
+     * @generated from field: string reasoning = 2;
+     */
+    value: string;
+    case: "reasoning";
+  } | {
+    /**
+     * A call begins.
+     *
+     * @generated from field: baton.v1.ToolCallBegun call_begun = 3;
+     */
+    value: ToolCallBegun;
+    case: "callBegun";
+  } | {
+    /**
+     * The arguments of the call that has begun.
+     *
+     * @generated from field: baton.v1.ToolCallArguments call_arguments = 4;
+     */
+    value: ToolCallArguments;
+    case: "callArguments";
+  } | {
+    /**
+     * The call is complete. A call without this was cut off, by a stop string or a limit of tokens for example, or broke
+     * off: its arguments are no JSON object, and it must not be run. Nothing is repaired.
+     *
+     * @generated from field: baton.v1.ToolCallEnded call_ended = 5;
+     */
+    value: ToolCallEnded;
+    case: "callEnded";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message baton.v1.Delta.
+ * Use `create(DeltaSchema)` to create a new message.
+ */
+export declare const DeltaSchema: GenMessage<Delta>;
+
+/**
+ * A call of one of the request's tools begins.
+ *
+ * @generated from message baton.v1.ToolCallBegun
+ */
+export declare type ToolCallBegun = Message<"baton.v1.ToolCallBegun"> & {
+  /**
+   * Counts the calls of the choice, from 0.
+   *
+   * @generated from field: uint32 index = 1;
+   */
+  index: number;
+
+  /**
+   * What the result's tool_call_id repeats. The same in every session.
+   *
+   * @generated from field: string id = 2;
+   */
+  id: string;
+
+  /**
+   * The tool's name.
+   *
+   * @generated from field: string name = 3;
+   */
+  name: string;
+};
+
+/**
+ * Describes the message baton.v1.ToolCallBegun.
+ * Use `create(ToolCallBegunSchema)` to create a new message.
+ */
+export declare const ToolCallBegunSchema: GenMessage<ToolCallBegun>;
+
+/**
+ * More of the arguments of a call.
+ *
+ * @generated from message baton.v1.ToolCallArguments
+ */
+export declare type ToolCallArguments = Message<"baton.v1.ToolCallArguments"> & {
+  /**
+   * The call.
+   *
+   * @generated from field: uint32 index = 1;
+   */
+  index: number;
+
+  /**
+   * JSON, whatever the model's own notation is. All of a call together are one object, unless it was cut off.
+   *
+   * @generated from field: string text = 2;
+   */
+  text: string;
+};
+
+/**
+ * Describes the message baton.v1.ToolCallArguments.
+ * Use `create(ToolCallArgumentsSchema)` to create a new message.
+ */
+export declare const ToolCallArgumentsSchema: GenMessage<ToolCallArguments>;
+
+/**
+ * A call is complete.
+ *
+ * @generated from message baton.v1.ToolCallEnded
+ */
+export declare type ToolCallEnded = Message<"baton.v1.ToolCallEnded"> & {
+  /**
+   * The call.
+   *
+   * @generated from field: uint32 index = 1;
+   */
+  index: number;
+};
+
+/**
+ * Describes the message baton.v1.ToolCallEnded.
+ * Use `create(ToolCallEndedSchema)` to create a new message.
+ */
+export declare const ToolCallEndedSchema: GenMessage<ToolCallEnded>;
 
 /**
  * The probability of one token by the model's own logits: see SamplingParams.logprobs.
@@ -1284,6 +1459,13 @@ export declare type ChoiceFinished = Message<"baton.v1.ChoiceFinished"> & {
     value: number;
     case: "stopTokenId";
   } | { case: undefined; value?: undefined };
+
+  /**
+   * The rest of what the choice says, as in Tokens.
+   *
+   * @generated from field: repeated baton.v1.Delta deltas = 6;
+   */
+  deltas: Delta[];
 };
 
 /**
@@ -1651,6 +1833,21 @@ export declare type Choice = Message<"baton.v1.Choice"> & {
     value: number;
     case: "stopTokenId";
   } | { case: undefined; value?: undefined };
+
+  /**
+   * What the choice says, as the assistant's message of the next request. Set if tool_format or reasoning_format is;
+   * else the text is nothing but content.
+   *
+   * @generated from field: baton.v1.ChatMessage message = 8;
+   */
+  message?: ChatMessage | undefined;
+
+  /**
+   * Some call of the message was cut off or broke off: its arguments are no JSON object, and it must not be run.
+   *
+   * @generated from field: bool has_cut_call = 9;
+   */
+  hasCutCall: boolean;
 };
 
 /**
@@ -2202,9 +2399,9 @@ export declare const InferenceService: GenService<{
   /**
    * Continues a generation after the tokens already received, on any router, even if no router remembers it.
    *
-   * The stream begins with Accepted and continues with the token after the last received one of each choice. The text
-   * continues without a gap: text of a received token that had not been sent yet comes with the next tokens. A choice
-   * that had already ended gets only its ChoiceFinished.
+   * The stream begins with Accepted and continues with the token after the last received one of each choice. Text and
+   * deltas continue without a gap: what a received token had not yet added comes with the next tokens. A choice that had
+   * already ended gets only its ChoiceFinished.
    *
    * @generated from rpc baton.v1.InferenceService.Resume
    */
