@@ -4,7 +4,8 @@ In reading order:
 
 - `client`, `async_client`: the clients; `chat`, `types`, `snapshots`, `errors`: what they take, return and
   raise.
-- `stream`, `progress`, `routers`: how one generation survives routers; `parsing`: what its texts say.
+- `stream`, `progress`, `routers`: how one generation survives routers; `deltas`, `parsing`: what its texts
+  say, as routers read them.
 - `wire`: the contract on gRPC; `security`: credentials and certificates.
 - `fleet`: starts a whole fleet on this machine; `cli`: the command line.
 - `v1`, `worker`, `operators`, `picker`: stubs generated from `proto/`.
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
     from baton.async_client import AsyncClient
     from baton.chat import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
     from baton.client import Client
+    from baton.deltas import (
+        ContentDelta,
+        ReasoningDelta,
+        ToolCallArguments,
+        ToolCallBegun,
+        ToolCallEnded,
+    )
     from baton.errors import BatonError
     from baton.parsing import ChoiceDelta, message_of
     from baton.security.credentials import Credentials
@@ -45,7 +53,6 @@ if TYPE_CHECKING:
         Timeout,
         Tokens,
     )
-    from chat_formats import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallBegun
 
 __all__ = [
     "Accepted",
@@ -80,6 +87,7 @@ __all__ = [
     "ToolCall",
     "ToolCallArguments",
     "ToolCallBegun",
+    "ToolCallEnded",
     "ToolMode",
     "message_of",
 ]
@@ -88,12 +96,12 @@ _NAMES = {
     "baton.async_client": "AsyncClient",
     "baton.chat": "Chat ChatMessage NamedTool Tool ToolCall ToolMode",
     "baton.client": "Client",
+    "baton.deltas": "ContentDelta ReasoningDelta ToolCallArguments ToolCallBegun ToolCallEnded",
     "baton.errors": "BatonError",
     "baton.parsing": "ChoiceDelta message_of",
     "baton.security.credentials": "Credentials",
     "baton.types": "Accepted ChoiceFinished Completion Finished FinishReason Grammar JsonObject "
     "JsonSchema OneOf PromptLogprobs Queued Regex Sampling Slo SloClass Stop Timeout Tokens",
-    "chat_formats": "ContentDelta ReasoningDelta ToolCallArguments ToolCallBegun",
 }
 """The public names of each module. They are loaded when they are first used: services take stubs alone, and
 the command line gets hold of Ctrl-C before it loads gRPC.

@@ -34,6 +34,7 @@ class Progress:
         self._token_ids: dict[int, array[int]] = {}
         self._accepted = False
         self._fingerprint = ""
+        self._has_deltas = False
         self.failed_attempts = 0
         """The count that the last router reported; a resumption passes it on."""
         self.session = 0
@@ -99,12 +100,17 @@ class Progress:
         first, self._accepted = not self._accepted, True
         if first:
             self._fingerprint = accepted.fingerprint
+            self._has_deltas = accepted.has_deltas
         elif "" != accepted.fingerprint != self._fingerprint != "":
             raise Internal(
                 f"the generation began with weights {self._fingerprint} and would go on with "
                 f"{accepted.fingerprint}"
             )
         return first
+
+    def lacks_deltas(self, accepted: Accepted) -> bool:
+        """Return True if a session would go on without deltas, at an older router."""
+        return self._has_deltas and not accepted.has_deltas
 
     def _add_tokens(self, tokens: Tokens) -> None:
         received = self._tokens_of(tokens.choice)
@@ -165,6 +171,7 @@ class Collector:
             tool_format=accepted[0].tool_format,
             reasoning_format=accepted[0].reasoning_format,
             reasoning_open=accepted[0].reasoning_open,
+            has_deltas=accepted[0].has_deltas,
         )
 
     def _only(self, kind: type[E]) -> list[E]:
@@ -181,4 +188,6 @@ class Collector:
             logprobs=tuple(part for tokens in pieces for part in tokens.logprobs),
             stop_string=None if end is None else end.stop_string,
             stop_token_id=None if end is None else end.stop_token_id,
+            deltas=tuple(delta for tokens in pieces for delta in tokens.deltas)
+            + (() if end is None else end.deltas),
         )

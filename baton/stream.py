@@ -19,7 +19,6 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self, TypeVar
 
-from baton.chat import Tool
 from baton.errors import (
     BatonError,
     GenerationFailed,
@@ -34,7 +33,7 @@ from baton.progress import Collector, Progress
 from baton.routers import Routers
 from baton.types import Accepted, Completion, Event, Finished, FinishReason, Timeout
 from baton.v1 import inference_pb2
-from baton.wire.convert import event_from_pb, from_pb, resume_to_pb
+from baton.wire.convert import event_from_pb, resume_to_pb
 from baton.wire.status import CallCrashed
 from baton.wire.transport import GENERATE, RESUME, Transport
 
@@ -89,8 +88,7 @@ class GenerationStream:
 
     async def parsed(self) -> AsyncGenerator[ParsedEvent, None]:
         """Yield the events with what the model says in place of its tokens: content, reasoning and calls."""
-        tools = [from_pb(Tool, tool) for tool in self._request.chat.tools]
-        parser = EventParser(tools, has_format=self._request.HasField("output_format"))
+        parser = EventParser()
         async with aclosing(aiter(self)) as events:
             async for event in events:
                 for said in parser.feed(event):
@@ -193,6 +191,9 @@ class GenerationStream:
                 event = event_from_pb(message)
                 if progress.admit(event):
                     yield event
+                elif isinstance(event, Accepted) and progress.lacks_deltas(event):
+                    why = "the router does not read tool calls and reasoning, as the one before did"
+                    raise Unavailable(why, router.address)
 
     def _call(
         self, router: Transport, progress: Progress

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from baton.deltas import Delta
+
 
 class SloClass(enum.StrEnum):
     INTERACTIVE = "interactive"
@@ -195,6 +197,8 @@ class Accepted:
     """How the text writes reasoning; empty if it writes none."""
     reasoning_open: bool = False
     """The prompt ends inside reasoning, so the text begins there."""
+    has_deltas: bool = False
+    """The router reads the texts: deltas say what they say. If false, they are nothing but content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +227,21 @@ class Tokens:
     token_ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprobs, ...] = ()
+    deltas: tuple[Delta, ...] = ()
+    """Content, reasoning and calls that the tokens add, with `Accepted.has_deltas`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """The end of a choice. One of the last two fields is set if a stop rule of the request ended it."""
+    """The end of a choice. `stop_string` or `stop_token_id` is set if a stop rule of the request ended it."""
 
     choice: int
     reason: FinishReason
     output_tokens: int
     stop_string: str | None = None
     stop_token_id: int | None = None
+    deltas: tuple[Delta, ...] = ()
+    """The rest of the choice's deltas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +306,8 @@ class Choice:
     logprobs: tuple[TokenLogprobs, ...] = ()
     stop_string: str | None = None
     stop_token_id: int | None = None
+    deltas: tuple[Delta, ...] = ()
+    """Content, reasoning and calls of the choice, with `Completion.has_deltas`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +315,7 @@ class Completion:
     """A whole generation. `resumes` counts the breaks that it survived.
 
     `prompt_logprobs`, if requested, has one element for each token of the prompt but the first. The last
-    three fields are those of `Accepted`.
+    four fields are those of `Accepted`.
     """
 
     request_id: str
@@ -317,6 +327,7 @@ class Completion:
     tool_format: str = ""
     reasoning_format: str = ""
     reasoning_open: bool = False
+    has_deltas: bool = False
 
     @property
     def text(self) -> str:

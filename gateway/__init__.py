@@ -7,7 +7,6 @@ In reading order:
 - `bodies`, `streaming`: bounded JSON requests in, event streams out, and a caller who leaves.
 - `generations`: the generations that a request asks for; `slo`, `outcome`: what is promised and delivered.
 - `serving`: connections, bounded in time and size.
-- `outputs`: tool calls and reasoning in the text of a choice.
 - `errors`: an error's meaning, before it gets an API's own shape.
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
 - `responses`: `/v1/responses`, and those that are stored.
@@ -15,6 +14,5 @@ In reading order:
 - `picker`: another program, which chooses a gateway for each request behind an inference gateway.
 - `batches`: `/v1/files` and `/v1/batches`, and what runs them.
 
-May import the SDK (`baton`), `chat_formats`, `services` and `state`, but never a router's or a worker's code,
-nor torch.
+May import the SDK (`baton`), `services` and `state`, but never a router's or a worker's code, nor torch.
 """

@@ -50,3 +50,12 @@ def promise_headers(accepted: Accepted) -> dict[str, str]:
         "x-baton-predicted-tpot-ms": f"{promise.predicted_tpot_ms:.2f}",
         "x-baton-at-risk": str(promise.at_risk).lower(),
     }
+
+
+def end_of(reason: FinishReason, *, has_cut_call: bool) -> FinishReason:
+    """Return how a choice ended.
+
+    An output with a call that a stop rule cut off is as incomplete as one that reached its limit, which is
+    what clients know of calls that must not run.
+    """
+    return FinishReason.LENGTH if has_cut_call and reason is FinishReason.STOP else reason

@@ -9,6 +9,14 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from baton.chat import Prompt
+from baton.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
 from baton.errors import Internal
 from baton.operators.v1 import fleet_pb2
 from baton.snapshots import (
@@ -152,7 +160,9 @@ def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
         case "tokens":
             tokens = event.tokens
             logprobs = _logprobs_from_pb(tokens.logprobs) if tokens.logprobs else ()
-            return Tokens(tokens.choice, tokens.first_index, tuple(tokens.token_ids), tokens.text, logprobs)
+            deltas = _deltas_from_pb(tokens.deltas) if tokens.deltas else ()
+            token_ids = tuple(tokens.token_ids)
+            return Tokens(tokens.choice, tokens.first_index, token_ids, tokens.text, logprobs, deltas)
         case "accepted":
             return from_pb(Accepted, event.accepted, promise=from_pb(Promise, event.accepted.promise))
         case "prompt_logprobs":
@@ -164,11 +174,32 @@ def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
             reason = _REASONS.get(event.choice_finished.reason)
             if reason is None:
                 raise _unknown("a finish reason", event.choice_finished.reason)
-            return from_pb(ChoiceFinished, event.choice_finished, reason=reason)
+            deltas = _deltas_from_pb(event.choice_finished.deltas)
+            return from_pb(ChoiceFinished, event.choice_finished, reason=reason, deltas=deltas)
         case "finished":
             return _finished_from_pb(event.finished)
         case other:
             raise _unknown("an event", other)
+
+
+def _deltas_from_pb(deltas: Iterable[inference_pb2.Delta]) -> tuple[Delta, ...]:
+    return tuple(found for delta in deltas if (found := _delta_from_pb(delta)) is not None)
+
+
+def _delta_from_pb(delta: inference_pb2.Delta) -> Delta | None:
+    """Return a delta; None for one that this client does not know."""
+    match delta.WhichOneof("delta"):
+        case "content":
+            return ContentDelta(delta.content)
+        case "reasoning":
+            return ReasoningDelta(delta.reasoning)
+        case "call_begun":
+            return from_pb(ToolCallBegun, delta.call_begun)
+        case "call_arguments":
+            return from_pb(ToolCallArguments, delta.call_arguments)
+        case "call_ended":
+            return from_pb(ToolCallEnded, delta.call_ended)
+    return None
 
 
 def _finished_from_pb(finished: inference_pb2.Finished) -> Finished:

@@ -274,17 +274,29 @@ def events_in(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[in
 
 def _rows_in(rows: inference_pb2.TokenRows) -> Iterator[tuple[int, inference_pb2.GenerateResponse]]:
     token_ids, text = list(rows.token_ids), rows.text_utf8
-    columns = zip(rows.ids, rows.choices, rows.first_indexes, rows.num_tokens, rows.text_lengths, strict=True)
-    token_at = text_at = 0
-    for generation_id, choice, first_index, num_tokens, text_length in columns:
-        token_end, text_end = token_at + num_tokens, text_at + text_length
+    num_deltas = rows.num_deltas or [0] * len(rows.ids)
+    columns = zip(
+        rows.ids,
+        rows.choices,
+        rows.first_indexes,
+        rows.num_tokens,
+        rows.text_lengths,
+        num_deltas,
+        strict=True,
+    )
+    token_at = text_at = delta_at = 0
+    for generation_id, choice, first_index, num_tokens, text_length, deltas in columns:
+        token_end, text_end, delta_end = token_at + num_tokens, text_at + text_length, delta_at + deltas
         response = inference_pb2.GenerateResponse()
         tokens = response.event.tokens
         tokens.choice = choice
         tokens.first_index = first_index
         tokens.token_ids.extend(token_ids[token_at:token_end])
         tokens.text = text[text_at:text_end].decode()
-        token_at, text_at = token_end, text_end
+        if deltas:
+            tokens.deltas.extend(rows.deltas[delta_at:delta_end])
+        token_at, text_at, delta_at = token_end, text_end, delta_end
         yield generation_id, response
-    if (token_at, text_at) != (len(token_ids), len(text)):
-        raise ValueError(f"{len(token_ids)} tokens and {len(text)} bytes; {token_at} and {text_at} have rows")
+    found, of_rows = (len(token_ids), len(text), len(rows.deltas)), (token_at, text_at, delta_at)
+    if found != of_rows:
+        raise ValueError(f"{found} tokens, bytes and deltas, of which {of_rows} have rows")

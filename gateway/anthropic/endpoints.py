@@ -34,10 +34,10 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         if not body.stream:
             (completion,) = await unless_gone(request, complete_all(fleet, [generation]))
             headers = _with_id({"x-request-id": completion.request_id})
-            return JSONResponse(message_json(completion, generation, model.name), headers=headers)
+            return JSONResponse(message_json(completion, model.name), headers=headers)
         running = await unless_gone(request, Running.begin(fleet, generation))
         headers = _with_id(promise_headers(running.accepted))
-        return EventStream(message_events(running, generation, model.name), headers)
+        return EventStream(message_events(running, model.name), headers)
 
     @router.post(f"{ANTHROPIC_PREFIX}/count_tokens")
     async def count(request: Request) -> dict[str, Any]:

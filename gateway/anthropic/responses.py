@@ -4,54 +4,49 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from pydantic_core import from_json
 
-from baton.errors import BatonError
-from baton.parsing import cut_before
-from baton.types import ChoiceFinished, Completion, Event, Finished, FinishReason, Queued, Tokens, Usage
-from chat_formats import (
-    Call,
+from baton.chat import ChatMessage, ToolCall
+from baton.deltas import (
     ContentDelta,
+    CutCalls,
     Delta,
-    Message,
-    OutputParser,
     ReasoningDelta,
     ToolCallArguments,
     ToolCallBegun,
+    ToolCallEnded,
+    said_by_assistant,
 )
+from baton.errors import BatonError
+from baton.parsing import deltas_of
+from baton.types import ChoiceFinished, Completion, Event, Finished, FinishReason, Queued, Tokens, Usage
 from gateway.anthropic.convert import param_of
 from gateway.errors import ApiError, anthropic_error, problem_of
-from gateway.generations import Generation, Running
-from gateway.outcome import early_end, outcome_json
-from gateway.outputs import end_of, has_cut_call, parser_of
+from gateway.generations import Running
+from gateway.outcome import early_end, end_of, outcome_json
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
-def message_json(completion: Completion, generation: Generation, model: str) -> dict[str, Any]:
+def message_json(completion: Completion, model: str) -> dict[str, Any]:
     """Return a whole message. Raises `ApiError` if it ended early."""
     choice = completion.choices[0]
-    parser, deltas = parser_of(generation, completion, 0), list[Delta]()
-    if parser is not None:
-        cut = cut_before(choice.finish_reason, choice)
-        deltas = [*parser.feed(choice.text), *parser.finish(cut)]
-    elif choice.text:
-        deltas = [ContentDelta(choice.text)]
-    said = Message.of(deltas)
+    deltas = deltas_of(choice, completion)
+    said, has_cut_call = said_by_assistant(deltas), bool(CutCalls(deltas))
     end = ChoiceFinished(0, choice.finish_reason, len(choice.token_ids), choice.stop_string)
     return _message(completion.request_id, model) | {
         "content": _content(deltas, said),
-        **_stop(end, completion.finished, parser, has_calls=bool(said.calls)),
+        **_stop(end, completion.finished, has_calls=bool(said.tool_calls), has_cut_call=has_cut_call),
         "usage": _usage(completion.finished.usage),
         "baton": outcome_json(completion.request_id, completion.finished, completion.resumes),
     }
 
 
-def _content(deltas: Sequence[Delta], said: Message) -> list[dict[str, Any]]:
+def _content(deltas: Sequence[Delta], said: ChatMessage) -> list[dict[str, Any]]:
     """Return the blocks of a message in the order in which the model wrote them, as a stream has them."""
     blocks: list[dict[str, Any]] = []
 
@@ -67,15 +62,15 @@ def _content(deltas: Sequence[Delta], said: Message) -> list[dict[str, Any]]:
             case ReasoningDelta(text):
                 add("thinking", "thinking", text, signature="")
             case ToolCallBegun(index):
-                call = said.calls[index]
+                call = said.tool_calls[index]
                 if (given := _input(call)) is not None:
                     blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
-            case ToolCallArguments():
+            case ToolCallArguments() | ToolCallEnded():
                 pass  # the call has them
     return blocks or [{"type": "text", "text": ""}]
 
 
-def _input(call: Call) -> dict[str, Any] | None:
+def _input(call: ToolCall) -> dict[str, Any] | None:
     """Return the arguments; None if they broke off, since half of them might be taken for a whole."""
     try:
         return dict(from_json(call.arguments))
@@ -83,9 +78,9 @@ def _input(call: Call) -> dict[str, Any] | None:
         return None
 
 
-async def message_events(running: Running, generation: Generation, model: str) -> AsyncGenerator[bytes, None]:
+async def message_events(running: Running, model: str) -> AsyncGenerator[bytes, None]:
     """Yield the events of a stream, and an error as its last one."""
-    events = _Events(running, model, parser_of(generation, running.accepted, 0))
+    events = _Events(running, model)
     try:
         async with aclosing(running.events) as received:
             yield events.opening()
@@ -103,12 +98,12 @@ class _Events:
 
     running: Running
     model: str
-    parser: OutputParser | None
     end: ChoiceFinished | None = None
     index: int = -1
     """The block that is open, or was last; `kind` is its type."""
     kind: str = ""
     has_calls: bool = False
+    cut_calls: CutCalls = field(default_factory=CutCalls)
 
     def opening(self) -> bytes:
         accepted = self.running.accepted
@@ -125,19 +120,17 @@ class _Events:
         match event:
             case Queued():
                 return _PING
-            case Tokens() if event.text:
-                found = [ContentDelta(event.text)] if self.parser is None else self.parser.feed(event.text)
-                return b"".join(map(self._add, found))
+            case Tokens():
+                return b"".join(map(self._add, deltas_of(event, self.running.accepted)))
             case ChoiceFinished():
                 self.end = event
-                if self.parser is None:
-                    return b""
-                return b"".join(map(self._add, self.parser.finish(cut_before(event.reason, event))))
+                return b"".join(map(self._add, event.deltas))
             case Finished():
                 return self._finish(event)
         return b""
 
     def _add(self, delta: Delta) -> bytes:
+        self.cut_calls.add(delta)
         match delta:
             case ContentDelta(text):
                 begin = self._begin("text", text="") if self.kind != "text" else b""
@@ -150,6 +143,8 @@ class _Events:
                 return self._begin("tool_use", id=id, name=name, input={})
             case ToolCallArguments(_, text):
                 begin, told = b"", {"type": "input_json_delta", "partial_json": text}
+            case ToolCallEnded():
+                return b""
         return begin + _sse({"type": "content_block_delta", "index": self.index, "delta": told})
 
     def _begin(self, kind: str, **fields: Any) -> bytes:
@@ -165,7 +160,8 @@ class _Events:
 
     def _finish(self, finished: Finished) -> bytes:
         assert self.end is not None
-        stop = _stop(self.end, finished, self.parser, has_calls=self.has_calls)
+        cut = bool(self.cut_calls)
+        stop = _stop(self.end, finished, has_calls=self.has_calls, has_cut_call=cut)
         outcome = outcome_json(self.running.accepted.request_id, finished, self.running.resumes)
         delta = {
             "type": "message_delta",
@@ -181,12 +177,10 @@ def _message(request_id: str, model: str) -> dict[str, Any]:
     return {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
 
 
-def _stop(
-    end: ChoiceFinished, finished: Finished, parser: OutputParser | None, *, has_calls: bool
-) -> dict[str, Any]:
-    match end_of(end.reason, parser):
+def _stop(end: ChoiceFinished, finished: Finished, *, has_calls: bool, has_cut_call: bool) -> dict[str, Any]:
+    match end_of(end.reason, has_cut_call=has_cut_call):
         case FinishReason.EOS:
-            reason = "tool_use" if has_calls and not has_cut_call(parser) else "end_turn"
+            reason = "tool_use" if has_calls and not has_cut_call else "end_turn"
         case FinishReason.STOP:
             reason = "stop_sequence"
         case FinishReason.LENGTH | FinishReason.DEADLINE:

@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from baton.deltas import (
+    ContentDelta,
+    CutCalls,
+    Delta,
+    ToolCallBegun,
+    ToolCallEnded,
+    said_by_assistant,
+)
 from baton.errors import BatonError
-from baton.parsing import cut_before
+from baton.parsing import deltas_of
 from baton.types import (
     Choice,
     ChoiceFinished,
@@ -22,7 +30,6 @@ from baton.types import (
     TokenLogprobs,
     Tokens,
 )
-from chat_formats import ContentDelta, Delta, Message, ToolCallBegun
 from gateway.errors import ApiError, openai_error, problem_of
 from gateway.fleet import Vocabulary
 from gateway.generations import Running
@@ -37,8 +44,7 @@ from gateway.openai.choices import (
 from gateway.openai.convert import param_of
 from gateway.openai.schema import GenerationBody
 from gateway.openai.shapes import Shape, text_end
-from gateway.outcome import comment, early_end, outcome_json
-from gateway.outputs import end_of, has_cut_call
+from gateway.outcome import comment, early_end, end_of, outcome_json
 from gateway.streaming import merged
 
 
@@ -111,19 +117,21 @@ class Writer:
         if finish_reason(choice.finish_reason) is None:
             raise ApiError(early_end(choice.finish_reason, completion.finished.error))
         end = ChoiceFinished(choice.index, choice.finish_reason, 0, choice.stop_string, choice.stop_token_id)
-        text, token_ids = choice.text, choice.token_ids
+        deltas, token_ids = deltas_of(choice, completion), choice.token_ids
         logprobs: list[TokenLogprobs | None] = list(choice.logprobs)
         if echo is not None:
             if echo.alone:
-                text, token_ids, logprobs, end = "", (), [], _at_limit(choice.index)
-            text, token_ids = echo.text + text, echo.token_ids + token_ids
+                deltas, token_ids, logprobs, end = (), (), [], _at_limit(choice.index)
+            deltas, token_ids = (ContentDelta(echo.text), *deltas), echo.token_ids + token_ids
             logprobs = [None, *completion.prompt_logprobs, *logprobs]
-        parser = self.shape.parser(completion, choice.index)
-        said = Message(text) if parser is None else parser.read(text, cut_before(end.reason, end))
-        has_calls = bool(said.calls) and self.shape.names_calls and not has_cut_call(parser)
+        said = said_by_assistant(deltas)
+        has_cut_call = bool(CutCalls(deltas))
+        has_calls = bool(said.tool_calls) and self.shape.names_calls and not has_cut_call
         found = self.shape.message(said) | {
             "logprobs": self.logprobs(token_ids, logprobs),
-            "finish_reason": finish_reason(end_of(end.reason, parser), has_calls=has_calls),
+            "finish_reason": finish_reason(
+                end_of(end.reason, has_cut_call=has_cut_call), has_calls=has_calls
+            ),
             "stop_reason": stop_reason(end),
         }
         return found | ({"token_ids": list(token_ids)} if self.body.return_token_ids else {})
@@ -176,7 +184,7 @@ class _Chunks:
         self._echo = echo
         self._to_echo = set() if echo is None else set(range(self._left))
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
-        self._parsers = [writer.shape.parser(running.accepted, choice) for choice in range(self._left)]
+        self._cut_calls = [CutCalls() for _ in range(self._left)]
         self._offsets: dict[int, int] = {}
         """Where the text of the log-probabilities ends that each choice has had."""
         self._callers: set[int] = set()
@@ -235,11 +243,7 @@ class _Chunks:
 
     def _pieces_of(self, event: Tokens) -> list[bytes]:
         body, writer = self._body, self._writer
-        parser = self._parsers[event.choice]
-        if parser is not None:
-            pieces = self._pieces(event.choice, parser.feed(event.text))
-        else:
-            pieces = [writer.shape.piece(ContentDelta(event.text))] if event.text else []
+        pieces = self._pieces(event.choice, deltas_of(event, self._running.accepted))
         tells_tokens = writer.wants_logprobs or body.return_token_ids or body.counts_usage
         if not pieces and tells_tokens:  # the bytes of an unfinished character, or what may begin a call
             pieces = [writer.shape.piece(None)]
@@ -261,16 +265,18 @@ class _Chunks:
         return fields
 
     def _pieces(self, choice: int, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
-        if self._writer.shape.names_calls and any(isinstance(delta, ToolCallBegun) for delta in deltas):
-            self._callers.add(choice)
-        return [self._writer.shape.piece(delta) for delta in deltas]
+        shape, cut_calls, pieces = self._writer.shape, self._cut_calls[choice], []
+        for delta in deltas:
+            cut_calls.add(delta)
+            if isinstance(delta, ToolCallBegun) and shape.names_calls:
+                self._callers.add(choice)
+            if not isinstance(delta, ToolCallEnded):
+                pieces.append(shape.piece(delta))
+        return pieces
 
     def _end(self, end: ChoiceFinished) -> list[bytes]:
         """Return a choice's end; that of the last one waits for the summary, which it carries."""
-        parser = self._parsers[end.choice]
-        pieces = []
-        if parser is not None:
-            pieces = self._pieces(end.choice, parser.finish(cut_before(end.reason, end)))
+        pieces = self._pieces(end.choice, end.deltas)
         rest = self._echoed(end.choice) + [self._chunk(end.choice, fields) for fields in pieces]
         self._left -= 1
         if finish_reason(end.reason) is None or self._left == 0:
@@ -290,10 +296,11 @@ class _Chunks:
     def _ended(self, end: ChoiceFinished) -> dict[str, Any]:
         if self._echo is not None and self._echo.alone:
             end = _at_limit(end.choice)
-        parser = self._parsers[end.choice]
-        has_calls = end.choice in self._callers and not has_cut_call(parser)
+        has_cut_call = bool(self._cut_calls[end.choice])
+        has_calls = end.choice in self._callers and not has_cut_call
+        reason = end_of(end.reason, has_cut_call=has_cut_call)
         return self._writer.shape.piece(None) | {
-            "finish_reason": finish_reason(end_of(end.reason, parser), has_calls=has_calls),
+            "finish_reason": finish_reason(reason, has_calls=has_calls),
             "stop_reason": stop_reason(end),
         }
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from baton.chat import Chat, NamedTool
-from baton.types import Accepted, Completion, TokenLogprobs
-from chat_formats import (
-    ContentDelta,
-    Delta,
-    Message,
-    OutputParser,
-    ReasoningDelta,
-    ToolCallArguments,
-    ToolCallBegun,
-)
+from baton.chat import Chat, ChatMessage, NamedTool
+from baton.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun, ToolCallEnded
+from baton.types import TokenLogprobs
 from gateway.fleet import Vocabulary
 from gateway.generations import Generation
-from gateway.outputs import parser_of
 
 
 class Shape(Protocol):
@@ -34,11 +25,7 @@ class Shape(Protocol):
     names_calls: bool
     """Whether the end of a choice says that it called tools; not where the caller has named the tool."""
 
-    def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
-        """Return the parser of a choice's text; None if the text is only text."""
-        ...
-
-    def message(self, said: Message) -> dict[str, Any]:
+    def message(self, said: ChatMessage) -> dict[str, Any]:
         """Return the fields of a whole choice."""
         ...
 
@@ -71,26 +58,22 @@ class ChatShape:
     has_prompt_in_choice = False
 
     def __init__(self, generation: Generation) -> None:
-        self._generation = generation
         chat = generation.prompt
         self.names_calls = not (isinstance(chat, Chat) and isinstance(chat.tool_choice, NamedTool))
 
-    def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
-        return parser_of(self._generation, accepted, choice)
-
-    def message(self, said: Message) -> dict[str, Any]:
-        content = said.content or (None if said.calls else "")
+    def message(self, said: ChatMessage) -> dict[str, Any]:
+        content = said.content or (None if said.tool_calls else "")
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if said.reasoning:
             message |= _reasoning(said.reasoning)
-        if said.calls:
+        if said.tool_calls:
             message["tool_calls"] = [
                 {
                     "id": call.id,
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }
-                for call in said.calls
+                for call in said.tool_calls
             ]
         return {"message": message}
 
@@ -126,10 +109,7 @@ class TextShape:
     has_prompt_in_choice = True
     names_calls = False
 
-    def parser(self, accepted: Accepted | Completion, choice: int) -> OutputParser | None:
-        return None
-
-    def message(self, said: Message) -> dict[str, Any]:
+    def message(self, said: ChatMessage) -> dict[str, Any]:
         return {"text": said.content}
 
     def opening(self) -> dict[str, Any] | None:
@@ -176,7 +156,7 @@ def text_end(logprobs: Mapping[str, Any]) -> int | None:
 
 def _delta(delta: Delta | None) -> dict[str, Any]:
     match delta:
-        case None:
+        case None | ToolCallEnded():
             return {}
         case ContentDelta(text):
             return {"content": text}

@@ -22,7 +22,6 @@ from gateway.errors import ApiError, Problem, invalid, needs_redis, problem_of
 from gateway.fleet import FleetClient
 from gateway.generations import ID_HEADER, Generation, Running
 from gateway.outcome import comment
-from gateway.outputs import parser_of
 from gateway.responses.convert import check, generation_of, param_of, repeated
 from gateway.responses.draft import Draft, replayed, unix_s
 from gateway.responses.events import Event
@@ -209,8 +208,7 @@ class Making:
     def __init__(self, asked: Asked, running: Running) -> None:
         self._keeping = asked.keeping
         self._running = running
-        parser = parser_of(asked.generation, running.accepted, 0)
-        self.draft = Draft(asked.keeping.record.response, parser)
+        self.draft = Draft(asked.keeping.record.response, running.accepted)
 
     async def events(self) -> AsyncGenerator[list[Event] | Queued, None]:
         """Yield the events as they come. If nobody takes all of them, the generation is cancelled."""

@@ -6,14 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from baton.parsing import cut_before
-from baton.types import ChoiceFinished, Finished, FinishReason, Tokens
+from baton.deltas import ContentDelta, CutCalls, Delta
+from baton.parsing import deltas_of
+from baton.types import Accepted, ChoiceFinished, Finished, FinishReason, Tokens
 from baton.types import Event as FleetEvent
-from chat_formats import ContentDelta, Delta, OutputParser
 from gateway.errors import Problem
-from gateway.outcome import early_end, outcome_json
-from gateway.outputs import end_of
-from gateway.responses.events import Event, Output, deltas_of
+from gateway.outcome import early_end, end_of, outcome_json
+from gateway.responses.events import Event, Output, deltas_in
 
 _INCOMPLETE = {
     FinishReason.LENGTH: "max_output_tokens",
@@ -35,9 +34,10 @@ def owner_of(response: dict[str, Any]) -> str:
 class Draft:
     """A response in the making. `response` is what it is so far, as clients see it."""
 
-    def __init__(self, head: dict[str, Any], parser: OutputParser | None) -> None:
+    def __init__(self, head: dict[str, Any], accepted: Accepted) -> None:
         self._output = Output(owner_of(head))
-        self._parser = parser
+        self._accepted = accepted
+        self._cut_calls = CutCalls()
         self._end: ChoiceFinished | None = None
         self._num_reasoning = 0
         self.response = head | {"status": "in_progress", "output": self._output.items}
@@ -51,7 +51,7 @@ class Draft:
         """Return the output's events of one event of the fleet's."""
         match event:
             case Tokens():
-                events = self._said(self._deltas(event.text)) if event.text else []
+                events = self._said(deltas_of(event, self._accepted))
                 if self._output.is_reasoning:
                     self._num_reasoning += len(event.token_ids)
                 return events
@@ -75,10 +75,8 @@ class Draft:
 
     def end(self, end: ChoiceFinished, error: str) -> list[Event]:
         """Return the last events of the output, and set how the response ended."""
-        events = []
-        if self._parser is not None:
-            events = self._said(self._parser.finish(cut_before(end.reason, end)))
-        reason = end_of(end.reason, self._parser)
+        events = self._said(end.deltas)
+        reason = end_of(end.reason, has_cut_call=bool(self._cut_calls))
         if reason in {FinishReason.CANCELLED, FinishReason.FAILED}:
             events += self.fail(early_end(reason, error))
             if reason is FinishReason.CANCELLED:
@@ -108,11 +106,12 @@ class Draft:
         status = self.response["status"]
         return self._lifecycle(status if status in {"completed", "incomplete"} else "failed")
 
-    def _deltas(self, text: str) -> Sequence[Delta]:
-        return [ContentDelta(text)] if self._parser is None else self._parser.feed(text)
-
     def _said(self, deltas: Sequence[Delta]) -> list[Event]:
-        return [event for delta in deltas for event in self._output.of(delta)]
+        events = []
+        for delta in deltas:
+            self._cut_calls.add(delta)
+            events += self._output.of(delta)
+        return events
 
     def _lifecycle(self, name: str) -> Event:
         # The output as it is now: events are encoded later.
@@ -126,7 +125,7 @@ def replayed(response: dict[str, Any]) -> list[Event]:
     unset: dict[str, Any] = {"output": [], "usage": None, "completed_at": None, "incomplete_details": None}
     begun = response | unset | {"status": "in_progress"}
     events = [{"type": f"response.{name}", "response": begun} for name in ("created", "in_progress")]
-    for delta in deltas_of(response["output"]):
+    for delta in deltas_in(response["output"]):
         events += output.of(delta)
     events += output.end(response["status"])
     return [*events, {"type": f"response.{response['status']}", "response": response}]

@@ -19,7 +19,14 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from chat_formats import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun
+from baton.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
 from gateway.responses.items import Item, item_id
 
 Event = dict[str, Any]
@@ -64,6 +71,8 @@ class Output:
             case ToolCallArguments():
                 self._pieces.append(delta.text)
                 return [self._event("function_call_arguments.delta", delta=delta.text)]
+            case ToolCallEnded():
+                return []
 
     def end(self, status: str = "completed") -> list[Event]:
         """Return the events that end the open item, if there is one."""
@@ -132,7 +141,7 @@ def _part(kind: str, text: str) -> dict[str, Any]:
     return {"type": "reasoning_text", "text": text}
 
 
-def deltas_of(items: Sequence[Item]) -> list[Delta]:
+def deltas_in(items: Sequence[Item]) -> list[Delta]:
     """Return deltas that become these items."""
     deltas: list[Delta] = []
     for index, item in enumerate(items):

@@ -14,7 +14,9 @@ from google.rpc import error_details_pb2, status_pb2
 
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
+from router.outputs import OutputReader
 from tests.baton.scripted_many import CallAborted, ManyScripts, OwnContext
+from tests.baton.scripted_reading import ScriptedReading
 from tests.patience import PATIENCE_S
 
 Pb = inference_pb2.GenerationEvent
@@ -177,7 +179,8 @@ class ScriptedRouter:
     unary calls' answers by name, a `Fail` among them failing the call once.
 
     `heard_calls` are all calls in order; `running` the request (or worker) ids that Cancel and Drain know.
-    Watch yields what `live` returns, each interval, or else `snapshots` once.
+    Watch yields what `live` returns, each interval, or else `snapshots` once. The router `reads` the texts of
+    its scripts, unless it is an old one.
     """
 
     def __init__(self, *scripts: Sequence[Step], **answers: Message | Fail) -> None:
@@ -187,6 +190,8 @@ class ScriptedRouter:
         self.running: set[str] = set()
         self.snapshots: list[fleet_pb2.WatchResponse] = []
         self.watch_hangs = True
+        self.reads = True
+        self._reading = ScriptedReading()
         self.live: Callable[[], fleet_pb2.WatchResponse] | None = None
         self.heard_calls: list[tuple[str, Any]] = []
         self.address = ""
@@ -230,6 +235,7 @@ class ScriptedRouter:
     async def play(self, name: str, request: Any, context: Any) -> AsyncIterator[Pb]:
         self.heard(name, request)
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
+        reader: OutputReader | None = None
         try:
             for step in script:
                 if isinstance(step, Fail):
@@ -245,6 +251,9 @@ class ScriptedRouter:
                     await step.until.wait()
                 elif isinstance(step, Silence):
                     return
+                elif self.reads:
+                    said, reader = self._reading.read(request, step, reader)
+                    yield said
                 else:
                     yield step
         except (asyncio.CancelledError, GeneratorExit):

@@ -20,7 +20,6 @@ from baton import (
     Client,
     ContentDelta,
     Finished,
-    FinishReason,
     ReasoningDelta,
     Sampling,
     Timeout,
@@ -29,11 +28,15 @@ from baton import (
     ToolCall,
     ToolCallArguments,
     ToolCallBegun,
+    ToolCallEnded,
     message_of,
 )
-from baton.parsing import EventParser, ParsedEvent, said_by_assistant
-from baton.types import Promise
-from chat_formats import Delta, Message
+from baton.deltas import CutCalls, Delta, said_by_assistant
+from baton.parsing import EventParser, ParsedEvent
+from baton.v1 import generation_pb2, inference_pb2
+from baton.wire.convert import event_from_pb
+from baton.wire.convert_prompt import put_prompt
+from tests.baton.scripted_reading import ScriptedReading
 from tests.baton.scripted_service import (
     BREAK,
     ScriptedRouter,
@@ -58,7 +61,7 @@ QUICK = Timeout(connect_s=0.3)
 
 def said(events: list[ParsedEvent], choice: int = 0) -> ChatMessage:
     return said_by_assistant(
-        Message.of(e.delta for e in events if isinstance(e, ChoiceDelta) and e.choice == choice)
+        event.delta for event in events if isinstance(event, ChoiceDelta) and event.choice == choice
     )
 
 
@@ -73,13 +76,18 @@ def check(message: ChatMessage) -> None:
 
 @given(st.lists(st.integers(0, len(TEXT)), max_size=8))
 def test_cuts_change_nothing(cuts: list[int]) -> None:
+    """The deltas of a text in any pieces add up to the same message."""
     places = [0, *sorted(cuts), len(TEXT)]
-    parser = EventParser(TOOLS)
-    promise = Promise(1.0, 1.0, None, None, at_risk=False)
-    events = parser.feed(Accepted("r", promise, 7, 3, **FORMATS))
-    for index, (start, end) in enumerate(pairwise(places)):
-        events += parser.feed(Tokens(0, index, (index,), TEXT[start:end]))
-    events += parser.feed(ChoiceFinished(0, FinishReason.EOS, len(places) - 1))
+    reading, request = ScriptedReading(), inference_pb2.GenerateRequest()
+    put_prompt(request, CHAT)
+    pieces = [
+        tokens(index, index, text=TEXT[start:end]) for index, (start, end) in enumerate(pairwise(places))
+    ]
+    ending = ended(len(places) - 1, reason=generation_pb2.FINISH_REASON_EOS)
+    parser, events, reader = EventParser(), list[ParsedEvent](), None
+    for step in (accepted(**FORMATS), *pieces, ending):
+        event, reader = reading.read(request, step, reader)
+        events += parser.feed(event_from_pb(event))
     check(said(events))
     assert isinstance(events[0], Accepted)
     assert isinstance(events[-1], ChoiceFinished)
@@ -126,14 +134,14 @@ async def test_a_text_without_formats_is_content() -> None:
     steps = (accepted(), tokens(0, 1, text=TEXT), ended(1), finished())
     async with ScriptedRouter(steps) as router, AsyncClient(router.address) as client:
         completion = await client.complete(CHAT)
-    assert message_of(completion, TOOLS) == ChatMessage("assistant", TEXT, ())
+    assert message_of(completion) == ChatMessage("assistant", TEXT, ())
 
 
 async def test_a_completion_becomes_the_message_of_the_next_request() -> None:
     steps = (accepted(**FORMATS), tokens(0, 1, text=TEXT), ended(1), finished())
     async with ScriptedRouter(steps) as router, AsyncClient(router.address) as client:
         completion = await client.complete(CHAT)
-    check(message_of(completion, TOOLS))
+    check(message_of(completion))
 
 
 async def test_the_blocking_client_takes_apart_too() -> None:
@@ -154,8 +162,38 @@ def test_deltas_add_up_to_a_message() -> None:
         ToolCallBegun(0, "f", "x"),
         ToolCallArguments(0, "{"),
         ToolCallArguments(0, "}"),
+        ToolCallEnded(0),
         ContentDelta("c"),
     ]
-    assert said_by_assistant(Message.of(deltas)) == ChatMessage(
+    assert said_by_assistant(deltas) == ChatMessage(
         "assistant", "bc", (ToolCall("x", "f", "{}"),), reasoning="a"
     )
+
+
+async def test_a_call_without_an_end_was_cut_off() -> None:
+    text = '<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>{"name": "g", "arguments": {"a'
+    for cut, is_cut in ((len(text), True), (text.index("<tool_call>", 1), False)):
+        steps = (accepted(**FORMATS), tokens(0, 1, text=text[:cut]), ended(1), finished())
+        async with ScriptedRouter(steps) as router, AsyncClient(router.address) as client:
+            [choice] = (await client.complete(CHAT)).choices
+        assert bool(CutCalls(choice.deltas)) is is_cut
+        assert [delta.index for delta in choice.deltas if isinstance(delta, ToolCallEnded)] == [0]
+
+
+async def test_a_stream_that_was_read_does_not_go_on_at_an_older_router() -> None:
+    """Its deltas would be missing, so it waits for a router that reads."""
+
+    def step(event: inference_pb2.GenerationEvent, *deltas: inference_pb2.Delta) -> Step:
+        event.tokens.deltas.extend(deltas)
+        return event
+
+    reads = accepted(**FORMATS, has_deltas=True)
+    first = step(tokens(0, 1, text="a"), inference_pb2.Delta(content="a"))
+    rest = step(tokens(1, 2, text="b"), inference_pb2.Delta(content="b"))
+    older = (accepted(**FORMATS), tokens(1, 2, text="b"), ended(2), finished())
+    scripts = (reads, first, BREAK), older, (reads, rest, ended(2), finished())
+    async with ScriptedRouter(*scripts) as router, AsyncClient(router.address) as client:
+        router.reads = False
+        stream = client.generate(CHAT)
+        assert said([event async for event in stream.parsed()]).content == "ab"
+    assert [resume.session for resume in router.calls("Resume")] == [1, 2]

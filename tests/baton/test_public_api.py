@@ -38,6 +38,7 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "ToolCall",
         "ToolCallArguments",
         "ToolCallBegun",
+        "ToolCallEnded",
         "ToolMode",
         "message_of",
     ]

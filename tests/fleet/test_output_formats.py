@@ -129,7 +129,7 @@ async def test_a_chat_that_thinks_keeps_to_its_format_afterwards(client: AsyncCl
     said = await client.complete(
         Chat([ChatMessage("user", "Is it?")]), sampling=Sampling(seed=3, n=4), output_format=form
     )
-    messages = [message_of(said, choice=choice.index) for choice in said.choices]
+    messages = [message_of(said, choice.index) for choice in said.choices]
     assert all(message.content in {"yes", "no"} or message.reasoning for message in messages)
     # Inside reasoning, the format does not bind yet.
     opened = [ChatMessage("user", "Is it?"), ChatMessage("assistant", "<think>Hm")]

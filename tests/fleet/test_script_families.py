@@ -232,7 +232,7 @@ async def told_by_sdk(family: Family, said: str, *, stream: bool) -> Told:
     chat, stop = Chat([ChatMessage("user", said)], tools=tools), Stop(max_tokens=MOST_TOKENS)
     if not stream:
         found = await family.sdk.complete(chat, sampling=Sampling(temperature=0), stop=stop)
-        message = message_of(found, tools)
+        message = message_of(found)
         calls = [(call.name, json.loads(call.arguments)) for call in message.tool_calls]
         assert isinstance(message.content, str)
         return Told(message.content, message.reasoning, calls)

@@ -291,11 +291,11 @@ async def test_the_sdk_says_of_a_cut_off_call_what_came_of_it(served: Served) ->
     tools = [Tool("f", parameters=COMMAND)]
     chat = Chat([ChatMessage("user", "#call")], tools=tools)
     found = await served.client.complete(chat, sampling=GREEDY, stop=Stop(max_tokens=200, strings=["STOP"]))
-    message = message_of(found, tools)
+    message = message_of(found)
     assert (message.content, [call.arguments for call in message.tool_calls]) == ("Sure.", [CUT])
     half = Chat([ChatMessage("user", "#half")], tools=tools)
     found = await served.client.complete(half, sampling=GREEDY, stop=Stop(max_tokens=3))
-    message = message_of(found, tools)
+    message = message_of(found)
     assert (message.content, message.tool_calls) == ("Sure.", ())
 
 

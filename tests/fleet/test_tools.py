@@ -137,7 +137,7 @@ async def test_a_choice_calls_tools_or_keeps_to_its_format(client: AsyncClient, 
     for choice in completion.choices:
         if choice.finish_reason is not FinishReason.EOS:
             continue
-        message = message_of(completion, chat.tools, choice.index, has_format=True)
+        message = message_of(completion, choice.index)
         assert bool(message.content) != bool(message.tool_calls)
         kinds.add(bool(message.tool_calls))
         if message.content:

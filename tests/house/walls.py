@@ -3,7 +3,7 @@
 # Routers, workers and gateways sit on engine, kvtransfer, state and scheduling; only engine sits on kernels.
 # `baton` is at the bottom: all but `SDK_USERS` take only its generated stubs.
 MAY_IMPORT: dict[str, set[str]] = {
-    "baton": {"chat_formats"},
+    "baton": set(),
     "chat_formats": set(),
     "kernels": set(),
     "scheduling": set(),
@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "decode_worker": {"worker"},
     "router": {"baton", "chat_formats", "output_text", "scheduling", "services", "state"},
     "workloads": {"scheduling"},
-    "gateway": {"baton", "chat_formats", "services", "state"},
+    "gateway": {"baton", "services", "state"},
     "deploy": {"baton", "services"},
     "reporting": {"services"},
     "sim": {"engine", "reporting", "router", "scheduling", "services", "state", "workloads"},

@@ -4,7 +4,8 @@ A vector is an object of a JSON file:
 
     name     a behaviour
     routers  each with `scripts`, played one for each Generate or Resume, the last one again and again;
-             `answers` of its other calls by name; `running`, the ids that Cancel knows; or `stopped`
+             `answers` of its other calls by name; `running`, the ids that Cancel knows; or `stopped`.
+             It reads the scripts' texts as routers do, unless `reads` is false
     client   options of the client; `addresses` instead of the routers' own
     call     the `method` with its arguments; `abort_after` or `leave_after` so many events; `times` a prompt;
              `parsed` is a stream taken apart, and `message_of` makes a message of a completion's `choice`
@@ -106,6 +107,7 @@ async def _stage(given: Mapping[str, Any], audience: _Audience) -> AsyncIterator
     answers = {name: _answer(name, answer) for name, answer in given.get("answers", {}).items()}
     async with ScriptedRouter(**answers) as router, Link(router.address) as link:
         router.running = set(given.get("running", ()))
+        router.reads = given.get("reads", True)
         router.scripts = [
             [_step(step, audience, router, link) for step in script] for script in given.get("scripts", ())
         ] or [[HANG]]

@@ -33,8 +33,8 @@ from baton import (
     message_of,
 )
 from baton.chat import Prompt
+from baton.deltas import Delta
 from baton.errors import BatonError
-from chat_formats import Delta
 from tests.vectors.playing import Seen, Vector, play, vectors
 
 _FORMATS: dict[str, Callable[[Any], Any]] = {
@@ -106,7 +106,7 @@ async def _iterate(
 
 async def _message_of(client: AsyncClient, *, prompt: Chat, choice: int = 0, **others: Any) -> ChatMessage:
     completion = await client.complete(prompt, **others)
-    return message_of(completion, prompt.tools, choice, has_format="output_format" in others)
+    return message_of(completion, choice)
 
 
 def _client_options(vector: Vector) -> dict[str, Any]:

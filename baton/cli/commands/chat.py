@@ -15,10 +15,10 @@ from baton.cli.target import client_of
 from baton.cli.views.message_view import MessageView, is_whole, shortened
 from baton.cli.views.summary import split_line
 from baton.client import BlockingStream, Client
+from baton.deltas import Delta, said_by_assistant
 from baton.errors import BatonError
-from baton.parsing import ChoiceDelta, said_by_assistant
+from baton.parsing import ChoiceDelta
 from baton.types import ChoiceFinished, Finished, FinishReason
-from chat_formats import Delta, Message
 
 HELP = "/reset forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer"
 
@@ -111,7 +111,7 @@ class Conversation:
             print(f"baton: {explain(error)}", file=sys.stderr)
         except KeyboardInterrupt:
             print(view.end() + " (ended)")
-        message = said_by_assistant(Message.of(deltas))
+        message = said_by_assistant(deltas)
         self._called = [call for call in message.tool_calls if is_whole(call.arguments)]
         if message.content or self._called:
             self.messages.append(dataclasses.replace(message, tool_calls=tuple(self._called)))
@@ -130,7 +130,7 @@ def _show(stream: BlockingStream, view: MessageView, deltas: list[Delta]) -> Non
             print(view.more(event.delta), end="", flush=True)
         elif isinstance(event, ChoiceFinished):
             reasons.append(event.reason)
-            print(view.end(cut_off=event.reason is FinishReason.LENGTH), end="")
+            print(view.end(), end="")
         elif isinstance(event, Finished):
             end = f"\n\033[2m{split_line(event, reasons, stream.resumes)}\033[0m"
             print(end if sys.stdout.isatty() else "")

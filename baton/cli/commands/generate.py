@@ -73,9 +73,7 @@ class TextPrinter:
         if isinstance(event, ChoiceDelta):
             self._add(event.choice, self._views[event.choice].more(event.delta))
         elif isinstance(event, ChoiceFinished):
-            self._add(
-                event.choice, self._views[event.choice].end(cut_off=event.reason is FinishReason.LENGTH)
-            )
+            self._add(event.choice, self._views[event.choice].end())
             print(
                 "" if len(self._texts) == 1 else f"[{event.choice}] {self._texts[event.choice]}", flush=True
             )

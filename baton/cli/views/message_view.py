@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
-from chat_formats import TOOL_FORMATS, ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun
+from baton.deltas import Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun, ToolCallEnded
 
 _DIM, _PLAIN = "\033[2m", "\033[0m"
-_MARKERS = tuple(marker for form in TOOL_FORMATS.values() for marker in form.opens)
 _LONGEST = 100
 
 
@@ -19,31 +18,23 @@ class MessageView:
         self._shown: type[Delta] | None = None
         """The kind of part that was printed last."""
         self._arguments = ""
-        self._held = ""
-        """Content that begins like a call. It is one that was cut off, if nothing follows."""
 
     def more(self, delta: Delta) -> str:
         """Return the text of one more delta."""
         if isinstance(delta, ToolCallArguments):
             self._arguments += delta.text
             return delta.text
-        before = self._part(ContentDelta, self._held) if self._held else ""
-        self._held = ""
-        if isinstance(delta, ContentDelta) and delta.text.lstrip().startswith(_MARKERS):
-            self._held = delta.text
-            return before
+        if isinstance(delta, ToolCallEnded):
+            return ""
         if isinstance(delta, ToolCallBegun):
-            begun = before + self._part(ToolCallBegun, f"→ {delta.name}(")
+            begun = self._part(ToolCallBegun, f"→ {delta.name}(")
             self._arguments = ""
             return begun
-        return before + self._part(type(delta), delta.text)
+        return self._part(type(delta), delta.text)
 
-    def end(self, *, cut_off: bool = False) -> str:
-        """Return what completes the message, which a limit of tokens has `cut_off`."""
-        held, self._held = self._held, ""
-        if not held:
-            return self._end_of_part()
-        return self._part(ContentDelta, "(a call was cut off)" if cut_off else held)
+    def end(self) -> str:
+        """Return what completes the message."""
+        return self._end_of_part()
 
     def _part(self, kind: type[Delta], text: str) -> str:
         if kind is self._shown and kind is not ToolCallBegun:

@@ -13,6 +13,14 @@ from baton.cli.views.demo_view import Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter
 from baton.cli.views.message_view import MessageView
 from baton.cli.views.status_view import bar, render
+from baton.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
 from baton.fleet.events import (
     FleetStopping,
     ProcessDied,
@@ -26,7 +34,6 @@ from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.types import Finished, Queued, Tokens
 from baton.wire.convert import event_from_pb, from_pb, snapshot_from_pb
 from baton.worker.v1 import worker_pb2
-from chat_formats import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun
 from tests.baton.scripted_service import finished as finished_pb
 
 
@@ -254,8 +261,10 @@ DELTAS: list[Delta] = [
     ToolCallBegun(0, "f", "a"),
     ToolCallArguments(0, '{"a"'),
     ToolCallArguments(0, ": 1}"),
+    ToolCallEnded(0),
     ToolCallBegun(1, "g", "b"),
     ToolCallArguments(1, "{}"),
+    ToolCallEnded(1),
 ]
 
 
@@ -267,21 +276,24 @@ def test_a_message_shows_thoughts_apart_and_calls_on_lines(styled: bool, thought
 
 
 @pytest.mark.parametrize(
-    ("deltas", "cut_off", "text"),
+    ("deltas", "text"),
     [
-        ([ContentDelta("Hm. "), ContentDelta('<tool_call>\n{"na')], True, "Hm. (a call was cut off)"),
-        ([ContentDelta("<tool_call> is a tag"), ContentDelta("!")], False, "<tool_call> is a tag!"),
-        ([ToolCallBegun(0, "f", "a"), ToolCallArguments(0, '{"a')], True, '→ f({"a … cut off)'),
+        ([ContentDelta("<tool_call> is a tag"), ContentDelta("!")], "<tool_call> is a tag!"),
+        ([ToolCallBegun(0, "f", "a"), ToolCallArguments(0, '{"a')], '→ f({"a … cut off)'),
         (
-            [ContentDelta("<tool_call>?"), ToolCallBegun(0, "f", "a"), ToolCallArguments(0, "{}")],
-            True,
+            [
+                ContentDelta("<tool_call>?"),
+                ToolCallBegun(0, "f", "a"),
+                ToolCallArguments(0, "{}"),
+                ToolCallEnded(0),
+            ],
             "<tool_call>?\n→ f({})",
         ),
     ],
 )
-def test_a_call_that_is_cut_off_is_said_to_be(deltas: list[Delta], cut_off: bool, text: str) -> None:
+def test_a_call_that_is_cut_off_is_said_to_be(deltas: list[Delta], text: str) -> None:
     view = MessageView(styled=False)
-    assert "".join(view.more(delta) for delta in deltas) + view.end(cut_off=cut_off) == text
+    assert "".join(view.more(delta) for delta in deltas) + view.end() == text
 
 
 @given(st.lists(st.text()))

@@ -7,8 +7,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.types import ChoiceFinished, FinishReason, Tokens
-from chat_formats import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun
+from baton.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+from baton.types import Accepted, ChoiceFinished, FinishReason, Promise, Tokens
 from gateway.errors import Problem
 from gateway.responses.draft import Draft, replayed
 from tests.gateway.responses.summing import summed
@@ -19,7 +26,7 @@ texts = st.text(min_size=1, max_size=5)
 @st.composite
 def runs(draw: st.DrawFn) -> list[Delta]:
     deltas: list[Delta] = []
-    for kind in draw(st.lists(st.sampled_from("crtta"), max_size=12)):
+    for kind in draw(st.lists(st.sampled_from("crttaae"), max_size=12)):
         calls = sum(isinstance(delta, ToolCallBegun) for delta in deltas)
         match kind:
             case "c":
@@ -30,29 +37,15 @@ def runs(draw: st.DrawFn) -> list[Delta]:
                 deltas.append(ToolCallBegun(calls, draw(texts), f"call_{calls}"))
             case "a" if deltas and isinstance(deltas[-1], ToolCallBegun | ToolCallArguments):
                 deltas.append(ToolCallArguments(calls - 1, draw(texts)))
+            case "e" if deltas and isinstance(deltas[-1], ToolCallBegun | ToolCallArguments):
+                deltas.append(ToolCallEnded(calls - 1))
     return deltas
 
 
-class Scripted:
-    """A parser that says what it is told to, one delta for each text."""
-
-    def __init__(self, deltas: list[Delta], at_the_end: int) -> None:
-        self._deltas, self._last = deltas[: len(deltas) - at_the_end], deltas[len(deltas) - at_the_end :]
-
-    def feed(self, text: str) -> list[Delta]:
-        return [self._deltas.pop(0)]
-
-    def finish(self, cut_before: str | None) -> list[Delta]:
-        return self._last
-
-    @property
-    def has_cut_call(self) -> bool:
-        return False
-
-
-def draft_of(deltas: list[Delta], at_the_end: int) -> Draft:
-    head = {"id": "resp_1", "object": "response", "error": None}
-    return Draft(head, Scripted(deltas, at_the_end))  # type: ignore[arg-type]
+def new_draft() -> Draft:
+    promise = Promise(1.0, 1.0, None, None, at_risk=False)
+    accepted = Accepted("1", promise, 7, 3, reasoning_format="think", has_deltas=True)
+    return Draft({"id": "resp_1", "object": "response", "error": None}, accepted)
 
 
 @given(runs(), st.integers(0, 3), st.sampled_from(FinishReason))
@@ -60,11 +53,12 @@ def test_any_output_is_told_in_order_and_adds_up(
     deltas: list[Delta], at_the_end: int, reason: FinishReason
 ) -> None:
     at_the_end = min(at_the_end, len(deltas))
-    draft = draft_of(deltas, at_the_end)
+    draft = new_draft()
     events = draft.opening()
-    for index in range(len(deltas) - at_the_end):
-        events += draft.of(Tokens(0, index, (1,), "x"))
-    end = ChoiceFinished(0, reason, len(deltas))
+    num_before = len(deltas) - at_the_end
+    for index, delta in enumerate(deltas[:num_before]):
+        events += draft.of(Tokens(0, index, (1,), "x", deltas=(delta,)))
+    end = ChoiceFinished(0, reason, len(deltas), deltas=tuple(deltas[num_before:]))
     events += draft.of(end)
     events += draft.end(end, "it failed")
     events.append(draft.closing())
@@ -80,9 +74,9 @@ def test_any_output_is_told_in_order_and_adds_up(
 
 @given(runs())
 def test_a_response_is_told_again_as_it_was(deltas: list[Delta]) -> None:
-    draft = draft_of(deltas, len(deltas))
+    draft = new_draft()
     draft.opening()
-    draft.end(ChoiceFinished(0, FinishReason.EOS, 0), "")
+    draft.end(ChoiceFinished(0, FinishReason.EOS, 0, deltas=tuple(deltas)), "")
     events = replayed(draft.response)
     assert summed(events) == draft.response["output"]
     assert events[-1]["response"] == draft.response
@@ -90,10 +84,10 @@ def test_a_response_is_told_again_as_it_was(deltas: list[Delta]) -> None:
 
 @given(runs())
 def test_what_breaks_off_is_ended(deltas: list[Delta]) -> None:
-    draft = draft_of(deltas, 0)
+    draft = new_draft()
     events = draft.opening()
-    for _ in deltas:
-        events += draft.of(Tokens(0, 0, (1,), "x"))
+    for delta in deltas:
+        events += draft.of(Tokens(0, 0, (1,), "x", deltas=(delta,)))
     events += draft.fail(Problem(503, "overloaded_error", "gone"))
     events.append(draft.closing())
     assert summed(events) == draft.response["output"]
