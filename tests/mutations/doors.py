@@ -91,7 +91,7 @@ DOORS = (
                 "chat_formats/parser.py",
                 "if self._has_format and not has_calls:",
                 "if False:",
-                "tests/vectors/outputs/test_python.py::test_a_text_says_what_is_expected",
+                "tests/vectors/outputs/test_parser.py::test_a_text_says_what_is_expected",
             ),
         ),
     ),

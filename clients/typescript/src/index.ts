@@ -5,7 +5,7 @@
  *
  * - `client`: the client; `chat`, `types`, `errors`, `credentials`: what it takes, returns and throws.
  * - `stream`, `progress`, `routers`, `limits`: how one generation survives routers, and for how long.
- * - `parsing`: content, reasoning and tool calls in the texts of choices.
+ * - `deltas`, `parsing`: content, reasoning and tool calls in the texts of choices, as routers read them.
  * - `wire`: the contract on gRPC; `../gen`: messages generated from `proto/`.
  */
 
@@ -18,21 +18,9 @@ export {
   type GenerateOptions,
 } from "./client.ts";
 export type { Credentials } from "./credentials.ts";
+export type * from "./deltas.ts";
 export * from "./errors.ts";
-export {
-  type AssistantMessage,
-  type ChoiceDelta,
-  type MessageOptions,
-  messageOf,
-  type ParsedEvent,
-} from "./parsing/events.ts";
-export type {
-  ContentDelta,
-  Delta,
-  ReasoningDelta,
-  ToolCallArguments,
-  ToolCallBegun,
-} from "./parsing/types.ts";
+export { type ChoiceDelta, messageOf, type ParsedEvent } from "./parsing.ts";
 export type { GenerationStream } from "./stream.ts";
 export type * from "./types.ts";
 export type { RequestParts } from "./wire/requests.ts";

@@ -101,6 +101,11 @@ export class Progress {
     return false;
   }
 
+  /** Return true if a session would go on without deltas, at an older router. */
+  lacksDeltas(accepted: Accepted): boolean {
+    return this.#accepted?.hasDeltas === true && !accepted.hasDeltas;
+  }
+
   #addTokens({ choice, firstIndex, tokenIds }: Tokens): void {
     const received = this.#tokensOf(choice);
     if (firstIndex !== received.length) throw new StreamCorrupt(choice, received.length, firstIndex);
@@ -161,6 +166,7 @@ export function completionOf(events: readonly Event[], numChoices: number, resum
     toolFormat: accepted.toolFormat,
     reasoningFormat: accepted.reasoningFormat,
     reasoningOpen: accepted.reasoningOpen,
+    hasDeltas: accepted.hasDeltas,
   };
 }
 
@@ -176,5 +182,6 @@ function choiceOf(events: readonly Event[], index: number): Choice {
     logprobs: pieces.flatMap(({ logprobs }) => logprobs),
     stopString: end?.stopString,
     stopTokenId: end?.stopTokenId,
+    deltas: [...pieces, ...(end === undefined ? [] : [end])].flatMap(({ deltas }) => deltas),
   };
 }

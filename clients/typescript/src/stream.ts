@@ -22,7 +22,7 @@ import {
   Unavailable,
 } from "./errors.ts";
 import { type CheckedTimeout, Limits } from "./limits.ts";
-import { EventParser, type ParsedEvent } from "./parsing/events.ts";
+import { EventParser, type ParsedEvent } from "./parsing.ts";
 import { completionOf, Progress } from "./progress.ts";
 import type { Routers } from "./routers.ts";
 import type { Completion, Event } from "./types.ts";
@@ -77,9 +77,7 @@ export class GenerationStream implements AsyncIterable<Event> {
    * To be iterated instead of the stream itself.
    */
   async *parsed(): AsyncGenerator<ParsedEvent, void, undefined> {
-    const { input, outputFormat } = this.#request;
-    const tools = input.case === "chat" ? input.value.tools : [];
-    const parser = new EventParser(tools, outputFormat !== undefined);
+    const parser = new EventParser();
     for await (const event of this) yield* parser.feed(event);
   }
 
@@ -162,7 +160,14 @@ export class GenerationStream implements AsyncIterable<Event> {
         continue;
       }
       const event = eventOf(message);
-      if (event === undefined || !progress.admit(event)) continue;
+      if (event === undefined) continue;
+      if (!progress.admit(event)) {
+        if (event.type === "accepted" && progress.lacksDeltas(event)) {
+          const why = "the router does not read tool calls and reasoning, as the one before did";
+          throw new Unavailable(why, router.address);
+        }
+        continue;
+      }
       if (event.type === "tokens") limits.tokensCame();
       yield event;
     }

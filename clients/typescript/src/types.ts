@@ -7,6 +7,7 @@
  */
 
 import type { JsonValue } from "./chat.ts";
+import type { Delta } from "./deltas.ts";
 
 export type SloClass = "interactive" | "standard" | "batch";
 export type FinishReason = "eos" | "stop" | "length" | "cancelled" | "deadline" | "failed";
@@ -121,6 +122,8 @@ export interface Accepted {
   reasoningFormat: string;
   /** The prompt ends inside reasoning, so the text begins there. */
   reasoningOpen: boolean;
+  /** The router reads the texts: deltas say what they say. If false, they are nothing but content. */
+  hasDeltas: boolean;
 }
 
 /** The place in the queue; sent now and then while the request waits. */
@@ -146,9 +149,11 @@ export interface Tokens {
   tokenIds: readonly number[];
   text: string;
   logprobs: readonly TokenLogprobs[];
+  /** Content, reasoning and calls that the tokens add, with `Accepted.hasDeltas`. */
+  deltas: readonly Delta[];
 }
 
-/** The end of a choice. One of the last two fields is set if a stop rule of the request ended it. */
+/** The end of a choice. `stopString` or `stopTokenId` is set if a stop rule of the request ended it. */
 export interface ChoiceFinished {
   type: "choiceFinished";
   choice: number;
@@ -156,6 +161,8 @@ export interface ChoiceFinished {
   outputTokens: number;
   stopString: string | undefined;
   stopTokenId: number | undefined;
+  /** The rest of the choice's deltas. */
+  deltas: readonly Delta[];
 }
 
 export interface Usage {
@@ -210,6 +217,8 @@ export interface Choice {
   logprobs: readonly TokenLogprobs[];
   stopString: string | undefined;
   stopTokenId: number | undefined;
+  /** Content, reasoning and calls of the choice, with `Completion.hasDeltas`. */
+  deltas: readonly Delta[];
 }
 
 /** A whole generation. */
@@ -224,10 +233,11 @@ export interface Completion {
   resumes: number;
   /** If requested, one element for each token of the prompt but the first. */
   promptLogprobs: readonly TokenLogprobs[];
-  /** This and the next two are those of `Accepted`. */
+  /** This and the next three are those of `Accepted`. */
   toolFormat: string;
   reasoningFormat: string;
   reasoningOpen: boolean;
+  hasDeltas: boolean;
 }
 
 /** The tightest SLO that would have been accepted, and what was predicted. */

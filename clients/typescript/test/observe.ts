@@ -99,11 +99,8 @@ async function make(client: Client, method: string, prompt: never, given: Json):
   switch (method) {
     case "complete":
       return await client.complete(prompt, { ...options, requestId: requestId as never });
-    case "messageOf": {
-      const { tools } = prompt as { tools: [] };
-      const hasFormat = "outputFormat" in options;
-      return messageOf(await client.complete(prompt, options), tools, { choice: choice as never, hasFormat });
-    }
+    case "messageOf":
+      return messageOf(await client.complete(prompt, options), choice as never);
     case "quote":
       return await client.quote(prompt, options);
     case "countTokens":

@@ -108,7 +108,7 @@ test("a forced call names its tool, and its arguments validate", async () => {
   const called = await client.complete(chat, { sampling: { temperature: 2, n: 4 }, user: "somebody" });
   assert.notEqual(called.toolFormat, "");
   for (const choice of called.choices.keys()) {
-    const { content, toolCalls } = messageOf(called, tools, { choice });
+    const { content, toolCalls } = messageOf(called, choice);
     assert.equal(content, "");
     assert.notEqual(toolCalls.length, 0);
     for (const call of toolCalls) {
@@ -118,6 +118,12 @@ test("a forced call names its tool, and its arguments validate", async () => {
   }
 });
 
+test("a choice that there is not has no message", async () => {
+  const completion = await client.complete("The list", { stop: { maxTokens: 1 } });
+  assert.equal(messageOf(completion).content, completion.text);
+  assert.throws(() => messageOf(completion, 2), /choice is 2: accepted: 0 to 0/);
+});
+
 test("a stream says the calls that a completion says, which the next request takes", async () => {
   const messages: ChatMessage[] = [{ role: "user", content: "It is dark." }];
   const on = { type: "boolean" };
@@ -125,7 +131,7 @@ test("a stream says the calls that a completion says, which the next request tak
   const tools = [{ name: "switch", parameters }];
   const chat = { messages, tools, toolChoice: "required", parallelToolCalls: false } as const;
   const options = { sampling: { temperature: 1, seed: 7 }, requestId: randomUUID() };
-  const message = messageOf(await client.complete(chat, options), tools);
+  const message = messageOf(await client.complete(chat, options));
   const called = { id: "", name: "", arguments: "" };
   for await (const event of client.generate(chat, options).parsed()) {
     if (event.type !== "choiceDelta") continue;

@@ -1,4 +1,4 @@
-"""Read the vectors in this folder: outputs of models, and what every SDK must say of them.
+"""Read the vectors in this folder: outputs of models, and what routers must say of them.
 
 A vector of `messages.json`, whose `text` says the same in pieces of any size:
 
@@ -12,7 +12,7 @@ A vector of `messages.json`, whose `text` says the same in pieces of any size:
     says              `content`, `reasoning` and `calls` with name and arguments; missing if there are none
 
 A vector of `deltas.json` has, in place of the text, `pieces` with the deltas that each one adds, and those
-that come at the `end`. Names are those of the Python SDK. The seed of ids is "s".
+that come at the `end`. Names are those of `chat_formats`. The seed of ids is "s".
 """
 
 from __future__ import annotations

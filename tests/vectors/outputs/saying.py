@@ -1,4 +1,4 @@
-"""Take a vector apart with the Python parser, into deltas as JSON."""
+"""Take a vector apart, into deltas as JSON."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import {
   LatencyPromiseSchema,
   type Accepted as PbAccepted,
   type ChoiceFinished as PbChoiceFinished,
+  type Delta as PbDelta,
   type Finished as PbFinished,
   type LatencyPromise as PbLatencyPromise,
   type Model as PbModel,
@@ -19,6 +20,7 @@ import {
   TimeSplitSchema,
   UsageSchema,
 } from "../../gen/baton/v1/inference_pb.js";
+import type { Delta } from "../deltas.ts";
 import { Internal } from "../errors.ts";
 import type {
   Accepted,
@@ -57,8 +59,9 @@ const VERDICTS = new Map<PbVerdict, Verdict>([
 export function eventOf({ event }: GenerationEvent): Event | undefined {
   switch (event.case) {
     case "tokens": {
-      const { choice, firstIndex, tokenIds, text, logprobs } = event.value;
-      return { type: "tokens", choice, firstIndex, tokenIds, text, logprobs: logprobs.map(logprobsOf) };
+      const { choice, firstIndex, tokenIds, text, logprobs, deltas } = event.value;
+      const said = { logprobs: logprobs.map(logprobsOf), deltas: deltas.flatMap(deltaOf) };
+      return { type: "tokens", choice, firstIndex, tokenIds, text, ...said };
     }
     case "accepted":
       return acceptedOf(event.value);
@@ -83,7 +86,26 @@ function acceptedOf(accepted: PbAccepted): Accepted {
   return { type: "accepted", ...fieldsOf(accepted), promise: promiseOf(accepted.promise) };
 }
 
-function choiceFinishedOf({ choice, reason, outputTokens, matched }: PbChoiceFinished): ChoiceFinished {
+/** Return a delta in a list; an empty one for a delta that this client does not know. */
+function deltaOf({ delta }: PbDelta): Delta[] {
+  switch (delta.case) {
+    case "content":
+      return [{ type: "contentDelta", text: delta.value }];
+    case "reasoning":
+      return [{ type: "reasoningDelta", text: delta.value }];
+    case "callBegun":
+      return [{ type: "toolCallBegun", ...fieldsOf(delta.value) }];
+    case "callArguments":
+      return [{ type: "toolCallArguments", ...fieldsOf(delta.value) }];
+    case "callEnded":
+      return [{ type: "toolCallEnded", ...fieldsOf(delta.value) }];
+    default:
+      return [];
+  }
+}
+
+function choiceFinishedOf(end: PbChoiceFinished): ChoiceFinished {
+  const { choice, reason, outputTokens, matched, deltas } = end;
   const known = REASONS.get(reason);
   if (known === undefined) throw unknownValue("a finish reason", reason);
   return {
@@ -93,6 +115,7 @@ function choiceFinishedOf({ choice, reason, outputTokens, matched }: PbChoiceFin
     outputTokens,
     stopString: matched.case === "stopString" ? matched.value : undefined,
     stopTokenId: matched.case === "stopTokenId" ? matched.value : undefined,
+    deltas: deltas.flatMap(deltaOf),
   };
 }
 

@@ -1,4 +1,4 @@
-"""The Python SDK says of the outputs what the vectors say."""
+"""The parser says of the outputs what the vectors say."""
 
 from __future__ import annotations
 
