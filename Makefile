@@ -58,7 +58,7 @@ test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that 
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := chat_formats engine/core engine/speculation house output_text router/core router/replay scheduling sim workloads
-FAST += dst/test_found.py dst/test_repeating.py fleet/test_quote.py vectors/outputs/test_python.py
+FAST += dst/test_found.py dst/test_repeating.py fleet/test_quote.py vectors/outputs/test_parser.py
 
 .PHONY: test-fast
 test-fast: $(READY) ## run the tests of pure logic and one small fleet, in less than two minutes

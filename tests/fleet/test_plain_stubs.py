@@ -28,7 +28,7 @@ Said = list[tuple[str, str]]
 """Deltas as pairs of their kind and what they say, with pieces of the same text joined."""
 EXPECTED: Said = [
     ("reasoning", "So, a call."),
-    ("content", "Once."),
+    ("content", "One."),
     ("call_begun", "0 f"),
     ("call_arguments", '0 {"cmd": "é🧭", "n": 12}'),
     ("call_ended", "0"),
@@ -137,9 +137,7 @@ async def test_a_stream_says_calls_and_reasoning(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_a_call_resumed_after_any_token_gets_exactly_what_it_lacks(
-    stub: Stub, *, is_known: bool
-) -> None:
+async def test_a_call_resumed_after_any_token_gets_the_missing_deltas(stub: Stub, *, is_known: bool) -> None:
     """Also where the router knows nothing of the request: then it reads the text of the received tokens."""
     asked = request("whole", f"resumed-{is_known}")
     whole = await generated(stub, asked)
@@ -189,7 +187,7 @@ async def test_a_whole_response_has_the_message_of_the_next_request(
     once = inference_pb2.GenerateOnceRequest(request=request("whole", "once"))
     [choice] = (await stub.GenerateOnce(once)).choices
     message = choice.message
-    assert (message.role, message.content, message.reasoning) == ("assistant", "Once.And <b>", "So, a call.")
+    assert (message.role, message.content, message.reasoning) == ("assistant", "One.And <b>", "So, a call.")
     [call] = message.tool_calls
     assert (call.name, call.arguments) == ("f", '{"cmd": "é🧭", "n": 12}')
     assert choice.text.startswith("<think>So, a call.</think>")

@@ -64,7 +64,7 @@ def written(pieces: Sequence[str], stops: Sequence[str]) -> tuple[list[str], Fin
 
 
 @given(FORMATS, ANY, CUTS, st.booleans(), st.booleans(), STOPS, st.integers(0, 10_000))
-def test_a_call_resumed_after_any_token_gets_exactly_the_deltas_that_it_lacks(
+def test_a_resumed_call_gets_exactly_the_missing_deltas(
     formats: ChatFormats,
     text: str,
     places: list[int],
