@@ -297,6 +297,8 @@ def _rows_in(rows: inference_pb2.TokenRows) -> Iterator[tuple[int, inference_pb2
             tokens.deltas.extend(rows.deltas[delta_at:delta_end])
         token_at, text_at, delta_at = token_end, text_end, delta_end
         yield generation_id, response
-    found, of_rows = (len(token_ids), len(text), len(rows.deltas)), (token_at, text_at, delta_at)
-    if found != of_rows:
-        raise ValueError(f"{found} tokens, bytes and deltas, of which {of_rows} have rows")
+    if (token_at, text_at, delta_at) != (len(token_ids), len(text), len(rows.deltas)):
+        raise ValueError(
+            f"{len(token_ids)} tokens and {len(text)} bytes, with {len(rows.deltas)} deltas; "
+            f"{token_at}, {text_at} and {delta_at} have rows"
+        )

@@ -206,29 +206,39 @@ async def _next(stream: AsyncIterator[inference_pb2.GenerateResponse]) -> infere
 
 
 ROWS = st.lists(
-    st.tuples(st.integers(1, 9), st.integers(0, 3), st.lists(st.integers(0, 2**31), min_size=1), st.text())
+    st.tuples(
+        st.integers(1, 9),
+        st.integers(0, 3),
+        st.lists(st.integers(0, 2**31), min_size=1),
+        st.text(),
+        st.lists(st.text(), max_size=3),
+    )
 )
 
 
 @given(ROWS, st.data())
 def test_events_come_out_of_the_columns_as_they_went_in(
-    rows: list[tuple[int, int, list[int], str]], data: st.DataObject
+    rows: list[tuple[int, int, list[int], str, list[str]]], data: st.DataObject
 ) -> None:
     message = inference_pb2.GenerateManyResponse()
     said: list[tuple[int, object]] = []
-    for row, (generation_id, choice, token_ids, text) in enumerate(rows):
+    for row, (generation_id, choice, token_ids, text, contents) in enumerate(rows):
         if data.draw(st.booleans()):
             message.events.add(id=generation_id, after_rows=row).generation.queued.position = row
             said.append((generation_id, row))
-        _add_row(message.tokens, generation_id, choice, token_ids, text)
-        said.append((generation_id, (choice, tuple(token_ids), text)))
+        _add_row(message.tokens, generation_id, choice, token_ids, text, contents)
+        said.append((generation_id, (choice, tuple(token_ids), text, contents)))
+    if not message.tokens.deltas:
+        del message.tokens.num_deltas[:]
     assert [(generation_id, _plain(heard)) for generation_id, heard in events_in(message)] == said
 
 
-@pytest.mark.parametrize("column", ["ids", "choices", "num_tokens", "text_lengths", "token_ids"])
+@pytest.mark.parametrize(
+    "column", ["ids", "choices", "num_tokens", "text_lengths", "token_ids", "num_deltas"]
+)
 def test_columns_that_do_not_fit_each_other_are_refused(column: str) -> None:
     message = inference_pb2.GenerateManyResponse()
-    _add_row(message.tokens, 1, 0, [5, 6], "ab")
+    _add_row(message.tokens, 1, 0, [5, 6], "ab", ["a", "b"])
     getattr(message.tokens, column).append(1)
     with pytest.raises(ValueError, match=r"argument|tokens and"):
         list(events_in(message))
@@ -242,7 +252,12 @@ def test_an_event_after_more_rows_than_there_are_is_refused() -> None:
 
 
 def _add_row(
-    rows: inference_pb2.TokenRows, generation_id: int, choice: int, token_ids: list[int], text: str
+    rows: inference_pb2.TokenRows,
+    generation_id: int,
+    choice: int,
+    token_ids: list[int],
+    text: str,
+    contents: list[str],
 ) -> None:
     rows.ids.append(generation_id)
     rows.choices.append(choice)
@@ -251,6 +266,8 @@ def _add_row(
     rows.token_ids.extend(token_ids)
     rows.text_lengths.append(len(text.encode()))
     rows.text_utf8 += text.encode()
+    rows.num_deltas.append(len(contents))
+    rows.deltas.extend(inference_pb2.Delta(content=content) for content in contents)
 
 
 def _plain(heard: many.Heard) -> object:
@@ -258,4 +275,5 @@ def _plain(heard: many.Heard) -> object:
     if heard.event.HasField("queued"):
         return heard.event.queued.position
     found = heard.event.tokens
-    return found.choice, tuple(found.token_ids), found.text
+    contents = [delta.content for delta in found.deltas]
+    return found.choice, tuple(found.token_ids), found.text, contents
