@@ -1,15 +1,12 @@
 """Measurements, one command each: `python -m benchmarks`. In reading order:
 
 - `__main__`: all commands; `flags`: what their command lines share; `report`: how they report
-- `claims`: what is claimed about scheduling, in simulation; `fairness`: tenants, in simulation;
-  `autoscaling`: a day of a fleet that grows and shrinks, in simulation;
-  `pipelines`: workers of several stages, in simulation
-- `fleets`: real fleets under load; `failures`: fleets whose processes die, leave or stall
+- `claims`: what is claimed about scheduling, in simulation
+- `fleets`: real fleets under load; `crowds`: fleets under more than they carry, or for long
 - `peers`: the frontends of others, in turns with Baton's; `router_cost`: where the costs of Baton's are
 - `cpu`: the engine and a fleet on a CPU, beside other engines and beside the limits of the machine
-- `costs`: single steps, decisions and checksums, timed in one process; `settings`, `decodes`: engines for
-  them, and requests
-- `deep_model`: a deep model that a shallow one drafts for
+- `costs`: single steps and decisions, timed in one process; `settings`, `decodes`: engines for them, and
+  requests
 - `gpu`: the engine beside the limits of a GPU, with its own command
 - `compilers`: a busy machine; `plot`: a page from the JSON of measurements
 

@@ -38,8 +38,6 @@ COMMANDS: dict[str, Command] = {
     "bench": Command(
         "fleets.bench", "a workload at a rate, under several policies side by side", seeds=THREE_SEEDS
     ),
-    "batching": Command("fleets.batching", "continuous against static batching, three ratios"),
-    "memory": Command("costs.memory", "how much of the KV pool is used, and the cost of preemption"),
     "plot": Command(
         "plot", "a page from the JSON of measurements and simulations", has_model=False, seeds=()
     ),
@@ -67,75 +65,17 @@ COMMANDS: dict[str, Command] = {
     "overload": Command(
         "peers.overload", "twice the load that a fleet carries, beside Dynamo", seeds=THREE_SEEDS
     ),
-    "batches": Command(
-        "fleets.doors.batches", "interactive promises with and without a batch under way", seeds=THREE_SEEDS
-    ),
     "claims": Command("claims.command", "the claims about scheduling, in simulation", has_model=False),
-    "autoscaling": Command(
-        "autoscaling", "a day of a fleet that grows and shrinks, beside HPAs, in simulation", has_model=False
-    ),
-    "pipelines": Command(
-        "pipelines",
-        "what bubbles cost the stages of a pipeline, in simulation",
-        has_model=False,
-        seeds=THREE_SEEDS,
-    ),
-    "fairness": Command(
-        "fairness", "the share of a tenant beside one that asks for nine times as much", has_model=False
-    ),
-    "many-routers": Command("failures.many_routers", "two routers on one Redis, one of them killed"),
     "soak": Command(
-        "failures.soak", "what grows until a process stalls, at the size of real cards", seeds=THREE_SEEDS
+        "crowds.soak", "what grows until a process stalls, at the size of real cards", seeds=THREE_SEEDS
     ),
     "burst": Command(
-        "failures.burst",
+        "crowds.burst",
         "what becomes of ten thousand requests at once, and of a neighbour's",
         seeds=THREE_SEEDS,
     ),
-    "leaving": Command(
-        "failures.leaving", "the pause of streams when a decode worker leaves", seeds=THREE_SEEDS
-    ),
-    "recovery": Command("failures.recovery", "the pause of streams when a worker or a router dies"),
-    "cancel": Command("failures.cancel", "how soon an ended request frees its resources, phase by phase"),
-    "verification": Command("costs.verification", "the cost of checksums, and of relaying each token once"),
     "step-error": Command("costs.step_error", "the error of the cost model"),
-    "deterministic": Command("costs.deterministic", "the cost of deterministic mode"),
     "quantisation": Command("costs.quantisation", "the change of logits by 8 bits, and the gain in memory"),
-    "speculation": Command(
-        "costs.speculation", "what drafted tokens save, and what they cost", seeds=THREE_SEEDS
-    ),
-    "lora": Command("costs.lora", "what LoRA adapters cost, by step", has_model=False, seeds=THREE_SEEDS),
-    "tensor-parallel": Command(
-        "cpu.tensor_parallel",
-        "how much faster steps are that two processes compute together",
-        has_model=False,
-        seeds=THREE_SEEDS,
-    ),
-    "pipeline-parallel": Command(
-        "cpu.pipeline_parallel",
-        "how much more two processes compute that have half of the layers each",
-        has_model=False,
-        seeds=THREE_SEEDS,
-    ),
-    "pinning": Command(
-        "cpu.pinning",
-        "what it brings to keep each worker on cores of its own",
-        has_model=False,
-        seeds=THREE_SEEDS,
-    ),
-    "kv-tiers": Command(
-        "costs.prefixes.kv_tiers",
-        "from which length on a prefix is read from host memory or disk sooner than computed",
-        has_model=False,
-        seeds=THREE_SEEDS,
-    ),
-    "shared-prefixes": Command(
-        "costs.prefixes.shared_prefixes",
-        "from which length on a prefix is fetched from another worker sooner than computed",
-        has_model=False,
-        seeds=THREE_SEEDS,
-    ),
-    "grammars": Command("costs.grammars", "the cost of output formats", has_model=False, seeds=THREE_SEEDS),
     "decisions": Command("costs.decisions", "how long pure decisions take", has_model=False),
     "core-decisions": Command(
         "costs.core_decisions", "how long the router's core takes to decide", has_model=False

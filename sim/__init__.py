@@ -5,7 +5,6 @@
 - `delays`: how long messages take; `shell`: carries out the router core's actions; `store`: the shared state
   without Redis; `workers`: the workers
 - `result`: what came of it, and `metrics`: its figures; `bubbles`: how long stages of a pipeline are idle
-- `scaling`: a day of a fleet that grows and shrinks, in the large
 - `commands`: `baton simulate` and `baton plan`
 
 `run(SimSpec(...))` plays a trace and returns a `SimResult`; `measure` computes its metrics. The package may

@@ -2,7 +2,8 @@
 
 The float32 model writes a text for each seed, after one of the demo's prompts. Both models get it in chunks,
 and their logits are compared at every token: the error relative to the spread of the logits, whether both
-would choose the same token, and the ratio of perplexities. Times are CPU times, as in `deterministic`.
+would choose the same token, and the ratio of perplexities. Times are CPU times of steps that both
+compute in turns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from baton.cli.views.demo_view import COMPLETIONS
-from benchmarks.costs.deterministic import compare
+from benchmarks.costs.turns import compare
 from benchmarks.flags import count
 from benchmarks.report import report
 from engine.calibration.grid import Step

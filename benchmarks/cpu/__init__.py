@@ -6,9 +6,5 @@
 - `engines`: a fleet, and engines in processes of their own
 - `shares`: where the time of a step goes
 - `steps`: native ops beside PyTorch alone
-- `tensor_parallel`: steps that several processes compute, beside those of one
-- `pinning`: workers that keep to cores of their own, beside workers that are moved
-- `pipeline_parallel`: loads that several stages serve, beside one process
-- `processes`: flags, turns and tables of `tensor_parallel` and `pipeline_parallel`
 - `random_model`: a Llama of 200 million random weights
 """

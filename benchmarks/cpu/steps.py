@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks.costs.deterministic import BLOCK_SIZE, NUM_BLOCKS, compare
+from benchmarks.costs.turns import compare
 from benchmarks.cpu.floors import need_of
 from engine.calibration.grid import Step
 from engine.execution.model_runner import ModelRunner
@@ -23,6 +23,7 @@ from reporting.section import Section, markdown
 from reporting.tables import cells
 
 CPU = torch.device("cpu")
+BLOCK_SIZE, NUM_BLOCKS = 16, 2400
 STEPS = {
     "1 decode at 290": Step(1, 290),
     "8 decodes at 290": Step(8, 290),

@@ -4,7 +4,6 @@
   `metrics`: their records and summary; `observe`: metrics that the fleet reports meanwhile; `reference`:
   the units of promises and loads
 - `bench`: a workload at a rate under several policies; `recorded`: its routers' event logs
-- `batching`: continuous against static batching; `plain_transformers` is the simplest baseline
 - `gateway`: what HTTP costs beside gRPC
 - `fidelity`: the simulator against a live fleet, with the overheads of `calibration`; `travel` is the way
   of commands

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +22,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from baton import BatonError
-from benchmarks.failures.streams import gaps
 from benchmarks.fleets.doors.http import HttpError
 from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.struck import STRIKES, Stream, Strike, Struck
@@ -100,7 +100,12 @@ async def survive(struck: Struck, num_streams: int) -> Survival:
 
     outputs = await play(struck.stream, num_streams, strike)
     whole = [output for output in outputs if not output.error]
-    after_strike = [gap for output in whole for gap in gaps(output.at_s, struck_at)]
+    after_strike = [
+        after - before
+        for output in whole
+        for before, after in itertools.pairwise(output.at_s)
+        if after >= struck_at
+    ]
     changed = None
     if undisturbed is not None:
         pairs = zip(outputs, undisturbed, strict=True)

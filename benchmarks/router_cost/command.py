@@ -34,7 +34,6 @@ from baton.fleet import Fleet, FleetSpec
 from baton.wire.convert import request_to_pb
 from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import GENERATE, GrpcTransport
-from benchmarks.failures.redis_watch import monitored, own_redis
 from benchmarks.flags import count
 from benchmarks.peers.baton_arm import PROFILE, by_grpc
 from benchmarks.peers.environments import HERE, NotInstalled
@@ -43,6 +42,7 @@ from benchmarks.report import report
 from benchmarks.router_cost.alone import Ask, worker_alone
 from benchmarks.router_cost.empty_service import empty_server
 from benchmarks.router_cost.profiler import Profile, profiled
+from benchmarks.router_cost.redis_calls import monitored, own_redis
 from reporting.progress import tracked
 from reporting.quantiles import quantile
 from reporting.section import Section, at_most, markdown

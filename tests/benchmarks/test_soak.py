@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compilers import compilers
-from benchmarks.failures.crowd import Outcome
-from benchmarks.failures.soak import (
+from benchmarks.crowds.crowd import Outcome
+from benchmarks.crowds.soak import (
     STANDSTILL_GOAL_MS,
     ProcessReport,
     Rate,

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from baton import AsyncClient, Regex, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
-from benchmarks.deep_model import deepen
+from tests.deep_model import deepen
 from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES, busy_workers, labelled, metric, outputs
 from tests.forked import Zygote
 from tests.model_zoo import stock_generate

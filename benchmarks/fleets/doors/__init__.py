@@ -3,5 +3,4 @@
 - `sending`: a request sent by either door, and the record of it
 - `http`: the client of a gateway; `plain`: one that costs next to nothing
 - `gateway`: what HTTP costs beside gRPC
-- `batches`: what a batch costs interactive requests, and what it finds to spare
 """

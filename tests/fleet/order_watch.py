@@ -6,32 +6,23 @@ are those of `state/keys.py`, recognised by their ends.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
-import subprocess
-import tempfile
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-from baton.fleet.checkout import find_redis_server
 
 CLASS_SCORE = 10**13
 """The distance between the scores of two classes, as in the fleet's state."""
 _COMMAND = re.compile(
-    rb'\+(\d+\.\d+) \[[^]]*\] "(\w+)" "\{baton\}:(queue|grants|leases:[^"]*|credits:[^"]*)"(.*)', re.DOTALL
+    rb'\+\d+\.\d+ \[[^]]*\] "(\w+)" "\{baton\}:(queue|grants|leases:[^"]*|credits:[^"]*)"(.*)', re.DOTALL
 )
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-_LINE_BYTES = 1 << 22
 
 
 class Command(NamedTuple):
     """A command on the queue, the grants or a ledger, with the key's name and the words after it."""
 
-    at_s: float
     verb: str
     name: str
     words: list[str]
@@ -42,49 +33,8 @@ def parsed(line: bytes) -> Command | None:
     found = _COMMAND.match(line)
     if found is None:
         return None
-    words = [word.decode() for word in _WORD.findall(found[4])]
-    return Command(float(found[1]), found[2].decode().upper(), found[3].decode(), words)
-
-
-@contextlib.contextmanager
-def own_redis() -> Iterator[str]:
-    """Run a Redis for a fleet and yield its URL. A fleet's private server does not allow MONITOR."""
-    with tempfile.TemporaryDirectory(prefix="baton-redis-") as folder:
-        socket = f"{folder}/redis.sock"
-        listening = "--port", "0", "--unixsocket", socket, "--unixsocketperm", "600"
-        server = subprocess.Popen(
-            [find_redis_server(), *listening, "--save", "", "--maxmemory-policy", "noeviction"],
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            yield f"unix://{socket}"
-        finally:
-            server.terminate()
-            server.wait()
-
-
-@contextlib.asynccontextmanager
-async def monitored(url: str, take: Callable[[bytes], None]) -> AsyncIterator[None]:
-    """Feed every line of MONITOR of the Redis at `unix://PATH` to `take` while the block lasts."""
-    path = url.removeprefix("unix://")
-    reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)
-    writer.write(b"MONITOR\r\n")
-    answer = await reader.readline()
-    if answer != b"+OK\r\n":
-        raise ValueError(f"MONITOR was answered with {answer!r}; accepted: a server that allows it")
-
-    async def listen() -> None:
-        while line := await reader.readline():
-            take(line)
-
-    listening = asyncio.create_task(listen())
-    try:
-        yield
-    finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-        writer.close()
+    words = [word.decode() for word in _WORD.findall(found[3])]
+    return Command(found[1].decode().upper(), found[2].decode(), words)
 
 
 @dataclass(slots=True)

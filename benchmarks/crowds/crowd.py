@@ -36,7 +36,7 @@ class Load:
 
 @dataclass(slots=True)
 class Outcome:
-    """The results of the clients of one process, or of all. Times in milliseconds."""
+    """The results of the clients of one process. Times in milliseconds."""
 
     sent: int = 0
     finished: int = 0
@@ -50,14 +50,8 @@ class Outcome:
     """How late each request was sent: an overloaded generator offers less than it claims."""
     cpu_s: float = 0.0
 
-    def add(self, other: Outcome) -> None:
-        for name in ("sent", "finished", "resumed", "wrong_length", "tokens", "cpu_s", "ttft_ms", "late_ms"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for error, count in other.errors.items():
-            self.count(error, count)
-
-    def count(self, error: str, number: int = 1) -> None:
-        self.errors[error] = self.errors.get(error, 0) + number
+    def count(self, error: str) -> None:
+        self.errors[error] = self.errors.get(error, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from prometheus_client.samples import Sample
 
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from benchmarks.compilers import compilers
-from benchmarks.failures.crowd import Load, Outcome, send
+from benchmarks.crowds.crowd import Load, Outcome, send
 from benchmarks.flags import number
 from benchmarks.fleets.observe import memory_and_cpu, scrape
 from benchmarks.report import report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.failures.redis_watch import CLASS_SCORE, OrderWatch
+from tests.fleet.order_watch import CLASS_SCORE, OrderWatch
 
 
 def feed(watch: OrderWatch, *commands: str) -> None:

@@ -1,0 +1,5 @@
+"""Fleets under more requests than they carry, or under load for long:
+
+- `soak`: minutes of load on a fleet of the size of real cards, whose clients are in `crowd`
+- `burst`: thousands of requests in one moment, beside a neighbour's
+"""
