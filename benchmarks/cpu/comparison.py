@@ -8,12 +8,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from benchmarks.arms import by_turns
 from benchmarks.cpu.engines import process_arm
 from benchmarks.cpu.engines.baton_arm import NAME, baton
 from benchmarks.cpu.engines.process_arm import NotMeasured, Setting
 from benchmarks.cpu.floors import Limits, measure_limits
 from benchmarks.cpu.loads import LOADS, WARM_UP, Load, Played
-from benchmarks.fleets.bench import by_turns
 from reporting.progress import tracked
 
 
@@ -73,7 +73,7 @@ async def compare(setting: Setting, vocab_size: int, seeds: Sequence[int]) -> Co
             if load is LOADS[0]:
                 found.limits.append(measure_limits())
             prompts = load.prompts(seed, vocab_size)
-            for arm in by_turns(tuple(arms), turn):
+            for arm in by_turns(arms, turn):
                 try:
                     played = await arm.play(load, prompts)
                 except NotMeasured as reason:

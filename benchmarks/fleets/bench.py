@@ -23,7 +23,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -33,6 +32,7 @@ from baton.cli.target import choose, found_in
 from baton.fleet import FleetSpec
 from baton.fleet.rundir import runs_of
 from baton.security.credentials import UNENCRYPTED
+from benchmarks.arms import by_turns
 from benchmarks.flags import add_traffic_flags, names, numbers
 from benchmarks.fleets.arms import Target, arms, reached, started
 from benchmarks.fleets.doors.sending import DOORS, OPENAI, Job
@@ -238,12 +238,6 @@ async def _measure(args: argparse.Namespace, targets: Sequence[Target], setting:
     runs.sort(key=lambda run: (run.rate_per_s, order[run.arm], run.seed))
     title = f"{args.workload} × {args.scale:g}, {args.arrivals} arrivals"
     return Results(title, setting.facts, tuple(runs))
-
-
-def by_turns(arms: Sequence[Any], turn: int) -> Sequence[Any]:
-    """Return all arms, beginning with another one each turn."""
-    first = turn % len(arms)
-    return (*arms[first:], *arms[:first])
 
 
 async def _run(

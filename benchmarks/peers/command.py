@@ -18,16 +18,18 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.arms import Run, by_turns
 from benchmarks.peers.baton_arm import baton, two_processes
 from benchmarks.peers.dynamo_arm import dynamo
 from benchmarks.peers.environments import NotInstalled
-from benchmarks.peers.loads import RATES, STREAMS, Arm, Load, Played, play
+from benchmarks.peers.loads import RATES, STREAMS, Load, play
 from benchmarks.report import report
 from reporting.progress import tracked
+from reporting.quantiles import quantile
 from reporting.section import Section, markdown
 from reporting.tables import cell
 
-Rounds = dict[str, list[Played]]
+Rounds = dict[str, list[Run]]
 """By arm, one for each seed."""
 
 
@@ -59,15 +61,9 @@ async def _measure(
             await play(arm, STREAMS[0], 0)
         for seed in tracked(seeds, "peers"):
             for load in loads:
-                for arm in _rotated(arms, seed):
+                for arm in by_turns(arms, seed):
                     found[load].setdefault(arm.name, []).append(await play(arm, load, seed))
     return found, note
-
-
-def _rotated(arms: Sequence[Arm], seed: int) -> list[Arm]:
-    """Return the arms in an order that changes with the seed, so that none always comes first."""
-    first = seed % len(arms)
-    return [*arms[first:], *arms[:first]]
 
 
 def sections(loads: Sequence[Load], found: dict[Load, Rounds], note: str) -> Iterator[Section]:
@@ -75,20 +71,19 @@ def sections(loads: Sequence[Load], found: dict[Load, Rounds], note: str) -> Ite
     for title, is_streams, unit in (("Streams", True, "µs a token"), ("Requests", False, "ms a request")):
         chosen = [load for load in loads if load.is_streams is is_streams]
         rows = [
-            (load.name, arm, *(shown(load, played) for shown in _COLUMNS.values()))
+            (load.name, arm, *(shown(load, runs) for shown in _COLUMNS.values()))
             for load in chosen
-            for arm, played in found[load].items()
+            for arm, runs in found[load].items()
         ]
         header = ("load", "arm", f"CPU, {unit}", *list(_COLUMNS)[1:])
         data = {
-            load.name: {arm: list(map(asdict, played)) for arm, played in found[load].items()}
-            for load in chosen
+            load.name: {arm: list(map(asdict, runs)) for arm, runs in found[load].items()} for load in chosen
         }
         yield Section(title, note, (), (markdown(header, rows),), {"loads": data})
 
 
-def _cost(load: Load, played: Sequence[Played]) -> str:
-    costs = [each.cost(load) for each in played]
+def _cost(load: Load, runs: Sequence[Run]) -> str:
+    costs = [load.cost(run) for run in runs]
     spec = ".0f" if load.is_streams else ".1f"
     parts = [cell([sum(cost.values()) for cost in costs], spec=spec)]
     if len(costs[0]) > 1:
@@ -96,20 +91,18 @@ def _cost(load: Load, played: Sequence[Played]) -> str:
     return "; ".join(parts)
 
 
-def _over(
-    figure: Callable[[Load, Played], float], spec: str = ".0f"
-) -> Callable[[Load, Sequence[Played]], str]:
-    def shown(load: Load, played: Sequence[Played]) -> str:
-        return cell([figure(load, each) for each in played if each.ttft_ms], spec=spec)
+def _over(figure: Callable[[Load, Run], float], spec: str = ".0f") -> Callable[[Load, Sequence[Run]], str]:
+    def shown(load: Load, runs: Sequence[Run]) -> str:
+        return cell([figure(load, run) for run in runs if run.ttft_ms], spec=spec)
 
     return shown
 
 
-_COLUMNS: dict[str, Callable[[Load, Sequence[Played]], str]] = {
+_COLUMNS: dict[str, Callable[[Load, Sequence[Run]], str]] = {
     "CPU": _cost,
-    "TTFT P50, ms": _over(lambda _, played: played.ttft_p50_ms()),
-    "TTFT max, ms": _over(lambda _, played: max(played.ttft_ms)),
-    "tokens/s": _over(lambda load, played: played.tokens_per_s(load)),
-    "memory, MB": _over(lambda _, played: played.memory_mb),
-    "not served": lambda _, played: str(sum(len(each.failed) for each in played)),
+    "TTFT P50, ms": _over(lambda _, run: quantile(run.ttft_ms, 0.5)),
+    "TTFT max, ms": _over(lambda _, run: max(run.ttft_ms)),
+    "tokens/s": _over(Load.tokens_per_s),
+    "memory, MB": _over(lambda _, run: run.memory_mb),
+    "not served": lambda _, runs: str(sum(run.num_requests - len(run.ttft_ms) for run in runs)),
 }

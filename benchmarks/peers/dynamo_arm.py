@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.arms import Arm
 from benchmarks.peers.baton_arm import by_http
 from benchmarks.peers.environments import NotInstalled, installed
-from benchmarks.peers.loads import Arm
 
 PLANES = ("--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq")
 START_S = 120.0

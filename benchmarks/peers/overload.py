@@ -17,16 +17,17 @@ import argparse
 import asyncio
 import random
 import sys
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, astuple, dataclass, field
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from baton.fleet import Fleet, FleetSpec
-from benchmarks.fleets.doors.plain import BadStream, Rejected
+from benchmarks import arms
+from benchmarks.arms import Arm, Run
 from benchmarks.peers.baton_arm import PROFILE, by_http
 from benchmarks.peers.dynamo_arm import NAME, running
 from benchmarks.peers.environments import NotInstalled
@@ -36,6 +37,7 @@ from reporting.progress import tracked
 from reporting.quantiles import quantile
 from reporting.section import Section, markdown
 from reporting.tables import cell
+from workloads.shapes import arrivals
 
 PROMPT_WORDS, NUM_TOKENS = 1000, 64
 TTFT_FACTOR, TPOT_FACTOR = 10.0, 2.5
@@ -52,50 +54,28 @@ SMALL_BATCH = ("--max-num-seqs", "12")
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """A fleet, the address of its HTTP server, and what a request's body has beside its prompt."""
-
-    name: str
-    address: str
-    body: Mapping[str, Any]
-    is_told_limits: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """The longest time to the first token, and the longest mean time between those after it, in ms."""
 
     ttft_ms: float
     tpot_ms: float
 
-
-@dataclass(slots=True)
-class Served:
-    """The results of the requests of one run; times in ms as their clients saw them."""
-
-    ttft_ms: list[float] = field(default_factory=list)
-    tpot_ms: list[float] = field(default_factory=list)
-    rejected_after_ms: list[float] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-
-    @property
-    def requests(self) -> int:
-        return len(self.ttft_ms) + len(self.rejected_after_ms) + len(self.failed)
-
-    def num_good(self, limits: Limits) -> int:
+    def num_good(self, run: Run) -> int:
         """Return the number of requests that kept both limits."""
-        return sum(
-            ttft_ms <= limits.ttft_ms and tpot_ms <= limits.tpot_ms
-            for ttft_ms, tpot_ms in zip(self.ttft_ms, self.tpot_ms, strict=True)
-        )
+        pairs = zip(run.ttft_ms, run.tpot_ms, strict=True)
+        return sum(ttft_ms <= self.ttft_ms and tpot_ms <= self.tpot_ms for ttft_ms, tpot_ms in pairs)
 
-    def good_share(self, limits: Limits) -> float:
+    def good_share(self, run: Run) -> float:
         """Return the share of all requests that kept both limits."""
-        return self.num_good(limits) / max(1, self.requests)
+        return self.num_good(run) / max(1, run.num_requests)
 
-    def kept_share(self, limits: Limits) -> float:
+    def kept_share(self, run: Run) -> float:
         """Return the share of the requests not rejected that kept both limits."""
-        return self.num_good(limits) / max(1, self.requests - len(self.rejected_after_ms))
+        return self.num_good(run) / max(1, run.num_requests - len(run.rejected_after_ms))
+
+
+Contender = Callable[[Limits | None], Arm]
+"""Returns the arm whose requests state these limits, if it knows limits."""
 
 
 @dataclass(slots=True)
@@ -104,11 +84,11 @@ class Found:
 
     limits: Limits
     capacity: float
-    runs: dict[float, list[Served]] = field(default_factory=lambda: {load: [] for load in LOADS})
+    runs: dict[float, list[Run]] = field(default_factory=lambda: {load: [] for load in LOADS})
 
     def good_per_s(self, load: float) -> list[float]:
         """Return good requests for each second in which requests were sent, seed by seed."""
-        return [run.num_good(self.limits) / SECONDS for run in self.runs[load]]
+        return [self.limits.num_good(run) / SECONDS for run in self.runs[load]]
 
     def of_peak(self) -> list[float]:
         """Return good requests at the highest load over the peak, seed by seed."""
@@ -130,47 +110,61 @@ async def _measure(model: Path, seeds: Sequence[int]) -> tuple[dict[str, Found],
     found: dict[str, Found] = {}
     note = f"{SECONDS:g} s of requests for each row and seed. Client, servers and workers share the machine."
     async with AsyncExitStack() as stack:
-        arms = [await stack.enter_async_context(_baton(model))]
+        contenders = {"Baton": await stack.enter_async_context(_baton(model))}
         try:
             for name, flags, worker_flags in (("Dynamo", (), ()), ("Dynamo, set", REJECTING, SMALL_BATCH)):
                 peer = await stack.enter_async_context(running(model, 1, *flags, worker_flags=worker_flags))
-                arms.append(Arm(name, peer.address, {"model": NAME}, is_told_limits=False))
+                pids, ask = {"frontend": peer.frontend.pid}, partial(by_http, peer.address, {"model": NAME})
+                contenders[name] = partial(_untold, Arm(name, pids, ask))
         except (NotInstalled, TimeoutError) as error:
             note += f" Dynamo is missing: {error}"
             print(error, file=sys.stderr)
-        for arm in tracked(arms, "capacity"):
-            limits = await _limits(arm)
-            found[arm.name] = Found(limits, await _capacity(arm, limits))
+        for name, contender in tracked([*contenders.items()], "capacity"):
+            limits = await _limits(contender(None))
+            found[name] = Found(limits, await _capacity(contender(limits), limits))
         for seed in tracked(seeds, "overload"):
             for load in LOADS:
-                for arm in arms:
-                    at = found[arm.name]
-                    at.runs[load].append(await play(arm, at.limits, load * at.capacity, f"{load}:{seed}"))
+                for name, contender in contenders.items():
+                    at = found[name]
+                    run = await play(contender(at.limits), load * at.capacity, seed)
+                    at.runs[load].append(run)
     return found, note
 
 
 @asynccontextmanager
-async def _baton(model: Path) -> AsyncIterator[Arm]:
+async def _baton(model: Path) -> AsyncIterator[Contender]:
     async with Fleet(FleetSpec(model=model, timed=PROFILE, gateways=1)) as fleet:
-        yield Arm("Baton", urlsplit(fleet.gateway_urls[0]).netloc, {}, is_told_limits=True)
+        pids = {name: fleet.process(f"{name}-0").pid for name in ("gateway", "router")}
+        yield partial(told, pids, urlsplit(fleet.gateway_urls[0]).netloc)
+
+
+def told(pids: Mapping[str, int], address: str, limits: Limits | None) -> Arm:
+    """Return Baton with limits in the body of each request."""
+    stated = {"ttft_ms": int(limits.ttft_ms), "tpot_ms": int(limits.tpot_ms)} if limits else None
+    return Arm("Baton", pids, partial(by_http, address, {"slo": stated} if stated else {}))
+
+
+def _untold(arm: Arm, _: Limits | None) -> Arm:
+    return arm
 
 
 async def _limits(arm: Arm) -> Limits:
     """Ask the idle arm for one request after the other."""
-    alone, rng = Served(), random.Random(0)
-    for _ in range(UNLOADED_REQUESTS):
-        await _ask(arm, None, rng, alone)
-    if len(alone.ttft_ms) < UNLOADED_REQUESTS:
-        raise RuntimeError(f"{arm.name}, idle, did not serve a request: {alone.failed}")
-    return Limits(TTFT_FACTOR * quantile(alone.ttft_ms, 0.5), TPOT_FACTOR * quantile(alone.tpot_ms, 0.5))
+    rng = random.Random(0)
+    runs = [await arms.play(arm, [_prompt(rng)], NUM_TOKENS, [0.0]) for _ in range(UNLOADED_REQUESTS)]
+    lost = [reason for run in runs for reason in (*run.failed, *map(str, run.rejected_after_ms))]
+    if lost:
+        raise RuntimeError(f"{arm.name}, idle, did not serve a request: {lost}")
+    ttft_ms = [figure for run in runs for figure in run.ttft_ms]
+    tpot_ms = [figure for run in runs for figure in run.tpot_ms]
+    return Limits(TTFT_FACTOR * quantile(ttft_ms, 0.5), TPOT_FACTOR * quantile(tpot_ms, 0.5))
 
 
 async def _capacity(arm: Arm, limits: Limits) -> float:
     """Raise the rate until too few requests are good, then bisect."""
 
     async def is_carried(rate: float) -> bool:
-        served = await play(arm, limits, rate, f"capacity:{rate}")
-        return served.good_share(limits) >= GOOD_AT_CAPACITY
+        return limits.good_share(await play(arm, rate, 0)) >= GOOD_AT_CAPACITY
 
     carried, refused = 0.0, FIRST_RATE
     while await is_carried(refused):
@@ -183,35 +177,15 @@ async def _capacity(arm: Arm, limits: Limits) -> float:
     return carried
 
 
-async def play(arm: Arm, limits: Limits, rate: float, seed: str) -> Served:
-    """Send `rate` requests a second at random times, and return when all have ended."""
-    served, rng = Served(), random.Random(seed)
-    began, due_s = time.perf_counter(), rng.expovariate(rate)
-    requests = []
-    while due_s < SECONDS:
-        await asyncio.sleep(max(0.0, began + due_s - time.perf_counter()))
-        requests.append(asyncio.create_task(_ask(arm, limits, rng, served)))
-        due_s += rng.expovariate(rate)
-    await asyncio.gather(*requests)
-    return served
+async def play(arm: Arm, rate: float, seed: int) -> Run:
+    """Send `rate` requests a second at random times, each with a prompt that no other has."""
+    rng = random.Random(f"{rate}:{seed}")
+    due_s = list(takewhile(lambda at_s: at_s < SECONDS, arrivals("poisson", rate, seed)))
+    return await arms.play(arm, [_prompt(rng) for _ in due_s], NUM_TOKENS, due_s)
 
 
-async def _ask(arm: Arm, limits: Limits | None, rng: random.Random, served: Served) -> None:
-    """Stream a completion of a prompt that no other request has, and record the result."""
-    added, prompt = dict(arm.body), " ".join(rng.choices(WORDS, k=PROMPT_WORDS))
-    if limits is not None and arm.is_told_limits:
-        added["slo"] = {"ttft_ms": int(limits.ttft_ms), "tpot_ms": int(limits.tpot_ms)}
-    began = time.perf_counter()
-    try:
-        ttft_ms = 1000 * await by_http(arm.address, added, prompt, NUM_TOKENS)
-    except Rejected:
-        served.rejected_after_ms.append(1000 * (time.perf_counter() - began))
-    except (BadStream, OSError) as error:
-        served.failed.append(f"{type(error).__name__}: {error}")
-    else:
-        took_ms = 1000 * (time.perf_counter() - began)
-        served.ttft_ms.append(ttft_ms)
-        served.tpot_ms.append((took_ms - ttft_ms) / (NUM_TOKENS - 1))
+def _prompt(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=PROMPT_WORDS))
 
 
 def section_of(found: Mapping[str, Found], note: str) -> Section:
@@ -241,8 +215,8 @@ def _cells(at: Found, load: float) -> list[str]:
     runs = at.runs[load]
     return [
         cell(at.good_per_s(load), spec=".1f"),
-        cell([100 * run.kept_share(at.limits) for run in runs], spec=".1f"),
-        cell([100 * len(run.rejected_after_ms) / max(1, run.requests) for run in runs], spec=".0f"),
+        cell([100 * at.limits.kept_share(run) for run in runs], spec=".1f"),
+        cell([100 * len(run.rejected_after_ms) / max(1, run.num_requests) for run in runs], spec=".0f"),
         cell([quantile(run.rejected_after_ms, 0.5) for run in runs if run.rejected_after_ms], spec=".0f"),
         str(sum(len(run.failed) for run in runs)),
         cell([quantile(run.ttft_ms, 0.99) for run in runs if run.ttft_ms], spec=".0f"),

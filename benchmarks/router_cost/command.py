@@ -34,10 +34,11 @@ from baton.fleet import Fleet, FleetSpec
 from baton.wire.convert import request_to_pb
 from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import GENERATE, GrpcTransport
+from benchmarks.arms import Arm
 from benchmarks.flags import count
 from benchmarks.peers.baton_arm import PROFILE, by_grpc
 from benchmarks.peers.environments import HERE, NotInstalled
-from benchmarks.peers.loads import RATES, STREAMS, WORDS, Arm, Load, play
+from benchmarks.peers.loads import RATES, STREAMS, WORDS, Load, play
 from benchmarks.report import report
 from benchmarks.router_cost.alone import Ask, worker_alone
 from benchmarks.router_cost.empty_service import empty_server
@@ -202,7 +203,7 @@ async def _floors(seeds: Sequence[int]) -> Floors:
         await play(arm, STREAMS[0], 0)
         for seed in tracked(seeds, "an empty server"):
             for load, costs in floors.items():
-                costs.append((await play(arm, load, seed)).cost(load)["server"])
+                costs.append(load.cost(await play(arm, load, seed))["server"])
     return floors
 
 
@@ -217,8 +218,8 @@ async def _profiles(model: Path, seeds: Sequence[int]) -> Profiles:
         for seed in tracked(seeds, "profiles"):
             for load, call in PROFILED:
                 async with profiled(pid, HERE) as profile:
-                    played = await play(arms[call], load, seed)
-                profile.num_units = len(played.ttft_ms) * (load.num_tokens if load.is_streams else 1)
+                    run = await play(arms[call], load, seed)
+                profile.num_units = len(run.ttft_ms) * (load.num_tokens if load.is_streams else 1)
                 profiles.setdefault(load, {}).setdefault(call, Profile()).add(profile)
     return profiles
 

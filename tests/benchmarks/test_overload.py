@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from benchmarks.arms import Run
 from benchmarks.peers import overload
-from benchmarks.peers.overload import LOADS, Arm, Found, Limits, Served, play, section_of
+from benchmarks.peers.overload import LOADS, Found, Limits, play, section_of, told
 
 LIMITS = Limits(ttft_ms=100.0, tpot_ms=10.0)
 STREAM = b'HTTP/1.1 200 OK\r\n\r\ndata: {}\n\ndata: {"usage": {"completion_tokens": %d}}\n\r\n0\r\n\r\n'
@@ -34,30 +35,38 @@ async def server() -> AsyncIterator[tuple[str, list[bytes]]]:
         yield "{}:{}".format(*listening.sockets[0].getsockname()), bodies
 
 
-@pytest.mark.parametrize("is_told_limits", [True, False])
-async def test_a_run_counts_every_request_once(monkeypatch: pytest.MonkeyPatch, is_told_limits: bool) -> None:
+@pytest.mark.parametrize("limits", [LIMITS, None])
+async def test_a_run_counts_every_request_once(
+    monkeypatch: pytest.MonkeyPatch, limits: Limits | None
+) -> None:
     monkeypatch.setattr(overload, "SECONDS", 1.0)
     async with server() as (address, bodies):
-        served = await play(Arm("any", address, {"model": "m"}, is_told_limits), LIMITS, 30.0, "seed")
-    assert served.requests == len(bodies) > 3
-    assert len(served.rejected_after_ms) == (len(bodies) + 2) // 3
-    assert len(served.failed) == (len(bodies) + 1) // 3
-    assert len(served.ttft_ms) == len(served.tpot_ms) == len(bodies) // 3
-    assert all((b'"slo": {"ttft_ms": 100, "tpot_ms": 10}' in body) == is_told_limits for body in bodies)
+        run = await play(told({}, address, limits), 30.0, 1)
+    assert run.num_requests == len(bodies) > 3
+    assert len(run.rejected_after_ms) == (len(bodies) + 2) // 3
+    assert len(run.failed) == (len(bodies) + 1) // 3
+    assert len(run.ttft_ms) == len(run.tpot_ms) == len(bodies) // 3
+    assert all((b'"slo": {"ttft_ms": 100, "tpot_ms": 10}' in body) == bool(limits) for body in bodies)
     assert len({body.partition(b'"prompt"')[2] for body in bodies}) == len(bodies)
 
 
 def test_a_good_request_keeps_both_limits() -> None:
-    served = Served([100.0, 100.1, 9.0, 9.0], [10.0, 1.0, 10.1, 1.0], [5.0], ["x"])
-    assert served.num_good(LIMITS) == 2
-    assert served.good_share(LIMITS) == pytest.approx(2 / 6)
-    assert served.kept_share(LIMITS) == pytest.approx(2 / 5)
+    run = Run(
+        ttft_ms=[100.0, 100.1, 9.0, 9.0],
+        tpot_ms=[10.0, 1.0, 10.1, 1.0],
+        rejected_after_ms=[5.0],
+        failed=["x"],
+    )
+    assert LIMITS.num_good(run) == 2
+    assert LIMITS.good_share(run) == pytest.approx(2 / 6)
+    assert LIMITS.kept_share(run) == pytest.approx(2 / 5)
 
 
 def test_the_peak_is_the_best_up_to_the_capacity() -> None:
     found = Found(LIMITS, 10.0)
     for load, number in zip(LOADS, (8, 4, 6), strict=True):
-        found.runs[load].append(Served([1.0] * number, [1.0] * number, [3.0], ["x"]))
+        run = Run(ttft_ms=[1.0] * number, tpot_ms=[1.0] * number, rejected_after_ms=[3.0], failed=["x"])
+        found.runs[load].append(run)
     assert found.of_peak() == [pytest.approx(6 / 8)]
     told = section_of({"any": found}, "note").markdown()
     assert "| any | 100.0 | 10.0 | 10.0 | 0.75 |" in told

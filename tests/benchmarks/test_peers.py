@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from benchmarks.arms import Arm, Run
 from benchmarks.fleets.doors.plain import BadStream, PlainCaller
 from benchmarks.peers.command import sections
-from benchmarks.peers.loads import RATES, STREAMS, Arm, Played, play
+from benchmarks.peers.loads import RATES, STREAMS, play
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 STREAM = b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n\ndata: %s\n\r\n0\r\n\r\n"
@@ -54,22 +55,22 @@ async def test_failures_are_counted_apart() -> None:
             raise BadStream("refused")
         return 0.5
 
-    played = await play(Arm("any", {"self": os.getpid()}, serve), STREAMS[1], seed=1)
-    assert len(played.ttft_ms) + len(played.failed) == STREAMS[1].requests
-    assert played.failed
-    assert set(played.ttft_ms) == {500.0}
-    assert played.memory_mb > 1
+    run = await play(Arm("any", {"self": os.getpid()}, serve), STREAMS[1], seed=1)
+    assert len(run.ttft_ms) + len(run.failed) == run.num_requests == STREAMS[1].requests
+    assert run.failed
+    assert set(run.ttft_ms) == {500.0}
+    assert run.memory_mb > 1
 
 
 async def test_costs_are_by_token_for_streams_and_by_request_for_requests() -> None:
-    played = Played(cpu_s={"router": 0.4, "gateway": 0.2}, ttft_ms=[1.0, 2.0])
-    assert played.cost(STREAMS[0]) == {"router": pytest.approx(500), "gateway": pytest.approx(250)}
-    assert played.cost(RATES[0]) == {"router": pytest.approx(200), "gateway": pytest.approx(100)}
+    run = Run(cpu_s={"router": 0.4, "gateway": 0.2}, ttft_ms=[1.0, 2.0])
+    assert STREAMS[0].cost(run) == {"router": pytest.approx(500), "gateway": pytest.approx(250)}
+    assert RATES[0].cost(run) == {"router": pytest.approx(200), "gateway": pytest.approx(100)}
 
 
 async def test_each_arm_has_a_row_with_the_cost_of_each_process() -> None:
-    both = Played(cpu_s={"gateway": 0.004, "router": 0.008}, wall_s=2.0, ttft_ms=[7.0])
-    alone = Played(cpu_s={"frontend": 0.002}, wall_s=1.0, failed=["x"])
+    both = Run(cpu_s={"gateway": 0.004, "router": 0.008}, wall_s=2.0, ttft_ms=[7.0])
+    alone = Run(cpu_s={"frontend": 0.002}, wall_s=1.0, failed=["x"])
     found = {STREAMS[0]: {"Baton, HTTP": [both], "Dynamo": [alone]}, RATES[0]: {"Dynamo": [alone]}}
     streams, requests = sections([STREAMS[0], RATES[0]], found, "the note")
     assert "30; gateway 10; router 20 | 7 | 7 | 200 | 0 | 0 |" in streams.markdown()
