@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
 import yaml
 from kubernetes_asyncio.client import ApiClient, CoreV1Api, CustomObjectsApi
 from kubernetes_asyncio.config import new_client_from_config
@@ -59,11 +58,6 @@ class Scene:
                 assert await self.controller.wait() == 0
             self.controller = None
 
-    def memory_bytes(self) -> int:
-        """Return what the controller's process occupies."""
-        assert self.controller is not None
-        return int(psutil.Process(self.controller.pid).memory_info().rss)
-
     async def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         return await asyncio.to_thread(self.plane.kubectl, "-n", self.namespace, *arguments, stdin=stdin)
 
@@ -86,14 +80,6 @@ class Scene:
         answer = await list_pods(self.namespace, label_selector=selector, _preload_content=False)
         pods = json.loads(await answer.read())["items"]
         return {pod["metadata"]["name"]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
-
-    async def until_reason(self, name: str, reason: str) -> None:
-        """Wait until a pool's status gives this reason."""
-
-        async def given() -> bool:
-            return (await self.ready(name)).get("reason") == reason
-
-        await until(f"{name} is {reason}", given)
 
     async def until_settled(self, name: str, replicas: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a pool is ready with so many workers."""

@@ -35,12 +35,6 @@ class Envoy:
 
     url: str
     http: httpx.AsyncClient
-    admin: str
-
-    async def stat(self, name: str) -> int:
-        """Return one of its counters."""
-        text = (await self.http.get(f"{self.admin}/stats", params={"filter": f"^{re.escape(name)}$"})).text
-        return int(text.rpartition(" ")[2])
 
 
 @asynccontextmanager
@@ -90,17 +84,16 @@ async def running_envoy(
     url = f"http://127.0.0.1:{door}"
     try:
         async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
-            envoy = Envoy(url, http, f"http://127.0.0.1:{admin}")
 
             async def listens() -> bool:
                 assert process.returncode is None, f"Envoy ended with {process.returncode}"
                 try:
-                    return (await http.get(f"{envoy.admin}/ready")).status_code == 200
+                    return (await http.get(f"http://127.0.0.1:{admin}/ready")).status_code == 200
                 except httpx.TransportError:
                     return False
 
             await until(listens, "Envoy listens")
-            yield envoy
+            yield Envoy(url, http)
     finally:
         if process.returncode is None:
             process.terminate()
