@@ -8,25 +8,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.commands import Cancel, Command, Decode, Receive, StopAndCopy
+from engine.core.commands import Cancel, Command, Decode
 from scheduling.cost.cost_model import CostModel
 from scheduling.draft_model import NEARLY
-from scheduling.policies.chunked import CHUNKED
-from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
+from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopRules
 from scheduling.speculation import Drafter
-from tests.engine.core.test_step_loop_forced import SAMPLINGS, STOPS, play, words
+from tests.engine.core.plays import (
+    BUDGETS,
+    COSTS,
+    DRAFTED_PLAYS,
+    PLACES,
+    Play,
+    check_move,
+    drafted,
+    drafting,
+    free_requests,
+)
 from tests.engine.core.test_step_loop_handoff import hand_over
-from tests.engine.core.test_step_loop_moving import fetch, resumed, running
-from tests.engine.core.test_step_loop_speculation import requests
-from tests.engine.fake_runner import FakeRunner
 from tests.engine.loop_driver import (
     CHEAP_DRAFTS,
-    DEAR_TOKENS,
-    FREE_DRAFTS,
     GREEDY,
-    RESERVING,
     UNKNOWN_COST,
-    VOCAB,
     Driver,
     spec,
 )
@@ -36,90 +38,25 @@ pytestmark = pytest.mark.usefixtures("both_ways")
 RANDOM = SamplingParams(temperature=0.9, top_p=0.8, seed=21)
 
 
-def drafting(
-    num_seen: int | None = None, *, num_blocks: int = 64, block_size: int = 4, **options: object
-) -> Driver:
-    """Return a step loop with a draft model that sees the `num_seen` last tokens; None: all, as the model."""
-    given: dict[str, object] = {"cost": FREE_DRAFTS, "draft_cost": CHEAP_DRAFTS, **options}
-    draft = FakeRunner(num_blocks, block_size, VOCAB, num_seen)
-    return Driver(num_blocks=num_blocks, block_size=block_size, draft=draft, **given)  # type: ignore[arg-type]
-
-
-def drafted(driver: Driver) -> tuple[int, int]:
-    """Return how many tokens were drafted, and how many of them accepted."""
-    reports = driver.reports
-    return sum(report.drafted_tokens for report in reports), sum(report.accepted_drafts for report in reports)
-
-
 @settings(max_examples=40)
 @given(
-    specs=requests(),
-    num_blocks=st.sampled_from([64, 34, 24]),
-    budget=st.sampled_from([64, 12]),
-    num_seen=st.sampled_from([1, 3, None]),
-    draft_seen=st.sampled_from([1, None]),
-    looks_up=st.booleans(),
-    cost=st.sampled_from([FREE_DRAFTS, UNKNOWN_COST, DEAR_TOKENS]),
-    draft_cost=st.sampled_from([CHEAP_DRAFTS, UNKNOWN_COST]),
-    reserves=st.booleans(),
-    places=st.lists(st.integers(0, 6), min_size=4, max_size=4),
+    DRAFTED_PLAYS, st.sampled_from([1, None]), st.booleans(), st.sampled_from([CHEAP_DRAFTS, UNKNOWN_COST])
 )
 def test_outputs_are_the_same_with_and_without_a_draft_model(
-    specs: list[SequenceSpec],
-    num_blocks: int,
-    budget: int,
-    num_seen: int | None,
-    draft_seen: int | None,
-    looks_up: bool,
-    cost: CostModel,
-    draft_cost: CostModel,
-    reserves: bool,
-    places: list[int],
+    played: Play, draft_seen: int | None, looks_up: bool, draft_cost: CostModel
 ) -> None:
     """With every way to sample and to end, grammars, sequences that join others, and too few blocks."""
-    told = []
-    for has_draft in (False, True):
-        driver = Driver(
-            **words(),
-            num_blocks=num_blocks,
-            token_budget=budget,
-            num_seen=num_seen,
-            speculates=has_draft and looks_up,
-            draft=FakeRunner(num_blocks, 4, VOCAB, draft_seen) if has_draft else None,
-            draft_cost=draft_cost,
-            cost=cost,
-            policy=RESERVING if reserves else CHUNKED,
-        )
-        told.append(play(driver, specs, places))
-        assert all(num_tokens <= budget for _, num_tokens in driver.runner.batches)
-    assert told[0] == told[1]
-
-
-@st.composite
-def free_requests(draw: st.DrawFn) -> list[SequenceSpec]:
-    """Requests without penalties, bad words, grammars and log-probabilities."""
-    prompts = st.sampled_from([range(5), range(30), range(2, 40), [*range(30), 7, 8, 9]])
-    sampling = st.builds(replace, SAMPLINGS, frequency_penalty=st.just(0.0), logprobs=st.none())
-    num_choices = st.integers(1, 3)
-    return [
-        spec(
-            handle,
-            draw(prompts),
-            sampling=replace(draw(sampling), n=n),
-            stop=replace(draw(STOPS), stop_strings=(), min_tokens=draw(st.sampled_from([0, 9]))),
-            choices=(*range(n),),
-        )
-        for handle, n in enumerate(draw(st.lists(num_choices, min_size=1, max_size=5)), 1)
-    ]
+    drafts = {"speculates": looks_up, "draft": played.draft(draft_seen), "draft_cost": draft_cost}
+    played.assert_told_alike({}, drafts)
 
 
 @settings(max_examples=40)
 @given(
     specs=free_requests(),
     num_blocks=st.sampled_from([96, 40, 30]),
-    budget=st.sampled_from([64, 12]),
-    cost=st.sampled_from([FREE_DRAFTS, UNKNOWN_COST, DEAR_TOKENS]),
-    places=st.lists(st.integers(0, 6), min_size=5, max_size=5),
+    budget=BUDGETS,
+    cost=COSTS,
+    places=PLACES,
     is_cancelled=st.booleans(),
 )
 def test_the_model_itself_as_draft_model_is_always_right(
@@ -206,13 +143,8 @@ def test_kv_from_another_worker_is_computed_again_for_the_drafts(num_blocks: int
 @pytest.mark.parametrize("num_turns", range(1, 8, 2))
 def test_a_choice_moves_with_all_of_its_accepted_drafts(num_turns: int) -> None:
     request = spec(7, range(5), 200, sampling=RANDOM)
-    source, target, alone = drafting(), drafting(), Driver()
-    alone.finish(Decode(request))
-    running(source, request, num_turns)
-    source.turn(StopAndCopy(7, ((0, 70),)))
-    target.finish(Receive(resumed(source, request, 0, 70), ReceiveKind.STOPPED))
-    fetch(source, target, 70, 70)
-    assert source.rows(7) + target.rows(70) == alone.rows(7)
+    source, target = drafting(), drafting()
+    check_move(source, target, Driver(), request, num_turns)
     assert drafted(target)[0] == drafted(target)[1] > 0
 
 

@@ -12,20 +12,14 @@ from hypothesis import strategies as st
 from engine.core.commands import Cancel, Command, Decode
 from engine.execution.flight import Flight
 from scheduling.cost.cost_model import CostModel
-from scheduling.policies.chunked import CHUNKED
 from scheduling.request import SequenceSpec
-from tests.engine.core.test_step_loop_draft_model import drafted, drafting, free_requests
-from tests.engine.core.test_step_loop_forced import play, words
-from tests.engine.core.test_step_loop_speculation import check_move, requests
-from tests.engine.fake_runner import FakeRunner, FakeStages
+from tests.engine.core.plays import DRAFTED_PLAYS, PLACES, Play, check_move, drafted, drafting, free_requests
+from tests.engine.fake_runner import FakeStages
 from tests.engine.loop_driver import (
     CHEAP_DRAFTS,
-    DEAR_TOKENS,
     FREE_DRAFTS,
     GREEDY,
-    RESERVING,
     UNKNOWN_COST,
-    VOCAB,
     Driver,
     spec,
 )
@@ -46,59 +40,18 @@ def piped(stages: FakeStages, **options: Any) -> Driver:
 
 
 @settings(max_examples=50)
-@given(
-    specs=requests(),
-    num_stages=st.integers(2, 4),
-    seed=st.integers(0, 9),
-    num_blocks=st.sampled_from([64, 34, 24]),
-    budget=st.sampled_from([64, 12]),
-    num_seen=st.sampled_from([1, 2, 3, None]),
-    cost=st.sampled_from([FREE_DRAFTS, UNKNOWN_COST, DEAR_TOKENS]),
-    draft_seen=st.sampled_from([0, 1, None]),
-    looks_up=st.booleans(),
-    reserves=st.booleans(),
-    places=st.lists(st.integers(0, 6), min_size=4, max_size=4),
-)
+@given(DRAFTED_PLAYS, st.integers(2, 4), st.integers(0, 9), st.sampled_from([0, 1, None]), st.booleans())
 def test_outputs_are_those_of_one_process_without_drafts(
-    specs: list[SequenceSpec],
-    num_stages: int,
-    seed: int,
-    num_blocks: int,
-    budget: int,
-    num_seen: int | None,
-    cost: CostModel,
-    draft_seen: int | None,
-    looks_up: bool,
-    reserves: bool,
-    places: list[int],
+    played: Play, num_stages: int, seed: int, draft_seen: int | None, looks_up: bool
 ) -> None:
     """With grammars, penalties, log-probabilities and every way to end, and when blocks run out.
 
     Without a draft model where `draft_seen` is 0.
     """
-    told = []
-    for has_drafts in (False, True):
-        options: dict[str, Any] = {}
-        if has_drafts:
-            options = {"stages": FakeStages(num_stages, seed), "speculates": looks_up}
-            if draft_seen != 0:
-                options |= {
-                    "draft": FakeRunner(num_blocks, 4, VOCAB, draft_seen),
-                    "draft_cost": CHEAP_DRAFTS,
-                }
-        driver = Driver(
-            **words(),
-            num_blocks=num_blocks,
-            token_budget=budget,
-            num_seen=num_seen,
-            cost=cost,
-            policy=RESERVING if reserves else CHUNKED,
-            overlaps=False,
-            **options,
-        )
-        told.append(play(driver, specs, places))
-        assert all(num_tokens <= budget for _, num_tokens in driver.runner.batches)
-    assert told[0] == told[1]
+    has_model = draft_seen != 0
+    model = {"draft": played.draft(draft_seen), "draft_cost": CHEAP_DRAFTS} if has_model else {}
+    drafts = {"stages": FakeStages(num_stages, seed), "speculates": looks_up, **model}
+    played.assert_told_alike({"overlaps": False}, {"overlaps": False, **drafts})
 
 
 @settings(max_examples=25)
@@ -106,7 +59,7 @@ def test_outputs_are_those_of_one_process_without_drafts(
     specs=free_requests(),
     num_stages=st.integers(2, 3),
     num_blocks=st.sampled_from([96, 40, 30]),
-    places=st.lists(st.integers(0, 6), min_size=5, max_size=5),
+    places=PLACES,
     is_cancelled=st.booleans(),
 )
 def test_the_model_itself_as_draft_model_is_always_right(
@@ -169,7 +122,8 @@ def has_later_draft(flight: Flight) -> bool:
 
 @pytest.mark.parametrize("num_turns", [1, 4, 7])
 def test_a_choice_moves_with_all_of_its_accepted_drafts(num_turns: int) -> None:
-    check_move(piped(FakeStages(2)), piped(FakeStages(3)), num_turns)
+    alone = Driver(num_seen=1, num_blocks=64, block_size=16)
+    check_move(piped(FakeStages(2)), piped(FakeStages(3)), alone, spec(7, range(5), 90), num_turns)
 
 
 def test_no_draft_makes_a_token_of_another_micro_batch_late() -> None:

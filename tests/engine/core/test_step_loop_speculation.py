@@ -6,71 +6,21 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from engine.core.commands import Decode, Receive, StopAndCopy
+from engine.core.commands import Decode
 from scheduling.cost.cost_model import CostModel
-from scheduling.policies.chunked import CHUNKED
-from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
-from tests.engine.core.test_step_loop_forced import FORCED, FREE, SAMPLINGS, STOPS, asked, play, words
-from tests.engine.core.test_step_loop_moving import fetch, resumed, running
-from tests.engine.loop_driver import DEAR_TOKENS, FREE_DRAFTS, GREEDY, RESERVING, UNKNOWN_COST, Driver, spec
+from scheduling.request import FinishReason, SamplingParams, StopRules
+from tests.engine.core.plays import DRAFTED_PLAYS, Play, check_move
+from tests.engine.loop_driver import FREE_DRAFTS, GREEDY, Driver, spec
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 
-@st.composite
-def requests(draw: st.DrawFn) -> list[SequenceSpec]:
-    """Requests that the contract allows: bad words and `min_tokens` are refused beside a grammar."""
-    patterns = draw(st.lists(st.sampled_from([FORCED, FREE, "", "", ""]), min_size=1, max_size=4))
-    bad_words = st.sampled_from([(), (), ((3, 4), (5, 6, 7))])
-    return [
-        asked(
-            handle,
-            pattern,
-            replace(draw(SAMPLINGS), bad_words=() if pattern else draw(bad_words)),
-            replace(draw(STOPS), min_tokens=0 if pattern else draw(st.sampled_from([0, 9]))),
-            draw(st.integers(1, 3)),
-        )
-        for handle, pattern in enumerate(patterns, 1)
-    ]
-
-
 @settings(max_examples=60)
-@given(
-    specs=requests(),
-    num_blocks=st.sampled_from([64, 34, 24]),
-    budget=st.sampled_from([64, 12]),
-    num_seen=st.sampled_from([1, 2, 3, None]),
-    cost=st.sampled_from([FREE_DRAFTS, UNKNOWN_COST, DEAR_TOKENS]),
-    reserves=st.booleans(),
-    places=st.lists(st.integers(0, 6), min_size=4, max_size=4),
-)
-def test_outputs_are_the_same_with_and_without_drafts(
-    specs: list[SequenceSpec],
-    num_blocks: int,
-    budget: int,
-    num_seen: int | None,
-    cost: CostModel,
-    reserves: bool,
-    places: list[int],
-) -> None:
+@given(DRAFTED_PLAYS)
+def test_outputs_are_the_same_with_and_without_drafts(played: Play) -> None:
     """With every way to sample, when sequences join in the midst of others, and when blocks run out."""
-    told = []
-    for speculates in (False, True):
-        driver = Driver(
-            **words(),
-            num_blocks=num_blocks,
-            block_size=4,
-            token_budget=budget,
-            num_seen=num_seen,
-            speculates=speculates,
-            cost=cost,
-            policy=RESERVING if reserves else CHUNKED,
-        )
-        told.append(play(driver, specs, places))
-        assert all(num_tokens <= budget for _, num_tokens in driver.runner.batches)
-    assert told[0] == told[1]
+    played.assert_told_alike({"speculates": False}, {"speculates": True})
 
 
 def looping(**options: object) -> Driver:
@@ -114,21 +64,10 @@ def test_no_draft_outlives_the_promise_of_another_row() -> None:
     assert told[1] < told[0] / 2
 
 
-def check_move(source: Driver, target: Driver, num_turns: int) -> None:
-    """Move a choice after some turns; its tokens are those of one that was neither moved nor drafted."""
-    request = spec(7, range(5), 90)
-    alone = Driver(num_seen=1, num_blocks=64, block_size=16)
-    alone.finish(Decode(request))
-    running(source, request, num_turns)
-    source.turn(StopAndCopy(7, ((0, 70),)))
-    target.finish(Receive(resumed(source, request, 0, 70), ReceiveKind.STOPPED))
-    fetch(source, target, 70, 70)
-    assert source.rows(7) + target.rows(70) == alone.rows(7)
-
-
 @pytest.mark.parametrize("num_turns", range(1, 12, 2))
 def test_a_choice_moves_with_all_of_its_accepted_drafts(num_turns: int) -> None:
-    check_move(looping(), looping(), num_turns)
+    alone = Driver(num_seen=1, num_blocks=64, block_size=16)
+    check_move(looping(), looping(), alone, spec(7, range(5), 90), num_turns)
 
 
 def test_a_stop_within_an_accepted_draft_ends_the_choice_there() -> None:
