@@ -26,6 +26,7 @@ from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from tests.clients import claude_code
 from tests.clients.node import BIN as NODE
+from tests.clients.programs import ENVIRONMENTS, output_of
 from tests.clients.scripted_model import CONTEXT, Scripts, write_scripted_model
 from tests.fleet.driving import assert_all_is_freed
 from tests.forked import Zygote
@@ -41,7 +42,6 @@ pytestmark = [
 ]
 
 HERE = Path(__file__).parent
-PYTHON_CLIENTS = ROOT / ".venv-clients"
 FROM_NPM = HERE / "npm" / "node_modules" / ".bin"
 PLAIN = "All is well here, and nothing else is to be said."
 RAIN = "In Oslo it rains, they say."
@@ -122,26 +122,13 @@ class Served:
         return found | added
 
     async def run(self, program: Path, *arguments: object, **environment: str) -> str:
-        """Run a program to its end; return its output, which is a failure's message.
+        """Run a program to its end; return its output.
 
         No request of its may be refused, and afterwards the fleet has to be as empty as before.
         """
         num_requests = len(self.requests())
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *map(str, arguments),
-            cwd=self.work,
-            env=self.environment(**environment),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        try:
-            output = (await process.communicate())[0].decode()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        assert process.returncode == 0, output
+        found = self.environment(**environment)
+        output = await output_of(program, *arguments, cwd=self.work, environment=found)
         await assert_all_is_freed(self.fleet, self.sdk)
         asked = self.requests()[num_requests:]
         assert asked, output
@@ -227,7 +214,7 @@ async def test_aider_edits_a_file(served: Served) -> None:
         "--no-show-model-warnings",
     )
     output = await served.run(
-        PYTHON_CLIENTS / "aider" / "bin" / "aider",
+        ENVIRONMENTS / "aider" / "bin" / "aider",
         *("--model", "openai/scripted", "--edit-format", "diff", "--no-git", "--yes-always", *quiet),
         *("--message", "Please do script aider.", "greeting.txt"),
         OPENAI_API_BASE=f"{served.url}/v1",
@@ -241,7 +228,7 @@ async def test_aider_edits_a_file(served: Served) -> None:
 
 async def test_llm_calls_functions_and_goes_on(served: Served) -> None:
     configure(served, ".config/io.datasette.llm/extra-openai-models.yaml")
-    llm = PYTHON_CLIENTS / "llm" / "bin" / "llm"
+    llm = ENVIRONMENTS / "llm" / "bin" / "llm"
     weather = "def weather(city: str) -> str:\n    return 'rain in ' + city\n"
     called = ("--functions", weather, "--td", "Do script weather.")
     for streamed in ((), ("--no-stream",)):
@@ -255,7 +242,7 @@ async def test_llm_calls_functions_and_goes_on(served: Served) -> None:
 
 @pytest.mark.parametrize("tool", ["openai_agents", "pydantic_ai", "smolagents"])
 async def test_python_frameworks_call_their_tools(served: Served, tool: str) -> None:
-    python = PYTHON_CLIENTS / tool / "bin" / "python"
+    python = ENVIRONMENTS / tool / "bin" / "python"
     await served.run(python, HERE / "python" / f"{tool}_client.py")
 
 
@@ -292,7 +279,7 @@ async def open_webui(served: Served, folder: Path) -> AsyncIterator[httpx.AsyncC
     )
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(PYTHON_CLIENTS / "open_webui" / "bin" / "open-webui", "serve"),
+            *(ENVIRONMENTS / "open_webui" / "bin" / "open-webui", "serve"),
             *("--host", "127.0.0.1", "--port", str(port)),
             cwd=folder,
             env=served.environment(**settings, DATA_DIR=str(folder), WEBUI_SECRET_KEY="secret"),

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ import pytest_asyncio
 
 from baton import AsyncClient, ChatMessage, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
+from tests.clients.programs import ENVIRONMENTS, output_of
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 from tests.forked import Zygote
 from tools.house.source_tree import ROOT
@@ -46,24 +46,12 @@ class Served:
         return self.fleet.gateway_urls[0]
 
     async def run(self, tool: str, program: str, *arguments: object, cwd: Path = ROOT) -> str:
-        """Run a program of a tool's environment to its end; return its output, which is a failure's message.
+        """Run a program of a tool's environment to its end; return its output.
 
         Afterwards the fleet has to be as empty as before.
         """
-        process = await asyncio.create_subprocess_exec(
-            ROOT / ".venv-clients" / tool / "bin" / program,
-            *map(str, arguments),
-            cwd=cwd,
-            env=self.environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        try:
-            output = (await process.communicate())[0].decode()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        assert process.returncode == 0, output
+        path = ENVIRONMENTS / tool / "bin" / program
+        output = await output_of(path, *arguments, cwd=cwd, environment=self.environment)
         await assert_all_is_freed(self.fleet, self.sdk)
         return output
 
