@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.samples import Sample
 
 from baton import AsyncClient, Completion, Regex, Sampling, Stop
 from baton.chat import Prompt
-from baton.fleet import Fleet
+from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import FleetSnapshot
 from baton.types import Path as RequestPath
 from benchmarks.fleets.observe import scrape, total
@@ -24,8 +25,23 @@ FEW = ("--max-num-seqs", "16", "--token-budget", "128")
 """Sizes of steps that are measured quickly at a start: with the default ones it takes seconds in float64."""
 EXACT = ("--dtype", "float64", "--num-blocks", "256", *FEW)
 """Arguments of workers whose tokens are the same in any batch. What they cost is measured once for all."""
+BOTH_PATHS = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
+"""Arguments of two routers that take one path each."""
 TRIES = 10
 """A stream may end before it is struck, on a machine that lets this process stand still. Then try again."""
+
+
+def exact(
+    run_dir: Path,
+    *,
+    model: Path = DEMO_MODEL,
+    more: Mapping[str, Sequence[str]] | None = None,
+    **settings: Any,
+) -> FleetSpec:
+    """Return a fleet whose workers have the arguments `EXACT`, and more by role or by name of a process."""
+    added = dict(more or {})
+    workers = {role: (*EXACT, *added.pop(role, ())) for role in ("prefill", "decode")}
+    return FleetSpec(model=model, run_dir=run_dir, extra_args={**workers, **added}, **settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,10 @@ from baton.errors import Unavailable
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (
-    DEMO_MODEL,
-    EXACT,
     TRIES,
     assert_all_is_freed,
     busy_workers,
+    exact,
     num_given_up,
     snapshot,
     until,
@@ -36,14 +36,8 @@ SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_pe
 STOP = Stop(max_tokens=400, ignore_eos=True)
 
 
-def spec(run_dir: Path, **counts: int) -> FleetSpec:
-    return FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
-        placement="disaggregated",
-        extra_args={"prefill": EXACT, "decode": EXACT},
-        **counts,  # type: ignore[arg-type]
-    )
+def spec(run_dir: Path, **counts: Any) -> FleetSpec:
+    return exact(run_dir, placement="disaggregated", **counts)
 
 
 async def tokens_with(
@@ -115,13 +109,7 @@ async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:
     # One token a step: the prompt takes long enough to be struck in the middle.
-    slow = FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
-        placement="disaggregated",
-        prefill=2,
-        extra_args={"prefill": (*EXACT, "--token-budget", "1"), "decode": EXACT},
-    )
+    slow = exact(run_dir, placement="disaggregated", prefill=2, more={"prefill": ("--token-budget", "1")})
     async with (
         make_fleet(slow) as fleet,
         AsyncClient(fleet.router_addresses, tenant="undisturbed") as other,

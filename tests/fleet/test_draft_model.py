@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from baton import AsyncClient, Regex, Sampling, Stop, Tokens
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from tests.deep_model import deepen
-from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES, busy_workers, labelled, metric, outputs
+from tests.fleet.driving import DEMO_MODEL, TRIES, busy_workers, exact, labelled, metric, outputs
 from tests.forked import Zygote
 from tests.model_zoo import stock_generate
 
@@ -31,13 +31,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def fleet_of(
     zygote: Zygote, run_dir: Path, model: Path, draft_model: Path | None
 ) -> AsyncIterator[Fleet]:
-    spec = FleetSpec(
+    spec = exact(
+        run_dir,
         model=model,
         decode=2 if draft_model else 1,
         placement="disaggregated",
         draft_model=draft_model,
-        extra_args={"prefill": EXACT, "decode": EXACT},
-        run_dir=run_dir,
     )
     async with Fleet(spec, make_process=zygote.process) as fleet:
         yield fleet

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Completion, Sampling, Stop, Tokens
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from baton.progress import Collector
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES, assert_all_is_freed, busy_workers, snapshot
+from tests.fleet.driving import TRIES, assert_all_is_freed, busy_workers, exact, snapshot
 
 pytestmark = pytest.mark.integration
 
@@ -65,14 +65,7 @@ async def busy_routers(fleet: Fleet) -> list[str]:
 
 
 async def test_deaths_of_a_worker_and_a_router_change_no_answer(run_dir: Path, make_fleet: MakeFleet) -> None:
-    spec = FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
-        routers=2,
-        decode=2,
-        placement="disaggregated",
-        extra_args={"prefill": EXACT, "decode": EXACT},
-    )
+    spec = exact(run_dir, routers=2, decode=2, placement="disaggregated")
     async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         expected = (await generate(client)).completion.choices
         assert all(len(entry.logprobs) == len(entry.token_ids) for entry in expected)

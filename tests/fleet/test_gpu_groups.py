@@ -21,7 +21,7 @@ import torch
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, children_of, greedy
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, children_of, exact, greedy
 from tests.fleet.test_hosts import PROMPTS, assert_like, flags, streams, until_connected
 from tests.patience import PATIENCE_S
 from worker.errors import EXIT_GROUP
@@ -54,12 +54,7 @@ async def worker(fleet: Fleet, log: Path, *program: str) -> AsyncIterator[subpro
 async def test_processes_on_the_gpus_of_a_host_are_one_worker(
     run_dir: Path, make_fleet: MakeFleet, tmp_path: Path
 ) -> None:
-    spec = FleetSpec(
-        model=DEMO_MODEL,
-        placement="disaggregated",
-        extra_args={"prefill": EXACT, "decode": EXACT},
-        run_dir=run_dir,
-    )
+    spec = exact(run_dir, placement="disaggregated")
     log = tmp_path / "worker.log"
     async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         answers, expected = await greedy(client, PROMPTS, 24), await streams(client, PROMPTS)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Completion, Sampling, Stop
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from baton.types import Path as RequestPath
 from tests.adapters import merge, write_adapter
 from tests.fleet.conftest import MakeFleet
@@ -24,6 +24,7 @@ from tests.fleet.driving import (
     TRIES,
     assert_all_is_freed,
     children_of,
+    exact,
     greedy,
     snapshot,
     until,
@@ -142,15 +143,7 @@ async def test_a_worker_on_several_hosts_is_like_any_other(
     run_dir: Path, make_fleet: MakeFleet, zygote: Zygote, tmp_path: Path
 ) -> None:
     red = write_adapter(DEMO_MODEL, tmp_path / "adapters" / "red", seed=1, rank=4)
-    spec = FleetSpec(
-        model=DEMO_MODEL,
-        placement="disaggregated",
-        lora_dir=red.parent,
-        lora_memory_mb=1,
-        lora_rank=4,
-        extra_args={"prefill": EXACT, "decode": EXACT},
-        run_dir=run_dir,
-    )
+    spec = exact(run_dir, placement="disaggregated", lora_dir=red.parent, lora_memory_mb=1, lora_rank=4)
     async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         answers, expected = await greedy(client, PROMPTS, 24), await streams(client, PROMPTS)
         with torchrun(fleet, tmp_path / "torchrun.log") as process:

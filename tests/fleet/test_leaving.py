@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,10 @@ from baton.fleet import Fleet, FleetSpec
 from baton.fleet.control import Control, ask_restart
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (
-    DEMO_MODEL,
-    EXACT,
     TRIES,
     assert_all_is_freed,
     busy_workers,
+    exact,
     labelled,
     snapshot,
 )
@@ -36,14 +36,9 @@ STOP = Stop(max_tokens=160, ignore_eos=True)
 LOGPROB_TOLERANCE = 1e-5
 
 
-def spec(run_dir: Path, **counts: int) -> FleetSpec:
-    return FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
-        placement="disaggregated" if counts.get("prefill", 1) else None,
-        extra_args={"prefill": EXACT, "decode": EXACT},
-        standstill_s=150.0,  # many processes on few cores
-        **counts,  # type: ignore[arg-type]
+def spec(run_dir: Path, **counts: Any) -> FleetSpec:
+    return exact(
+        run_dir, placement="disaggregated" if counts.get("prefill", 1) else None, standstill_s=150.0, **counts
     )
 
 
@@ -157,13 +152,7 @@ async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path, ma
 async def test_a_leaving_prefill_worker_hands_back_what_it_has_not_begun(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:
-    slow = FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
-        placement="disaggregated",
-        prefill=2,
-        extra_args={"prefill": (*EXACT, "--token-budget", "2"), "decode": EXACT},
-    )
+    slow = exact(run_dir, placement="disaggregated", prefill=2, more={"prefill": ("--token-budget", "2")})
     prompts = [[3 + (i * 7 + offset) % 90 for i in range(200)] for offset in range(4)]
     short = Stop(max_tokens=3, ignore_eos=True)
     async with (

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,10 +19,10 @@ from tests.adapters import copy_adapter, merge, write_adapter
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (
     DEMO_MODEL,
-    EXACT,
     TRIES,
     assert_all_is_freed,
     busy_workers,
+    exact,
     labelled,
     snapshot,
     until,
@@ -57,16 +58,14 @@ def adapters(tmp_path: Path, sources: Path) -> Path:
     return tmp_path / "adapters"
 
 
-def spec_of(run_dir: Path, adapters: Path, **counts: int) -> FleetSpec:
-    return FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
+def spec_of(run_dir: Path, adapters: Path, **counts: Any) -> FleetSpec:
+    return exact(
+        run_dir,
         lora_dir=adapters,
         lora_memory_mb=1,
         lora_rank=RANK,
         placement="disaggregated" if counts.get("prefill") else "aggregated",
-        extra_args={"prefill": EXACT, "decode": EXACT},
-        **counts,  # type: ignore[arg-type]
+        **counts,
     )
 
 

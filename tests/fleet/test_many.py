@@ -9,10 +9,9 @@ import grpc.aio
 import pytest
 
 from baton import AsyncClient
-from baton.fleet import FleetSpec
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed
+from tests.fleet.driving import assert_all_is_freed, exact
 from tests.router.calls import tokens_of
 from tests.router.many_calls import ManyClient
 
@@ -32,9 +31,7 @@ def request(place: int) -> inference_pb2.GenerateRequest:
 
 
 async def test_a_killed_router_loses_and_repeats_no_token(run_dir: Path, make_fleet: MakeFleet) -> None:
-    spec = FleetSpec(
-        model=DEMO_MODEL, run_dir=run_dir, routers=2, extra_args={"prefill": EXACT, "decode": EXACT}
-    )
+    spec = exact(run_dir, routers=2)
     async with (
         make_fleet(spec) as fleet,
         AsyncClient(fleet.router_addresses[1]) as client,

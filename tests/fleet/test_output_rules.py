@@ -20,9 +20,9 @@ from baton import (
     Stop,
     Tokens,
 )
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES, assert_all_is_freed, busy_workers
+from tests.fleet.driving import BOTH_PATHS, DEMO_MODEL, TRIES, assert_all_is_freed, busy_workers, exact
 from tests.model_zoo import load_stock
 
 pytestmark = pytest.mark.integration
@@ -82,14 +82,7 @@ async def heard_struck(
 async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:
-    placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
-    both = FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
-        routers=2,
-        decode=2,
-        extra_args={"prefill": EXACT, "decode": EXACT, **placements},
-    )
+    both = exact(run_dir, routers=2, decode=2, more=BOTH_PATHS)
     async with make_fleet(both) as fleet:
         addresses = fleet.router_addresses
         async with AsyncClient(addresses[0]) as client, AsyncClient(addresses[1]) as aggregated:
@@ -126,7 +119,7 @@ async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(
 
 
 async def test_special_tokens_are_shown_if_asked_for(run_dir: Path, make_fleet: MakeFleet) -> None:
-    spec = FleetSpec(model=DEMO_MODEL, run_dir=run_dir, extra_args={"prefill": EXACT, "decode": EXACT})
+    spec = exact(run_dir)
     async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         name = await client.detokenize([EOS], skip_special_tokens=False)
         assert name == "<|eos|>"
@@ -146,14 +139,7 @@ async def test_special_tokens_are_shown_if_asked_for(run_dir: Path, make_fleet: 
 async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:
-    placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
-    both = FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
-        routers=2,
-        decode=2,
-        extra_args={"prefill": (*EXACT, "--token-budget", "16"), "decode": EXACT, **placements},
-    )
+    both = exact(run_dir, routers=2, decode=2, more={"prefill": ("--token-budget", "16"), **BOTH_PATHS})
     logits = load_stock(DEMO_MODEL)(torch.tensor([PROMPT]), use_cache=False).logits[0].detach()
     expected = torch.log_softmax(logits.double(), dim=-1)[:-1]
     chosen = [expected[place, token].item() for place, token in enumerate(PROMPT[1:])]
@@ -202,14 +188,7 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
 
 
 async def test_bad_words_and_allowed_tokens_hold_on_both_paths(run_dir: Path, make_fleet: MakeFleet) -> None:
-    placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
-    both = FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
-        routers=2,
-        decode=2,
-        extra_args={"prefill": EXACT, "decode": EXACT, **placements},
-    )
+    both = exact(run_dir, routers=2, decode=2, more=BOTH_PATHS)
     async with make_fleet(both) as fleet:
         addresses = fleet.router_addresses
         async with AsyncClient(addresses[0]) as client, AsyncClient(addresses[1]) as aggregated:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Sampling, Stop
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from tests import model_zoo
-from tests.fleet.driving import EXACT
+from tests.fleet.driving import exact
 from tests.forked import Zygote
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
@@ -20,13 +20,7 @@ LENGTH = 40
 
 async def test_outputs_are_those_of_stock_transformers(zygote: Zygote, tmp_path: Path) -> None:
     model = model_zoo.build("cohere2", tmp_path / "cohere2")
-    spec = FleetSpec(
-        model=model,
-        prove_model=True,
-        placement="disaggregated",
-        extra_args={"prefill": EXACT, "decode": EXACT},
-        run_dir=tmp_path / "run",
-    )
+    spec = exact(tmp_path / "run", model=model, prove_model=True, placement="disaggregated")
     async with Fleet(spec, make_process=zygote.process) as fleet:
         async with AsyncClient(fleet.router_addresses) as client:
             stop = Stop(max_tokens=LENGTH, ignore_eos=True)

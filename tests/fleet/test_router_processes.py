@@ -21,7 +21,7 @@ from baton.wire.convert import request_to_pb, resume_to_pb
 from baton.wire.transport import GENERATE, RESUME, GrpcTransport
 from benchmarks.fleets.observe import child_processes, scrape, total
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import TRIES, assert_all_is_freed, exact, snapshot, until
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -33,12 +33,7 @@ NAMES = ("router-0.0", "router-0.1")
 
 
 def spec(run_dir: Path) -> FleetSpec:
-    return FleetSpec(
-        model=DEMO_MODEL,
-        run_dir=run_dir,
-        router_processes=2,
-        extra_args={"prefill": EXACT, "decode": EXACT},
-    )
+    return exact(run_dir, router_processes=2)
 
 
 @contextlib.asynccontextmanager

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from baton import AsyncClient, Regex, Sampling, Stop
-from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, EXACT, metric, outputs
+from baton.fleet import Fleet
+from tests.fleet.driving import DEMO_MODEL, exact, metric, outputs
 from tests.forked import Zygote
 from tests.model_zoo import stock_generate
 
@@ -22,13 +22,7 @@ LENGTH = 160
 
 
 async def fleet_of(zygote: Zygote, run_dir: Path, speculate: str) -> AsyncIterator[Fleet]:
-    spec = FleetSpec(
-        model=DEMO_MODEL,
-        placement="disaggregated",
-        speculate=speculate,
-        extra_args={"prefill": EXACT, "decode": EXACT},
-        run_dir=run_dir,
-    )
+    spec = exact(run_dir, placement="disaggregated", speculate=speculate)
     async with Fleet(spec, make_process=zygote.process) as fleet:
         yield fleet
 

@@ -12,7 +12,7 @@ from baton import AsyncClient, ChoiceFinished, Completion, Finished, FinishReaso
 from baton.errors import DeadlineExceeded
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import FEW, TRIES, assert_all_is_freed, sampled, snapshot
+from tests.fleet.driving import BOTH_PATHS, FEW, TRIES, assert_all_is_freed, sampled, snapshot
 from tests.model_zoo import VOCAB_SIZE, stock_generate
 
 pytestmark = pytest.mark.integration
@@ -57,12 +57,11 @@ async def test_64_streams_of_random_lengths_have_exact_token_counts(
 async def test_choices_seeds_and_stop_rules_are_the_same_on_both_paths(
     tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
 ) -> None:
-    placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
     both = FleetSpec(
         model=tiny_llama,
         run_dir=run_dir,
         routers=2,
-        extra_args={"prefill": FP64, "decode": FP64, **placements},
+        extra_args={"prefill": FP64, "decode": FP64, **BOTH_PATHS},
     )
     prompt = list(range(3, 40))
     async with make_fleet(both) as fleet:
