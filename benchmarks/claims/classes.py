@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.claims.cells import estimate
 from benchmarks.claims.lab import Lab, Settings
-from benchmarks.claims.play import Arm, Case, Played, play, profile
+from benchmarks.claims.play import Case, Played, SimArm, play, profile
 from reporting.section import Goal, Section, ratios, table
 from reporting.tables import cell as in_words
 from scheduling.policies.chunked import CHUNKED
@@ -24,11 +24,11 @@ NUM_WORKERS = 4
 LOADS = (1.0, 1.2, 1.5)
 GOOD_AT_CAPACITY = 0.9
 FLEET = f"{NUM_WORKERS}d"
-OURS = Arm(SLACK, fleet=FLEET)
-EDF = Arm(replace(SLACK, name="edf", promises=False), fleet=FLEET)
+OURS = SimArm(SLACK, fleet=FLEET)
+EDF = SimArm(replace(SLACK, name="edf", promises=False), fleet=FLEET)
 """The same steps; every request is accepted, in order of due time."""
-SARATHI_EDF = Arm(replace(CHUNKED, name="chunked edf", order=Order.DUE), 512, fleet=FLEET)
-NO_CLASSES = Arm(replace(SLACK, name="slack without classes"), fleet=FLEET)
+SARATHI_EDF = SimArm(replace(CHUNKED, name="chunked edf", order=Order.DUE), 512, fleet=FLEET)
+NO_CLASSES = SimArm(replace(SLACK, name="slack without classes"), fleet=FLEET)
 ARMS = (OURS, NO_CLASSES, EDF, SARATHI_EDF)
 
 ByClass = tuple[tuple[str, Promises], ...]
@@ -85,18 +85,18 @@ def measure(lab: Lab) -> Section:
     return section(lab.judge("classes", loaded, _shares), carried, lab.settings, asked)
 
 
-Row = tuple[tuple[Arm, float], Sequence[Shares]]
+Row = tuple[tuple[SimArm, float], Sequence[Shares]]
 
 
 def section(
-    runs: Mapping[tuple[Arm, float], Sequence[Shares]],
-    carried: Mapping[Arm, Sequence[float]],
+    runs: Mapping[tuple[SimArm, float], Sequence[Shares]],
+    carried: Mapping[SimArm, Sequence[float]],
     settings: Settings,
     asked: ByClass,
 ) -> Section:
     """Return goals and tables."""
 
-    def ratio(other: Arm, load: float) -> tuple[float, ...]:
+    def ratio(other: SimArm, load: float) -> tuple[float, ...]:
         return ratios([run.per_s for run in runs[OURS, load]], [run.per_s for run in runs[other, load]])
 
     def good_of(place: int) -> Callable[[Row], str]:
@@ -111,7 +111,7 @@ def section(
         f"{GOOD_AT_CAPACITY:.0%} good. Plain EDF has the same steps and accepts every request, in "
         "order of due times."
     )
-    capacities: dict[str, Callable[[Arm], str]] = {
+    capacities: dict[str, Callable[[SimArm], str]] = {
         "arm": lambda arm: arm.name,
         "capacity, 1/s": lambda arm: in_words(carried[arm]),
         "classes by this": lambda arm: in_words(ratios(carried[OURS], carried[arm])),

@@ -9,15 +9,21 @@ from functools import partial
 
 from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
 from benchmarks.claims.lab import Lab, Settings
-from benchmarks.claims.play import Arm, Case, goodput, own_goodput, play
+from benchmarks.claims.play import Case, SimArm, goodput, own_goodput, play
 from reporting.section import Goal, Section, ratios, table
 from reporting.tables import cell as in_words
 from sim.workload import Promises
 
 TAUS = (128, 256, 512, 1024, 2048)
-FIXED = tuple(Arm("chunked", tau) for tau in TAUS)
-OTHERS = (Arm("static"), Arm("dynamic"), Arm("orca"), Arm("prefill_first"), *FIXED)
-SLACK = Arm("slack")
+FIXED = tuple(SimArm("chunked", tau) for tau in TAUS)
+OTHERS = (
+    SimArm("static"),
+    SimArm("dynamic"),
+    SimArm("orca"),
+    SimArm("prefill_first"),
+    *FIXED,
+)
+SLACK = SimArm("slack")
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
 """Rates as shares of what a worker carries by arithmetic under the loosest promise."""
 BEYOND = 1.25
@@ -25,7 +31,7 @@ BEYOND = 1.25
 MOST_RATIO = 10.0
 """Larger ratios, to a figure near zero, count as this."""
 
-Goodputs = Mapping[tuple[Arm, float], Sequence[float]]
+Goodputs = Mapping[tuple[SimArm, float], Sequence[float]]
 """The figures of one cell by arm and rate, one per seed."""
 
 
@@ -37,7 +43,7 @@ class Contest:
     goodputs: Goodputs
 
     @property
-    def best(self) -> tuple[Arm, float]:
+    def best(self) -> tuple[SimArm, float]:
         """The best of the other arms, and the rate of its peak."""
         return max(
             (key for key in self.goodputs if key[0] != SLACK),
@@ -53,11 +59,11 @@ class Contest:
         """Return the ratio of `slack` at `rate` to the best arm's peak."""
         return ratios(self.goodputs[SLACK, rate], self.goodputs[self.best])
 
-    def to_arm(self, arm: Arm, rate: float) -> tuple[float, ...]:
+    def to_arm(self, arm: SimArm, rate: float) -> tuple[float, ...]:
         """Return the ratio of `slack` to an arm at the same rate."""
         return ratios(self.goodputs[SLACK, rate], self.goodputs[arm, rate])
 
-    def peak(self, arm: Arm) -> tuple[float, ...]:
+    def peak(self, arm: SimArm) -> tuple[float, ...]:
         """Return an arm's figures at its best rate."""
         return tuple(
             max((self.goodputs[key] for key in self.goodputs if key[0] == arm), key=statistics.median)

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.claims.cells import WORKLOADS, cell, estimate
 from benchmarks.claims.lab import Lab, Settings
-from benchmarks.claims.play import Arm, Case, Played, good, play
+from benchmarks.claims.play import Case, Played, SimArm, good, play
 from reporting.section import Goal, Section, markdown, ratios, table
 from reporting.tables import cell as in_words
 from sim.workload import Promises
@@ -19,7 +19,7 @@ TPOT_RATIO, TTFT_RATIO = 2.5, 10.0
 LOADS = (0.8, 1.0, 1.2, 1.5, 2.0)
 """Offered loads as multiples of the capacity."""
 OVERLOADS = (1.5, 2.0)
-SLACK, FCFS = Arm("slack"), Arm("chunked", 512)
+SLACK, FCFS = SimArm("slack"), SimArm("chunked", 512)
 GOOD_AT_CAPACITY = 0.9
 DECILES = 10
 
@@ -81,7 +81,7 @@ def measure(lab: Lab) -> Section:
     return section(lab.judge("overload", cases, _figures), capacities, lab.settings)
 
 
-Runs = Mapping[tuple[str, Arm, float], Sequence[Figures]]
+Runs = Mapping[tuple[str, SimArm, float], Sequence[Figures]]
 
 
 def section(runs: Runs, capacities: Mapping[str, float], settings: Settings) -> Section:
@@ -114,7 +114,7 @@ def _goals(runs: Runs, name: str) -> list[Goal]:
     return goals
 
 
-Row = tuple[tuple[str, Arm, float], Sequence[Figures]]
+Row = tuple[tuple[str, SimArm, float], Sequence[Figures]]
 
 
 def _loads(runs: Runs) -> str:

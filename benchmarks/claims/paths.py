@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
 from benchmarks.claims.lab import Lab, Settings
-from benchmarks.claims.play import Arm, Case, own_goodput
+from benchmarks.claims.play import Case, SimArm, own_goodput
 from reporting.section import Goal, Section, markdown, ratios
 from reporting.tables import cell as in_words
 from scheduling.placement import Placement
 
 NUM_WORKERS = 4
-AGGREGATED = Arm("slack", None, Placement.AGGREGATED, "4d")
+AGGREGATED = SimArm("slack", None, Placement.AGGREGATED, "4d")
 SPLITS = ("1p3d", "2p2d")
 SHARES = (0.6, 0.8, 1.0)
 """Loads as shares of what the workers carry by arithmetic under the cell's TPOT."""
 
-Goodputs = Mapping[tuple[Cell, float, Arm], Sequence[float]]
+Goodputs = Mapping[tuple[Cell, float, SimArm], Sequence[float]]
 
 
-def arms(split: str) -> tuple[Arm, Arm]:
+def arms(split: str) -> tuple[SimArm, SimArm]:
     """Return the two arms that use this split."""
     return (
-        Arm("slack", None, Placement.DISAGGREGATED, split),
-        Arm("slack", None, Placement.CONDITIONAL, split),
+        SimArm("slack", None, Placement.DISAGGREGATED, split),
+        SimArm("slack", None, Placement.CONDITIONAL, split),
     )
 
 
@@ -74,7 +74,7 @@ def section(cells: Sequence[Cell], goodputs: Goodputs, settings: Settings) -> Se
     return Section("paths: conditional disaggregation", method, tuple(goals), tuple(tables))
 
 
-def better(goodputs: Goodputs, cell: Cell, share: float, split: str) -> Arm:
+def better(goodputs: Goodputs, cell: Cell, share: float, split: str) -> SimArm:
     """Return the better of aggregated and disaggregated by the median."""
     return max((AGGREGATED, arms(split)[0]), key=lambda arm: statistics.median(goodputs[cell, share, arm]))
 

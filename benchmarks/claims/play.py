@@ -31,15 +31,13 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class SimArm:
     """A policy with its settings; `fleet` as in `2p4d`."""
 
     policy: str | Policy
     token_budget: int | None = None
     placement: Placement = Placement.AGGREGATED
     fleet: str = "1d"
-    num_stages: int = 1
-    """Pipeline stages of each worker."""
 
     @property
     def name(self) -> str:
@@ -53,7 +51,7 @@ class Arm:
 class Case:
     """One run: an arm under a load."""
 
-    arm: Arm
+    arm: SimArm
     workload: str
     rate_per_s: float
     promises: Promises = NOTHING
@@ -114,7 +112,6 @@ def spec_of(case: Case) -> SimSpec:
         policy=arm.policy,
         placement=arm.placement,
         token_budget=arm.token_budget,
-        num_stages=arm.num_stages,
         seed=case.seed,
         drain_s=DRAIN_S,
     )

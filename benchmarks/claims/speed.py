@@ -8,7 +8,7 @@ from functools import partial
 
 from benchmarks.claims.cells import cell, estimate
 from benchmarks.claims.lab import Lab
-from benchmarks.claims.play import Arm, Case, spec_of
+from benchmarks.claims.play import Case, SimArm, spec_of
 from reporting.section import Section, at_most, markdown
 from sim.simulation import run
 
@@ -35,7 +35,7 @@ def measure(lab: Lab) -> Section:
     promises = cell("chat", TPOT_RATIO, TTFT_RATIO).promises
     rate = LOAD * estimate("chat", promises.tpot_ms, NUM_WORKERS)
     span_s = QUICK_SPAN_S if lab.settings.is_quick else SPAN_S
-    arm = Arm("slack", fleet=f"{NUM_WORKERS}d")
+    arm = SimArm("slack", fleet=f"{NUM_WORKERS}d")
     case = Case(arm, "chat", rate, promises, seed=lab.settings.seeds[0], span_s=span_s)
     (cost,) = lab.map("speed", [partial(_cost, case)])
     return section(cost, case)

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.claims.cells import estimate
 from benchmarks.claims.lab import Lab, Settings
-from benchmarks.claims.play import Arm, Case, Played, play, profile
+from benchmarks.claims.play import Case, Played, SimArm, play, profile
 from reporting.section import Goal, Section, ratios, table
 from reporting.tables import cell as in_words
 from sim.commands.capacity import references
@@ -22,11 +22,17 @@ LEAST_SERVED = 0.99
 refuses none."""
 WORKLOADS = ("chat", "summarise")
 """The workloads of the paper: conversations, and articles to summarise."""
-BASELINE, SLACK = Arm("prefill_first"), Arm("slack")
-ARMS = (BASELINE, SLACK, Arm("chunked", 512), Arm("chunked", 1024), Arm("chunked", 1536))
+BASELINE, SLACK = SimArm("prefill_first"), SimArm("slack")
+ARMS = (
+    BASELINE,
+    SLACK,
+    SimArm("chunked", 512),
+    SimArm("chunked", 1024),
+    SimArm("chunked", 1536),
+)
 
 
-Key = tuple[str, Arm]
+Key = tuple[str, SimArm]
 
 
 def is_carried(played: Played, itl_ms: int) -> bool:

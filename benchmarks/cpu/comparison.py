@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from benchmarks.arms import by_turns
-from benchmarks.cpu.engines import process_arm
-from benchmarks.cpu.engines.baton_arm import NAME, baton
-from benchmarks.cpu.engines.process_arm import NotMeasured, Setting
+from benchmarks.cpu.engines import process_engine
+from benchmarks.cpu.engines.baton_engine import NAME, baton
+from benchmarks.cpu.engines.process_engine import NotMeasured, Setting
 from benchmarks.cpu.floors import Limits, measure_limits
 from benchmarks.cpu.loads import LOADS, WARM_UP, Load, Played
 from reporting.progress import tracked
 
 
-class Arm(Protocol):
+class Engine(Protocol):
     """A running engine."""
 
     @property
@@ -27,10 +27,10 @@ class Arm(Protocol):
         """Compute the prompts, all sent at once. Raises NotMeasured if the engine has ended."""
 
 
-ENGINES: dict[str, Callable[[Setting], AbstractAsyncContextManager[Arm]]] = {
+ENGINES: dict[str, Callable[[Setting], AbstractAsyncContextManager[Engine]]] = {
     NAME: baton,
-    "transformers": process_arm.transformers,
-    "OpenVINO GenAI": process_arm.openvino,
+    "transformers": process_engine.transformers,
+    "OpenVINO GenAI": process_engine.openvino,
 }
 
 
@@ -59,13 +59,13 @@ async def compare(setting: Setting, vocab_size: int, seeds: Sequence[int]) -> Co
     """Start all engines, one after the other, and let them take turns."""
     found = Comparison()
     async with AsyncExitStack() as stack:
-        arms: list[Arm] = []
+        engines: list[Engine] = []
         for name, started in ENGINES.items():
             try:
-                arm = await stack.enter_async_context(started(setting))
+                engine = await stack.enter_async_context(started(setting))
                 for load in WARM_UP:
-                    await arm.play(load, load.prompts("warm-up", vocab_size))
-                arms.append(arm)
+                    await engine.play(load, load.prompts("warm-up", vocab_size))
+                engines.append(engine)
             except NotMeasured as reason:
                 found.miss(name, reason)
         passes = [(turn, seed, load) for turn, seed in enumerate(seeds) for load in LOADS]
@@ -73,12 +73,12 @@ async def compare(setting: Setting, vocab_size: int, seeds: Sequence[int]) -> Co
             if load is LOADS[0]:
                 found.limits.append(measure_limits())
             prompts = load.prompts(seed, vocab_size)
-            for arm in by_turns(arms, turn):
+            for engine in by_turns(engines, turn):
                 try:
-                    played = await arm.play(load, prompts)
+                    played = await engine.play(load, prompts)
                 except NotMeasured as reason:
-                    found.miss(arm.name, reason)
-                    arms.remove(arm)
+                    found.miss(engine.name, reason)
+                    engines.remove(engine)
                 else:
-                    found.played[load].setdefault(arm.name, []).append(played)
+                    found.played[load].setdefault(engine.name, []).append(played)
     return found

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.cpu.comparison import ENGINES, Comparison
-from benchmarks.cpu.engines.baton_arm import NAME
+from benchmarks.cpu.engines.baton_engine import NAME
 from benchmarks.cpu.floors import Limits, Need
 from benchmarks.cpu.loads import LOADS, ONE_DECODE, PREFILL, Load
 from benchmarks.cpu.shares import PARTS, Shares

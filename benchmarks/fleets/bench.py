@@ -34,13 +34,13 @@ from baton.fleet.rundir import runs_of
 from baton.security.credentials import UNENCRYPTED
 from benchmarks.arms import by_turns
 from benchmarks.flags import add_traffic_flags, names, numbers
-from benchmarks.fleets.arms import Target, arms, reached, started
 from benchmarks.fleets.doors.sending import DOORS, OPENAI, Job
 from benchmarks.fleets.load import jobs, open_loop
 from benchmarks.fleets.metrics import RequestRecord, summarise
 from benchmarks.fleets.observe import cpu_and_tokens, kv_observed
 from benchmarks.fleets.recorded import record_folder, with_steps, write_traces
 from benchmarks.fleets.reference import measure_capacity, measure_references
+from benchmarks.fleets.targets import Target, reached, started, variants
 from reporting.machine import machine
 from reporting.progress import progress_bars
 from reporting.results import Results, Run, Summary, write
@@ -165,18 +165,18 @@ async def _targets(
     async with contextlib.AsyncExitStack() as stack:
         targets: list[Target] = []
         if args.address:
-            for arm in arms((), (), args.door):
-                gateway = args.gateway if arm.door == OPENAI else None
-                name = arm.door or "running fleet"
+            for variant in variants((), (), args.door):
+                gateway = args.gateway if variant.door == OPENAI else None
+                name = variant.door or "running fleet"
                 running = reached(args.address, name, args.router_metrics, gateway, credentials=credentials)
                 targets.append(await stack.enter_async_context(running))
             yield targets
             return
         base = FleetSpec(args.model, args.prefill, args.decode, timed=args.timed)
-        for arm in arms(args.policy, args.placement, args.door):
-            record = folder / f"{arm.name.replace('/', '-')}.jsonl" if folder else None
-            with console.status(f"starting a fleet for {arm.name}"):
-                targets.append(await stack.enter_async_context(started(arm, base, record)))
+        for variant in variants(args.policy, args.placement, args.door):
+            record = folder / f"{variant.name.replace('/', '-')}.jsonl" if folder else None
+            with console.status(f"starting a fleet for {variant.name}"):
+                targets.append(await stack.enter_async_context(started(variant, base, record)))
         yield targets
 
 

@@ -28,12 +28,12 @@ from rich.progress import Progress
 
 from baton.fleet import FleetSpec
 from benchmarks.flags import add_traffic_flags, number
-from benchmarks.fleets.arms import Arm, Target, started
 from benchmarks.fleets.bench import observed, run_times, samples
 from benchmarks.fleets.calibration import delays, overheads, profile, worker_facts
 from benchmarks.fleets.load import jobs
 from benchmarks.fleets.recorded import TimedStep, Window, costs, delivered, timed_steps, trace
 from benchmarks.fleets.reference import measure_capacity
+from benchmarks.fleets.targets import Target, Variant, started
 from benchmarks.report import report
 from reporting.progress import progress_bars
 from reporting.section import Section, at_most, markdown
@@ -103,7 +103,7 @@ async def _live(
 ) -> tuple[list[Medians], list[Window], int]:
     extra = {} if args.timed else {"decode": ["--threads", "1"]}
     base = FleetSpec(args.model, prefill=0, timed=args.timed, extra_args=extra)
-    async with started(Arm(args.policy, "aggregated"), base, recording) as at:
+    async with started(Variant(args.policy, "aggregated"), base, recording) as at:
         rate = args.rate
         if rate is None:
             with console.status("measuring what the fleet carries"):

@@ -9,10 +9,10 @@ import pytest
 from baton.fleet import FleetSpec
 from benchmarks.__main__ import flags, main
 from benchmarks.flags import DEMO_MODEL
-from benchmarks.fleets.arms import Arm, arms, spec_of
 from benchmarks.fleets.bench import run_times
 from benchmarks.fleets.metrics import RequestRecord
 from benchmarks.fleets.reference import gaps_together
+from benchmarks.fleets.targets import Variant, spec_of, variants
 
 
 def parsed(*argv: str) -> argparse.Namespace:
@@ -20,19 +20,22 @@ def parsed(*argv: str) -> argparse.Namespace:
 
 
 def test_every_policy_meets_every_placement() -> None:
-    found = [arm.name for arm in arms(["slack", "chunked"], ["aggregated", "conditional"])]
+    found = [variant.name for variant in variants(["slack", "chunked"], ["aggregated", "conditional"])]
     assert found == ["slack/aggregated", "slack/conditional", "chunked/aggregated", "chunked/conditional"]
-    assert [arm.name for arm in arms([], [])] == ["default"]
-    assert [arm.name for arm in arms(["slack"], [], ["grpc", "openai"])] == ["slack/grpc", "slack/openai"]
+    assert [variant.name for variant in variants([], [])] == ["default"]
+    assert [variant.name for variant in variants(["slack"], [], ["grpc", "openai"])] == [
+        "slack/grpc",
+        "slack/openai",
+    ]
 
 
 def test_aggregated_fleets_are_as_large_as_the_others() -> None:
     base = FleetSpec(DEMO_MODEL, prefill=2, decode=3)
-    assert spec_of(Arm("slack", "aggregated"), base).num_workers == 5
-    assert spec_of(Arm("slack", "aggregated"), base).prefill == 0
-    assert spec_of(Arm("slack", "disaggregated"), base).prefill == 2
-    assert spec_of(Arm(door="openai"), base).gateways == 1
-    assert spec_of(Arm(door="grpc"), base).gateways == 0
+    assert spec_of(Variant("slack", "aggregated"), base).num_workers == 5
+    assert spec_of(Variant("slack", "aggregated"), base).prefill == 0
+    assert spec_of(Variant("slack", "disaggregated"), base).prefill == 2
+    assert spec_of(Variant(door="openai"), base).gateways == 1
+    assert spec_of(Variant(door="grpc"), base).gateways == 0
 
 
 def test_arms_send_the_same_requests_at_the_same_times() -> None:

@@ -19,7 +19,7 @@ from benchmarks.claims.grid import FIXED, SLACK, Contest, section
 from benchmarks.claims.lab import Settings, highest
 from benchmarks.claims.overload import DECILES, Figures, figures
 from benchmarks.claims.paths import AGGREGATED, arms, better, worst
-from benchmarks.claims.play import Arm, Case, Played, columns, good, goodput, play, trace_of
+from benchmarks.claims.play import Case, Played, SimArm, columns, good, goodput, play, trace_of
 from benchmarks.claims.strict_itl import is_carried
 from reporting.section import Goal, Section, markdown, ratios
 from scheduling.admission.admission import Cause
@@ -289,8 +289,8 @@ def test_conditional_is_held_against_the_better_at_its_worst_load() -> None:
 # All of it
 
 
-@pytest.mark.parametrize("arm", [Arm("slack"), Arm("chunked", 512), EDF], ids=lambda arm: arm.name)
-def test_a_case_travels_to_another_process_and_is_played_the_same(arm: Arm) -> None:
+@pytest.mark.parametrize("arm", [SimArm("slack"), SimArm("chunked", 512), EDF], ids=lambda arm: arm.name)
+def test_a_case_travels_to_another_process_and_is_played_the_same(arm: SimArm) -> None:
     asked = cell("mixed", 5, 25).promises
     case = pickle.loads(pickle.dumps(Case(arm, "mixed", 2.0, asked, span_s=10.0)))
     one, other = play(case), play(case)

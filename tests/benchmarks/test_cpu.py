@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.cpu.comparison import Comparison
-from benchmarks.cpu.engines import process_arm
-from benchmarks.cpu.engines.baton_arm import baton
-from benchmarks.cpu.engines.process_arm import NotMeasured, Setting, openvino, transformers
+from benchmarks.cpu.engines import process_engine
+from benchmarks.cpu.engines.baton_engine import baton
+from benchmarks.cpu.engines.process_engine import NotMeasured, Setting, openvino, transformers
 from benchmarks.cpu.engines.serving import Clock
 from benchmarks.cpu.floors import Limits, Need, need_of
 from benchmarks.cpu.loads import LOADS, ONE_DECODE, PREFILL, Load, Played, decodes, steps_of
@@ -152,7 +152,7 @@ def test_a_process_that_ends_says_why(tmp_path: Path) -> None:
 def test_without_its_environment_openvino_is_not_measured(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_arm, "OPENVINO", tmp_path)
+    monkeypatch.setattr(process_engine, "OPENVINO", tmp_path)
 
     async def start() -> None:
         async with openvino(Setting(tiny, "float32", 1, 32)):

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 from baton import AsyncClient, Sampling, Stop, Tokens
 from baton.fleet import FleetSpec
-from benchmarks.cpu.engines.process_arm import Setting
+from benchmarks.cpu.engines.process_engine import Setting
 from benchmarks.cpu.loads import KV_TOKENS, Load, Played, steps_of
-from benchmarks.fleets.arms import Arm, started
+from benchmarks.fleets.targets import Variant, started
 
 BLOCK_SIZE = 16
 NAME = "Baton"
 
 
 @dataclass(frozen=True, slots=True)
-class FleetArm:
+class FleetEngine:
     """A running fleet."""
 
     name: str
@@ -62,7 +62,7 @@ class FleetArm:
 
 
 @asynccontextmanager
-async def baton(setting: Setting) -> AsyncIterator[FleetArm]:
+async def baton(setting: Setting) -> AsyncIterator[FleetEngine]:
     """Run a fleet of one aggregated worker while the block lasts."""
     flags = {
         "--dtype": setting.dtype,
@@ -72,5 +72,5 @@ async def baton(setting: Setting) -> AsyncIterator[FleetArm]:
     }
     extra = {"decode": [str(part) for pair in flags.items() for part in pair]}
     spec = FleetSpec(setting.model, prefill=0, threads=setting.threads, extra_args=extra)
-    async with started(Arm(placement="aggregated"), spec) as target:
-        yield FleetArm(NAME, target.client)
+    async with started(Variant(placement="aggregated"), spec) as target:
+        yield FleetEngine(NAME, target.client)

@@ -1,4 +1,4 @@
-"""The arms of a comparison: a fleet for each way to serve, all of the same size."""
+"""The fleets of a comparison, one for each way to serve, all of the same size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class Variant:
     """A policy, a placement, and the door that requests take; None is the default of each."""
 
     policy: str | None = None
@@ -31,28 +31,26 @@ class Arm:
         return "/".join(part for part in (self.policy, self.placement, self.door) if part) or DEFAULT
 
 
-def arms(policies: Sequence[str], placements: Sequence[str], doors: Sequence[str] = ()) -> list[Arm]:
+def variants(policies: Sequence[str], placements: Sequence[str], doors: Sequence[str] = ()) -> list[Variant]:
     """Return every policy with every placement by every door; raise `ValueError` for a repeated name."""
     for name, values in (("--policy", policies), ("--placement", placements), ("--door", doors)):
         if len(set(values)) < len(values):
             raise ValueError(f"{name} is {','.join(values)}; accepted: each name once")
     chosen = itertools.product(policies or (None,), placements or (None,), doors or (None,))
-    return [Arm(*names) for names in chosen]
+    return [Variant(*names) for names in chosen]
 
 
-def spec_of(arm: Arm, base: FleetSpec, record: Path | None = None) -> FleetSpec:
-    """Return the arm's fleet. With aggregated placement, prefill workers become decode workers, or they would
-    idle.
-    """
-    aggregated = arm.placement == "aggregated"
+def spec_of(variant: Variant, base: FleetSpec, record: Path | None = None) -> FleetSpec:
+    """Return the variant's fleet; where placement is aggregated, prefill workers become decode workers."""
+    aggregated = variant.placement == "aggregated"
     recording = {} if record is None else {"router-0": ("--record", str(record.resolve()))}
     return replace(
         base,
         prefill=0 if aggregated else base.prefill,
         decode=base.decode + base.prefill if aggregated else base.decode,
-        policy=arm.policy,
-        placement=arm.placement,
-        gateways=int(arm.door == OPENAI),
+        policy=variant.policy,
+        placement=variant.placement,
+        gateways=int(variant.door == OPENAI),
         extra_args={**base.extra_args, **recording},
     )
 
@@ -71,13 +69,15 @@ class Target:
 
 
 @contextlib.asynccontextmanager
-async def started(arm: Arm, base: FleetSpec, record: Path | None = None) -> AsyncIterator[Target]:
-    """Run the arm's fleet while the block lasts; its router records its events to `record`."""
-    spec = spec_of(arm, base, record)
+async def started(variant: Variant, base: FleetSpec, record: Path | None = None) -> AsyncIterator[Target]:
+    """Run the variant's fleet while the block lasts; its router records its events to `record`."""
+    spec = spec_of(variant, base, record)
     async with Fleet(spec) as fleet:
         metrics = tuple(fleet.process(name).metrics_address for name in spec.router_names)
         gateway = next(iter(fleet.gateway_urls), None)
-        async with reached(fleet.router_addresses, arm.name, metrics, gateway, recording=record) as target:
+        async with reached(
+            fleet.router_addresses, variant.name, metrics, gateway, recording=record
+        ) as target:
             yield target
 
 

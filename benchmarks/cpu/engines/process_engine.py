@@ -39,7 +39,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessArm:
+class ProcessEngine:
     """An engine that plays one load at a time."""
 
     name: str
@@ -66,7 +66,7 @@ class ProcessArm:
 
 
 @asynccontextmanager
-async def transformers(setting: Setting) -> AsyncIterator[ProcessArm]:
+async def transformers(setting: Setting) -> AsyncIterator[ProcessEngine]:
     """Run stock transformers while the block lasts."""
     command = (sys.executable, "-m", f"{MODULES}transformers_process")
     arguments = (str(setting.model.resolve()), setting.dtype, str(setting.threads))
@@ -75,7 +75,7 @@ async def transformers(setting: Setting) -> AsyncIterator[ProcessArm]:
 
 
 @asynccontextmanager
-async def openvino(setting: Setting) -> AsyncIterator[ProcessArm]:
+async def openvino(setting: Setting) -> AsyncIterator[ProcessEngine]:
     """Run OpenVINO GenAI while the block lasts, on an export that is made if it is missing.
 
     Raises NotMeasured without its environment, or if it does not take the model.
@@ -119,7 +119,7 @@ async def _export(command: Sequence[str], setting: Setting, target: Path) -> Non
 
 
 @asynccontextmanager
-async def _running(name: str, *command: str) -> AsyncIterator[ProcessArm]:
+async def _running(name: str, *command: str) -> AsyncIterator[ProcessEngine]:
     with tempfile.TemporaryDirectory(prefix="cpu-") as folder:
         log = Path(folder) / "log"
         with log.open("wb") as errors:
@@ -127,9 +127,9 @@ async def _running(name: str, *command: str) -> AsyncIterator[ProcessArm]:
                 *command, cwd=CHECKOUT, stdin=PIPE, stdout=PIPE, stderr=errors
             )
         try:
-            arm = ProcessArm(name, process, log)
-            await arm.reply()
-            yield arm
+            engine = ProcessEngine(name, process, log)
+            await engine.reply()
+            yield engine
         finally:
             if process.returncode is None:
                 process.kill()
