@@ -6,10 +6,9 @@
 - `fleets`: real fleets under load; `crowds`: fleets under more than they carry, or for long
 - `peers`: the frontends of others, in turns with Baton's; `router_cost`: where the costs of Baton's are
 - `cpu`: the engine and a fleet on a CPU, beside other engines and beside the limits of the machine
-- `costs`: single steps and decisions, timed in one process; `settings`, `decodes`: engines for them, and
-  requests
+- `costs`: single steps and decisions, timed in one process; `decodes`: requests for engines without a fleet
 - `gpu`: the engine beside the limits of a GPU, with its own command
-- `compilers`: a busy machine; `plot`: a page from the JSON of measurements
+- `plot`: a page from the JSON of measurements
 
 `tests/house/walls.py` lists what the package may import. Only `tools` imports it, and `baton bench` starts
 it.

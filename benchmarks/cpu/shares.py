@@ -11,24 +11,27 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from benchmarks.cpu.loads import KV_TOKENS, LARGEST_BATCH, Load
 from benchmarks.decodes import decode, fixed_length, run_all
-from benchmarks.settings import cpu_settings
 from engine.build import BuiltEngine, build
 from engine.calibration.sweep import Sweep
 from engine.core.report import StepReport
 from engine.execution.model_runner import ModelRunner
 from engine.model.cpu_attention import CpuAttention
 from engine.model.fusion.native_sequence import NativeSequence
+from engine.model.model import DTYPES
 from engine.model.packed_linears import PackedLinear, PanelLinear
 from engine.model.quantised.int8_weights import Int8Linear
+from engine.settings import EngineSettings
 from kernels.native.layers import Seconds
+from scheduling.policies import DEFAULT
 
 BLOCK_SIZE = 16
 NUM_STEPS = 16
@@ -75,8 +78,17 @@ class Shares:
 
 def engine_of(model: Path, dtype: str, token_budget: int) -> BuiltEngine:
     """Build an engine as a worker does, without measuring its steps."""
-    usual = cpu_settings(model, dtype, KV_TOKENS, max_num_seqs=LARGEST_BATCH)
-    settings = replace(usual, token_budget=token_budget)
+    settings = EngineSettings(
+        model=model,
+        dtype=DTYPES[dtype],
+        device=torch.device("cpu"),
+        block_size=BLOCK_SIZE,
+        num_blocks=KV_TOKENS // BLOCK_SIZE,
+        kv_memory_mb=None,
+        max_num_seqs=LARGEST_BATCH,
+        token_budget=token_budget,
+        policy=DEFAULT,
+    )
     return build(settings, measure=lambda _runner, _name: Sweep([]))
 
 

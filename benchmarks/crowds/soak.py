@@ -28,7 +28,7 @@ from typing import Any
 from prometheus_client.samples import Sample
 
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
-from benchmarks.compilers import compilers
+from benchmarks.crowds.compilers import compilers
 from benchmarks.crowds.crowd import Load, Outcome, send
 from benchmarks.flags import number
 from benchmarks.fleets.observe import memory_and_cpu, scrape

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compilers import compilers
+from benchmarks.crowds.compilers import compilers
 from benchmarks.crowds.crowd import Outcome
 from benchmarks.crowds.soak import (
     STANDSTILL_GOAL_MS,
@@ -95,7 +95,7 @@ def test_compilers_end_with_the_block_and_with_who_began_them() -> None:
     with compilers(0) as told:
         assert told == ""
     script = (
-        "import os\nimport benchmarks.compilers as c\n"
+        "import os\nimport benchmarks.crowds.compilers as c\n"
         "with c.compilers(2) as told:\n"
         "    print(told, flush=True)\n"
         "    {then}\n"
