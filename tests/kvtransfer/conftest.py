@@ -113,6 +113,19 @@ async def make_receiver() -> AsyncIterator[MakeReceiver]:
         await receiver.close()
 
 
+Ends = tuple[SenderProcess, Receiver]
+
+
+@pytest.fixture
+async def ends(mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver) -> Ends:
+    return await start_sender(), make_receiver(mode)
+
+
+@pytest.fixture
+async def grpc_ends(start_sender: StartSender, make_receiver: MakeReceiver) -> Ends:
+    return await start_sender(), make_receiver(TransportMode.GRPC)
+
+
 def fence_of(request_id: str = "r", attempt: int = 0, **changes: Any) -> Fence:
     return dataclasses.replace(Fence("t", request_id, 0, attempt, 0, "source", "target"), **changes)
 

@@ -23,6 +23,7 @@ from scheduling.request import Fence
 from services.rpc.convert import fence_to_pb
 from tests.kvtransfer.conftest import (
     BOTH,
+    Ends,
     MakeReceiver,
     SenderProcess,
     StartSender,
@@ -39,10 +40,8 @@ pytestmark = pytest.mark.integration
 
 
 @BOTH
-async def test_a_killed_sender_is_noticed_at_once(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_a_killed_sender_is_noticed_at_once(ends: Ends) -> None:
+    sender, receiver = ends
     _, receiving = await half_received(sender, receiver)
     sender.process.kill()
     async with asyncio.timeout(PATIENCE_S):
@@ -52,9 +51,9 @@ async def test_a_killed_sender_is_noticed_at_once(
 
 
 async def test_a_sender_that_dies_while_it_is_read_from_is_forgotten(
-    start_sender: StartSender, make_receiver: MakeReceiver, monkeypatch: pytest.MonkeyPatch
+    grpc_ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+    sender, receiver = grpc_ends
     read = GrpcReader.read
 
     async def lose_sender_first(self: GrpcReader, fence: Fence, copies: Sequence[BlockCopy]) -> None:
@@ -95,10 +94,8 @@ async def test_a_sender_that_never_hears_of_the_handoff_is_given_up(
 
 
 @BOTH
-async def test_a_sender_that_dies_after_its_commit_fails_no_receive(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_a_sender_that_dies_after_its_commit_fails_no_receive(ends: Ends) -> None:
+    sender, receiver = ends
     task = offered(sender, 6)
     acknowledge = receiver_module._Receive._acknowledge
 
@@ -114,20 +111,16 @@ async def test_a_sender_that_dies_after_its_commit_fails_no_receive(
 
 
 @BOTH
-async def test_the_senders_abort_reaches_the_receiver(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_the_senders_abort_reaches_the_receiver(ends: Ends) -> None:
+    sender, receiver = ends
     handle, receiving = await half_received(sender, receiver)
     sender.tell(abort=[handle, "finished"])
     with pytest.raises(SenderAbortedError, match="finished"):
         await receiving
 
 
-async def test_a_sequence_that_ended_before_its_handoff_is_told_apart(
-    start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+async def test_a_sequence_that_ended_before_its_handoff_is_told_apart(grpc_ends: Ends) -> None:
+    sender, receiver = grpc_ends
     task = task_of(sender, fence_of(), 4)
     handle = sender.begin(task.fence, 4)
     receiving = asyncio.create_task(receiver.receive(task))
@@ -139,10 +132,8 @@ async def test_a_sequence_that_ended_before_its_handoff_is_told_apart(
 
 
 @BOTH
-async def test_cancelling_a_receive_frees_the_sender_at_once(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_cancelling_a_receive_frees_the_sender_at_once(ends: Ends) -> None:
+    sender, receiver = ends
     handle, receiving = await half_received(sender, receiver)
     receiving.cancel()
     with pytest.raises(asyncio.CancelledError):

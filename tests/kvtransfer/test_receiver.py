@@ -17,6 +17,7 @@ from services.rpc.convert import fence_to_pb
 from tests.byte_flip_proxy import ByteFlipProxy
 from tests.kvtransfer.conftest import (
     BOTH,
+    Ends,
     MakeReceiver,
     StartSender,
     fence_of,
@@ -48,10 +49,8 @@ async def test_every_byte_arrives_and_the_sender_may_free(
 
 
 @BOTH
-async def test_blocks_are_fetched_while_the_sender_still_computes(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_blocks_are_fetched_while_the_sender_still_computes(ends: Ends) -> None:
+    sender, receiver = ends
     task = task_of(sender, fence_of(), 6)
     handle = sender.begin(task.fence, 6)
     receiving = asyncio.create_task(receiver.receive(task))
@@ -67,10 +66,8 @@ async def test_blocks_are_fetched_while_the_sender_still_computes(
 
 
 @BOTH
-async def test_the_two_commands_may_come_in_any_order(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_the_two_commands_may_come_in_any_order(ends: Ends) -> None:
+    sender, receiver = ends
     task = task_of(sender, fence_of(), 2)
     receiving = asyncio.create_task(receiver.receive(task))
     await asyncio.sleep(0)
@@ -79,10 +76,8 @@ async def test_the_two_commands_may_come_in_any_order(
 
 
 @BOTH
-async def test_blocks_already_held_are_not_sent(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_blocks_already_held_are_not_sent(ends: Ends) -> None:
+    sender, receiver = ends
     task = task_of(sender, fence_of(), 5, num_held=3)
     sender.offer_all(task.fence, 5)
     result = await receiver.receive(task)
@@ -91,10 +86,8 @@ async def test_blocks_already_held_are_not_sent(
 
 
 @BOTH
-async def test_a_block_damaged_after_its_checksum_was_taken_is_found(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_a_block_damaged_after_its_checksum_was_taken_is_found(ends: Ends) -> None:
+    sender, receiver = ends
     task = offered(sender, 8)
     sender.tell(flip=[3])
     result = await receiver.receive(task)
@@ -117,10 +110,8 @@ async def test_a_byte_that_flips_on_the_wire_is_found(
 
 
 @BOTH
-async def test_a_block_of_another_identity_is_not_used(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_a_block_of_another_identity_is_not_used(ends: Ends) -> None:
+    sender, receiver = ends
     task = task_of(sender, fence_of(), 4)
     hashes = [*task.hashes[:2], b"x" * 16, task.hashes[3]]
     sender.offer_all(task.fence, 4)

@@ -20,6 +20,7 @@ from scheduling.request import Fence
 from tests.byte_flip_proxy import ByteFlipProxy
 from tests.kvtransfer.conftest import (
     BOTH,
+    Ends,
     MakeReceiver,
     SenderProcess,
     StartSender,
@@ -90,10 +91,8 @@ async def test_borrowed_blocks_arrive_and_are_given_back(
 
 
 @BOTH
-async def test_fewer_blocks_than_wanted_are_no_failure(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+async def test_fewer_blocks_than_wanted_are_no_failure(ends: Ends) -> None:
+    sender, receiver = ends
     task = loan_of(sender)
     handle, borrowed = await borrow(sender, receiver, task, num_held=3)
     assert (borrowed.num_blocks, borrowed.error) == (3, None)
@@ -101,8 +100,8 @@ async def test_fewer_blocks_than_wanted_are_no_failure(
     assert await released(sender) == handle
 
 
-async def test_evicted_blocks_are_refused(start_sender: StartSender, make_receiver: MakeReceiver) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+async def test_evicted_blocks_are_refused(grpc_ends: Ends) -> None:
+    sender, receiver = grpc_ends
     borrowing = asyncio.create_task(receiver.borrow(loan_of(sender)))
     sender.tell(refused=[await asked(sender)])
     borrowed = await borrowing
@@ -114,12 +113,9 @@ async def test_evicted_blocks_are_refused(start_sender: StartSender, make_receiv
 
 @BOTH
 async def test_a_damaged_block_and_what_follows_are_not_used(
-    mode: TransportMode,
-    start_sender: StartSender,
-    make_receiver: MakeReceiver,
-    monkeypatch: pytest.MonkeyPatch,
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender, receiver = await start_sender(), make_receiver(mode)
+    sender, receiver = ends
     checksums = receiver.target.checksums
 
     def misread(places: Sequence[int], stop: Any = None) -> list[int]:
@@ -147,10 +143,8 @@ async def test_a_byte_that_flips_on_the_way_is_found(
     assert await released(sender) == handle
 
 
-async def test_a_lender_that_is_asked_and_does_not_respond_is_given_up(
-    start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+async def test_a_lender_that_is_asked_and_does_not_respond_is_given_up(grpc_ends: Ends) -> None:
+    sender, receiver = grpc_ends
     borrowed = await receiver.borrow(loan_of(sender, LATER_S))
     assert borrowed.num_blocks == 0
     handle = await asked(sender)
@@ -159,10 +153,8 @@ async def test_a_lender_that_is_asked_and_does_not_respond_is_given_up(
     assert await num_handoffs(sender) == 0
 
 
-async def test_a_lender_that_stands_still_costs_its_limit_alone(
-    start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+async def test_a_lender_that_stands_still_costs_its_limit_alone(grpc_ends: Ends) -> None:
+    sender, receiver = grpc_ends
     sender.tell(stop=[])
     borrowed = await receiver.borrow(loan_of(sender, SOON_S))
     assert isinstance(borrowed.error, TimeoutError)
@@ -203,20 +195,16 @@ async def test_a_lender_that_dies_while_it_is_read_leaves_what_has_come(
     assert min(wrong_blocks(receiver, task)) >= borrowed.num_blocks
 
 
-async def test_a_lender_that_is_gone_is_noticed(
-    start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+async def test_a_lender_that_is_gone_is_noticed(grpc_ends: Ends) -> None:
+    sender, receiver = grpc_ends
     await sender.kill()
     borrowed = await receiver.borrow(loan_of(sender))
     assert borrowed.num_blocks == 0
     assert isinstance(borrowed.error, PeerLostError)
 
 
-async def test_a_borrower_that_leaves_ends_the_loan(
-    start_sender: StartSender, make_receiver: MakeReceiver
-) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+async def test_a_borrower_that_leaves_ends_the_loan(grpc_ends: Ends) -> None:
+    sender, receiver = grpc_ends
     borrowing = asyncio.create_task(receiver.borrow(loan_of(sender)))
     handle = await asked(sender)
     borrowing.cancel()
@@ -227,9 +215,9 @@ async def test_a_borrower_that_leaves_ends_the_loan(
 
 
 async def test_the_loan_of_a_borrower_that_dies_ends_in_time(
-    start_sender: StartSender, make_receiver: MakeReceiver, monkeypatch: pytest.MonkeyPatch
+    grpc_ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+    sender, receiver = grpc_ends
     monkeypatch.setattr(Receiver, "_abort_soon", lambda *_: None)  # as a killed one
 
     async def hang(self: GrpcReader, fence: Fence, copies: Sequence[BlockCopy]) -> None:
@@ -244,8 +232,8 @@ async def test_the_loan_of_a_borrower_that_dies_ends_in_time(
     assert await released(sender) == handle
 
 
-async def test_loans_are_few_at_once(start_sender: StartSender, make_receiver: MakeReceiver) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+async def test_loans_are_few_at_once(grpc_ends: Ends) -> None:
+    sender, receiver = grpc_ends
     loans = [
         asyncio.create_task(receiver.borrow(loan_of(sender, number=number))) for number in range(MOST_LOANS)
     ]
@@ -273,17 +261,17 @@ async def test_loans_are_few_at_once(start_sender: StartSender, make_receiver: M
     ],
 )
 async def test_a_wrong_request_is_refused_with_its_field(
-    changes: dict[str, Any], sentence: str, start_sender: StartSender, make_receiver: MakeReceiver
+    grpc_ends: Ends, changes: dict[str, Any], sentence: str
 ) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+    sender, receiver = grpc_ends
     borrowed = await receiver.borrow(dataclasses.replace(loan_of(sender), **changes))
     assert borrowed.num_blocks == 0
     assert sentence in str(borrowed.error)
     assert await num_handoffs(sender) == 0
 
 
-async def test_a_fence_is_good_for_one_loan(start_sender: StartSender, make_receiver: MakeReceiver) -> None:
-    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+async def test_a_fence_is_good_for_one_loan(grpc_ends: Ends) -> None:
+    sender, receiver = grpc_ends
     task = loan_of(sender)
     handle, _ = await borrow(sender, receiver, task)
     assert await released(sender) == handle
