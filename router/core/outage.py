@@ -48,24 +48,32 @@ def _fail_call_of_group(state: RouterState, event: StoreFailed) -> None:
     group = state.groups.get(event.key)
     match event.call:
         case StoreCall.ENQUEUE if group is None or group.phase in IN_QUEUE:
-            _dequeue_later(state, event.key)
+            _dequeue_later(state, event)
             if group is not None:
                 _on_enqueue_failed(state, group, event.reason)
         case StoreCall.DEQUEUE if group is None:
-            _dequeue_later(state, event.key)
+            _dequeue_later(state, event)
         case StoreCall.SETTLE:
-            _dequeue_later(state, event.key)
-            state.to_release[ReleaseCredit(event.key, event.worker_key)] = None
-            for worker_key in event.decode_keys:
-                state.to_release[ReleaseLease(event.key, worker_key)] = None
+            _dequeue_later(state, event)
             if group is not None and group.phase is Phase.SETTLING:
                 strand(state, group)
                 group.prefill_key = group.decode_key = None
 
 
-def _dequeue_later(state: RouterState, request_key: str) -> None:
-    if len(state.to_dequeue) < state.config.queue_capacity:
-        state.to_dequeue.add(request_key)
+def _dequeue_later(state: RouterState, event: StoreFailed) -> None:
+    """Give a place back once the store responds, and then what a settle may hold for it.
+
+    A settle that failed may be executed as long as the place is there. So whenever the place could not be
+    given back, what was released meanwhile is released again.
+    """
+    known = state.to_dequeue
+    if event.key in known or len(known) < state.config.queue_capacity:
+        dequeue = Dequeue(event.key, event.worker_key, event.decode_keys)
+        known[event.key] = dequeue if event.worker_key else known.get(event.key, dequeue)
+    if event.worker_key:
+        state.to_release[ReleaseCredit(event.key, event.worker_key)] = None
+    for worker_key in event.decode_keys:
+        state.to_release[ReleaseLease(event.key, worker_key)] = None
 
 
 def on_store_back(state: RouterState) -> None:
@@ -76,7 +84,7 @@ def on_store_back(state: RouterState) -> None:
     state.store_reachable = True
     state.actions.append(StoreChanged(reachable=True, reason=""))
     _take_holds(state)
-    state.actions += (Dequeue(key) for key in sorted(state.to_dequeue))
+    state.actions += (state.to_dequeue[key] for key in sorted(state.to_dequeue))
     state.to_dequeue.clear()
     state.actions += state.to_release
     state.to_release.clear()

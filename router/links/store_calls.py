@@ -87,9 +87,10 @@ class StoreCalls:
         match action:
             case Enqueue():
                 self._enqueue_newest(action)
-            case Dequeue(request_key):
+            case Dequeue(request_key, prefill_key, decode_keys):
                 work = _ignore_result(self._store.dequeue(request_key))
-                self._call(StoreFailed(StoreCall.DEQUEUE, request_key, ""), work)
+                failed = StoreFailed(StoreCall.DEQUEUE, request_key, "", prefill_key, decode_keys)
+                self._call(failed, work)
             case AskGrants():
                 self._call(StoreFailed(StoreCall.GRANT, action.worker.key, ""), self._grant(action))
             case Settle():

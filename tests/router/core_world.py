@@ -241,8 +241,8 @@ class World:
                 self.tell(StoreFailed(StoreCall.RELEASE_CREDIT, key, "away", worker_key))
             case ReleaseLease(key, worker_key):
                 self.tell(StoreFailed(StoreCall.RELEASE_LEASE, key, "away", worker_key))
-            case Dequeue(key):
-                self.tell(StoreFailed(StoreCall.DEQUEUE, key, "away"))
+            case Dequeue(key, prefill_key, decode_keys):
+                self.tell(StoreFailed(StoreCall.DEQUEUE, key, "away", prefill_key, decode_keys))
             case ChargeTenant(request_key):
                 self.tell(StoreFailed(StoreCall.CHARGE, request_key, "away"))
             case other:

@@ -277,7 +277,13 @@ class Enqueue:
 
 @value
 class Dequeue:
+    """After a failed SETTLE, it names the workers of that: until the place is gone, the settle may yet be
+    executed, and hold something there.
+    """
+
     request_key: str
+    prefill_key: str = ""
+    decode_keys: tuple[str, ...] = ()
 
 
 @value

@@ -163,6 +163,7 @@ class StoreFailed:
     """The store did not answer. `key` is the request's, the worker's for GRANT, or empty.
 
     `worker_key` is set for releases and for SETTLE; the latter also has the workers that it was to lease on.
+    A DEQUEUE has what its action has.
     The call may have been executed, or may yet be.
     """
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import count
 
-from router.core.model.actions import Action, ReleaseCredit, ReleaseLease
+from router.core.model.actions import Action, Dequeue, ReleaseCredit, ReleaseLease
 from router.core.model.capacity import FleetCapacity
 from router.core.model.fleet import Fleet
 from router.core.model.session import Group, Move, Session
@@ -109,7 +109,7 @@ class RouterState:
         # The store
         self.queue = QueueStatus(0, 0)
         self.store_reachable = True
-        self.to_dequeue: set[str] = set()
+        self.to_dequeue: dict[str, Dequeue] = {}
         """Places in the queue of groups that ended while the store was away; no more than the queue has."""
         self.to_release: dict[ReleaseCredit | ReleaseLease, None] = {}
         """An ordered set: releases that the store missed while it was away."""

@@ -179,8 +179,8 @@ class Fleet:
         match call:
             case Enqueue(entry):
                 self.tell(StoreFailed(StoreCall.ENQUEUE, entry.request_key, "away"))
-            case Dequeue(key):
-                self.tell(StoreFailed(StoreCall.DEQUEUE, key, "away"))
+            case Dequeue(key, prefill_key, decode_keys):
+                self.tell(StoreFailed(StoreCall.DEQUEUE, key, "away", prefill_key, decode_keys))
             case AskGrants(room):
                 self.tell(StoreFailed(StoreCall.GRANT, room.key, "away"))
             case Settle(key, prefill_key, decoders):
