@@ -1,7 +1,7 @@
 """Measurements, one command each: `python -m benchmarks`. In reading order:
 
 - `__main__`: all commands; `flags`: what their command lines share; `report`: how they report
-- `arms`: what takes a load, and the record of it
+- `doors`: how load reaches a fleet, and what is recorded of it
 - `claims`: what is claimed about scheduling, in simulation
 - `fleets`: real fleets under load; `crowds`: fleets under more than they carry, or for long
 - `peers`: the frontends of others, in turns with Baton's; `router_cost`: where the costs of Baton's are

@@ -43,7 +43,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "fidelity": Command("fleets.fidelity", "the simulator against a live fleet, request by request"),
     "gateway": Command(
-        "fleets.doors.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
+        "fleets.gateway", "the cost of HTTP beside gRPC: first tokens and CPU time", seeds=THREE_SEEDS
     ),
     "peers": Command(
         "peers.command", "the router and the gateway beside Dynamo's frontend", seeds=THREE_SEEDS

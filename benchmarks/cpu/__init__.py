@@ -2,8 +2,8 @@
 
 - `command`: the parts of a measurement, and how they are chosen
 - `floors`: how fast the machine reads memory and multiplies matrices, and what a model needs of both
-- `comparison`: engines in turns; `loads`: what each of them is given; `tables`: what is printed
-- `engines`: a fleet, and engines in processes of their own
+- `engines`: a fleet, and engines in processes of their own, and what each of them is given
+- `comparison`: engines in turns; `tables`: what is printed
 - `shares`: where the time of a step goes
 - `steps`: native ops beside PyTorch alone
 - `random_model`: a Llama of 200 million random weights

@@ -30,9 +30,9 @@ import torch
 
 from benchmarks.cpu import steps
 from benchmarks.cpu.comparison import compare
+from benchmarks.cpu.engines.loads import CONTEXT, LARGEST_BATCH, LOADS, ONE_DECODE, PREFILL_TOKENS, decodes
 from benchmarks.cpu.engines.process_engine import Setting
 from benchmarks.cpu.floors import need_of
-from benchmarks.cpu.loads import CONTEXT, LARGEST_BATCH, LOADS, ONE_DECODE, PREFILL_TOKENS, decodes
 from benchmarks.cpu.random_model import SHAPE, random_model
 from benchmarks.cpu.shares import Shares, engine_of, measure_shares
 from benchmarks.cpu.tables import (

@@ -8,12 +8,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from benchmarks.arms import by_turns
 from benchmarks.cpu.engines import process_engine
 from benchmarks.cpu.engines.baton_engine import NAME, baton
+from benchmarks.cpu.engines.loads import LOADS, WARM_UP, Load, Played
 from benchmarks.cpu.engines.process_engine import NotMeasured, Setting
 from benchmarks.cpu.floors import Limits, measure_limits
-from benchmarks.cpu.loads import LOADS, WARM_UP, Load, Played
+from benchmarks.doors.arms import by_turns
 from reporting.progress import tracked
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.cpu.loads import PREFILL_TOKENS
+from benchmarks.cpu.engines.loads import PREFILL_TOKENS
 from engine.model.model import DTYPES
 
 READ_BYTES = 1 << 30

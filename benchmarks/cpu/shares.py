@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.cpu.loads import KV_TOKENS, LARGEST_BATCH, Load
+from benchmarks.cpu.engines.loads import KV_TOKENS, LARGEST_BATCH, Load
 from benchmarks.decodes import decode, fixed_length, run_all
 from engine.build import BuiltEngine, build
 from engine.calibration.sweep import Sweep

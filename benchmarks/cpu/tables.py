@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.cpu.comparison import ENGINES, Comparison
 from benchmarks.cpu.engines.baton_engine import NAME
+from benchmarks.cpu.engines.loads import LOADS, ONE_DECODE, PREFILL, Load
 from benchmarks.cpu.floors import Limits, Need
-from benchmarks.cpu.loads import LOADS, ONE_DECODE, PREFILL, Load
 from benchmarks.cpu.shares import PARTS, Shares
 from reporting.section import markdown, ratios
 from reporting.tables import cell

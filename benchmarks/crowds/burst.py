@@ -27,8 +27,8 @@ from baton import BatonError
 from baton.errors import Overloaded
 from baton.fleet import Fleet, FleetSpec
 from baton.wire.transport import GrpcTransport
+from benchmarks.doors.observe import memory_and_cpu
 from benchmarks.flags import count
-from benchmarks.fleets.observe import memory_and_cpu
 from benchmarks.peers.baton_arm import PROFILE, by_grpc
 from benchmarks.report import report
 from reporting.progress import tracked

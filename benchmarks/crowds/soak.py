@@ -30,8 +30,8 @@ from prometheus_client.samples import Sample
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from benchmarks.crowds.compilers import compilers
 from benchmarks.crowds.crowd import Load, Outcome, send
+from benchmarks.doors.observe import memory_and_cpu, scrape
 from benchmarks.flags import number
-from benchmarks.fleets.observe import memory_and_cpu, scrape
 from benchmarks.report import report
 from reporting.quantiles import quantile
 from reporting.section import Goal, Section, at_most, markdown

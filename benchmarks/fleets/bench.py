@@ -32,12 +32,12 @@ from baton.cli.target import choose, found_in
 from baton.fleet import FleetSpec
 from baton.fleet.rundir import runs_of
 from baton.security.credentials import UNENCRYPTED
-from benchmarks.arms import by_turns
+from benchmarks.doors.arms import by_turns
+from benchmarks.doors.metrics import RequestRecord, summarise
+from benchmarks.doors.observe import cpu_and_tokens, kv_observed
+from benchmarks.doors.sending import DOORS, OPENAI, Job
 from benchmarks.flags import add_traffic_flags, names, numbers
-from benchmarks.fleets.doors.sending import DOORS, OPENAI, Job
 from benchmarks.fleets.load import jobs, open_loop
-from benchmarks.fleets.metrics import RequestRecord, summarise
-from benchmarks.fleets.observe import cpu_and_tokens, kv_observed
 from benchmarks.fleets.recorded import record_folder, with_steps, write_traces
 from benchmarks.fleets.reference import measure_capacity, measure_references
 from benchmarks.fleets.targets import Target, reached, started, variants

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from baton import Slo, SloClass
-from benchmarks.fleets.doors.sending import NO_PROMISE, Job, Send
-from benchmarks.fleets.metrics import RequestRecord
+from benchmarks.doors.metrics import RequestRecord
+from benchmarks.doors.sending import NO_PROMISE, Job, Send
 from benchmarks.fleets.targets import Target
 from workloads.shapes import RequestShape, prompt_ids
 

@@ -8,9 +8,9 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.fleets.doors.sending import Job
+from benchmarks.doors.metrics import RequestRecord
+from benchmarks.doors.sending import Job
 from benchmarks.fleets.load import closed_loop, jobs
-from benchmarks.fleets.metrics import RequestRecord
 from benchmarks.fleets.targets import Target
 from workloads.shapes import RequestShape, shapes
 from workloads.slo import REFERENCE_CONTEXT, REFERENCE_SEQS, References

@@ -11,8 +11,8 @@ from pathlib import Path
 from baton import AsyncClient, Credentials
 from baton.fleet import Fleet, FleetSpec
 from baton.security.credentials import UNENCRYPTED
-from benchmarks.fleets.doors.http import OpenAIClient
-from benchmarks.fleets.doors.sending import OPENAI, Send, by_grpc, by_openai
+from benchmarks.doors.http import OpenAIClient
+from benchmarks.doors.sending import OPENAI, Send, by_grpc, by_openai
 
 DEFAULT = "default"
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from baton import Slo
 from baton.fleet import Fleet, FleetSpec
+from benchmarks.doors.metrics import RequestRecord
+from benchmarks.doors.observe import scrape, total
 from benchmarks.fleets.load import closed_loop, jobs, open_loop
-from benchmarks.fleets.metrics import RequestRecord
-from benchmarks.fleets.observe import scrape, total
 from benchmarks.fleets.targets import Target, reached
 from benchmarks.gpu.anchors import TPOT_MS, TTFT_MS, VLLM, in_words, theirs
 from benchmarks.gpu.bench import Bench, Columns, NotMeasured

@@ -16,9 +16,9 @@ from baton.fleet import Fleet, FleetSpec
 from baton.wire.convert import request_to_pb
 from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import GENERATE, WATCH, GrpcTransport
-from benchmarks.arms import Arm
-from benchmarks.fleets.doors.plain import BadStream, PlainCaller
-from benchmarks.fleets.observe import child_processes
+from benchmarks.doors.arms import Arm
+from benchmarks.doors.observe import child_processes
+from benchmarks.doors.plain import BadStream, PlainCaller
 
 PROFILE = "h200-llama-3.1-8b"
 

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.arms import Run, by_turns
+from benchmarks.doors.arms import Run, by_turns
 from benchmarks.peers.baton_arm import baton, two_processes
 from benchmarks.peers.dynamo_arm import dynamo
 from benchmarks.peers.environments import NotInstalled

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.arms import Arm
+from benchmarks.doors.arms import Arm
 from benchmarks.peers.baton_arm import by_http
 from benchmarks.peers.environments import NotInstalled, installed
 

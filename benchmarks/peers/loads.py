@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from benchmarks import arms
-from benchmarks.arms import Arm, Run
+from benchmarks.doors import arms
+from benchmarks.doors.arms import Arm, Run
 
 WORDS = (
     *("import", "return", "value", "index", "result", "number", "string", "class", "method", "object"),

@@ -26,8 +26,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from baton.fleet import Fleet, FleetSpec
-from benchmarks import arms
-from benchmarks.arms import Arm, Run
+from benchmarks.doors import arms
+from benchmarks.doors.arms import Arm, Run
 from benchmarks.peers.baton_arm import PROFILE, by_http
 from benchmarks.peers.dynamo_arm import NAME, running
 from benchmarks.peers.environments import NotInstalled

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from baton import BatonError
-from benchmarks.fleets.doors.http import HttpError
+from benchmarks.doors.http import HttpError
 from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.struck import STRIKES, Stream, Strike, Struck
 from benchmarks.report import report

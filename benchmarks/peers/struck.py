@@ -11,8 +11,8 @@ from pathlib import Path
 
 from baton import AsyncClient, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
-from benchmarks.fleets.doors.http import HttpError, OpenAIClient
-from benchmarks.fleets.observe import busiest_decoder
+from benchmarks.doors.http import HttpError, OpenAIClient
+from benchmarks.doors.observe import busiest_decoder
 from benchmarks.peers.baton_arm import PROFILE
 from benchmarks.peers.dynamo_arm import NAME, running
 

@@ -34,7 +34,7 @@ from baton.fleet import Fleet, FleetSpec
 from baton.wire.convert import request_to_pb
 from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import GENERATE, GrpcTransport
-from benchmarks.arms import Arm
+from benchmarks.doors.arms import Arm
 from benchmarks.flags import count
 from benchmarks.peers.baton_arm import PROFILE, by_grpc
 from benchmarks.peers.environments import HERE, NotInstalled

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.fleets.observe import memory_and_cpu
+from benchmarks.doors.observe import memory_and_cpu
 from benchmarks.peers.environments import NotInstalled, installed
 
 SAMPLES_PER_S = 250

@@ -8,9 +8,9 @@ import pytest
 
 from baton.fleet import FleetSpec
 from benchmarks.__main__ import flags, main
+from benchmarks.doors.metrics import RequestRecord
 from benchmarks.flags import DEMO_MODEL
 from benchmarks.fleets.bench import run_times
-from benchmarks.fleets.metrics import RequestRecord
 from benchmarks.fleets.reference import gaps_together
 from benchmarks.fleets.targets import Variant, spec_of, variants
 

@@ -11,10 +11,10 @@ from benchmarks.__main__ import main
 from benchmarks.cpu.comparison import Comparison
 from benchmarks.cpu.engines import process_engine
 from benchmarks.cpu.engines.baton_engine import baton
+from benchmarks.cpu.engines.loads import LOADS, ONE_DECODE, PREFILL, Load, Played, decodes, steps_of
 from benchmarks.cpu.engines.process_engine import NotMeasured, Setting, openvino, transformers
 from benchmarks.cpu.engines.serving import Clock
 from benchmarks.cpu.floors import Limits, Need, need_of
-from benchmarks.cpu.loads import LOADS, ONE_DECODE, PREFILL, Load, Played, decodes, steps_of
 from benchmarks.cpu.random_model import SHAPE, random_model
 from benchmarks.cpu.shares import PARTS, Shares, Spent, engine_of, measure_shares
 from benchmarks.cpu.tables import agreement, engines_table, floors_table, limits_table, shares_table

@@ -10,12 +10,12 @@ import pytest_asyncio
 
 from baton import Slo
 from baton.fleet import Fleet, FleetSpec
+from benchmarks.doors.http import HttpError, OpenAIClient
+from benchmarks.doors.metrics import summarise
+from benchmarks.doors.sending import Job
 from benchmarks.flags import DEMO_MODEL
-from benchmarks.fleets.doors.gateway import HERE, started
-from benchmarks.fleets.doors.http import HttpError, OpenAIClient
-from benchmarks.fleets.doors.sending import Job
+from benchmarks.fleets.gateway import HERE, started
 from benchmarks.fleets.load import closed_loop
-from benchmarks.fleets.metrics import summarise
 from benchmarks.fleets.targets import Target, reached
 from tests.forked import Zygote
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from baton import Slo
-from benchmarks.fleets.metrics import RequestRecord, summarise
+from benchmarks.doors.metrics import RequestRecord, summarise
 
 
 def record(sent_at: float, **changes: object) -> RequestRecord:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from benchmarks.arms import Run
+from benchmarks.doors.arms import Run
 from benchmarks.peers import overload
 from benchmarks.peers.overload import LOADS, Found, Limits, play, section_of, told
 

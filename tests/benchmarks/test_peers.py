@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from benchmarks.arms import Arm, Run
-from benchmarks.fleets.doors.plain import BadStream, PlainCaller
+from benchmarks.doors.arms import Arm, Run
+from benchmarks.doors.plain import BadStream, PlainCaller
 from benchmarks.peers.command import sections
 from benchmarks.peers.loads import RATES, STREAMS, play
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from benchmarks.fleets.doors.http import HttpError
+from benchmarks.doors.http import HttpError
 from benchmarks.peers import strikes
 from benchmarks.peers.strikes import BEGUN, Survival, play, section_of, survive
 from benchmarks.peers.struck import STRIKES, Struck

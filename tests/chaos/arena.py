@@ -29,7 +29,7 @@ from baton.fleet.joining import wait_until_connected
 from baton.fleet.processes.process import ProcessSpec
 from baton.fleet.processes.reaper import Reaper
 from baton.security.credentials import UNENCRYPTED
-from benchmarks.fleets.doors.http import OpenAIClient
+from benchmarks.doors.http import OpenAIClient
 from tests.chaos.callers import ByTheirSockets
 from tests.chaos.limits import Limit, Recording
 from tests.chaos.links import Link, Way

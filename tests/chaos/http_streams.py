@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from baton.types import Choice, FinishReason, TokenLogprobs
-from benchmarks.fleets.doors.http import HttpError, OpenAIClient
+from benchmarks.doors.http import HttpError, OpenAIClient
 from tests.chaos.arena import GATEWAYS, Arena
 from tests.chaos.streams import ENOUGH_S, LATE_S, REFUSED_S, Ask, Course, Outcome
 

@@ -12,7 +12,7 @@ from prometheus_client.samples import Sample
 
 from baton import AsyncClient
 from baton.fleet import ManagedProcess
-from benchmarks.fleets.observe import scrape, total
+from benchmarks.doors.observe import scrape, total
 from state.connection import MAX_CONNECTIONS
 from state.records import LEASE_TTL_S
 from state.store import Store

@@ -15,7 +15,7 @@ from baton.chat import Prompt
 from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import FleetSnapshot
 from baton.types import Path as RequestPath
-from benchmarks.fleets.observe import scrape, total
+from benchmarks.doors.observe import scrape, total
 from state.errors import StoreUnavailable
 from state.store import Store
 from tests.patience import PATIENCE_S

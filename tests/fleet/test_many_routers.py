@@ -12,7 +12,7 @@ from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import Role
 from benchmarks.crowds.crowd import Load, send
-from benchmarks.fleets.observe import snapshot
+from benchmarks.doors.observe import snapshot
 from benchmarks.router_cost.redis_calls import monitored, own_redis
 from state.store import Store
 from tests.fleet.driving import DEMO_MODEL

@@ -19,7 +19,7 @@ from baton.types import Slo
 from baton.v1 import generation_pb2
 from baton.wire.convert import request_to_pb, resume_to_pb
 from baton.wire.transport import GENERATE, RESUME, GrpcTransport
-from benchmarks.fleets.observe import child_processes, scrape, total
+from benchmarks.doors.observe import child_processes, scrape, total
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import TRIES, assert_all_is_freed, exact, snapshot, until
 from tests.patience import PATIENCE_S

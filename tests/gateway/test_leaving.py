@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
-from benchmarks.fleets.observe import scrape, total
+from benchmarks.doors.observe import scrape, total
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, until
 from tests.forked import Zygote
 from tests.gateway.running import Gateway, running_gateway

@@ -8,10 +8,6 @@ KNOTS = {
     frozenset({"baton", "baton.security", "baton.wire"}),
     frozenset({"baton.cli", "baton.cli.__main__", "baton.cli.commands"}),
     frozenset({"baton.fleet", "baton.fleet.processes"}),
-    frozenset({"benchmarks", "benchmarks.claims"}),
-    frozenset({"benchmarks.costs", "benchmarks.cpu", "benchmarks.cpu.engines"}),
-    frozenset({"benchmarks.failures", "benchmarks.peers"}),
-    frozenset({"benchmarks.fleets", "benchmarks.fleets.doors"}),
     frozenset(
         {
             "engine",

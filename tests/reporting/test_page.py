@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from baton import Slo
-from benchmarks.fleets.metrics import RequestRecord, summarise
+from benchmarks.doors.metrics import RequestRecord, summarise
 from reporting.page import page
 from reporting.plots import COLOURS, looks
 from reporting.results import Results, Run, StepSample

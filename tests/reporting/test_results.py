@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from baton import Slo
-from benchmarks.fleets.metrics import RequestRecord, summarise
+from benchmarks.doors.metrics import RequestRecord, summarise
 from reporting.results import Results, Run, StepSample, Summary, capacity, paired_ratios, read, write
 from reporting.tables import cell, print_results, ratio_rows, table_rows
 

@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
-from benchmarks.fleets.observe import child_processes
+from benchmarks.doors.observe import child_processes
 from router.config import parse_config
 from router.processes import MAX_DEATHS, WITHIN_S, config_of
 from tests.patience import PATIENCE_S

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from baton import AsyncClient, Sampling, Stop, Tokens
 from baton.fleet import FleetSpec
+from benchmarks.cpu.engines.loads import KV_TOKENS, Load, Played, steps_of
 from benchmarks.cpu.engines.process_engine import Setting
-from benchmarks.cpu.loads import KV_TOKENS, Load, Played, steps_of
 from benchmarks.fleets.targets import Variant, started
 
 BLOCK_SIZE = 16

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cpu.loads import KV_TOKENS, Load, Played
+from benchmarks.cpu.engines.loads import KV_TOKENS, Load, Played
 
 CHECKOUT = Path(__file__).parents[3]
 OPENVINO = CHECKOUT / ".venv-openvino"

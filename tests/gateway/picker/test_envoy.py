@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
-from benchmarks.fleets.observe import scrape
+from benchmarks.doors.observe import scrape
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, until
 from tests.forked import Zygote
 from tests.gateway.picker.running import Envoy, Picker, running_envoy, running_picker

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from benchmarks.fleets.observe import scrape, total
+from benchmarks.doors.observe import scrape, total
 from tests.baton.scripted_service import HANG, ScriptedRouter, accepted, tokens
 from tests.gateway.running import Gateway, running_gateway
 from tests.gateway.test_openai_requests import HELLO, MODEL

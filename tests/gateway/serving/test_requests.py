@@ -10,7 +10,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from benchmarks.fleets.observe import scrape
+from benchmarks.doors.observe import scrape
 from tests.baton.scripted_service import (
     HANG,
     WHOLE,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from baton import BatonError
-from benchmarks.fleets.doors.plain import BadStream, Rejected
-from benchmarks.fleets.observe import memory_and_cpu
+from benchmarks.doors.observe import memory_and_cpu
+from benchmarks.doors.plain import BadStream, Rejected
 
 T = TypeVar("T")
 

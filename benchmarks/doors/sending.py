@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from baton import AsyncClient, BatonError, Finished, Sampling, Slo, Stop, Tokens
 from baton.errors import InvalidRequest, Overloaded
 from baton.types import Delivery
-from benchmarks.fleets.doors.http import HttpError, OpenAIClient
-from benchmarks.fleets.metrics import RequestRecord
+from benchmarks.doors.http import HttpError, OpenAIClient
+from benchmarks.doors.metrics import RequestRecord
 
 GRPC, OPENAI = DOORS = ("grpc", "openai")
 NO_PROMISE = Slo()

@@ -24,9 +24,9 @@ from typing import Any
 
 from baton import AsyncClient, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
+from benchmarks.doors.observe import memory_and_cpu
+from benchmarks.doors.plain import PlainCaller
 from benchmarks.flags import count
-from benchmarks.fleets.doors.plain import PlainCaller
-from benchmarks.fleets.observe import memory_and_cpu
 from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.quantiles import quantile
@@ -39,7 +39,7 @@ STREAMS = (1, 16, 64)
 TOKENS = 200
 PROMPT = "import asyncio\n"
 TTFT_GOAL_MS = 1.0
-HERE = Path(__file__).parents[3]
+HERE = Path(__file__).parents[2]
 
 
 @dataclass(slots=True)
