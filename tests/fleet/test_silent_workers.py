@@ -112,7 +112,11 @@ async def test_a_stopped_worker_is_given_up(tmp_path: Path, make_fleet: MakeFlee
         held_before = said(fleet, "worker_held")
         fleet.process(WORKER).pause()
         await until_lost(client)
-        assert said(fleet, "silent for ")
+
+        async def told() -> bool:
+            return bool(said(fleet, "silent for "))
+
+        await until(told, "the log says why")
         assert said(fleet, "worker_held") == held_before
         fleet.process(WORKER).resume()
 
@@ -133,7 +137,11 @@ async def test_a_half_open_link_is_given_up_although_the_worker_lives(
         held_before = said(fleet, "worker_held")
         link.freeze(datagrams=datagrams)
         await until_lost(client)
-        assert said(fleet, "silent for ")
+
+        async def told() -> bool:
+            return bool(said(fleet, "silent for "))
+
+        await until(told, "the log says why")
         assert said(fleet, "worker_held") == held_before
         link.heal()
 

@@ -14,17 +14,23 @@ PAIRS_HOLDS = (
         (
             Guard(
                 "router/core/outage.py",
-                "            for worker_key in event.decode_keys:\n"
-                "                state.to_release[ReleaseLease(event.key, worker_key)] = None\n",
+                "    for worker_key in event.decode_keys:\n"
+                "        state.to_release[ReleaseLease(event.key, worker_key)] = None\n",
                 "",
                 f"{LATE_CALLS}::test_a_settle_that_was_executed_and_failed_leaves_nothing_behind",
             ),
             Guard(
                 "router/core/outage.py",
-                "            state.to_release[ReleaseCredit(event.key, event.worker_key)] = None\n"
-                "            for",
-                "            for",
+                "    if event.worker_key:\n"
+                "        state.to_release[ReleaseCredit(event.key, event.worker_key)] = None\n",
+                "",
                 f"{LATE_CALLS}::test_a_settle_that_was_executed_and_failed_leaves_nothing_behind",
+            ),
+            Guard(
+                "router/core/outage.py",
+                "Dequeue(event.key, event.worker_key, event.decode_keys)",
+                "Dequeue(event.key)",
+                f"{LATE_CALLS}::test_a_settle_executed_between_two_dequeues_leaves_nothing_behind",
             ),
         ),
     ),

@@ -32,9 +32,10 @@ SIMULATED = (
             ),
             Guard(
                 "router/core/outage.py",
-                "            state.to_release[ReleaseCredit(event.key, event.worker_key)] = None\n"
-                "            for worker_key in event.decode_keys:\n"
-                "                state.to_release[ReleaseLease(event.key, worker_key)] = None\n",
+                "    if event.worker_key:\n"
+                "        state.to_release[ReleaseCredit(event.key, event.worker_key)] = None\n"
+                "    for worker_key in event.decode_keys:\n"
+                "        state.to_release[ReleaseLease(event.key, worker_key)] = None\n",
                 "",
                 f"{_FOUND}[settled-and-not-heard]",
             ),

@@ -6,7 +6,9 @@ Read in this order:
     folders         modules of each folder, and whether the folder's docstring names them
     circles         imports that run in a circle, between modules and between folders
     request_path    the functions that one request runs through in the router core
+    live_path       the files that a chat touches in the processes of a live fleet, which `hook` records
 
-`__main__` prints all of it. The package imports the router core, the simulator, which runs the request, and
-nothing that needs torch.
+`__main__` prints all of it but the last, which starts a fleet and uses the SDK: `python -m
+tools.house.live_path`. The others import the router core, the simulator, which runs the request, and nothing
+that needs torch.
 """

@@ -240,6 +240,32 @@ def test_a_settle_that_was_executed_and_failed_leaves_nothing_behind(*, is_cance
     assert fleet.now < START + LEASE_TTL_S / 2, "nothing had to expire"
 
 
+def test_a_settle_executed_between_two_dequeues_leaves_nothing_behind() -> None:
+    """It failed, and so did the first call that gave its place back. It is executed just before the second."""
+    failed: list[Action] = []
+    late: list[Action] = []
+
+    def call(fleet: Fleet, action: Action) -> None:
+        if isinstance(action, Settle) and not failed:
+            failed.append(action)
+            late.append(action)
+            fleet.fail(action)
+        elif isinstance(action, Dequeue) and len(failed) == 1:
+            failed.append(action)
+            fleet.fail(action)
+        else:
+            if isinstance(action, Dequeue) and late:
+                fleet.execute(late.pop())
+                assert len(fleet.held()) == 2
+            fleet.answer(action)
+
+    fleet = Fleet(call)
+    fleet.arrive(1)
+    fleet.until(lambda: fleet.running and not late)
+    fleet.until(lambda: fleet.held() == fleet.owned())
+    assert fleet.now < START + LEASE_TTL_S / 2, "nothing had to expire"
+
+
 def test_a_release_executed_late_takes_nothing_from_a_later_attempt() -> None:
     late: list[Action] = []
 
