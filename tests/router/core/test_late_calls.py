@@ -241,7 +241,7 @@ def test_a_settle_that_was_executed_and_failed_leaves_nothing_behind(*, is_cance
 
 
 def test_a_settle_executed_between_two_dequeues_leaves_nothing_behind() -> None:
-    """It failed, and so did the first call that gave its place back. It is executed just before the second."""
+    """The settle failed, and so did the first of the calls that give its place back."""
     failed: list[Action] = []
     late: list[Action] = []
 
