@@ -154,7 +154,8 @@ class _Finds:
             yield from self._in_fields(router, thing)
 
     def _in_fields(self, router: str, thing: Any) -> Iterator[str]:
-        request_id = getattr(thing, "request_id", "")
+        named = thing if hasattr(thing, "request_id") else getattr(thing, "request", None)
+        request_id = getattr(named, "request_id", "")
         if request_id:
             yield request_id
             self._remember(self._listeners, router, getattr(thing, "listener", None), request_id)
