@@ -1,4 +1,4 @@
-"""Makes groups of the sequences that commands bring, and says why others cannot run."""
+"""The limits of an engine, and why a sequence cannot run within them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from engine.core.memory.block_tables import BlockTables
-from engine.core.report import Failure
-from engine.core.sequence import Goal, SequenceGroup
-from output_text.output import output_rules
-from scheduling.request import FailureReason, ReceiveKind, SequenceSpec, leaves_a_token
+from scheduling.request import SequenceSpec, leaves_a_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,48 +30,7 @@ class EngineLimits:
 
 
 Refuse = Callable[[SequenceSpec], str | None]
-
-
-class Admission:
-    """Makes the groups of what commands bring, each with a key of its own.
-
-    The pool has `num_blocks`. `refuse` returns why the executor cannot run a sequence at all, or None.
-    """
-
-    def __init__(
-        self,
-        tables: BlockTables,
-        num_blocks: int,
-        limits: EngineLimits,
-        keys: Iterator[int],
-        refuse: Refuse,
-    ) -> None:
-        self._tables = tables
-        self._num_blocks = num_blocks
-        self._limits = limits
-        self._keys = keys
-        self._refuse = refuse
-
-    def enter(
-        self, spec: SequenceSpec, goal: Goal, receives: ReceiveKind | None, now_s: float
-    ) -> SequenceGroup | Failure:
-        """Return the group that waits for its turn, or why it can never have one."""
-        sentence = self._refuse(spec)
-        if sentence is not None:
-            return Failure(spec.handle, FailureReason.REFUSED, sentence)
-        limits, num_prompt = self._limits, len(spec.prompt_token_ids)
-        rules = output_rules(spec.stop, limits.eos_token_ids, num_prompt, limits.max_context)
-        hashes = self._tables.names.of_full_blocks(spec, spec.output_token_ids)
-        group = SequenceGroup(next(self._keys), spec, goal, rules, hashes, now_s)
-        group.receives = receives is not None
-        group.lacks_newest = receives is ReceiveKind.STOPPED
-        if receives is not None:
-            group.num_prompt_rows = 0  # reported where the prompt was computed
-        num_most = self._tables.most_blocks(group, group.num_rows)
-        if num_most > self._num_blocks:
-            sentence = f"up to {num_most} blocks are needed, and the pool has {self._num_blocks}"
-            return Failure(spec.handle, FailureReason.NO_BLOCKS, sentence)
-        return group
+"""Returns why an executor cannot run a sequence at all, or None."""
 
 
 def refusal(

@@ -23,9 +23,9 @@ class DecodeRuns:
 
     def num_steps(self, most: int) -> int:
         """Return how many steps, 1 to `most`, follow each other; see `WorkerCore.num_steps_alike`."""
-        turns = self._groups.num_turns_in_vain()
-        if turns is not None:
-            most = min(most, turns + 1)
+        head = self._groups.roster.next()
+        if head is not None:
+            most = min(most, self._groups.room.num_turns_in_vain(head) + 1)
         most = max(1, min(most, self._batch.num_steps_to_an_end()))
         if most == 1 or self._has_blocks_for(most - 1):
             return most
@@ -42,7 +42,8 @@ class DecodeRuns:
         """
         num_steps = len(ends)
         if num_steps > 1:
-            self._groups.pass_turns(num_steps - 1)
+            if self._groups.roster.next() is not None:
+                self._groups.room.pass_turns(num_steps - 1)
             self._grow_ahead(num_steps - 1)
         last = self._batch.advance(self._batch.next_rows(), num_steps)
         for choice in last:

@@ -11,13 +11,34 @@ from numpy.typing import NDArray
 from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, Refuse
 from engine.core.batch import Batch, Rows, RowTable, num_in
-from engine.core.commands import Command, SetCost
+from engine.core.commands import (
+    AdapterLoaded,
+    BlocksRead,
+    Cancel,
+    Command,
+    Decode,
+    GrammarReady,
+    HandBack,
+    KVArrived,
+    KVFailed,
+    Lend,
+    PreCopy,
+    Prefill,
+    Receive,
+    Release,
+    SetCost,
+    StopAndCopy,
+)
 from engine.core.decode_runs import DecodeRuns
+from engine.core.groups.entrance import Entrance
 from engine.core.groups.groups import Groups, NewChoice
+from engine.core.groups.incoming import Incoming
+from engine.core.groups.outgoing import Outgoing
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.prefix_reads import KVLinks, KVTiers
+from engine.core.memory.loans import Loans
+from engine.core.memory.prefix_reads import KVLinks, KVTiers, PrefixReads
 from engine.core.memory.swap_memory import SwapMemory
 from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
@@ -76,29 +97,39 @@ class WorkerCore:
         self.cost = cost
         self.batch = Batch(limits.max_num_seqs, pool.block_size, rows, num_micro_batches)
         self.tables = BlockTables(pool, names, reserves_maximum=policy.reserves_maximum)
-        self.groups = Groups(
-            self.tables,
-            self.batch,
-            pool,
-            swap,
-            limits,
-            refuse,
-            new_choice,
-            tiers,
-            links,
-            adapters or AdapterSlots(),
-        )
+        adapters = adapters or AdapterSlots()
+        self.groups = Groups(self.tables, self.batch, pool, swap, adapters, new_choice)
+        self._incoming = Incoming(self.groups, self.tables, PrefixReads(tiers, links, self.tables))
+        self._outgoing = Outgoing(self.groups, self.tables, Loans(pool, tiers))
+        self._entrance = Entrance(self.groups, self._incoming, self.tables, pool.num_blocks, limits, refuse)
         self._runs = DecodeRuns(pool, self.batch, self.tables, self.groups)
         self.num_steps = 0
 
     # Between two steps
 
     def apply(self, command: Command, now_s: float) -> None:
-        """Carry out one command."""
-        if isinstance(command, SetCost):
-            self.cost = command.cost
-        else:
-            self.groups.apply(command, now_s, self.cost)
+        """Carry out one command; its effects are in the report."""
+        match command:
+            case Prefill() | Decode() | Receive():
+                self._entrance.enter(command, now_s)
+            case GrammarReady() | AdapterLoaded():
+                self._entrance.end_wait(command)
+            case BlocksRead(handle) if self._outgoing.has_loan(handle):
+                self._outgoing.end_read(command)
+            case KVArrived() | KVFailed() | BlocksRead():
+                self._incoming.end_copy(command, now_s, self.cost)
+            case Lend() | PreCopy() | StopAndCopy():
+                self._outgoing.apply(command, now_s)
+            case Release(handle) if self._outgoing.has_loan(handle):
+                self._outgoing.release(handle)
+            case Release(handle):
+                self.groups.release(handle)
+            case Cancel(handle):
+                self.groups.cancel(handle)
+            case HandBack():
+                self.groups.hand_back()
+            case SetCost(cost):
+                self.cost = cost
 
     def grow_rows(self, now_s: float) -> None:
         """Give the running choices the blocks that their next tokens need; preempt where there are none."""
@@ -106,7 +137,7 @@ class WorkerCore:
 
     def start_waiting(self) -> list[SequenceGroup]:
         """Let groups in while there is room, and return those that have come with their KV complete."""
-        return self.groups.start_waiting(self.cost)
+        return self._entrance.start_waiting(self.cost)
 
     def adopt(self, group: SequenceGroup) -> None:
         """Make the choices of a group that came with its KV and its first tokens."""
@@ -149,7 +180,7 @@ class WorkerCore:
         num_decodes = plan.num_decodes
         rows = self.batch.next_rows() if num_decodes else self.batch.no_rows()
         assert num_decodes == num_in(rows), f"{num_decodes} of {num_in(rows)} decodes are planned"
-        groups = [(self.groups[chunk.key], chunk.num_tokens) for chunk in plan.chunks]
+        groups = [(self.groups.roster.prefilling[chunk.key], chunk.num_tokens) for chunk in plan.chunks]
         chunks = [self._chunk(group, num_tokens) for group, num_tokens in within_rows(groups)]
         parts = [(chunk.begin, chunk.end - chunk.begin) for chunk in chunks]
         shape = StepShape.of(num_decodes, self.batch.context_of(rows), parts)
@@ -359,17 +390,21 @@ class WorkerCore:
 
     def load(self, num_last: int = 0) -> Load:
         """Return the worker's load; `num_last` choices have left the batch and await their last token."""
-        queues, num_free = self.groups.queues, self._pool.num_available_blocks
+        roster, num_free = self.groups.roster, self._pool.num_available_blocks
         return Load(
             step=self.num_steps,
             running=self.batch.num_rows + num_last,
-            waiting=queues.num_waiting_choices,
-            pending_prefill_tokens=queues.num_pending_tokens,
+            waiting=roster.num_waiting_choices,
+            pending_prefill_tokens=roster.num_pending_tokens,
             free_blocks=num_free,
             cached_blocks=min(self._pool.num_cached_blocks, num_free),
             context_tokens=self.batch.num_context_tokens,
-            preempted=queues.num_preempted_choices,
+            preempted=roster.num_preempted_choices,
         )
+
+    def check_integrity(self, *, is_whole: bool) -> None:
+        """Assert that references and promises are those of groups and loans; see `Groups.check_integrity`."""
+        self.groups.check_integrity(self._outgoing.loans, is_whole=is_whole)
 
     def _chunk(self, group: SequenceGroup, num_tokens: int) -> ChunkWork:
         begin = group.num_computed_tokens

@@ -200,7 +200,7 @@ class StepLoop:
         wait_s = 0.0
         while not stop():
             if wait_s == math.inf:
-                self._core.groups.check_integrity(is_whole=False)
+                self._core.check_integrity(is_whole=False)
             wait_s = self.turn(drain(wait_s), emit)
         self._land_all()
         self._report(emit)
@@ -224,7 +224,7 @@ class StepLoop:
 
         `run` does a part of it whenever it becomes idle.
         """
-        self._core.groups.check_integrity(is_whole=True)
+        self._core.check_integrity(is_whole=True)
 
     def _apply(self, command: Command) -> None:
         if isinstance(command, StopAndCopy | PreCopy):
@@ -349,7 +349,7 @@ class StepLoop:
             report = self._core.groups.report
             report.step_seconds = flight.mark.seconds() - flight.drafting_s - flight.idle_s
             report.drafting_seconds = flight.drafting_s
-        self._core.groups.give_back(flight.step.held)
+        self._core.groups.room.give_back(flight.step.held)
 
     def _adopt(self, group: SequenceGroup) -> None:
         """The context is complete and its first tokens came with it: report them again and go on."""

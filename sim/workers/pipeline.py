@@ -178,7 +178,7 @@ class PipelinedSteps:
             self._record.add([now], step.num_decodes)
         self._add_times(step, now)
         self._outcomes.end_step(step)
-        self._core.groups.give_back(step.held)
+        self._core.groups.room.give_back(step.held)
         self._outcomes.reports.step_done(now, shape, now - flight.began)
         if self.has_turn:
             self._turn()

@@ -150,11 +150,11 @@ class Reporter:
 
     def _load(self) -> WorkerLoad:
         """Return the load as of now, and take a sample of memory."""
-        load, prefilling = self._core.load(), self._core.groups.queues.prefilling
+        load, prefilling = self._core.load(), self._core.groups.roster.prefilling
         self._num_samples += 1
         self._held_blocks += self._pool.num_taken_blocks
         self._held_tokens += load.context_tokens
-        for group in prefilling.values():
+        for group in prefilling:
             self._held_tokens += group.num_computed_tokens
         return WorkerLoad(
             step=load.step,

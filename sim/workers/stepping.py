@@ -94,7 +94,7 @@ class SingleSteps:
 
     def begin(self) -> bool:
         self._number += 1
-        if not self._core.groups.queues.prefilling:
+        if not self._core.groups.roster.prefilling:
             if not self._batch.num_rows:
                 return False
             self._stretch()

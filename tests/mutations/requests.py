@@ -24,15 +24,15 @@ REQUESTS = (
                 "tests/kvtransfer/test_receiver_handoff.py::test_a_block_of_another_prompt_is_never_used",
             ),
             Guard(
-                "engine/core/groups/arrivals.py",
+                "engine/core/groups/incoming.py",
                 "self._tables.accept(group, arrived.num_verified_blocks)",
                 "self._tables.accept(group, len(group.block_table))",
                 "tests/engine/core/test_step_loop_handoff.py"
                 "::test_nothing_is_decoded_from_blocks_that_were_not_verified",
             ),
             Guard(
-                "engine/core/groups/arrivals.py",
-                "            self._registry.fail(group, FailureReason.HANDOFF, message)\n",
+                "engine/core/groups/incoming.py",
+                "            self._groups.fail(group, FailureReason.HANDOFF, message)\n",
                 "            from scheduling.columns import TokenColumns\n\n"
                 "            garbage = TokenColumns([handle], [0], [0], [1], [0])\n"
                 "            self._arrive(KVArrived(handle, len(group.block_table), garbage), 0.0)\n",
@@ -53,7 +53,7 @@ REQUESTS = (
                 "::test_the_first_failure_returns_no_block_while_a_sibling_writes",
             ),
             Guard(
-                "engine/core/groups/registry.py",
+                "engine/core/groups/groups.py",
                 "            if group.phase in (Phase.RECEIVING, Phase.READING, Phase.ABANDONED):\n",
                 "            if group.phase is Phase.ABANDONED:\n",
                 "tests/engine/core/test_step_loop_handoff.py"

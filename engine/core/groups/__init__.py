@@ -1,11 +1,19 @@
-"""The groups of sequences on a worker, by phase. In reading order:
+"""The groups of sequences on a worker, by phase. Each piece of their state has one owner:
 
-- `groups`: what commands and steps do to them, which are let in, and which give their blocks up
-- `registry`: which there are, what is reported of them, and how each one ends
-- `arrivals`: KV that they wait for, from other workers and tiers; `lending`: what other workers borrow
-- `moves`: running sequences that go on elsewhere
-- `adapter_waits`: LoRA adapters that they wait for
-- `queues`: what those wait for that do not run, and in which order their prompts are computed
+| State | Owner |
+|---|---|
+| which groups there are, their phases and queues, the rows promised to prompts | `roster`, with `queues` |
+| which groups may have blocks, how long outputs become, blocks in host memory | `engine.core.memory.room` |
+| block tables, and how much of a context is computed | `engine.core.memory.block_tables` |
+| rows of running choices | `engine.core.batch` |
+| adapters, and who waits for them | `engine.core.adapters` |
+| reads of prefixes that are under way | `engine.core.memory.prefix_reads` |
+| loans | `engine.core.memory.loans` |
+| the report | `groups` |
 
-Imports other modules of `engine.core`, and `scheduling`.
+`groups` changes the first five together: how groups run, give their blocks up and end. Around it stand
+`entrance` (how sequences come in), `incoming` (KV that they wait for, from other workers and tiers) and
+`outgoing` (blocks that other workers copy).
+
+Imports other modules of `engine.core`, `output_text` and `scheduling`.
 """

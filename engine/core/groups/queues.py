@@ -1,13 +1,12 @@
-"""The groups that do not run, by what they wait for, and in which order their prompts are computed."""
+"""The groups that wait for blocks, and those whose prompts are computed."""
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
-from engine.core.batch import Batch
-from engine.core.sequence import Phase, SequenceGroup
+from engine.core.sequence import SequenceGroup
 from scheduling.step import PrefillWork
 
 Queue = dict[int, SequenceGroup]
@@ -52,98 +51,52 @@ class WaitingQueue:
         return next(iter(self._receives.values()), None)
 
 
-class Queues:
-    """Counts what waits, and promises rows of the batch to groups that are being prefilled."""
+class PrefillQueue:
+    """Groups whose prompts are computed, by arrival; rows of the batch are promised to them."""
 
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-        self.lacking_grammar: Queue = {}
-        """Until their grammars are compiled."""
-        self.lacking_adapter: Queue = {}
-        """Until their LoRA adapters are loaded."""
-        self.waiting = WaitingQueue()
-        self.receiving: Queue = {}
-        self.reading: Queue = {}
-        self.arrived: Queue = {}
-        self.preempted: Queue = {}
-        """By arrival."""
-        self.prefilling: Queue = {}
-        self._prefill_order: list[SequenceGroup] = []
+    def __init__(self) -> None:
+        self._groups: Queue = {}
+        self._order: list[SequenceGroup] = []
         """The same groups by arrival."""
-        self._num_promised_rows = 0
+        self.num_rows = 0
+        """Rows that are promised."""
 
-    @property
-    def has_any(self) -> bool:
-        """True if a group may be let in, or is being prefilled."""
-        return bool(self.prefilling or self.arrived or self.preempted or len(self.waiting))
+    def __len__(self) -> int:
+        return len(self._groups)
 
-    @property
-    def num_waiting_choices(self) -> int:
-        without_tokens = (self.lacking_grammar, self.receiving)
-        num_rows = self.waiting.num_rows
-        with_tokens = (self.lacking_adapter, self.reading, self.arrived, self.preempted, self.prefilling)
-        for queue in (*without_tokens, *with_tokens):
-            if queue:
-                num_rows += sum([group.num_rows for group in queue.values()])
-        return num_rows
+    def __iter__(self) -> Iterator[SequenceGroup]:
+        """Yield the groups in the order in which they got blocks."""
+        return iter(self._groups.values())
 
-    @property
-    def num_preempted_choices(self) -> int:
-        return sum(group.num_rows for group in self.preempted.values())
+    def __getitem__(self, key: int) -> SequenceGroup:
+        return self._groups[key]
 
-    @property
-    def num_pending_tokens(self) -> int:
-        num_tokens = self.waiting.num_tokens
-        for queue in (self.lacking_adapter, self.reading, self.arrived, self.preempted, self.prefilling):
-            for group in queue.values():
-                if group.phase is not Phase.SWAPPED and not group.receives:
-                    num_tokens += group.num_remaining_tokens
-        return num_tokens
+    def __contains__(self, key: object) -> bool:
+        return key in self._groups
 
-    def has_rows(self, group: SequenceGroup) -> bool:
-        """Return True if the batch has a row for each choice, beside those that are promised."""
-        return self._batch.num_rows + self._num_promised_rows + group.num_rows <= self._batch.max_rows
-
-    def begin_prefill(self, group: SequenceGroup) -> None:
+    def add(self, group: SequenceGroup) -> None:
         """Promise rows to a group that has blocks."""
-        group.phase = Phase.PREFILLING
-        self.prefilling[group.key] = group
-        insort(self._prefill_order, group, key=_by_arrival)
-        self._num_promised_rows += group.num_rows
-
-    def leave_prefill(self, group: SequenceGroup) -> None:
-        """The group takes the rows that were promised to it now, or gives them up."""
-        del self.prefilling[group.key]
-        self._prefill_order.remove(group)
-        self._num_promised_rows -= group.num_rows
-
-    def add_preempted(self, groups: Iterable[SequenceGroup]) -> None:
-        """Queue groups such that the one that came first comes back first."""
-        waiting = [*self.preempted.values(), *groups]
-        self.preempted = {group.key: group for group in sorted(waiting, key=_by_arrival)}
+        self._groups[group.key] = group
+        insort(self._order, group, key=by_arrival)
+        self.num_rows += group.num_rows
 
     def remove(self, group: SequenceGroup) -> None:
-        """Remove a group from wherever it waits, if it does."""
-        if group.phase is Phase.PREFILLING:
-            self.leave_prefill(group)
-        self.waiting.remove(group)
-        for queue in (self.lacking_grammar, self.lacking_adapter, self.receiving, self.reading):
-            queue.pop(group.key, None)
-        for queue in (self.arrived, self.preempted):
-            queue.pop(group.key, None)
+        """Remove a group that takes the rows promised to it now, or gives them up."""
+        del self._groups[group.key]
+        self._order.remove(group)
+        self.num_rows -= group.num_rows
 
-    def prefill_work(self, now_s: float, *, chunks_follow: bool) -> Sequence[PrefillWork]:
+    def work(self, now_s: float, *, chunks_follow: bool) -> Sequence[PrefillWork]:
         """Return what is to be computed, by arrival; unless `chunks_follow`, without prompts in flight."""
-        groups = [group for group in self._prefill_order if group.num_remaining_tokens]
+        groups = [group for group in self._order if group.num_remaining_tokens]
         if not chunks_follow:
             groups = [group for group in groups if not group.pending_chunks]
         return _Work(groups, now_s)
 
     def check_integrity(self) -> None:
-        """Assert that rows are promised to those that are being prefilled, and to no others."""
-        groups = self.prefilling.values()
-        assert self._num_promised_rows == sum(group.num_rows for group in groups)
-        assert self._prefill_order == sorted(groups, key=_by_arrival)
+        """Assert that the rows of these groups are promised, and no others."""
+        assert self.num_rows == sum(group.num_rows for group in self)
+        assert self._order == sorted(self, key=by_arrival)
 
 
 class _Work(Sequence[PrefillWork]):
@@ -180,5 +133,6 @@ class _Work(Sequence[PrefillWork]):
         )
 
 
-def _by_arrival(group: SequenceGroup) -> tuple[int, int]:
+def by_arrival(group: SequenceGroup) -> tuple[int, int]:
+    """Return a key that sorts groups by who came first."""
     return group.arrival, group.key

@@ -181,6 +181,15 @@ class BlockTables:
         self.return_context(group)
         group.num_computed_tokens = group.num_cached_tokens = group.num_filled_blocks = 0
 
+    def rewind(self, piece: SequenceGroup) -> None:
+        """Let the context include the output of the only choice, whose blocks are gone: compute it again."""
+        (choice,) = piece.choices
+        piece.extend_context(choice.num_outputs)
+        piece.num_known_tokens = max(piece.num_known_tokens, piece.num_context_tokens - 1)
+        piece.block_hashes = self.names.of_full_blocks(piece.spec, choice.output_token_ids)
+        piece.num_computed_tokens = piece.num_cached_tokens = piece.num_filled_blocks = 0
+        piece.first_tokens = None
+
     def unique_blocks(self, group: SequenceGroup) -> list[int]:
         """Return the blocks of a running group, each once."""
         if len(group.choices) == 1:

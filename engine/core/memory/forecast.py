@@ -8,8 +8,6 @@ from engine.core.memory.block_pool import BlockPool
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.memory.reservation import LengthQuantiles, peak_blocks, spread
 
-WITHOUT_BLOCKS = (Phase.WAITING, Phase.PREEMPTED, Phase.SWAPPED)
-
 
 class MemoryForecast:
     """Learns lengths from the outputs that end here."""

@@ -1,50 +1,54 @@
-"""Decides whether memory has room for a group to start, or to come back, and gives it blocks if so."""
+"""Decides which groups memory has room for: who starts, who gives way, and who comes back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import chain
+from math import inf
 
+from engine.core.batch import Batch
 from engine.core.memory.block_manager import BlockShortage
+from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.forecast import MemoryForecast
-from engine.core.memory.preempter import Preempter
-from engine.core.sequence import Phase, SequenceGroup
+from engine.core.memory.swap_memory import SwapMemory
+from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
+from scheduling.cost.cost_model import CostModel
+from scheduling.memory.preemption import Means, Preemption, SwapSpeed, VictimView, choose
 
 MAX_TURNS_UNASKED = 16
 """A group that there was no room for is looked at again when blocks come back, or after so many turns."""
+_CAN_GIVE_UP = (Phase.ARRIVED, Phase.PREFILLING, Phase.RUNNING)
 
 
 class Room:
-    """Gives groups the blocks they start with, if there are enough until all end, as is expected."""
+    """Gives groups the blocks they start with, if there are enough until all end, as is expected.
 
-    def __init__(self, tables: BlockTables, forecast: MemoryForecast, preempter: Preempter) -> None:
+    Where there are not enough in the end, it takes the blocks of groups away, without loss to their output.
+    It keeps the forecast and the host memory; the block tables say what each group has. Groups lose blocks
+    through its methods alone, so that it knows when to look again at a group it has refused.
+    """
+
+    def __init__(self, tables: BlockTables, batch: Batch, blocks: BlockPool, swap: SwapMemory) -> None:
         self._tables = tables
-        self._forecast = forecast
-        self._preempter = preempter
+        self._batch = batch
+        self._blocks = blocks
+        self._swap = swap
+        self._forecast = MemoryForecast(blocks)
         self._refused_key: int | None = None
         self._num_turns_unasked = 0
 
-    def note_return(self) -> None:
-        """Blocks came back: a group that was refused may be asked again."""
-        self._refused_key = None
+    # To start, or to come back
 
-    def num_turns_in_vain(self, head: SequenceGroup) -> int:
-        """Return for how many turns `head`, for which there was no room, will not be looked at."""
-        return MAX_TURNS_UNASKED - self._num_turns_unasked if head.key == self._refused_key else 0
-
-    def pass_turns(self, num_turns: int) -> None:
-        """Turns have passed in which a refused group was not looked at."""
-        self._num_turns_unasked += num_turns
-
-    def take(self, group: SequenceGroup, holders: Iterable[SequenceGroup], *, is_idle: bool) -> bool:
+    def take(self, group: SequenceGroup, holders: Iterable[SequenceGroup]) -> bool:
         """Return True if the group has its blocks now; `holders` are all groups that have some.
 
         A group that was refused is looked at again when blocks have come back, after `MAX_TURNS_UNASKED`
-        turns, or if nothing runs (`is_idle`).
+        turns, or if nothing runs.
         """
-        if group.key == self._refused_key and not is_idle and self._num_turns_unasked < MAX_TURNS_UNASKED:
-            self._num_turns_unasked += 1
+        if self._batch.num_rows and self.num_turns_in_vain(group) > 0:
+            self.pass_turns(1)
             return False
         self._num_turns_unasked = 0
         has_room = self._swap_in if group.phase is Phase.SWAPPED else self._reserve
@@ -53,6 +57,14 @@ class Room:
         if is_in:
             self._forecast.add(group)
         return is_in
+
+    def num_turns_in_vain(self, group: SequenceGroup) -> int:
+        """Return for how many turns a group will not be looked at, as there was no room for it."""
+        return MAX_TURNS_UNASKED - self._num_turns_unasked if group.key == self._refused_key else 0
+
+    def pass_turns(self, num_turns: int) -> None:
+        """Turns have passed in which a refused group was not looked at."""
+        self._num_turns_unasked += num_turns
 
     def _reserve(self, group: SequenceGroup, holders: Iterable[SequenceGroup]) -> bool:
         prefix = (
@@ -70,10 +82,139 @@ class Room:
         return True
 
     def _swap_in(self, group: SequenceGroup, holders: Iterable[SequenceGroup]) -> bool:
+        assert group.swapped is not None
         if not self._forecast.fits(holders, group):
             return False
+        slots = group.swapped.slots
         try:
-            self._preempter.swap_in(group)
+            copies = self._tables.swap_in(group)
         except BlockShortage:
             return False
+        self._swap.load([slot for slot, _ in copies], [block for _, block in copies])
+        self._swap.release(slots)
         return True
+
+    # To end
+
+    def end(self, group: SequenceGroup) -> None:
+        """Take back all that a group and its choices have, in host memory too."""
+        for choice in group.choices:
+            self._tables.return_choice(choice)
+        self._tables.return_context(group)
+        if group.swapped is not None:
+            self._swap.release(group.swapped.slots)
+            group.swapped = None
+        self._forecast.remove(group)
+        self.note_return()
+
+    def end_choice(self, choice: Choice) -> None:
+        """Take back what a running choice has that got its last token."""
+        self._tables.return_choice(choice)
+        self.note_return()
+
+    def observe(self, choice: Choice) -> None:
+        """Learn from the length of a choice that has its last token."""
+        self._forecast.observe(choice)
+
+    def give_back(self, held: list[int]) -> None:
+        """The step that blocks were held back for is over."""
+        self._tables.give_back(held)
+        if held:
+            self.note_return()
+
+    def note_return(self) -> None:
+        """Blocks came back: a group that was refused may be asked again."""
+        self._refused_key = None
+
+    # To give way
+
+    def num_short(self) -> int:
+        """Return how many blocks running choices need next beyond those promised and available."""
+        num_available = self._blocks.num_available_blocks
+        if num_available >= self._batch.num_rows:
+            return 0
+        return max(0, sum(self._needs().values()) - num_available)
+
+    def choose_victim(
+        self, groups: Iterable[SequenceGroup], num_short: int, cost: CostModel, now_s: float
+    ) -> Preemption:
+        """Return which of `groups`, named by its key, gives its blocks up, and how."""
+        needs = self._needs()
+        views = [
+            self._view(group, needs[group], now_s)
+            for group in groups
+            if group.phase in _CAN_GIVE_UP and group.goal is Goal.DECODE
+        ]
+        speed = SwapSpeed(self._swap.block_bytes, self._swap.bytes_per_s)
+        chosen = choose(views, num_short, cost, speed)
+        assert chosen is not None, "a choice that is short of a block needs it no longer once preempted"
+        return chosen
+
+    def suspend(self, group: SequenceGroup, means: Means, keys: Iterator[int]) -> list[SequenceGroup]:
+        """Take a group's blocks away and return the groups that go on in its stead, once there is room.
+
+        That is the group itself or, if running choices are to be computed again, one for each of them, with
+        keys of their own.
+        """
+        pieces = [group]
+        if means is Means.SWAP:
+            slots = self._swap.store(self._tables.unique_blocks(group))
+            self._tables.swap_out(group, slots)
+        elif group.phase is Phase.RUNNING:
+            pieces = self._drop_choices(group, keys)
+        else:
+            self._tables.lose_context(group)
+        self._forecast.remove(group)
+        self.note_return()
+        return pieces
+
+    def _drop_choices(self, group: SequenceGroup, keys: Iterator[int]) -> list[SequenceGroup]:
+        for choice in group.choices:
+            self._tables.return_choice(choice)
+        pieces = [group]
+        if len(group.choices) > 1:
+            pieces = [group.piece(next(keys), choice) for choice in group.choices]
+        for piece in pieces:
+            self._tables.rewind(piece)
+        return pieces
+
+    def _needs(self) -> Counter[SequenceGroup]:
+        """Count the blocks that running groups need now and were not promised."""
+        needs: Counter[SequenceGroup] = Counter()
+        for choice in self._batch.rows_at_block_start():
+            position = int(self._batch.positions[choice.row])
+            is_short = not choice.num_reserved_blocks and self._tables.lacks_block(choice, position)
+            needs[choice.group] += is_short
+        return needs
+
+    def _view(self, group: SequenceGroup, num_needed: int, now_s: float) -> VictimView:
+        is_running = group.phase is Phase.RUNNING
+        tables = [choice.block_table for choice in group.choices] if is_running else [group.block_table]
+        num_promised = group.num_reserved_blocks + sum(c.num_reserved_blocks for c in group.choices)
+        num_swap = len(tables[0]) if len(tables) == 1 else len({block for table in tables for block in table})
+        return VictimView(
+            key=group.key,
+            num_tokens=_num_lost_tokens(group, is_running),
+            num_freed_blocks=self._blocks.num_exclusive(tables) + num_promised + num_needed,
+            num_swap_blocks=num_swap,
+            arrival=group.arrival,
+            slack_s=min((self._slack_s(choice, now_s) for choice in group.choices), default=inf),
+            can_swap=is_running and num_swap <= self._swap.num_free,
+        )
+
+    def _slack_s(self, choice: Choice, now_s: float) -> float:
+        due_s = choice.due.next_s if choice.row < 0 else float(self._batch.due_times.next_due[choice.row])
+        return max(0.0, due_s - now_s)
+
+    def check_integrity(self, groups: Iterable[SequenceGroup], *, is_whole: bool) -> None:
+        """Assert that host memory is what swapped groups hold; unless `is_whole`, by the number of slots."""
+        slots = [group.swapped.slots for group in groups if group.swapped is not None]
+        check = self._swap.check_integrity if is_whole else self._swap.check_some
+        check(slots)
+
+
+def _num_lost_tokens(group: SequenceGroup, is_running: bool) -> int:
+    if not is_running:
+        return group.num_computed_tokens
+    num_prompt = len(group.spec.prompt_token_ids)
+    return sum(num_prompt + choice.num_outputs for choice in group.choices)

@@ -1,4 +1,4 @@
-"""Host memory for blocks of sequences that wait for their place in the pool, as the preempter sees it."""
+"""Host memory for blocks of sequences that wait for their place in the pool, as `Room` sees it."""
 
 from __future__ import annotations
 

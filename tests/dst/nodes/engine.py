@@ -194,7 +194,7 @@ class Engine:
 
     def choices_of(self, handle: int) -> tuple[int, ...]:
         """Return the choices that a sequence decodes, or will; none if it only hands its blocks over."""
-        groups = self.core.groups._registry.pieces(handle)
+        groups = self.core.groups.roster.pieces(handle)
         return groups[0].spec.choices if groups and groups[0].goal is Goal.DECODE else ()
 
     def submit(self, command: Command) -> None:
@@ -273,9 +273,9 @@ class Engine:
         finished = [step.choices[place] for place in wanted if step.choices[place].is_finished]
         for group in core.finish(step, filled, finished):
             self._adopt(group)
-        core.groups.give_back(step.held)
+        core.groups.room.give_back(step.held)
         core.groups.report.step_seconds = took_s
-        core.groups.check_integrity(is_whole=False)
+        core.check_integrity(is_whole=False)
         self._turn()
 
     def _compute_chunks(self, step: Step) -> None:
