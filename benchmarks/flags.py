@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.commands import arguments
-from workloads.shapes import WORKLOADS
+from sim.workloads.shapes import WORKLOADS
 
 number = arguments.number(0, above=True)
 numbers = arguments.numbers(0)

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from reporting import simulated
-from reporting.page import write_page
-from reporting.plots import for_light_and_dark, goodput_by_rate
-from reporting.results import Results, read
+from sim.reporting import simulated
+from sim.reporting.page import write_page
+from sim.reporting.plots import for_light_and_dark, goodput_by_rate
+from sim.reporting.results import Results, read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

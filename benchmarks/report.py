@@ -6,8 +6,8 @@ import argparse
 import json
 from collections.abc import Iterable
 
-from reporting.machine import machine
-from reporting.section import Section
+from sim.reporting.machine import machine
+from sim.reporting.section import Section
 
 
 def report(args: argparse.Namespace, sections: Iterable[Section]) -> int:

@@ -41,8 +41,8 @@ from engine.settings import EngineSettings
 from engine.speculation import Speculation
 from engine.starting import OnProgress, Phase, ignore_progress
 from kernels.native.loader import computes, library
-from output_text.detokenizer import Detokenizer
-from output_text.grammar import Grammars
+from model_output.grammar.grammar import Grammars
+from model_output.text.detokenizer import Detokenizer
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, Sample
 from scheduling.policies import by_name

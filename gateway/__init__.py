@@ -14,5 +14,5 @@ In reading order:
 - `picker`: another program, which chooses a gateway for each request behind an inference gateway.
 - `batches`: `/v1/files` and `/v1/batches`, and what runs them.
 
-May import the SDK (`baton`), `services` and `state`, but never a router's or a worker's code, nor torch.
+May import the SDK (`baton`), `runtime`, but never a router's or a worker's code, nor torch.
 """

@@ -43,13 +43,13 @@ from gateway.serving.pool import Pool
 from gateway.serving.requests import Requests
 from gateway.serving.shares import Shares
 from gateway.streaming import LAST_WRITE_S
-from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
-from services.process.log import configure_logging
-from services.process.reports import report
-from services.rpc.listening import AddressUnusable, MetricsServer
-from services.security.tls import check_in_date
-from state.durable import DurableRedis, open_durable
-from state.errors import StoreEvicts, StoreUnavailable
+from runtime.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
+from runtime.process.log import configure_logging
+from runtime.process.reports import report
+from runtime.rpc.listening import AddressUnusable, MetricsServer
+from runtime.security.tls import check_in_date
+from runtime.state.durable import DurableRedis, open_durable
+from runtime.state.errors import StoreEvicts, StoreUnavailable
 
 EXIT_CONFIG = 2
 EXIT_REDIS = 3

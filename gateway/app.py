@@ -27,9 +27,9 @@ from gateway.responses import endpoints as responses
 from gateway.responses.store import ResponseLimits, ResponseStore
 from gateway.serving.page import page
 from gateway.serving.requests import CLIENT_CLOSED_REQUEST
-from services.version import VERSION
-from state.durable import DurableRedis
-from state.errors import StoreUnavailable
+from runtime.state.durable import DurableRedis
+from runtime.state.errors import StoreUnavailable
+from runtime.version import VERSION
 
 HEALTH_CONNECT_S = 1.0
 """Probes wait no longer for a router to be reached."""

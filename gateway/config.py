@@ -13,10 +13,10 @@ from gateway.batches.files import FORM_BYTES, StoreLimits
 from gateway.fleet import CallerCredentials
 from gateway.responses.store import ResponseLimits
 from gateway.serving.origins import ANY, Rules
-from services.security.settings import Security, is_loopback
-from services.security.tls import TlsFiles
-from services.settings import MAX_PORT, add_log_flags, check_address, check_least, check_redis_url
-from state.access import RedisAccess
+from runtime.security.settings import Security, is_loopback
+from runtime.security.tls import TlsFiles
+from runtime.settings import MAX_PORT, add_log_flags, check_address, check_least, check_redis_url
+from runtime.state.access import RedisAccess
 
 DEFAULT_MAX_BODY_BYTES = 4 << 20
 """The limit of a router's message too."""

@@ -18,5 +18,5 @@ In reading order:
     convert           to and from the protocol
     errors            what can go wrong
 
-Imports `scheduling`, `services` and `baton`; never the engine, whose memory it sees through protocols.
+Imports `scheduling`, `runtime` and `baton`; never the engine, whose memory it sees through protocols.
 """

@@ -15,7 +15,7 @@ from kvtransfer.manifest import (
     OpenEvent,
     SenderAbort,
 )
-from services.rpc.convert import columns_from_pb, columns_to_pb, from_pb, to_pb
+from runtime.rpc.convert import columns_from_pb, columns_to_pb, from_pb, to_pb
 
 
 def reach_to_pb(reach: CudaReach) -> kvtransfer_pb2.CudaReach:

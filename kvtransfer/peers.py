@@ -22,7 +22,7 @@ from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaTransport
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.nixl import NixlAgent, NixlReader
 from kvtransfer.transports.transport import BlockReader, TransportMode
-from services.security.tls import CertificateRole, FleetTls, open_channel
+from runtime.security.tls import CertificateRole, FleetTls, open_channel
 
 log = structlog.get_logger()
 

@@ -35,10 +35,10 @@ from kvtransfer.threads import run_to_end
 from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaTransport
 from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.transport import BlockReader, TransportMode
+from runtime.process.threads import started_executor
+from runtime.rpc.convert import fence_to_pb
+from runtime.security.tls import FleetTls
 from scheduling.request import Fence
-from services.process.threads import started_executor
-from services.rpc.convert import fence_to_pb
-from services.security.tls import FleetTls
 
 log = structlog.get_logger()
 

@@ -23,8 +23,8 @@ from kvtransfer.fence import ChoiceKey, FenceGuard, RouterKey, check_source, cho
 from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pools.pool import BlockSource, Publication
+from runtime.process.threads import started_executor
 from scheduling.request import Fence
-from services.process.threads import started_executor
 
 log = structlog.get_logger()
 

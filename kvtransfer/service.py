@@ -22,8 +22,8 @@ from kvtransfer.pools.pool import HostSource
 from kvtransfer.sender import Handoffs, Sending
 from kvtransfer.transports.cuda_ipc import is_in_reach
 from kvtransfer.transports.grpc import cut_pieces
+from runtime.rpc.convert import fence_from_pb
 from scheduling.request import Fence
-from services.rpc.convert import fence_from_pb
 
 
 def status_of(error: KVTransferError) -> grpc.StatusCode:

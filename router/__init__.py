@@ -12,6 +12,5 @@ A floor imports only floors below it. From the top:
 - `outputs`: reads the texts of choices: content, reasoning and calls, as deltas.
 - `request`: a request as received; `limits` on it; `errors`: the errors that callers see.
 
-May import `chat_formats`, `output_text`, `scheduling`, `services`, `state` and the generated stubs, but
-nothing that imports torch.
+May import `model_output`, `runtime`, `scheduling` and the generated stubs, but nothing that imports torch.
 """

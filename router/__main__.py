@@ -23,7 +23,7 @@ import grpc.aio
 import structlog
 import uvloop
 
-from output_text.model_files import FileUnusable
+from model_output.text.model_files import FileUnusable
 from router.api.auth_interceptor import AuthInterceptor
 from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
 from router.api.fleet_service import FleetService
@@ -43,17 +43,17 @@ from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
 from router.processes import Processes
 from router.replay.recording import Recorder
-from services.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
-from services.process.log import configure_logging
-from services.process.reports import report
-from services.rpc import reflection
-from services.rpc.health import SERVICE_NAME, WHOLE, Health
-from services.rpc.listening import AddressUnusable, MetricsServer, add_port
-from services.security.tls import CertificateRole, FleetTls, TlsUnusable, read_pem
-from services.settings import draw_number
-from state.access import RedisAccess, SecretUnusable
-from state.errors import StoreUnavailable
-from state.store import Store
+from runtime.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
+from runtime.process.log import configure_logging
+from runtime.process.reports import report
+from runtime.rpc import reflection
+from runtime.rpc.health import SERVICE_NAME, WHOLE, Health
+from runtime.rpc.listening import AddressUnusable, MetricsServer, add_port
+from runtime.security.tls import CertificateRole, FleetTls, TlsUnusable, read_pem
+from runtime.settings import draw_number
+from runtime.state.access import RedisAccess, SecretUnusable
+from runtime.state.errors import StoreUnavailable
+from runtime.state.store import Store
 
 EXIT_CONFIG = 2
 EXIT_REDIS = 3

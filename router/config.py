@@ -7,20 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
+from model_output.formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
 from router.limits import (
     Limits,
     add_limit_flags,
     limits_of,
 )
 from router.request import InContent
-from scheduling import policies
-from scheduling.admission.shares import TenantWeights
-from scheduling.cost.profiles import Profile
-from scheduling.placement import Placement
-from scheduling.policies.policy import Policy
-from services.profiles import load_timed, names
-from services.settings import (
+from runtime.profiles import load_timed, names
+from runtime.settings import (
     MAX_PORT,
     ServiceSettings,
     add_service_flags,
@@ -28,6 +23,11 @@ from services.settings import (
     own_name,
     settings_of,
 )
+from scheduling import policies
+from scheduling.admission.shares import TenantWeights
+from scheduling.cost.profiles import Profile
+from scheduling.placement import Placement
+from scheduling.policies.policy import Policy
 
 NO_FORMAT = "none"
 WITHOUT_REDIS = ("refuse", "local")

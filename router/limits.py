@@ -8,7 +8,7 @@ from typing import Any
 
 from router.errors import Described, Reason, ValidationError
 from router.request import RawRequest, prompt_bytes, prompt_field
-from services.settings import check_least
+from runtime.settings import check_least
 
 MAX_WAITING_BYTES = 64 << 20
 MAX_UNTAKEN_CALLS = 10_240

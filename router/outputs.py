@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from chat_formats import ChatFormats, Delta, OutputParser, Tool
-from output_text.exact_numbers import schema_of
+from model_output.formats import ChatFormats, Delta, OutputParser, Tool
+from model_output.grammar.exact_numbers import schema_of
 from scheduling.request import FinishReason, Matched
 
 

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.config import RouterConfig
-from services.process.reports import report
-from services.rpc.listening import reserve_port
+from runtime.process.reports import report
+from runtime.rpc.listening import reserve_port
 
 REST_S = 0.5
 """A process that has ended is replaced after this time."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from output_text.exact_numbers import schema_of
+from model_output.grammar.exact_numbers import schema_of
 from scheduling.request import FinishReason, Matched, SamplingParams, Slo, StopRules
 from scheduling.value import value
 

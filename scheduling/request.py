@@ -32,7 +32,7 @@ class SamplingParams:
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences that must not be completed, each of at least one token."""
     grammar: str = ""
-    """The grammar of the output, as `output_text.grammar` writes it; empty if any text will do."""
+    """The grammar of the output, as `model_output.grammar.grammar` writes it; empty if any text will do."""
 
 
 @value

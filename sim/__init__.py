@@ -5,26 +5,9 @@
 - `delays`: how long messages take; `shell`: carries out the router core's actions; `store`: the shared state
   without Redis; `workers`: the workers
 - `result`: what came of it, and `metrics`: its figures; `bubbles`: how long stages of a pipeline are idle
+- `workloads`: requests to offer; `reporting`: tables, plots and pages, which benchmarks use too
 - `commands`: `baton simulate` and `baton plan`
 
 `run(SimSpec(...))` plays a trace and returns a `SimResult`; `measure` computes its metrics. The package may
-import `router`, `engine.core`, `scheduling`, `state`, `services`, `workloads` and `reporting`.
+import `router`, `engine.core`, `runtime` and `scheduling`.
 """
-
-from sim.metrics import Metrics, measure
-from sim.result import RequestResult, SimResult
-from sim.simulation import run
-from sim.spec import FleetShape, Overheads, SimSpec
-from sim.workers.step_times import RecordedStep
-
-__all__ = [
-    "FleetShape",
-    "Metrics",
-    "Overheads",
-    "RecordedStep",
-    "RequestResult",
-    "SimResult",
-    "SimSpec",
-    "measure",
-    "run",
-]

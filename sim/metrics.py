@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reporting.quantiles import Quantiles, quantiles, weighted_quantiles
+from sim.reporting.quantiles import Quantiles, quantiles, weighted_quantiles
 from sim.result import End, RequestResult, SimResult, WorkerResult
 
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from reporting.quantiles import rank
 from router.core.model.actions import Reject, RequestEnded, TellAccepted
 from router.core.model.events import Arrived
 from router.errors import Refused
 from router.request import Request
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
+from sim.reporting.quantiles import rank
 from sim.result import End, RequestResult
 from sim.spec import SimSpec
 from sim.workers.sequence import SimSequence
-from workloads.trace import TraceRequest
+from sim.workloads.trace import TraceRequest
 
 _SAMPLING = SamplingParams()
 _ENDS = {FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH}

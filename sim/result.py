@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reporting.results import StepSample
 from sim.bubbles import PipelineTimes
-from workloads.trace import TraceRequest
+from sim.reporting.results import StepSample
+from sim.workloads.trace import TraceRequest
 
 WARMUP_SHARE = 0.1
 

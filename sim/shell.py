@@ -36,14 +36,14 @@ from router.core.model.events import (
     SettleAnswered,
     TimerFired,
 )
+from runtime.state import records
+from runtime.state.errors import QueueFull
 from sim.clock import Clock
 from sim.delays import delay_of
 from sim.requests import Requests
 from sim.spec import SimSpec
 from sim.store.memory_store import MemoryStore
 from sim.workers.worker import WorkerCommand
-from state import records
-from state.errors import QueueFull
 
 FOREVER_S = 1e9
 """No simulated router dies, so leases need no renewing."""

@@ -15,7 +15,7 @@ from scheduling.policies import by_name
 from scheduling.policies.policy import Policy
 from sim.delays import KINDS, RecordedDelay
 from sim.workers.step_times import RecordedStep
-from workloads.trace import TraceRequest
+from sim.workloads.trace import TraceRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workloads.shapes import DEFAULT_CAPS, RequestShape, arrivals, shapes
-from workloads.trace import TraceRequest, parse
+from sim.workloads.shapes import DEFAULT_CAPS, RequestShape, arrivals, shapes
+from sim.workloads.trace import TraceRequest, parse
 
 SAMPLE = 2000
 """The number of requests that represent a workload for means and medians."""

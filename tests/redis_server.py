@@ -16,10 +16,10 @@ import pytest
 import redis
 import redis.asyncio
 
-from state import keys
-from state.store import Store
+from runtime.state import keys
+from runtime.state.store import Store
 from tests.patience import PATIENCE_S
-from tests.state.patient import wait_patiently
+from tests.runtime.state.patient import wait_patiently
 
 
 def redis_binary() -> str:

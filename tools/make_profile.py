@@ -20,10 +20,10 @@ import torch
 
 from benchmarks.costs.real_steps import StepRecorder
 from engine.build import resolve_device
+from runtime.process.event_loop import freeze_garbage
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample
 from scheduling.cost.profiles import Profile, dump
-from services.process.event_loop import freeze_garbage
 from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.startup.build import build_engine

@@ -20,6 +20,6 @@ In reading order:
     metrics        its metrics
     errors         what keeps it from serving, and what it refuses
 
-Imports `engine`, `kvtransfer`, `output_text`, `scheduling`, `services`, `state` and the generated stubs. Here
+Imports `engine`, `kvtransfer`, `model_output`, `runtime`, `scheduling` and the generated stubs. Here
 only `startup` and `timed` import torch themselves.
 """

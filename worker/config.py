@@ -12,8 +12,8 @@ from engine.model.quantised.quantisation import Quantisation
 from engine.speculation import Speculation
 from kvtransfer.transports import nixl
 from kvtransfer.transports.transport import TransportMode
+from runtime.settings import ServiceSettings, check_least
 from scheduling.cost.profiles import Profile
-from services.settings import ServiceSettings, check_least
 from worker.startup.group.hosts import Place
 
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -10,10 +10,10 @@ from engine.core.report import Load
 from engine.kv.kv_pool import KVPool
 from kvtransfer.loans.links import Links
 from kvtransfer.tiers.tiers import Tiers
-from output_text.grammar import Grammars
+from model_output.grammar.grammar import Grammars
+from runtime.state.records import LinkRecord, TierRecord
 from scheduling.cost.cost_model import CostModel, Sample
 from scheduling.memory.tiers import Tier
-from state.records import LinkRecord, TierRecord
 from worker.adapters.loader import AdapterLoader
 from worker.engine_thread import Loop
 

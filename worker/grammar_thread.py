@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from engine.core.commands import Command, Decode, GrammarReady, Prefill, Receive
-from output_text.grammar import Grammars
-from output_text.refusal import GrammarRefused
+from model_output.grammar.grammar import Grammars
+from model_output.grammar.refusal import GrammarRefused
 
 log = structlog.get_logger()
 

@@ -33,24 +33,24 @@ from engine.group.links import Link
 from engine.group.remote.sums import Connected
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
-from scheduling.cost.cost_estimator import CostEstimator
-from scheduling.memory.tiers import Tier
-from services.process.clock import compare_clocks
-from services.process.event_loop import (
+from runtime.process.clock import compare_clocks
+from runtime.process.event_loop import (
     freeze_garbage,
     measure_loop,
     start_threads,
     uncollected_imports,
     watch_loop,
 )
-from services.process.reports import report
-from services.process.watchdog import Watchdog, leave_stalled
-from services.rpc.listening import MetricsServer
-from services.security.tls import CertificateRole, FleetTls
-from state.access import RedisAccess
-from state.errors import StoreUnavailable
-from state.records import WorkerRecord
-from state.store import Store
+from runtime.process.reports import report
+from runtime.process.watchdog import Watchdog, leave_stalled
+from runtime.rpc.listening import MetricsServer
+from runtime.security.tls import CertificateRole, FleetTls
+from runtime.state.access import RedisAccess
+from runtime.state.errors import StoreUnavailable
+from runtime.state.records import WorkerRecord
+from runtime.state.store import Store
+from scheduling.cost.cost_estimator import CostEstimator
+from scheduling.memory.tiers import Tier
 from worker.config import WorkerConfig
 from worker.costs import Costs
 from worker.engine import Engine, EngineTiers, describe_link, stall_limit_s

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from runtime.state.errors import StoreUnavailable
+from runtime.state.records import LinkRecord, LoraRecord, StartingRecord, TierRecord, WorkerRecord
+from runtime.state.store import Store
 from scheduling.memory.tiers import Tier
-from state.errors import StoreUnavailable
-from state.records import LinkRecord, LoraRecord, StartingRecord, TierRecord, WorkerRecord
-from state.store import Store
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
 from worker.prefix_changes import PrefixChanges

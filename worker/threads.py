@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.process.limits import Cores
+from runtime.process.limits import Cores
 
 
 def resolve_threads(

@@ -86,8 +86,8 @@ class GatewayNotInstalled(FleetError):
     def __str__(self) -> str:
         return (
             f"the gateway needs {', '.join(self.missing)}, not installed in {sys.prefix}; install them with "
-            f"{sys.executable} -m pip install --no-deps --require-hashes -r requirements/gateway.lock, "
-            "or start without HTTP by --no-http"
+            f"{sys.executable} -m pip install --no-deps --require-hashes "
+            "-r deploy/requirements/gateway.lock, or start without HTTP by --no-http"
         )
 
 

@@ -9,7 +9,7 @@ from scheduling.placement import Placement
 from sim.commands.capacity import capacity_per_s, references
 from sim.spec import FleetShape
 from sim.workload import Promises, sample
-from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
+from sim.workloads.slo import TPOT_RATIOS, TTFT_RATIOS
 
 WORKLOADS = ("chat", "summarise", "mixed")
 QUICK_TTFT_RATIO = 10.0

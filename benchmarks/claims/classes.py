@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from benchmarks.claims.cells import estimate
 from benchmarks.claims.lab import Lab, Settings
 from benchmarks.claims.play import Case, Played, SimArm, play, profile
-from reporting.section import Goal, Section, ratios, table
-from reporting.tables import cell as in_words
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Order
 from scheduling.policies.slack import SLACK
 from sim.commands.capacity import references
+from sim.reporting.section import Goal, Section, ratios, table
+from sim.reporting.tables import cell as in_words
 from sim.workload import Promises, sample
 
 WORKLOAD = "mixed"

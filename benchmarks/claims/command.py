@@ -14,7 +14,7 @@ from benchmarks.claims import classes, grid, overload, paths, refusals, slow_spe
 from benchmarks.claims.lab import Lab, Settings
 from benchmarks.flags import FIVE_SEEDS
 from benchmarks.report import report
-from reporting.section import Section
+from sim.reporting.section import Section
 
 SECTIONS: dict[str, Callable[[Lab], Section]] = {
     "grid": grid.measure,

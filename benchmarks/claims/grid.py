@@ -10,8 +10,8 @@ from functools import partial
 from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
 from benchmarks.claims.lab import Lab, Settings
 from benchmarks.claims.play import Case, SimArm, goodput, own_goodput, play
-from reporting.section import Goal, Section, ratios, table
-from reporting.tables import cell as in_words
+from sim.reporting.section import Goal, Section, ratios, table
+from sim.reporting.tables import cell as in_words
 from sim.workload import Promises
 
 TAUS = (128, 256, 512, 1024, 2048)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from benchmarks.claims.play import Case
-from reporting.progress import progress_bars
+from sim.reporting.progress import progress_bars
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.claims.cells import WORKLOADS, cell, estimate
 from benchmarks.claims.lab import Lab, Settings
 from benchmarks.claims.play import Case, Played, SimArm, good, play
-from reporting.section import Goal, Section, markdown, ratios, table
-from reporting.tables import cell as in_words
+from sim.reporting.section import Goal, Section, markdown, ratios, table
+from sim.reporting.tables import cell as in_words
 from sim.workload import Promises
 
 TPOT_RATIO, TTFT_RATIO = 2.5, 10.0

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
 from benchmarks.claims.lab import Lab, Settings
 from benchmarks.claims.play import Case, SimArm, own_goodput
-from reporting.section import Goal, Section, markdown, ratios
-from reporting.tables import cell as in_words
 from scheduling.placement import Placement
+from sim.reporting.section import Goal, Section, markdown, ratios
+from sim.reporting.tables import cell as in_words
 
 NUM_WORKERS = 4
 AGGREGATED = SimArm("slack", None, Placement.AGGREGATED, "4d")

@@ -9,17 +9,17 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.profiles import load_profile
 from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
-from services.profiles import load_profile
 from sim.commands.capacity import alone_s
 from sim.metrics import measure
 from sim.result import WARMUP_SHARE, End, RequestResult
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from sim.workload import Promises, draw
-from workloads.trace import TraceRequest
+from sim.workloads.trace import TraceRequest
 
 NOTHING = Promises()
 PROFILE = "h200-llama-3.1-8b"

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.claims.lab import Lab, Settings
-from reporting.section import Section, at_most, table
-from reporting.tables import cell
+from runtime.profiles import load_profile
 from scheduling.cost.cost_model import StepShape
-from services.profiles import load_profile
+from sim.reporting.section import Section, at_most, table
+from sim.reporting.tables import cell
 from sim.result import End
 from sim.simulation import run as simulate
 from sim.spec import FleetShape, SimSpec
 from sim.workers.step_times import RecordedStep
-from workloads.trace import TraceRequest
+from sim.workloads.trace import TraceRequest
 
 PROFILE = "demo-cpu"
 TTFT_MS = 500

@@ -9,7 +9,7 @@ from functools import partial
 from benchmarks.claims.cells import cell, estimate
 from benchmarks.claims.lab import Lab
 from benchmarks.claims.play import Case, SimArm, spec_of
-from reporting.section import Section, at_most, markdown
+from sim.reporting.section import Section, at_most, markdown
 from sim.simulation import run
 
 NUM_WORKERS = 16

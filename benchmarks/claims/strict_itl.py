@@ -9,9 +9,9 @@ import numpy as np
 from benchmarks.claims.cells import estimate
 from benchmarks.claims.lab import Lab, Settings
 from benchmarks.claims.play import Case, Played, SimArm, play, profile
-from reporting.section import Goal, Section, ratios, table
-from reporting.tables import cell as in_words
 from sim.commands.capacity import references
+from sim.reporting.section import Goal, Section, ratios, table
+from sim.reporting.tables import cell as in_words
 from sim.workload import Promises, sample
 
 STRICT_RATIO = 5.0

@@ -15,10 +15,6 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.report import report
-from reporting.progress import tracked
-from reporting.quantiles import quantile
-from reporting.section import Section, at_most, table
-from reporting.tables import cell
 from router.core.admit import full_plan
 from router.core.core import RouterCore
 from router.core.model.actions import Action, ChargeTenant, Enqueue, SendDecode, Settle
@@ -36,12 +32,16 @@ from router.core.model.events import (
 )
 from router.core.model.state import CoreConfig
 from router.request import Request
+from runtime.state.records import Settled
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
-from state.records import Settled
+from sim.reporting.progress import tracked
+from sim.reporting.quantiles import quantile
+from sim.reporting.section import Section, at_most, table
+from sim.reporting.tables import cell
 
 COST = CostModel((4.8e-3, 1.4e-5, 2.3e-5, 3.5e-8, 8.9e-10, 2.9e-8), 176.0, 0.95, 1.0, 1.1)
 """About the costs of an 8B model on an H200."""

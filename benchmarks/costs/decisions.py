@@ -14,13 +14,13 @@ from functools import partial
 
 from benchmarks.costs.core_decisions import COST
 from benchmarks.report import report
-from reporting.progress import tracked
-from reporting.section import Section, markdown
-from reporting.tables import cell
 from scheduling.placement import PathCandidate, choose_conditional
 from scheduling.policies import NAMES, by_name
 from scheduling.roles import MixedLoad, Roles, rebalance
 from scheduling.step import DecodeLoad, PrefillWork, StepView
+from sim.reporting.progress import tracked
+from sim.reporting.section import Section, markdown
+from sim.reporting.tables import cell
 
 ROUNDS = 7
 

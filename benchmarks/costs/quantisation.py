@@ -26,8 +26,8 @@ from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model
 from engine.model.quantised.quantisation import Quantisation
 from engine.model.step_batch import StepBatch
-from reporting.section import Section, markdown
-from reporting.tables import cells
+from sim.reporting.section import Section, markdown
+from sim.reporting.tables import cells
 
 BLOCK_SIZE, NUM_BLOCKS = 16, 400
 CHUNK = 32

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from benchmarks.costs.real_steps import StepRecorder
 from benchmarks.report import report
-from reporting.progress import tracked
-from reporting.section import Goal, Section, at_most, markdown
+from runtime.process.event_loop import freeze_garbage
 from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample, StepShape
-from services.process.event_loop import freeze_garbage
+from sim.reporting.progress import tracked
+from sim.reporting.section import Goal, Section, at_most, markdown
 from worker.engine import Engine
 from worker.startup.build import build_engine
 from worker.startup.flags import parse_config

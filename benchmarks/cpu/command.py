@@ -46,8 +46,8 @@ from benchmarks.cpu.tables import (
 from benchmarks.flags import count, names
 from benchmarks.report import report
 from engine.model.allow_list import read_config
-from reporting.progress import tracked
-from reporting.section import Section
+from sim.reporting.progress import tracked
+from sim.reporting.section import Section
 from worker.config import SIZES
 
 ENGINES, SHARES, STEPS = PARTS = ("engines", "shares", "steps")

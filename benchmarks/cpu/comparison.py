@@ -14,7 +14,7 @@ from benchmarks.cpu.engines.loads import LOADS, WARM_UP, Load, Played
 from benchmarks.cpu.engines.process_engine import NotMeasured, Setting
 from benchmarks.cpu.floors import Limits, measure_limits
 from benchmarks.doors.arms import by_turns
-from reporting.progress import tracked
+from sim.reporting.progress import tracked
 
 
 class Engine(Protocol):

@@ -18,9 +18,9 @@ from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, Model, load_model
 from engine.model.step_batch import StepBatch
 from kernels.native.loader import computes
-from reporting.progress import tracked
-from reporting.section import Section, markdown
-from reporting.tables import cells
+from sim.reporting.progress import tracked
+from sim.reporting.section import Section, markdown
+from sim.reporting.tables import cells
 
 CPU = torch.device("cpu")
 BLOCK_SIZE, NUM_BLOCKS = 16, 2400

@@ -11,8 +11,8 @@ from benchmarks.cpu.engines.baton_engine import NAME
 from benchmarks.cpu.engines.loads import LOADS, ONE_DECODE, PREFILL, Load
 from benchmarks.cpu.floors import Limits, Need
 from benchmarks.cpu.shares import PARTS, Shares
-from reporting.section import markdown, ratios
-from reporting.tables import cell
+from sim.reporting.section import markdown, ratios
+from sim.reporting.tables import cell
 
 NOT_MEASURED = "not measured"
 PEERS = tuple(name for name in ENGINES if name != NAME)

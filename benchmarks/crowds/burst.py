@@ -31,10 +31,10 @@ from benchmarks.doors.observe import memory_and_cpu
 from benchmarks.flags import count
 from benchmarks.peers.baton_arm import PROFILE, by_grpc
 from benchmarks.report import report
-from reporting.progress import tracked
-from reporting.quantiles import quantile
-from reporting.section import Section, markdown
-from reporting.tables import cells
+from sim.reporting.progress import tracked
+from sim.reporting.quantiles import quantile
+from sim.reporting.section import Section, markdown
+from sim.reporting.tables import cells
 
 REQUESTS, CONNECTIONS = 10_000, 10
 PROMPT_TOKENS = 50

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import uvloop
 
 from baton import AsyncClient, BatonError, Sampling, Slo, SloClass, Stop, Timeout
-from workloads.shapes import DEFAULT_CAPS, WORKLOADS, arrivals, prompt_ids
+from sim.workloads.shapes import DEFAULT_CAPS, WORKLOADS, arrivals, prompt_ids
 
 CLASSES = (SloClass.INTERACTIVE, SloClass.STANDARD, SloClass.BATCH)
 VOCAB_SIZE = 2048

@@ -33,14 +33,14 @@ from benchmarks.crowds.crowd import Load, Outcome, send
 from benchmarks.doors.observe import memory_and_cpu, scrape
 from benchmarks.flags import number
 from benchmarks.report import report
-from reporting.quantiles import quantile
-from reporting.section import Goal, Section, at_most, markdown
-from reporting.tables import p50_p99
+from runtime.profiles import load_profile
 from scheduling.placement import Placement
-from services.profiles import load_profile
 from sim.commands.capacity import capacity_per_s
+from sim.reporting.quantiles import quantile
+from sim.reporting.section import Goal, Section, at_most, markdown
+from sim.reporting.tables import p50_p99
 from sim.spec import FleetShape
-from workloads.shapes import shapes
+from sim.workloads.shapes import shapes
 
 STANDSTILL_GOAL_MS = 50.0
 MEMORY_GOAL = 1.05

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from baton import Slo
-from reporting.quantiles import quantiles
-from reporting.results import Summary
+from sim.reporting.quantiles import quantiles
+from sim.reporting.results import Summary
 
 
 @dataclass(slots=True)

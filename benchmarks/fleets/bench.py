@@ -41,12 +41,12 @@ from benchmarks.fleets.load import jobs, open_loop
 from benchmarks.fleets.recorded import record_folder, with_steps, write_traces
 from benchmarks.fleets.reference import measure_capacity, measure_references
 from benchmarks.fleets.targets import Target, reached, started, variants
-from reporting.machine import machine
-from reporting.progress import progress_bars
-from reporting.results import Results, Run, Summary, write
-from reporting.tables import print_results
-from workloads.shapes import arrivals, shapes
-from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
+from sim.reporting.machine import machine
+from sim.reporting.progress import progress_bars
+from sim.reporting.results import Results, Run, Summary, write
+from sim.reporting.tables import print_results
+from sim.workloads.shapes import arrivals, shapes
+from sim.workloads.slo import TPOT_RATIOS, TTFT_RATIOS
 
 BURST_REQUESTS = 64
 CHECKOUT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ async def bench(args: argparse.Namespace) -> int:
     if args.json:
         write(results, args.json)
     if args.report:
-        from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+        from sim.reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
 
         write_page(results, args.report)
     return 1 if any(run.summary.failed for run in results.runs) else 0

@@ -35,18 +35,18 @@ from benchmarks.fleets.recorded import TimedStep, Window, costs, delivered, time
 from benchmarks.fleets.reference import measure_capacity
 from benchmarks.fleets.targets import Target, Variant, started
 from benchmarks.report import report
-from reporting.progress import progress_bars
-from reporting.section import Section, at_most, markdown
 from router.core.model.actions import Outcome
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from sim.commands.run_rows import samples as simulated_samples
 from sim.delays import RecordedDelay
+from sim.reporting.progress import progress_bars
+from sim.reporting.section import Section, at_most, markdown
 from sim.simulation import run as simulate
 from sim.spec import FleetShape, SimSpec
 from sim.workers.step_times import RecordedStep
-from workloads.shapes import shapes
+from sim.workloads.shapes import shapes
 
 WORKER = "decode-0"
 WITHIN = 0.02

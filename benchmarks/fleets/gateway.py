@@ -28,10 +28,10 @@ from benchmarks.doors.observe import memory_and_cpu
 from benchmarks.doors.plain import PlainCaller
 from benchmarks.flags import count
 from benchmarks.report import report
-from reporting.progress import tracked
-from reporting.quantiles import quantile
-from reporting.section import Section, at_most, markdown
-from reporting.tables import cell
+from sim.reporting.progress import tracked
+from sim.reporting.quantiles import quantile
+from sim.reporting.section import Section, at_most, markdown
+from sim.reporting.tables import cell
 
 CALLS = 100
 """TTFTs of each kind, for each seed."""

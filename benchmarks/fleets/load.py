@@ -12,7 +12,7 @@ from baton import Slo, SloClass
 from benchmarks.doors.metrics import RequestRecord
 from benchmarks.doors.sending import NO_PROMISE, Job, Send
 from benchmarks.fleets.targets import Target
-from workloads.shapes import RequestShape, prompt_ids
+from sim.workloads.shapes import RequestShape, prompt_ids
 
 
 def jobs(at: Target, shapes: Sequence[RequestShape], seed: int | str, promise: Slo = NO_PROMISE) -> list[Job]:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
-from reporting.results import Results, StepSample
 from router.core.model.actions import Outcome, RequestEnded, TellFinished
 from router.core.model.events import Arrived, Event, StepReported, WorkerJoined
 from router.replay.replay import Decided, RecordingError, read, replay
 from router.request import Request
 from scheduling.cost.cost_model import CostModel, StepShape
-from workloads.trace import TraceRequest, dump
+from sim.reporting.results import Results, StepSample
+from sim.workloads.trace import TraceRequest, dump
 
 TRACE_SUFFIX = ".trace.jsonl"
 MOMENT_S = 1e-6

@@ -12,8 +12,8 @@ from benchmarks.doors.metrics import RequestRecord
 from benchmarks.doors.sending import Job
 from benchmarks.fleets.load import closed_loop, jobs
 from benchmarks.fleets.targets import Target
-from workloads.shapes import RequestShape, shapes
-from workloads.slo import REFERENCE_CONTEXT, REFERENCE_SEQS, References
+from sim.workloads.shapes import RequestShape, shapes
+from sim.workloads.slo import REFERENCE_CONTEXT, REFERENCE_SEQS, References
 
 UNLOADED_REQUESTS = 16
 CAPACITY_CONCURRENCY = 64

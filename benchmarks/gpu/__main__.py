@@ -31,8 +31,8 @@ from benchmarks.gpu import anchors, ceilings, correctness, kernel_times, offline
 from benchmarks.gpu.bench import Bench, NotMeasured
 from benchmarks.gpu.sizes import SIZES
 from engine.build import resolve_device
-from reporting.machine import machine
-from reporting.section import Section
+from sim.reporting.machine import machine
+from sim.reporting.section import Section
 
 PACKAGES = ("grpc", "grpc_health", "jinja2", "prometheus_client", "redis", "structlog", "uvloop", "xxhash")
 """The packages that a fleet of processes needs, beyond those of the engine."""

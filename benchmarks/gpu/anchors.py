@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from reporting.section import Goal, table
+from sim.reporting.section import Goal, table
 
 VLLM = "vLLM 0.25.1 on an H200"
 MEASURED_ON = "2026-11-21"

@@ -19,8 +19,8 @@ from engine.build import BuiltEngine, build
 from engine.calibration.dtype import resolve_dtype
 from engine.model.quantised.quantisation import Quantisation
 from engine.settings import EngineSettings
-from reporting.section import Section, table
 from scheduling.policies import DEFAULT
+from sim.reporting.section import Section, table
 
 Columns = Mapping[str, Callable[[Any], object]]
 """The columns of a table by header, each with the function that shows a row in it."""

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.timing import median_s
-from reporting.section import Section, markdown
+from sim.reporting.section import Section, markdown
 
 MIB = 1024 * 1024
 NUM_PRODUCTS = 4

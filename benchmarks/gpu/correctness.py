@@ -21,7 +21,7 @@ from benchmarks.gpu.sizes import BLOCK_SIZE, KEYS_AND_VALUES, Heads
 from kernels.checks import KV_LIMITS
 from kernels.logit_rows.arguments import Way
 from kernels.paged_attention.kernel import MAX_TILE
-from reporting.section import Section, table
+from sim.reporting.section import Section, table
 
 MOST = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-4}
 LENGTHS = (1, 17, 300, 1000)

@@ -12,7 +12,7 @@ from benchmarks.gpu.bench import Bench, Columns
 from benchmarks.gpu.kernel_calls import KernelCall, KernelCalls
 from benchmarks.gpu.sizes import BLOCK_SIZE, KEYS_AND_VALUES
 from benchmarks.gpu.timing import median_s
-from reporting.section import Section
+from sim.reporting.section import Section
 
 NUM_SETS = 4
 """Input sets that take turns: together they exceed any cache."""

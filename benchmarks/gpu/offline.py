@@ -26,8 +26,8 @@ from benchmarks.gpu.floors import decode_step_s, prefill_s
 from engine.build import BuiltEngine
 from engine.core.report import StepReport
 from engine.model.quantised.quantisation import Quantisation
-from reporting.section import Section
-from workloads.shapes import RequestShape, shapes
+from sim.reporting.section import Section
+from sim.workloads.shapes import RequestShape, shapes
 
 BUSY_TOKENS = 64
 LISTED_KERNELS = 6

@@ -30,8 +30,8 @@ from benchmarks.fleets.targets import Target, reached
 from benchmarks.gpu.anchors import TPOT_MS, TTFT_MS, VLLM, in_words, theirs
 from benchmarks.gpu.bench import Bench, Columns, NotMeasured
 from benchmarks.gpu.floors import prefill_s, steady_rate
-from reporting.section import Section
-from workloads.shapes import RequestShape, arrivals, shapes
+from sim.reporting.section import Section
+from sim.workloads.shapes import RequestShape, arrivals, shapes
 
 START_TIMEOUT_S = 240.0
 PROMISE = Slo(ttft_ms=TTFT_MS, tpot_ms=TPOT_MS)

@@ -24,10 +24,10 @@ from benchmarks.peers.dynamo_arm import dynamo
 from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.loads import RATES, STREAMS, Load, play
 from benchmarks.report import report
-from reporting.progress import tracked
-from reporting.quantiles import quantile
-from reporting.section import Section, markdown
-from reporting.tables import cell
+from sim.reporting.progress import tracked
+from sim.reporting.quantiles import quantile
+from sim.reporting.section import Section, markdown
+from sim.reporting.tables import cell
 
 Rounds = dict[str, list[Run]]
 """By arm, one for each seed."""

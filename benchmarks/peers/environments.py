@@ -1,6 +1,6 @@
 """Environments of their own for programs that Baton does not depend on.
 
-They are in `.venv-peers`, and `requirements/peers` pins what they hold.
+They are in `.venv-peers`, and `deploy/requirements/peers` pins what they hold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ async def installed(name: str) -> Path:
 
     Raises `NotInstalled` if that fails.
     """
-    folder, lock = HERE / ".venv-peers" / name, HERE / "requirements" / "peers" / f"{name}.lock"
+    folder, lock = HERE / ".venv-peers" / name, HERE / "deploy" / "requirements" / "peers" / f"{name}.lock"
     programs, ready = folder / "bin", folder / ".ready"
     if ready.exists():
         return programs

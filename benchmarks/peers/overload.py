@@ -33,11 +33,11 @@ from benchmarks.peers.dynamo_arm import NAME, running
 from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.loads import WORDS
 from benchmarks.report import report
-from reporting.progress import tracked
-from reporting.quantiles import quantile
-from reporting.section import Section, markdown
-from reporting.tables import cell
-from workloads.shapes import arrivals
+from sim.reporting.progress import tracked
+from sim.reporting.quantiles import quantile
+from sim.reporting.section import Section, markdown
+from sim.reporting.tables import cell
+from sim.workloads.shapes import arrivals
 
 PROMPT_WORDS, NUM_TOKENS = 1000, 64
 TTFT_FACTOR, TPOT_FACTOR = 10.0, 2.5

@@ -26,9 +26,9 @@ from benchmarks.doors.http import HttpError
 from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.struck import STRIKES, Stream, Strike, Struck
 from benchmarks.report import report
-from reporting.progress import tracked
-from reporting.section import Section, markdown
-from reporting.tables import cell
+from sim.reporting.progress import tracked
+from sim.reporting.section import Section, markdown
+from sim.reporting.tables import cell
 
 STREAMS = 16
 TOKENS = 1000

@@ -12,8 +12,8 @@ from router.core.model.actions import SendDecode
 from router.core.model.events import Event, StepReported, WorkerJoined
 from router.links.ticker import Ticker
 from router.links.worker_link import WorkerLink
+from runtime.state.store import Store
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
-from state.store import Store
 
 NAME = "benchmark"
 

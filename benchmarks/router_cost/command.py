@@ -44,11 +44,11 @@ from benchmarks.router_cost.alone import Ask, worker_alone
 from benchmarks.router_cost.empty_service import empty_server
 from benchmarks.router_cost.profiler import Profile, profiled
 from benchmarks.router_cost.redis_calls import monitored, own_redis
-from reporting.progress import tracked
-from reporting.quantiles import quantile
-from reporting.section import Section, at_most, markdown
-from reporting.tables import cell
-from state.connection import SCRIPTS, source
+from runtime.state.connection import SCRIPTS, source
+from sim.reporting.progress import tracked
+from sim.reporting.quantiles import quantile
+from sim.reporting.section import Section, at_most, markdown
+from sim.reporting.tables import cell
 
 CALLS = 100
 COUNTED = 20

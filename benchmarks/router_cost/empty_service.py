@@ -17,7 +17,7 @@ import grpc.aio
 import uvloop
 
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
-from services.rpc.handlers import Context
+from runtime.rpc.handlers import Context
 
 STEP_S = 0.01
 ACCEPTED = inference_pb2.Accepted(

@@ -25,7 +25,7 @@ SAMPLES_PER_S = 250
 START_S = 60.0
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "calls to Redis": ("(/state/", "(/router/links/store_calls.py", "/site-packages/redis/"),
+    "calls to Redis": ("(/runtime/state/", "(/router/links/store_calls.py", "/site-packages/redis/"),
     "commands to workers": ("_write (/router/links/worker_link.py", "(/router/links/discovery.py"),
     "reports of workers": ("(/router/links/worker_link.py",),
     "tokenising": ("(/router/intake/tokenizer_", "/concurrent/futures/", "/multiprocessing/"),
@@ -36,7 +36,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "requests of clients": (
         *("(/router/api/service.py", "(/router/api/many_call.py", "(/router/api/error_interceptor.py"),
         *("(/router/auth/", "(/router/intake/", "(/scheduling/memory/block_hash.py"),
-        *("(/services/rpc/handlers.py", "(/services/rpc/reading.py"),
+        *("(/runtime/rpc/handlers.py", "(/runtime/rpc/reading.py"),
     ),
     "decisions": ("(/router/core/", "(/scheduling/"),
     "decisions carried out": ("(/router/links/shell.py",),

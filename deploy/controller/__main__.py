@@ -26,7 +26,7 @@ from deploy.controller.handlers import handlers, settings
 from deploy.controller.reconcile import Reconciler
 from deploy.controller.routers import Routers
 from deploy.controller.writing import Writer
-from services.process.log import configure_logging
+from runtime.process.log import configure_logging
 
 EXIT_CONFIG = 2
 INTERRUPTED = 130

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton.security.credentials import Credentials
-from services.settings import add_log_flags, check_address
+from runtime.settings import add_log_flags, check_address
 
 
 @dataclass(frozen=True, slots=True)

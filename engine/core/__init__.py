@@ -39,5 +39,5 @@ once with `decode(ends)` and `end`.
 
 Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`,
 `decode_runs` (several decode steps at once), `admission`, `adapters`, `batch` and `due_times`; then `groups/`
-and `memory/`. The package imports `output_text`, `scheduling` and numpy, and nothing else of `engine`.
+and `memory/`. The package imports `model_output`, `scheduling` and numpy, and nothing else of `engine`.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from output_text.grammar import CompiledGrammar
+from model_output.grammar.grammar import CompiledGrammar
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import ReceiveKind, SequenceSpec

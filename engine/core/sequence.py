@@ -31,9 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.due_times import Due
-from output_text.detokenizer import TextStream
-from output_text.grammar import CompiledGrammar, Follower
-from output_text.output import OutputRules, OutputStream
+from model_output.grammar.grammar import CompiledGrammar, Follower
+from model_output.text.detokenizer import TextStream
+from model_output.text.output import OutputRules, OutputStream
 from scheduling.columns import TokenColumns
 from scheduling.memory.block_hash import hash_block
 from scheduling.request import FinishReason, SequenceSpec

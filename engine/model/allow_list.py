@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.errors import ModelRefused
 from engine.model.quantised.checkpoint import check_quantised
-from output_text.model_files import FileUnusable, read_object
+from model_output.text.model_files import FileUnusable, read_object
 
 ARCHITECTURES = (
     "gemma2",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelRefused
-from output_text.model_files import FileUnusable, eos_token_ids, read_object, read_tokenizer
+from model_output.text.model_files import FileUnusable, eos_token_ids, read_object, read_tokenizer
 
 MAX_HEADER_BYTES = 100 << 20
 

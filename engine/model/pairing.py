@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from engine.errors import DraftRefused
 from engine.model.allow_list import Config
-from output_text.model_files import FileUnusable, read_tokenizer
+from model_output.text.model_files import FileUnusable, read_tokenizer
 
 
 def check_pair(model: Path, config: Config, draft: Path, draft_config: Config) -> None:

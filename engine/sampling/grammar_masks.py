@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.core.batch import Rows
 from engine.device.host_copies import upload
-from output_text.grammar import Follower, MaskFinder
+from model_output.grammar.grammar import Follower, MaskFinder
 
 NUM_THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
 """Threads that find the tokens of one batch."""

@@ -16,7 +16,7 @@ from engine.device.host_copies import StepUpload
 from engine.sampling.bad_words import BadWords
 from engine.sampling.grammar_masks import GrammarMasks
 from engine.sampling.penalties import TokenCounts
-from output_text.grammar import Follower
+from model_output.grammar.grammar import Follower
 from scheduling.request import SamplingParams
 
 

@@ -24,7 +24,7 @@ from gateway.fleet import FleetClient
 from gateway.serving.shares import Room, Shares
 from gateway.slo import Strict
 from gateway.streaming import unless_gone
-from state.durable import DurableRedis
+from runtime.state.durable import DurableRedis
 
 MAX_WINDOW_S = 7 * 86400
 MAX_METADATA = 16

@@ -18,7 +18,7 @@ from gateway.batches.results import reply_line, request_id_of, unreadable_line, 
 from gateway.batches.window import WAITED_MS, Outcome, Window
 from gateway.generations import ID_HEADER
 from gateway.slo import CLASS_HEADER
-from state.errors import StoreUnavailable
+from runtime.state.errors import StoreUnavailable
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import ApiError, Problem, invalid, no_such
-from state import keys
-from state.durable import DurableRedis
+from runtime.state import keys
+from runtime.state.durable import DurableRedis
 
 FORM_BYTES = 65_536
 """The most that a form may hold beside its file."""

@@ -22,8 +22,8 @@ from gateway.batches.files import (
     pieces_key,
 )
 from gateway.errors import invalid, no_such
-from state import keys
-from state.durable import DurableRedis
+from runtime.state import keys
+from runtime.state.durable import DurableRedis
 
 LEASE_MS = 6000
 """A batch whose gateway is silent for this long is taken over, while its generations still run."""

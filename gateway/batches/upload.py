@@ -21,7 +21,7 @@ from gateway.batches.lines import LineChecker
 from gateway.errors import invalid
 from gateway.serving.bounds import away_from_loop
 from gateway.serving.shares import Room
-from state.errors import StoreUnavailable
+from runtime.state.errors import StoreUnavailable
 
 PIECE_BYTES = 16_384
 """About how much is checked and compressed at a time: other callers wait a millisecond or two."""

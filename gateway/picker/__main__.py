@@ -24,13 +24,13 @@ from gateway.picker.config import PickerConfig, parse_config
 from gateway.picker.metrics import PickerMetrics
 from gateway.picker.pool import Pool
 from gateway.picker.service import NAME, PickerService
-from services.process.event_loop import freeze_garbage, start_threads, watch_loop
-from services.process.log import configure_logging
-from services.process.reports import report
-from services.rpc.health import SERVICE_NAME, WHOLE, Health
-from services.rpc.listening import MetricsServer, add_port
-from services.security.settings import Security
-from services.security.tls import FleetTls, read_pem
+from runtime.process.event_loop import freeze_garbage, start_threads, watch_loop
+from runtime.process.log import configure_logging
+from runtime.process.reports import report
+from runtime.rpc.health import SERVICE_NAME, WHOLE, Health
+from runtime.rpc.listening import MetricsServer, add_port
+from runtime.security.settings import Security
+from runtime.security.tls import FleetTls, read_pem
 
 EXIT_CONFIG = 2
 CONNECT_S = 1.0

@@ -11,8 +11,8 @@ from pathlib import Path
 from gateway.config import DEFAULT_MAX_BODY_BYTES, add_model_names, check_model_names
 from gateway.fleet import CallerCredentials
 from gateway.picker.pool import Target
-from services.security.settings import is_loopback
-from services.settings import MAX_PORT, add_log_flags, check_address, check_least
+from runtime.security.settings import is_loopback
+from runtime.settings import MAX_PORT, add_log_flags, check_address, check_least
 
 _HTTPS, _HTTP = "https://", "http://"
 

@@ -30,7 +30,7 @@ from gateway.responses.keeping import Keeping
 from gateway.responses.references import has_references, resolved
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import Record, ResponseStore
-from state.errors import StoreUnavailable
+from runtime.state.errors import StoreUnavailable
 
 _OWN_SECRET = secrets.token_bytes(32)
 """For ids without Redis, where nothing is kept."""

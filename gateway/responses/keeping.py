@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.responses.store import Record, ResponseStore
-from state.errors import StoreUnavailable
+from runtime.state.errors import StoreUnavailable
 
 LEASE_S = 120.0
 RENEW_S = 30.0

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gateway.responses.items import Item
-from services.settings import check_least
-from state import keys
-from state.durable import DurableRedis
-from state.errors import StoreUnavailable
+from runtime.settings import check_least
+from runtime.state import keys
+from runtime.state.durable import DurableRedis
+from runtime.state.errors import StoreUnavailable
 
 MAX_EXPANSION = 8
 """How many times `response_max_bytes` a response may have before compression, which takes time too."""

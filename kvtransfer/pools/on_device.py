@@ -14,7 +14,7 @@ from kvtransfer.manifest import ChecksumKind
 from kvtransfer.pools.pool import Publication
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
-from services.process.threads import started_executor
+from runtime.process.threads import started_executor
 
 
 class DeviceBlocks(Protocol):

@@ -24,7 +24,7 @@ from kvtransfer.pools.pool import BlockPool, Publication
 from kvtransfer.pools.verify import HostBlocks
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
-from services.process.threads import started_executor
+from runtime.process.threads import started_executor
 
 
 class DeviceCopies(Protocol):

@@ -11,8 +11,8 @@ from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.errors import KVTransferError, PeerLostError, ProtocolError, TransportUnavailableError
 from kvtransfer.pools.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy
+from runtime.rpc.convert import fence_to_pb
 from scheduling.request import Fence
-from services.rpc.convert import fence_to_pb
 
 PIECE_BYTES = 256 * 1024
 """Parsing a message holds the interpreter lock: larger ones would delay the step thread."""

@@ -10,8 +10,8 @@ from router.api.error_interceptor import abort_with
 from router.auth.auth import Auth
 from router.auth.principal import set_caller
 from router.errors import NotAllowed, Reason, RouterError, Unauthenticated
-from services.rpc.handlers import Context, Continuation, Handler, checked_handler, wrapped_handler
-from services.security.tls import CertificateRole, roles_of
+from runtime.rpc.handlers import Context, Continuation, Handler, checked_handler, wrapped_handler
+from runtime.security.tls import CertificateRole, roles_of
 
 OPEN = "/grpc.health.v1.Health/"
 """Health probes need no credential, and learn only whether the router serves."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
-from chat_formats import (
+from model_output.formats import (
     ContentDelta,
     Delta,
     Message,
@@ -40,9 +40,9 @@ from router.errors import Described, Refused, ValidationError
 from router.links.client_stream import StreamItem, TokenBatch, Told
 from router.outputs import OutputReader, Reading
 from router.request import RawRequest
+from runtime.rpc.convert import field_of, from_pb, to_pb
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched
-from services.rpc.convert import field_of, from_pb, to_pb
 
 
 def request_from_pb(

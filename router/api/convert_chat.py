@@ -9,7 +9,7 @@ from google.protobuf import struct_pb2
 from baton.v1 import inference_pb2
 from router.errors import SET, ValidationError
 from router.request import ChatOptions, Conversation, Message, Tool, ToolCall
-from services.rpc.convert import field_of, from_pb
+from runtime.rpc.convert import field_of, from_pb
 
 
 def chat_from_pb(chat: inference_pb2.ChatInput) -> Conversation:

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from router.api.status import status_of
 from router.errors import InternalError, MalformedMessage, RouterError, UnknownMethod
-from services.rpc.handlers import Context, Continuation, Handler, wrapped_handler
-from services.rpc.reading import OUR_PACKAGES, Unreadable, reading
+from runtime.rpc.handlers import Context, Continuation, Handler, wrapped_handler
+from runtime.rpc.reading import OUR_PACKAGES, Unreadable, reading
 
 Behaviour = Callable[[Any, Context], Awaitable[object]]
 

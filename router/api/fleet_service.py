@@ -15,12 +15,12 @@ from router.intake.model_facts import ModelFacts
 from router.links.convert_worker import load_to_pb, role_to_pb
 from router.links.discovery import Discovery
 from router.links.shell import Shell
+from runtime.rpc.convert import cost_to_pb, to_pb
+from runtime.rpc.handlers import Context
+from runtime.state.errors import StoreUnavailable
+from runtime.state.records import LoraRecord, Starting
+from runtime.version import VERSION
 from scheduling.memory.tiers import Tier
-from services.rpc.convert import cost_to_pb, to_pb
-from services.rpc.handlers import Context
-from services.version import VERSION
-from state.errors import StoreUnavailable
-from state.records import LoraRecord, Starting
 
 DEFAULT_INTERVAL_MS = 500
 

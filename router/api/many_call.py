@@ -27,8 +27,8 @@ from router.core.model.actions import TellFinished
 from router.errors import InternalError, MalformedMessage, Overloaded, Reason, RouterError, ValidationError
 from router.links.client_stream import ClientStream, Outbox, TokenBatch
 from router.outputs import OutputReader
-from services.rpc.handlers import Context
-from services.rpc.reading import Unreadable
+from runtime.rpc.handlers import Context
+from runtime.rpc.reading import Unreadable
 
 Open = Callable[
     [inference_pb2.GenerateRequest, inference_pb2.ResumeRequest | None, Outbox],

@@ -17,10 +17,10 @@ from baton.keda.v1 import externalscaler_pb2_grpc
 from router.core.model.events import DECODE, PREFILL
 from router.errors import Reason, Unavailable, ValidationError
 from router.links.shell import Shell
+from runtime.rpc.handlers import Context
+from runtime.state.errors import StoreUnavailable
 from scheduling.scaling.demand import SLOT_S, Slot
 from scheduling.scaling.need import Goal, decode_needed, is_idle, prefill_needed
-from services.rpc.handlers import Context
-from state.errors import StoreUnavailable
 
 ROLES = (PREFILL, DECODE)
 _OF_KEDA = {

@@ -10,7 +10,7 @@ import grpc.aio
 import structlog
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
-from chat_formats import Message
+from model_output.formats import Message
 from router.api.convert import (
     check_end,
     content_digest,
@@ -48,9 +48,9 @@ from router.links.client_stream import ClientStream, Outbox, StreamItem, TokenBa
 from router.links.shell import Shell
 from router.outputs import OutputReader
 from router.request import RawRequest, prompt_bytes
-from services.rpc.convert import to_pb
-from services.rpc.handlers import Context
-from state.errors import StoreUnavailable
+from runtime.rpc.convert import to_pb
+from runtime.rpc.handlers import Context
+from runtime.state.errors import StoreUnavailable
 
 log = structlog.get_logger()
 

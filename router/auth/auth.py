@@ -15,9 +15,9 @@ import structlog
 from router.auth.principal import Principal, caller
 from router.auth.rules import AuthFileUnusable, AuthRules, read_rules
 from router.errors import Overloaded, Reason, Unauthenticated, Unavailable
+from runtime.state.errors import StoreUnavailable
+from runtime.state.store import Store
 from scheduling.admission.budgets import Payer, Taken, tokenising_cost
-from state.errors import StoreUnavailable
-from state.store import Store
 
 SCHEME = "bearer"
 TENANT = "x-baton-tenant"

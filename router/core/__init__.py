@@ -19,5 +19,6 @@ A module for each moment of a request:
     move        groups leave their workers before they have ended
     outage      the store goes away, is done without, and comes back
 
-Imports `scheduling` for every decision that is pure, `state.records` and `router.errors`; no I/O, no clock.
+Imports `scheduling` for every decision that is pure, `runtime.state.records` and `router.errors`; no
+I/O, no clock.
 """

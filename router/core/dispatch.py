@@ -36,13 +36,13 @@ from router.core.model.events import Granted
 from router.core.model.fleet import Worker
 from router.core.model.session import IN_QUEUE, Choice, Group, Phase, Session
 from router.core.model.state import RouterState
+from runtime.state.records import QueueEntry
 from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import due_at, rank
 from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import share_of, takes_turns
 from scheduling.memory.reservation import blocks_needed
 from scheduling.request import Fence, Path, PrefixSource, SamplingParams, SequenceSpec, Slo, SloClass
-from state.records import QueueEntry
 
 
 def most_blocks(session: Session, num_choices: int, block_size: int) -> int:

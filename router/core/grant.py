@@ -28,6 +28,7 @@ from router.core.model.events import DECODE, PREFILL, Granted, SettleAnswered
 from router.core.model.fleet import Worker
 from router.core.model.session import Group, Phase
 from router.core.model.state import RouterState
+from runtime.state.records import DecodeRoom, PrefillRoom, Settled
 from scheduling.admission.prediction import RequestCost, own_prefill_s
 from scheduling.memory.reservation import blocks_needed
 from scheduling.placement import (
@@ -41,7 +42,6 @@ from scheduling.placement import (
 )
 from scheduling.roles import START_WEIGHT
 from scheduling.speeds import decode_step_s, num_micro_batches
-from state.records import DecodeRoom, PrefillRoom, Settled
 
 UNLIMITED = 10**12
 """More tokens, blocks or seats than any worker has."""

@@ -21,9 +21,9 @@ from router.core.model.events import PREFILL, HoldsLost, StoreCall, StoreFailed
 from router.core.model.session import IN_QUEUE, Group, Phase
 from router.core.model.state import RouterState
 from router.errors import Reason, Unavailable
+from runtime.state.records import Hold
 from scheduling.admission.backlog import due_at
 from scheduling.admission.prediction import QueueAhead
-from state.records import Hold
 
 
 def on_store_failed(state: RouterState, event: StoreFailed) -> None:

@@ -7,6 +7,6 @@ tokens and the calls that it asks for), `chat_template`, `plain_text` (control t
 `grammar_compiler` (output formats, tenants in turns), `helpers` (the ends of these processes), `model_facts`
 (the model's limits), `prefix_lookup` (which workers have a prompt's beginning).
 
-May import `chat_formats`, `output_text`, `scheduling` and `state`, and of the router all but `api` and
+May import `model_output`, `runtime` and `scheduling`, and of the router all but `api` and
 `auth`.
 """

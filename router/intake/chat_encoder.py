@@ -12,11 +12,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-import chat_formats
-from chat_formats import ChatFormats, NotForcible, is_reasoning_open, special_markers
-from output_text.bounds import bounded
-from output_text.exact_numbers import check_numbers
-from output_text.refusal import GrammarRefused
+import model_output.formats
+from model_output.formats import ChatFormats, NotForcible, is_reasoning_open, special_markers
+from model_output.grammar.bounds import bounded
+from model_output.grammar.exact_numbers import check_numbers
+from model_output.grammar.refusal import GrammarRefused
 from router.intake.chat_template import ChatTemplate, TemplateRefused
 from router.intake.plain_text.control_tokens import ControlTokens, Marks
 from router.intake.plain_text.plain_tokenizer import ids_of
@@ -94,14 +94,14 @@ class ChatEncoder:
         grammar = partial(self._grammar, chat, schemas, reasoning_open=is_open)
         calls_grammar = around_format = ""
         if chat.forces_a_call:
-            calls_grammar = grammar(chat_formats.forced_calls, formats)
+            calls_grammar = grammar(model_output.formats.forced_calls, formats)
         elif has_format:
             # What continues a message goes on in it, without thinking again.
             goes_on = chat.options.continue_final_message and not is_open
             around = replace(formats, reasoning="") if goes_on else formats
-            around_format = grammar(chat_formats.around_format, around)
+            around_format = grammar(model_output.formats.around_format, around)
         elif chat.guides_calls:
-            calls_grammar = grammar(chat_formats.guided_calls, formats)
+            calls_grammar = grammar(model_output.formats.guided_calls, formats)
         return EncodedPrompt(
             self._tokens_of(text, marks),
             formats,
@@ -136,7 +136,7 @@ class ChatEncoder:
             _check_numbers(tool, schema, f"chat.tools[{chat.tools.index(tool)}].parameters")
         try:
             tools = [
-                chat_formats.Tool(tool.name, tool.description, bounded(schema), tool.strict)
+                model_output.formats.Tool(tool.name, tool.description, bounded(schema), tool.strict)
                 for tool, schema in asked
             ]
             return write(

@@ -19,14 +19,14 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from output_text.kept import Kept
-from output_text.refusal import GrammarRefused
+from model_output.grammar.kept import Kept
+from model_output.grammar.refusal import GrammarRefused
 from router.errors import Overloaded, Reason
 from router.intake.helpers import end_with_parent
 from router.intake.model_facts import ModelFacts
 
 if TYPE_CHECKING:
-    from output_text.grammar import Grammars
+    from model_output.grammar.grammar import Grammars
 
 LIMIT_S = 1.0
 """The most time of a processor that one format may take, here and then once on each worker."""
@@ -41,7 +41,7 @@ _grammars: Grammars | None = None
 
 
 def _start(facts: ModelFacts) -> None:
-    from output_text.grammar import Grammars  # noqa: PLC0415 -- the router itself does without llguidance
+    from model_output.grammar.grammar import Grammars  # noqa: PLC0415 -- the router itself does without llguidance
 
     global _grammars  # noqa: PLW0603 -- one per process, loaded before its first task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
@@ -51,7 +51,7 @@ def _start(facts: ModelFacts) -> None:
 
 
 def _compile(tenant: str, kind: str, text: str, around: str) -> str:
-    from output_text.grammar import grammar_for, grammar_of  # noqa: PLC0415 -- as above
+    from model_output.grammar.grammar import grammar_for, grammar_of  # noqa: PLC0415 -- as above
 
     assert _grammars is not None, "the pool's initializer has run"
     signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)  # its signal ends the process

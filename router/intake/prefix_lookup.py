@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from runtime.state.records import Leading, LinkRecord, TierRecord, incarnation_of
 from scheduling.admission.prefixes import PeerHit, PrefixHits
 from scheduling.memory.prefix_reads import TierHit
 from scheduling.memory.tiers import Tier
-from state.records import Leading, LinkRecord, TierRecord, incarnation_of
 
 _Records = Mapping[Tier, Mapping[str, TierRecord]]
 """The state of each tier beside the pool, by worker key."""

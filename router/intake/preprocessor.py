@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from chat_formats import reasoning_marks
-from output_text.output import output_rules
-from output_text.refusal import GrammarRefused
+from model_output.formats import reasoning_marks
+from model_output.grammar.refusal import GrammarRefused
+from model_output.text.output import output_rules
 from router.core.admit import no_worker
 from router.core.dispatch import cache_salt
 from router.core.model.events import Arrived
@@ -36,10 +36,10 @@ from router.limits import Limits
 from router.links.shell import Shell
 from router.outputs import OutputReader, Reading, tool_to_read
 from router.request import ChatRefused, RawRequest, Received, Request, prompt_bytes, prompt_field
+from runtime.state.errors import StoreUnavailable
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.memory.block_hash import chain_root, each_hash
 from scheduling.request import SamplingParams, Slo, StopRules
-from state.errors import StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)

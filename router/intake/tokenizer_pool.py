@@ -16,10 +16,10 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
-from chat_formats import ChatFormats
-from output_text.detokenizer import PROMPT_TAIL
-from output_text.model_files import FileUnusable
-from output_text.output import Beginning, OutputRules
+from model_output.formats import ChatFormats
+from model_output.text.detokenizer import PROMPT_TAIL
+from model_output.text.model_files import FileUnusable
+from model_output.text.output import Beginning, OutputRules
 from router.errors import Overloaded, Reason, Unavailable
 from router.intake import tokenizer_process
 from router.intake.chat_encoder import EncodedPrompt

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from chat_formats import ChatFormats
-from output_text import output
-from output_text.detokenizer import Detokenizer
-from output_text.model_files import FileUnusable, read_tokenizer
-from output_text.output import Beginning, OutputRules
-from output_text.token_sizes import most_bytes_of_a_token
+from model_output.formats import ChatFormats
+from model_output.text import output
+from model_output.text.detokenizer import Detokenizer
+from model_output.text.model_files import FileUnusable, read_tokenizer
+from model_output.text.output import Beginning, OutputRules
+from model_output.text.token_sizes import most_bytes_of_a_token
 from router.intake.chat_encoder import ChatEncoder, EncodedPrompt
 from router.intake.chat_template import ChatTemplate, TemplateRefused
 from router.intake.helpers import end_with_parent, limit_templates

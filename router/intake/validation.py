@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from chat_formats import ChatFormats, are_calls_unlike_json
+from model_output.formats import ChatFormats, are_calls_unlike_json
 from router.errors import SET, DeadlineExpired, Described, ModelNotFound, Reason, ValidationError
 from router.intake.chat_template import ChatTemplate
 from router.intake.model_facts import ModelFacts
@@ -296,7 +296,7 @@ def check_resumption(raw: RawRequest) -> None:
 
 
 def finish_of(token_ids: Sequence[int], stop: StopRules, eos_token_ids: frozenset[int]) -> FinishReason:
-    """Return whether these tokens end a choice, without regard to stop strings (see `output_text`)."""
+    """Return whether these tokens end a choice, without regard to stop strings (see `model_output.text`)."""
     if not token_ids:
         return FinishReason.NONE
     if len(token_ids) >= stop.min_tokens:

@@ -15,14 +15,14 @@ from router.core.model.capacity import cuts_steps
 from router.core.model.events import Arrived
 from router.core.model.fleet import Worker
 from router.core.model.state import RouterState
+from runtime.state.errors import StoreUnavailable
+from runtime.state.store import Store
 from scheduling.policies.slack import arrival_s
 from scheduling.scaling.demand import Slot, came, total
 from scheduling.scaling.need import typical
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
 from scheduling.speeds import PrefillSpeed, num_micro_batches
 from scheduling.step import NO_LIMIT_S
-from state.errors import StoreUnavailable
-from state.store import Store
 
 FLUSH_S = 1.0
 SAMPLE = 8

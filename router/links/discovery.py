@@ -12,10 +12,10 @@ import structlog
 from router.core.model.actions import WorkerCommand
 from router.core.model.events import AdaptersChanged, Event
 from router.links.worker_link import Computing, WorkerLink
+from runtime.state.errors import StoreUnavailable
+from runtime.state.records import LinkRecord, LoraRecord, TierRecord, WorkerRecord
+from runtime.state.store import Store
 from scheduling.memory.tiers import Tier
-from state.errors import StoreUnavailable
-from state.records import LinkRecord, LoraRecord, TierRecord, WorkerRecord
-from state.store import Store
 
 INTERVAL_S = 0.2
 GONE_S = 3.0

@@ -56,13 +56,13 @@ from router.links.store_calls import StoreCalls
 from router.links.ticker import Ticker
 from router.links.worker_link import WorkerLink
 from router.replay.recording import Recorder
+from runtime.process.clock import compare_clocks
+from runtime.security.tls import FleetTls
+from runtime.state import records
+from runtime.state.errors import StoreUnavailable
+from runtime.state.store import Store
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.request import FinishReason, Slo
-from services.process.clock import compare_clocks
-from services.security.tls import FleetTls
-from state import records
-from state.errors import StoreUnavailable
-from state.store import Store
 
 NO_MEMORY_EXIT = 71
 """EX_OSERR of sysexits.h, for a failure of the operating system."""

@@ -37,9 +37,9 @@ from router.core.model.events import (
     StoreCall,
     StoreFailed,
 )
-from state.errors import QueueFull, StoreUnavailable
-from state.records import LEASE_TTL_S
-from state.store import Store
+from runtime.state.errors import QueueFull, StoreUnavailable
+from runtime.state.records import LEASE_TTL_S
+from runtime.state.store import Store
 
 QUEUE_CALL, RENEW_CALL = "queue", "renew"
 """Keys of calls that are made one at a time, so that they do not pile up if the store hangs."""

@@ -31,12 +31,12 @@ from router.links.failure_detector import (
     FailureDetector,
 )
 from router.links.ticker import TICK_S, Ticker
-from services.rpc.calls import cancel
-from services.rpc.convert import from_pb
-from services.rpc.numbering import Incoming, Outgoing, OutOfOrder
-from services.rpc.probe import seal, unseal
-from services.security.tls import CertificateRole, FleetTls, open_channel
-from state.records import WorkerRecord
+from runtime.rpc.calls import cancel
+from runtime.rpc.convert import from_pb
+from runtime.rpc.numbering import Incoming, Outgoing, OutOfOrder
+from runtime.rpc.probe import seal, unseal
+from runtime.security.tls import CertificateRole, FleetTls, open_channel
+from runtime.state.records import WorkerRecord
 
 WorkCall = grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
 

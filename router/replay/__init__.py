@@ -1,5 +1,5 @@
 """Recordings of what entered a core: `recording` writes them, `replay` decides them again, `codec` converts
 rows.
 
-May import `router.core`, `router.errors`, `scheduling` and `services.process`.
+May import `router.core`, `router.errors`, `scheduling` and `runtime.process`.
 """

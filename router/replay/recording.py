@@ -25,9 +25,9 @@ from router.core.model.events import Event
 from router.core.model.state import CoreConfig
 from router.errors import Refused, RouterError
 from router.replay.codec import Codec
+from runtime.process.background import BackgroundWriter, open_unblocked
 from scheduling import policies
 from scheduling.policies.policy import Policy
-from services.process.background import BackgroundWriter, open_unblocked
 
 FORMAT = "baton recording"
 VERSION = 2

@@ -2,7 +2,7 @@
 
 A bucket fills at a rate and holds at most a burst. A request that costs more than the burst passes when the
 bucket is full, and leaves it in debt, so the average holds for requests of every size.
-`state/lua/budget.lua` computes the same.
+`runtime/state/lua/budget.lua` computes the same.
 
 A request takes one of the first before anything is done for it, and of the second what tokenising its text
 costs, which it does not get back. Once its tokens are counted, it takes the rest. A request that has a name

@@ -32,8 +32,8 @@ shared as well, without any budget set:
   many even then (`may_yield`; `router/core/move.py` takes it). Sequences may run for minutes, and none of
   them may end for as long.
 
-With one tenant, requests go in the order of the queue. `state/lua/lanes.lua` and `state/lua/grant.lua` decide
-the same in Redis; times grow with the logarithm of the queue and of the number of tenants.
+With one tenant, requests go in the order of the queue. `lanes.lua` and `grant.lua` in `runtime/state/lua/`
+decide the same in Redis; times grow with the logarithm of the queue and of the number of tenants.
 """
 
 from __future__ import annotations

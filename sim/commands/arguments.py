@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from runtime.profiles import load_profile
+from runtime.profiles import names as profile_names
 from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
-from services.profiles import load_profile
-from services.profiles import names as profile_names
 from sim.commands.capacity import capacity_per_s, references
 from sim.spec import FleetShape
 from sim.workload import Promises, draw, read, sample
-from workloads.shapes import DEFAULT_CAPS, RequestShape
-from workloads.slo import References
-from workloads.trace import TraceRequest
+from sim.workloads.shapes import DEFAULT_CAPS, RequestShape
+from sim.workloads.slo import References
+from sim.workloads.trace import TraceRequest
 
 USAGE = 2
 

@@ -19,8 +19,8 @@ from scheduling.cost.cost_model import StepShape
 from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from sim.spec import FleetShape
-from workloads.shapes import RequestShape
-from workloads.slo import REFERENCE_CONTEXT, REFERENCE_SEQS, References
+from sim.workloads.shapes import RequestShape
+from sim.workloads.slo import REFERENCE_CONTEXT, REFERENCE_SEQS, References
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from scheduling.admission.admission import Cause
 from sim.result import End, SimResult
 from sim.simulation import run
 from sim.spec import SimSpec
-from workloads.trace import TraceRequest
+from sim.workloads.trace import TraceRequest
 
 BEFORE_S = 10.0
 AFTER_S = 20.0

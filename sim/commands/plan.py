@@ -10,13 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
-from reporting.simulated import read
 from sim.commands.arguments import POSITIVE, Load, add_load_flags, add_profile_flag, load_of, whole
 from sim.commands.arms import Arm
 from sim.commands.run_rows import facts_of, run_row
 from sim.commands.search import Found, Search, Tried, judge
 from sim.commands.simulate import spec_of, wide_console
 from sim.metrics import measure
+from sim.reporting.simulated import read
 from sim.simulation import run
 
 NONE_HOLDS = 1
@@ -90,7 +90,7 @@ def plan(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace, load: Load, found: Found | None, rows: list[dict[str, Any]]) -> None:
     """Write a page with everything that was tried; the answer is first among its facts."""
-    from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+    from sim.reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
 
     results = read({**facts_of(load, args.noise), "runs": rows})
     answer = f"none of up to {args.max_workers} workers holds"

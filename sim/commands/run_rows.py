@@ -9,7 +9,7 @@ from sim.commands.arguments import Load
 from sim.commands.arms import Arm
 from sim.metrics import Metrics
 from sim.result import End, SimResult
-from workloads.trace import summarise
+from sim.workloads.trace import summarise
 
 
 def samples(result: SimResult) -> tuple[list[float], list[float]]:
@@ -22,7 +22,7 @@ def samples(result: SimResult) -> tuple[list[float], list[float]]:
 
 
 def run_row(arm: Arm, rate_per_s: float, seed: int, result: SimResult, metrics: Metrics) -> dict[str, Any]:
-    """Return the row of a run for `reporting.simulated`."""
+    """Return the row of a run for `sim.reporting.simulated`."""
     ttft_s, tpot_s = samples(result)
     return {
         **arm.as_row(),

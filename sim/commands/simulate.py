@@ -15,9 +15,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from reporting.quantiles import Quantiles
-from reporting.results import StepSample
-from reporting.simulated import promises, read
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
 from sim.commands.arguments import (
@@ -34,9 +31,12 @@ from sim.commands.arms import Arm, arms
 from sim.commands.false_refusals import FalseRefusals, false_refusals
 from sim.commands.run_rows import facts_of, run_row
 from sim.metrics import Metrics, measure
+from sim.reporting.quantiles import Quantiles
+from sim.reporting.results import StepSample
+from sim.reporting.simulated import promises, read
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
-from workloads.trace import TraceRequest
+from sim.workloads.trace import TraceRequest
 
 WIDTH = 120
 """Width of the table if it goes to a file or a pipe."""
@@ -199,7 +199,7 @@ def _run(
 
 def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
     """Write the page, with the steps of the runs that kept them."""
-    from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+    from sim.reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
 
     results = read(told)
     shown = [replace(outcome, steps=run.steps) for outcome, run in zip(results.runs, runs, strict=True)]

@@ -1,7 +1,7 @@
 """Queue, shares, grants, credits and leases of a fleet without Redis, on any clock.
 
-The operations are those of `state.store.Store`. Results are those of its Lua scripts: tests compare both side
-by side.
+The operations are those of `runtime.state.store.Store`. Results are those of its Lua scripts: tests compare
+both side by side.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduling.admission.shares import SeatTurns, Standing, TokenCounters
-from sim.store.ledger import Ledger
-from sim.store.line import Place, WaitingLine
-from state.errors import QueueFull
-from state.records import (
+from runtime.state.errors import QueueFull
+from runtime.state.records import (
     CLASS_SCORE,
     GRANT_TTL_MS,
     MAX_GRANTS_LOST,
@@ -34,6 +31,9 @@ from state.records import (
     Settled,
     Settlement,
 )
+from scheduling.admission.shares import SeatTurns, Standing, TokenCounters
+from sim.store.ledger import Ledger
+from sim.store.line import Place, WaitingLine
 
 Hear = Callable[[Notice], None]
 

@@ -10,9 +10,9 @@ from engine.core.report import Failure
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
-from reporting.results import StepSample
 from router.core.model.events import SequenceFailed
 from sim.clock import Clock
+from sim.reporting.results import StepSample
 from sim.requests import Requests
 from sim.workers.handoff import Handoffs, Tell
 from sim.workers.reporter import Reporter

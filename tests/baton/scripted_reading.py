@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton.v1 import inference_pb2
-from chat_formats import ChatFormats
+from model_output.formats import ChatFormats
 from router.api.convert import put_deltas
 from router.outputs import OutputReader, Reading, tool_to_read
 from scheduling.request import FinishReason, Matched

@@ -21,12 +21,12 @@ from benchmarks.claims.overload import DECILES, Figures, figures
 from benchmarks.claims.paths import AGGREGATED, arms, better, worst
 from benchmarks.claims.play import Case, Played, SimArm, columns, good, goodput, play, trace_of
 from benchmarks.claims.strict_itl import is_carried
-from reporting.section import Goal, Section, markdown, ratios
 from scheduling.admission.admission import Cause
 from sim.commands.false_refusals import Counts, FalseRefusals
+from sim.reporting.section import Goal, Section, markdown, ratios
 from sim.result import End, RequestResult
 from sim.workload import Promises
-from workloads.trace import TraceRequest
+from sim.workloads.trace import TraceRequest
 
 SETTINGS = Settings((1, 2))
 

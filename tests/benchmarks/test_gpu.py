@@ -15,7 +15,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.floors import Ceilings, decode_step_s, prefill_s, steady_rate
 from benchmarks.gpu.offline import covered, longest_kernels
 from benchmarks.gpu.sizes import LLAMA_8B
-from reporting.section import Section
+from sim.reporting.section import Section
 
 H200 = Ceilings(read=4.48e12, copy=4.28e12, matrix=787e12, to_host=55e9, from_host=55e9)
 MODEL = LLAMA_8B.model

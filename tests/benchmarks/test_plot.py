@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.plot import briefly_named, load, merged
-from reporting.results import figure, write
 from sim.__main__ import main as simulate
-from tests.reporting.test_results import results
+from sim.reporting.results import figure, write
+from tests.sim.reporting.test_results import results
 
 ARGUMENTS = "--workload burst --policy slack --fleet 1d --load 0.5 --duration-s 5 --profile h200-llama-3.1-8b"
 

@@ -22,7 +22,7 @@ from router.request import Request
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
-from workloads.trace import TraceRequest, parse
+from sim.workloads.trace import TraceRequest, parse
 
 COST = CostModel((1e-3, 1e-5, 1e-6, 0.0, 0.0, 0.0), 0.0)
 FACTS = WorkerFacts("decode-0", "i1", "decode", "127.0.0.1:1", "f", 16, 100, 8, 256)

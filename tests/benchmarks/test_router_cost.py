@@ -26,7 +26,7 @@ RAW = """\
 run (/r/router/__main__.py);_read (/r/router/links/worker_link.py);recv (libc.so.6) 2
 run (/r/router/__main__.py);_read (/r/router/links/worker_link.py);_submit (/r/router/links/shell.py);\
 on (/r/router/core/core.py) 5
-run (/r/router/__main__.py);_write (/r/router/api/service.py);to_pb (/r/services/rpc/convert.py) 3
+run (/r/router/__main__.py);_write (/r/router/api/service.py);to_pb (/r/runtime/rpc/convert.py) 3
 """
 
 
@@ -39,10 +39,13 @@ def profile() -> Profile:
     ("frames", "part"),
     [
         ([SUBMIT, "on (/router/core/core.py)", "plan (/scheduling/step.py)"], "decisions"),
-        ([SUBMIT, "do (/router/links/store_calls.py)", "pack (/state/multiplexer.py)"], "calls to Redis"),
-        (["arrival (/router/intake/preprocessor.py)", "run (/state/store.py)"], "calls to Redis"),
-        ([f"_read {LINK}", "from_pb (/services/rpc/convert.py)"], "reports of workers"),
-        ([f"_write {LINK}", "to_pb (/services/rpc/convert.py)"], "commands to workers"),
+        (
+            [SUBMIT, "do (/router/links/store_calls.py)", "pack (/runtime/state/multiplexer.py)"],
+            "calls to Redis",
+        ),
+        (["arrival (/router/intake/preprocessor.py)", "run (/runtime/state/store.py)"], "calls to Redis"),
+        ([f"_read {LINK}", "from_pb (/runtime/rpc/convert.py)"], "reports of workers"),
+        ([f"_write {LINK}", "to_pb (/runtime/rpc/convert.py)"], "commands to workers"),
         (["_write (/router/api/service.py)", "sendmsg (libc.so.6)"], "events to clients"),
         ([HITS, "f (/scheduling/memory/block_hash.py)"], "requests of clients"),
         (["f (/v/grpc/_cython/cygrpc.so)", "sendmsg (libc.so.6)"], GRPC),

@@ -22,7 +22,7 @@ from benchmarks.crowds.soak import (
     rate_of,
     section,
 )
-from reporting.section import Section
+from sim.reporting.section import Section
 from tests.fleet.driving import DEMO_MODEL
 
 MINUTES_10 = 600.0

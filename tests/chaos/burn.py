@@ -14,7 +14,7 @@ from pathlib import Path
 from baton.errors import BatonError
 from baton.fleet.events import ProcessDied
 from baton.types import Choice
-from state.errors import StoreUnavailable
+from runtime.state.errors import StoreUnavailable
 from tests.chaos.arena import GATEWAYS, ROUTERS, WORKERS, Arena
 from tests.chaos.http_streams import run_http
 from tests.chaos.ids import UsedIds

@@ -13,9 +13,9 @@ from prometheus_client.samples import Sample
 from baton import AsyncClient
 from baton.fleet import ManagedProcess
 from benchmarks.doors.observe import scrape, total
-from state.connection import MAX_CONNECTIONS
-from state.records import LEASE_TTL_S
-from state.store import Store
+from runtime.state.connection import MAX_CONNECTIONS
+from runtime.state.records import LEASE_TTL_S
+from runtime.state.store import Store
 
 MORE = {"descriptors": 16 + MAX_CONNECTIONS, "tasks": 12, "threads": 6}
 """Growth that connections may cause: a killed peer is dialled anew; connections to Redis are kept."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from state.records import LEASE_TTL_S
-from state.store import Store
+from runtime.state.records import LEASE_TTL_S
+from runtime.state.store import Store
 from tests.chaos.leaks import GRACE_S, LATE_S, ORPHANED_S, AtRest, Orphans, holds
-from tests.state.common import DECODE, PREFILL, entry, worker
+from tests.runtime.state.common import DECODE, PREFILL, entry, worker
 
 LEASE = "leases of decode-0"
 KEY = "leases of decode-0, tenant/a%2Fb/3#1"

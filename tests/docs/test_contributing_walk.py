@@ -13,8 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = "## Change a policy in ten minutes\n"
 COPIED = (
-    "baton", "chat_formats", "engine", "output_text", "reporting", "router", "scheduling", "services", "sim",
-    "state", "tests", "workloads",
+    "baton", "engine", "model_output", "router", "runtime", "scheduling", "sim", "tests",
 )  # fmt: skip
 """The packages that the simulator and the tests of policies need."""
 

@@ -236,7 +236,7 @@ class Fleet:
         process = self.find(name)
         if process is None or not process.is_alive:
             return None
-        if name != STORE:  # for Redis's scripts a jump is no time (state/lua/clock.lua)
+        if name != STORE:  # for Redis's scripts a jump is no time (runtime/state/lua/clock.lua)
             process.jump(seconds)
         return lambda: None
 

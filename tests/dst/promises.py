@@ -14,8 +14,8 @@ from typing import Any
 from kvtransfer.fence import router_key
 from kvtransfer.handoff import READABLE
 from router.core.model.session import Phase
+from runtime.state.records import LEASE_TTL_S
 from scheduling.request import Fence
-from state.records import LEASE_TTL_S
 from tests.dst.fleet import Fleet
 from tests.dst.nodes.client import Heard
 from tests.dst.nodes.router import RouterNode

@@ -14,8 +14,8 @@ from engine.core.report import StepReport
 from engine.execution.draft_model import DraftEngine
 from engine.execution.step_loop import StepLoop
 from kvtransfer.tiers.tiers import Tiers
-from output_text.detokenizer import Detokenizer
-from output_text.grammar import Grammars
+from model_output.grammar.grammar import Grammars
+from model_output.text.detokenizer import Detokenizer
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy

@@ -16,8 +16,8 @@ from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import FleetSnapshot
 from baton.types import Path as RequestPath
 from benchmarks.doors.observe import scrape, total
-from state.errors import StoreUnavailable
-from state.store import Store
+from runtime.state.errors import StoreUnavailable
+from runtime.state.store import Store
 from tests.patience import PATIENCE_S
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo_model"

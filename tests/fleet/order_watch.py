@@ -1,7 +1,7 @@
 """Compare every command that a fleet's Redis executes with the order that the fleet promises.
 
 MONITOR reports them in the order in which Redis executes them, including those of scripts. The names of keys
-are those of `state/keys.py`, recognised by their ends.
+are those of `runtime/state/keys.py`, recognised by their ends.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ STOP = Stop(max_tokens=400, ignore_eos=True)
 
 @asynccontextmanager
 async def envoy_before(routers: Sequence[str], folder: Path) -> AsyncIterator[str]:
-    """Yield the address at which Envoy serves; only addresses differ from docker/envoy.yaml."""
+    """Yield the address at which Envoy serves; only addresses differ from deploy/docker/envoy.yaml."""
     door = f"127.0.0.1:{free_port()}"
-    config = (ROOT / "docker" / "envoy.yaml").read_text(encoding="utf-8")
+    config = (ROOT / "deploy" / "docker" / "envoy.yaml").read_text(encoding="utf-8")
     wanted = {"0.0.0.0, port_value: 50050": door, "127.0.0.1, port_value: 9901": f"127.0.0.1:{free_port()}"}
     wanted["router, port_value: 50051"], wanted["router-2, port_value: 50051"] = routers
     for written, address in wanted.items():

@@ -14,7 +14,7 @@ from baton.snapshots import Role
 from benchmarks.crowds.crowd import Load, send
 from benchmarks.doors.observe import snapshot
 from benchmarks.router_cost.redis_calls import monitored, own_redis
-from state.store import Store
+from runtime.state.store import Store
 from tests.fleet.driving import DEMO_MODEL
 from tests.fleet.order_watch import OrderWatch
 

@@ -14,9 +14,9 @@ import pytest
 from baton import AsyncClient, Finished, Sampling, Slo, Stop
 from baton.errors import Refused
 from baton.fleet import FleetSpec
+from sim.workloads.shapes import arrivals
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
-from workloads.shapes import arrivals
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,8 @@ import redis.asyncio
 from baton import AsyncClient, Finished, Sampling, Stop, Tokens
 from baton.errors import Unavailable
 from baton.fleet import FleetSpec
-from state.errors import StoreUnavailable
-from state.store import Store
+from runtime.state.errors import StoreUnavailable
+from runtime.state.store import Store
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (
     DEMO_MODEL,

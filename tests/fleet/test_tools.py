@@ -29,8 +29,8 @@ from baton.chat import ToolChoice
 from baton.errors import InvalidRequest
 from baton.fleet import Fleet, FleetSpec
 from baton.types import Completion, FinishReason
-from chat_formats import ChatFormats, OutputParser, ToolCallArguments, ToolCallBegun
-from chat_formats import Tool as FormatTool
+from model_output.formats import ChatFormats, OutputParser, ToolCallArguments, ToolCallBegun
+from model_output.formats import Tool as FormatTool
 from tests.fleet.driving import DEMO_MODEL
 from tests.forked import Zygote
 

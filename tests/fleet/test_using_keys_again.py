@@ -20,7 +20,7 @@ from router.intake.preprocessor import Preprocessor
 from router.intake.tokenizer_pool import TokenizerPool
 from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
-from state.store import Store
+from runtime.state.store import Store
 from tests.fleet.driving import DEMO_MODEL, metric, until
 from tests.forked import Zygote
 from tests.gateway.running import running_gateway

@@ -20,13 +20,13 @@ from gateway.batches.upload import received_form
 from gateway.errors import ApiError
 from gateway.generations import ID_HEADER
 from gateway.serving.shares import Room, Shares
-from state import keys
-from state.durable import DurableRedis
-from state.store import Store
+from runtime.state import keys
+from runtime.state.durable import DurableRedis
+from runtime.state.store import Store
 from tests.patience import PATIENCE_S
 from tests.redis_server import redis_server
-from tests.state.given_clock import NOW_KEY, START_MS, give_clock
-from tests.state.patient import wait_patiently
+from tests.runtime.state.given_clock import NOW_KEY, START_MS, give_clock
+from tests.runtime.state.patient import wait_patiently
 
 pytestmark = pytest.mark.integration
 

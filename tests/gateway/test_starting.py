@@ -13,8 +13,8 @@ import pytest
 
 from baton.security.certificates import make_certificates
 from gateway.app import HEALTH_CONNECT_S
-from state.errors import StoreEvicts
-from state.store import Store
+from runtime.state.errors import StoreEvicts
+from runtime.state.store import Store
 from tests.gateway.running import running_gateway
 from tests.patience import PATIENCE_S
 from tests.redis_server import redis_server

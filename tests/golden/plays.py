@@ -10,7 +10,7 @@ import signal
 from baton import AsyncClient, Sampling, Slo, SloClass, Stop, Tokens
 from baton.errors import BatonError
 from baton.fleet import Fleet
-from state.records import LEASE_TTL_S
+from runtime.state.records import LEASE_TTL_S
 from tests.fleet.driving import snapshot, until
 from tests.golden.traffic import (
     Mix,

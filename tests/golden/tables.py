@@ -25,7 +25,7 @@ from sim.commands.false_refusals import false_refusals
 from sim.metrics import measure
 from sim.result import RequestResult, SimResult, WorkerResult
 from sim.simulation import run
-from workloads.trace import TraceRequest
+from sim.workloads.trace import TraceRequest
 
 FOLDER = Path(__file__).with_name("tables")
 CASES = {

@@ -11,8 +11,8 @@ JUMPING = {("time", "time"), ("time", "time_ns"), ("time", "localtime"), ("time"
 JUMPING |= {(owner, name) for owner in ("datetime", "date") for name in ("now", "utcnow", "today")}
 DATES = {
     "router.intake.chat_template": "the date that a template puts into a prompt",
-    "services.security.settings": "whether a certificate is valid today",
-    "services.process.clock": "whether a machine's clock is right",
+    "runtime.security.settings": "whether a certificate is valid today",
+    "runtime.process.clock": "whether a machine's clock is right",
     "baton.cli.commands.certs": "from when on a certificate is valid",
     "gateway.responses.draft": "when a response was created and completed, as gateway.openai.endpoints",
     "gateway.openai.endpoints": "when a response was created, in Unix seconds, as the API has it",

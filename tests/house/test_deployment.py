@@ -28,7 +28,7 @@ IMAGES = {
     "worker": WORKERS,
     "worker-gpu": WORKERS,
 }
-DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+DOCKERFILE = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
 
 
 def _stage(name: str) -> str:
@@ -82,7 +82,7 @@ def test_worker_image_pins_the_torch_that_the_checkout_pins() -> None:
 
 @pytest.mark.parametrize("image", ["router", "gateway", "controller"])
 def test_image_without_workers_has_no_torch(image: str) -> None:
-    lock = (ROOT / "requirements" / f"{image}.lock").read_text(encoding="utf-8")
+    lock = (ROOT / "deploy" / "requirements" / f"{image}.lock").read_text(encoding="utf-8")
     assert "grpcio==" in lock
     assert not re.search(r"^(torch|triton|transformers|numpy)==", lock, flags=re.MULTILINE)
 
@@ -96,7 +96,7 @@ def test_the_npm_lock_has_hashes_and_names_no_registry() -> None:
 
 @pytest.mark.parametrize("name", ["dev", "router", "gateway", "worker", "proto", "lock"])
 def test_every_locked_package_has_an_exact_version_and_a_hash(name: str) -> None:
-    lock = (ROOT / "requirements" / f"{name}.lock").read_text(encoding="utf-8")
+    lock = (ROOT / "deploy" / "requirements" / f"{name}.lock").read_text(encoding="utf-8")
     entries = re.split(r"\n(?=\w)", "\n".join(line for line in lock.splitlines() if line[:1] != "#"))
     assert len(entries) > 0
     for entry in entries:
@@ -154,9 +154,9 @@ def test_routers_are_told_apart_and_known_to_envoy_and_prometheus() -> None:
     ids = {service["command"][service["command"].index("--router-id") + 1] for service in routers.values()}
     assert len(ids) == len(routers) == 2
     assert all(f"{name}:50051" in service["command"] for name, service in routers.items())
-    envoy = (ROOT / "docker" / "envoy.yaml").read_text(encoding="utf-8")
+    envoy = (ROOT / "deploy" / "docker" / "envoy.yaml").read_text(encoding="utf-8")
     assert re.findall(r"address: ([\w-]+), port_value: 50051", envoy) == list(routers)
-    (scraped,) = _compose("docker/prometheus.yml")["scrape_configs"][0]["dns_sd_configs"]
+    (scraped,) = _compose("deploy/docker/prometheus.yml")["scrape_configs"][0]["dns_sd_configs"]
     assert set(scraped["names"]) == set(_composed("router", "gateway", *WORKERS))
 
 
@@ -175,7 +175,7 @@ def test_doors_are_published_and_only_on_this_host() -> None:
 
 
 def test_the_overlay_for_gpus_leaves_no_worker_on_a_cpu() -> None:
-    overlay = _compose("docker/gpu.yml")["services"]
+    overlay = _compose("deploy/docker/gpu.yml")["services"]
     assert set(overlay) == set(_composed(*WORKERS))
     reserved = [
         device["device_ids"]

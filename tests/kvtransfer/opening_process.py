@@ -7,8 +7,8 @@ import grpc
 
 from baton.worker.v1 import kvtransfer_pb2 as pb
 from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
+from runtime.rpc.convert import fence_to_pb
 from scheduling.request import Fence
-from services.rpc.convert import fence_to_pb
 
 
 async def main(address: str, until_event: str) -> None:

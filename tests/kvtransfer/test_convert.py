@@ -10,9 +10,9 @@ from baton.worker.v1 import kvtransfer_pb2 as pb
 from kvtransfer.convert import event_from_pb, event_to_pb
 from kvtransfer.errors import ProtocolError
 from kvtransfer.manifest import ChecksumKind, Commit, Manifest, NixlPool, Offer, SenderAbort
+from runtime.rpc.convert import columns_from_pb, columns_to_pb, fence_from_pb, fence_to_pb
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
-from services.rpc.convert import columns_from_pb, columns_to_pb, fence_from_pb, fence_to_pb
 from tests.fuzzing import messages
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from kvtransfer.receiver import Receiver, ReceiverLimits
 from kvtransfer.receiver_handoff import BlockCopy, ReceiveResult
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import TransportMode
+from runtime.rpc.convert import fence_to_pb
 from scheduling.request import Fence
-from services.rpc.convert import fence_to_pb
 from tests.kvtransfer.conftest import (
     BOTH,
     Ends,

@@ -13,7 +13,7 @@ from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.errors import SenderAbortedError, TransportUnavailableError
 from kvtransfer.receiver_handoff import ReceiveResult
 from kvtransfer.transports.transport import TransportMode
-from services.rpc.convert import fence_to_pb
+from runtime.rpc.convert import fence_to_pb
 from tests.byte_flip_proxy import ByteFlipProxy
 from tests.kvtransfer.conftest import (
     BOTH,

@@ -31,7 +31,7 @@ DOORS = (
                 "::test_over_the_limit_the_largest_tenant_loses_its_oldest",
             ),
             Guard(
-                "state/lua/durable/keep_response.lua",
+                "runtime/state/lua/durable/keep_response.lua",
                 "for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do",
                 "for _, gone in ipairs({}) do",
                 "tests/gateway/responses/test_store.py::test_time_ends_everything_and_is_counted",
@@ -44,22 +44,22 @@ DOORS = (
         "calls were lost, or text around them, by where a stream was cut or by what their arguments say",
         (
             Guard(
-                "chat_formats/source.py",
+                "model_output/formats/source.py",
                 "end = markers.safe_end(self._text, self._at)",
                 "end = len(self._text)",
-                "tests/chat_formats/test_parser.py::test_calls_come_back_as_written",
+                "tests/model_output/formats/test_parser.py::test_calls_come_back_as_written",
             ),
             Guard(
-                "chat_formats/parser.py",
+                "model_output/formats/parser.py",
                 '        output.content(ending.pattern.sub("", text[:end]))\n',
                 "",
-                "tests/chat_formats/test_parser.py::test_a_text_without_calls_is_all_content",
+                "tests/model_output/formats/test_parser.py::test_a_text_without_calls_is_all_content",
             ),
             Guard(
-                "chat_formats/grammar.py",
+                "model_output/formats/grammar.py",
                 'self._rules.append(rf"{first}: {_TEXT} & ~/\\s*({begins})(?s:.*)/")',
                 'self._rules.append(f"{first}: {_TEXT}")',
-                "tests/chat_formats/test_grammar.py::test_what_a_template_writes_follows_the_grammars",
+                "tests/model_output/formats/test_grammar.py::test_what_a_template_writes_follows_the_grammars",
             ),
         ),
     ),
@@ -69,10 +69,10 @@ DOORS = (
         "the JSON of a model that thinks came as reasoning, and the answer was empty",
         (
             Guard(
-                "chat_formats/grammar.py",
+                "model_output/formats/grammar.py",
                 "return writer.grammar(body, body, reasoning_open=reasoning_open)",
                 'return f"start: {body}\\n"',
-                "tests/chat_formats/test_grammar.py::test_a_model_may_think_before_it_keeps_to_a_format",
+                "tests/model_output/formats/test_grammar.py::test_a_model_may_think_before_it_keeps_to_a_format",
             ),
         ),
     ),
@@ -82,13 +82,13 @@ DOORS = (
         "a response format kept the model from calling tools",
         (
             Guard(
-                "chat_formats/grammar.py",
+                "model_output/formats/grammar.py",
                 'body = f"({body} | {writer.forced(parallel=parallel)})"',
                 "pass",
-                "tests/chat_formats/test_grammar.py::test_an_output_is_in_a_format_or_calls",
+                "tests/model_output/formats/test_grammar.py::test_an_output_is_in_a_format_or_calls",
             ),
             Guard(
-                "chat_formats/parser.py",
+                "model_output/formats/parser.py",
                 "if self._has_format and not has_calls:",
                 "if False:",
                 "tests/vectors/outputs/test_parser.py::test_a_text_says_what_is_expected",

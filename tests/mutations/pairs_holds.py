@@ -77,10 +77,10 @@ PAIRS_HOLDS = (
                 f"{LATE_CALLS}::test_what_expired_while_nobody_renewed_it_is_entered_again",
             ),
             Guard(
-                "state/lua/renew.lua",
+                "runtime/state/lua/renew.lua",
                 "      lost[#lost + 1] = key\n",
                 "",
-                "tests/state/test_settling.py::test_a_renewal_names_what_is_not_held_any_more",
+                "tests/runtime/state/test_settling.py::test_a_renewal_names_what_is_not_held_any_more",
             ),
         ),
     ),
@@ -90,16 +90,16 @@ PAIRS_HOLDS = (
         "Redis restarted while a router was away, and its blocks were granted to others",
         (
             Guard(
-                "state/lua/enter.lua",
+                "runtime/state/lua/enter.lua",
                 "  for i = 7, #ARGV do\n",
                 "  for i = 7, 0 do\n",
-                "tests/state/test_epochs.py::test_nothing_is_granted_while_a_router_that_was_seen_is_away",
+                "tests/runtime/state/test_epochs.py::test_nothing_is_granted_while_a_router_that_was_seen_is_away",
             ),
             Guard(
-                "state/lua/enter.lua",
+                "runtime/state/lua/enter.lua",
                 "    redis.call('HDEL', KEYS[1], 'awaited:' .. ARGV[6])\n",
                 "",
-                "tests/state/test_epochs.py::test_once_all_routers_are_back_grants_go_on",
+                "tests/runtime/state/test_epochs.py::test_once_all_routers_are_back_grants_go_on",
             ),
         ),
     ),
@@ -109,7 +109,7 @@ PAIRS_HOLDS = (
         "routers without a name were all router-1, and one received the other's grants",
         (
             Guard(
-                "services/settings.py",
+                "runtime/settings.py",
                 '    return f"{kind}-{socket.gethostname()}-{number}"\n',
                 '    return f"{kind}-1"\n',
                 "tests/router/test_config.py::test_routers_that_are_given_no_name_have_names_of_their_own",

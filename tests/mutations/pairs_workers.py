@@ -63,28 +63,28 @@ PAIRS_WORKERS = (
         "a tenant paid several times for a request that was asked for again, or taken over by another router",
         (
             Guard(
-                "state/lua/charge_tenant.lua",
+                "runtime/state/lua/charge_tenant.lua",
                 "if not over and not has_paid then\n",
                 "if not over then\n",
-                "tests/state/test_shares.py::test_a_request_pays_its_share_once",
+                "tests/runtime/state/test_shares.py::test_a_request_pays_its_share_once",
             ),
             Guard(
-                "state/lua/take_budget.lua",
+                "runtime/state/lua/take_budget.lua",
                 "  if known[4] == call then return {0, now, '0', '0', tonumber(known[5])} end",
                 "  ",
-                "tests/state/test_budgets.py::test_a_call_that_is_repeated_after_a_lost_answer_pays_once",
+                "tests/runtime/state/test_budgets.py::test_a_call_that_is_repeated_after_a_lost_answer_pays_once",
             ),
             Guard(
-                "state/lua/take_budget.lua",
+                "runtime/state/lua/take_budget.lua",
                 "    requests, tokens = 0, math.max(0, tokens - paid)\n",
                 "",
-                "tests/state/test_budgets.py::test_a_request_that_another_router_takes_over_pays_once",
+                "tests/runtime/state/test_budgets.py::test_a_request_that_another_router_takes_over_pays_once",
             ),
             Guard(
-                "state/lua/return_budget.lua",
+                "runtime/state/lua/return_budget.lua",
                 "    tokens = call == ARGV[2] and tonumber(taken) or 0\n",
                 "",
-                "tests/state/test_budgets.py::test_a_refused_call_takes_nothing_from_one_that_is_served",
+                "tests/runtime/state/test_budgets.py::test_a_refused_call_takes_nothing_from_one_that_is_served",
             ),
             Guard(
                 "router/api/service.py",
@@ -93,10 +93,10 @@ PAIRS_WORKERS = (
                 "tests/router/api/test_charging.py::test_a_request_that_is_sent_again_is_the_same_request",
             ),
             Guard(
-                "state/lua/refund_tenant.lua",
+                "runtime/state/lua/refund_tenant.lua",
                 "  tokens = charged() or 0\n",
                 "",
-                "tests/state/test_shares.py::test_a_request_pays_its_share_once",
+                "tests/runtime/state/test_shares.py::test_a_request_pays_its_share_once",
             ),
             Guard(
                 "router/core/admit.py",
@@ -112,7 +112,7 @@ PAIRS_WORKERS = (
         "a batch was completed without the results that Redis had acknowledged and then lost",
         (
             Guard(
-                "state/lua/durable/end_batch.lua",
+                "runtime/state/lua/durable/end_batch.lua",
                 "if redis.call('BITCOUNT', KEYS[2]) < tonumber(",
                 "if -1 > tonumber(",
                 "tests/gateway/test_batch_records.py::test_lines_whose_results_redis_has_lost_are_run_again",
@@ -124,20 +124,20 @@ PAIRS_WORKERS = (
                 "tests/gateway/test_batch_records.py::test_a_line_that_the_input_has_no_longer_fails_alone",
             ),
             Guard(
-                "state/lua/durable/prelude.lua",
+                "runtime/state/lua/durable/prelude.lua",
                 "local now = read_clock(CLOCK, unpack(redis.call('HMGET', CLOCK, 'seen', 'jumped')))\n",
                 "local now = unpack(redis.call('TIME')) * 1000\n",
                 "tests/gateway/test_batch_records.py"
                 "::test_a_jump_of_the_clock_neither_ends_nor_keeps_anything",
             ),
             Guard(
-                "state/lua/durable/append_piece.lua",
+                "runtime/state/lua/durable/append_piece.lua",
                 "if length < place then return -1 end\n",
                 "",
                 "tests/gateway/test_batch_records.py::test_an_upload_of_which_redis_has_lost_a_part_is_refused",
             ),
             Guard(
-                "state/lua/durable/publish_file.lua",
+                "runtime/state/lua/durable/publish_file.lua",
                 "if redis.call('LLEN', KEYS[5]) < tonumber(ARGV[3]) then return -1 end\n",
                 "",
                 "tests/gateway/test_batch_records.py::test_an_upload_of_which_redis_has_lost_a_part_is_refused",

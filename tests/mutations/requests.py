@@ -229,10 +229,10 @@ REQUESTS = (
         "a queue without a bound",
         (
             Guard(
-                "state/lua/enqueue.lua",
+                "runtime/state/lua/enqueue.lua",
                 "if not waiting and num_others >= tonumber(ARGV[7]) then return {-1, 0} end",
                 "",
-                "tests/state/test_queue.py::test_the_queue_never_grows_past_its_bound",
+                "tests/runtime/state/test_queue.py::test_the_queue_never_grows_past_its_bound",
             ),
             Guard(
                 "router/core/admit.py",
@@ -356,16 +356,16 @@ REQUESTS = (
         "a sequence that moved to another worker lost the state of its grammar",
         (
             Guard(
-                "output_text/grammar.py",
+                "model_output/grammar/grammar.py",
                 "        new = list(output[self._num_tokens :])\n",
                 "        new = list(output[-1:])\n",
                 "tests/engine/core/test_step_loop_moving.py::test_no_state_of_a_choice_is_lost_when_it_moves",
             ),
             Guard(
-                "output_text/grammar.py",
+                "model_output/grammar/grammar.py",
                 "        if self.matcher.is_error():\n",
                 "        if False:\n",
-                "tests/output_text/test_grammar.py"
+                "tests/model_output/grammar/test_grammar.py"
                 "::test_a_grammar_that_becomes_too_complex_does_not_end_its_output",
             ),
         ),

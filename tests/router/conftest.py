@@ -25,10 +25,10 @@ from router.intake.preprocessor import Preprocessor
 from router.intake.tokenizer_pool import TokenizerPool
 from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
-from state.store import Store
+from runtime.state.store import Store
 from tests.patience import PATIENCE_S
 from tests.router.scripted_worker import Handoffs, ScriptedWorker
-from tests.state.patient import wait_patiently
+from tests.runtime.state.patient import wait_patiently
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from router.core.model.actions import AskGrants, Settle
 from router.core.model.events import Enqueued, Granted, WorkerFacts, WorkerLoad
+from runtime.state.records import DecodeRoom, PrefillRoom, QueueEntry, Settled, Settlement
 from scheduling.request import FinishReason, SequenceSpec
-from state.records import DecodeRoom, PrefillRoom, QueueEntry, Settled, Settlement
 
 
 @dataclass

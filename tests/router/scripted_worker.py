@@ -11,8 +11,8 @@ import grpc.aio
 
 from baton.v1 import generation_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2, worker_pb2_grpc
-from state.records import WorkerRecord
-from state.store import Store
+from runtime.state.records import WorkerRecord
+from runtime.state.store import Store
 from worker.streams.probes import ProbeResponder
 
 FINGERPRINT = "scripted"

@@ -6,11 +6,11 @@ import socket
 
 import pytest
 
-from chat_formats import ChatFormats
+from model_output.formats import ChatFormats
 from router.config import parse_config
+from runtime.settings import draw_number
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
-from services.settings import draw_number
 
 
 def test_policy_placement_and_weights_are_taken_by_name() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.v1 import inference_pb2
-from chat_formats import (
+from model_output.formats import (
     ChatFormats,
     ContentDelta,
     Delta,
@@ -21,14 +21,14 @@ from chat_formats import (
     ToolCallBegun,
     ToolCallEnded,
 )
-from output_text.output import OutputRules, OutputStream
-from output_text.stop import StopString
+from model_output.text.output import OutputRules, OutputStream
+from model_output.text.stop import StopString
 from router.api.convert import put_deltas
 from router.outputs import OutputReader, Reading, tool_to_read
 from scheduling.request import FinishReason, Matched
-from tests.chat_formats.drawing import CUTS, FORMATS, broken_outputs, cut, outputs
-from tests.chat_formats.writing import NOTATIONS, format_name
-from tests.output_text.test_reasoning import Pieces
+from tests.model_output.formats.drawing import CUTS, FORMATS, broken_outputs, cut, outputs
+from tests.model_output.formats.writing import NOTATIONS, format_name
+from tests.model_output.text.test_reasoning import Pieces
 from tests.vectors.outputs.reading import tools
 
 TOOLS = tuple(tool_to_read(tool["name"], json.dumps(tool.get("parameters", {}))) for tool in tools())

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sim.__main__ import main
+from sim.workloads.trace import dump
 from tests.sim.conftest import make_trace
-from workloads.trace import dump
 
 SMALL = ["--duration-s", "4", "--rate", "4"]
 

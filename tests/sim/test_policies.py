@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from scheduling.policies.slack import SLACK
-from sim import FleetShape, SimSpec, run
 from sim.result import End
+from sim.simulation import run
+from sim.spec import FleetShape, SimSpec
 from tests.sim.conftest import make_profile, make_trace
 
 

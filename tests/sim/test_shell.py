@@ -3,8 +3,8 @@
 from typing import get_args
 
 from router.core.model.actions import Action
-from sim import FleetShape, SimSpec
 from sim.simulation import Simulation
+from sim.spec import FleetShape, SimSpec
 from tests.sim.conftest import make_profile, make_trace
 
 HEARD_BY_CLIENTS = {

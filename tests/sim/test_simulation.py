@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
-from sim import FleetShape, Overheads, RecordedStep, SimResult, SimSpec, run
 from sim.commands.false_refusals import false_refusals
-from sim.result import End
-from sim.simulation import Simulation
+from sim.result import End, SimResult
+from sim.simulation import Simulation, run
+from sim.spec import FleetShape, Overheads, SimSpec
+from sim.workers.step_times import RecordedStep
 from tests.sim.conftest import make_profile, make_trace
 
 WAYS = [(name, Placement.AGGREGATED) for name in NAMES]

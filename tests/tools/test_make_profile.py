@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.profiles import load_profile
+from runtime.profiles import load_profile
 from tools import make_profile
 
 

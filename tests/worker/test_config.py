@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtransfer.transports.transport import TransportMode
-from services.process.limits import Cores
+from runtime.process.limits import Cores
 from worker.startup.flags import parse_config
 from worker.threads import resolve_threads
 

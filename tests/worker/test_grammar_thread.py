@@ -9,12 +9,12 @@ from queue import SimpleQueue
 import pytest
 
 from engine.core.commands import Cancel, Command, Decode, HandBack
-from output_text.grammar import CompiledGrammar, Grammars, grammar_of
-from output_text.refusal import GrammarRefused
+from model_output.grammar.grammar import CompiledGrammar, Grammars, grammar_of
+from model_output.grammar.refusal import GrammarRefused
 from scheduling.request import SamplingParams, StopRules
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import VOCAB, Driver, spec
-from tests.output_text.tokenizers_zoo import one_byte_tokens
+from tests.model_output.text.tokenizers_zoo import one_byte_tokens
 from tests.patience import PATIENCE_S
 from worker.grammar_thread import GrammarThread
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import redis.asyncio
 
+from runtime.state.records import Leading, LinkRecord, LoraRecord, TierRecord, WorkerRecord
+from runtime.state.store import Store
 from scheduling.memory.tiers import Tier
-from state.records import Leading, LinkRecord, LoraRecord, TierRecord, WorkerRecord
-from state.store import Store
 from tests.patience import PATIENCE_S
-from tests.state.patient import wait_patiently
+from tests.runtime.state.patient import wait_patiently
 from worker import registration
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics

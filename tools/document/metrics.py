@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from gateway.picker.metrics import PickerMetrics
 from gateway.serving.metrics import GatewayMetrics
 from router.links.metrics import RouterMetrics
-from services.process.event_loop import measure_loop
+from runtime.process.event_loop import measure_loop
 from tools.document.markdown import table
 from worker.metrics import WorkerMetrics
 

@@ -27,12 +27,12 @@ from unittest import mock
 from router.core.core import RouterCore
 from router.core.model.actions import Action, Relay
 from router.core.model.events import Arrived, Event
+from runtime.profiles import load_profile
 from scheduling import policies
-from services.profiles import load_profile
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
+from sim.workloads.trace import TraceRequest
 from tools.house.source_tree import ROOT
-from workloads.trace import TraceRequest
 
 CORE = frozenset({"router"})
 WITH_DECISIONS = CORE | {"scheduling", "state"}

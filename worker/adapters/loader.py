@@ -17,7 +17,7 @@ from engine.core.commands import AdapterLoaded, Command
 from engine.core.report import AdapterLoad, StepReport
 from engine.errors import AdapterRefused, GroupBrokenError
 from engine.model.adapters.checkpoint import AdapterFiles
-from state.records import LoraRecord
+from runtime.state.records import LoraRecord
 from worker.adapters.catalog import AdapterCatalog, refusal_of
 from worker.adapters.load_times import LoadTimes
 from worker.metrics import WorkerMetrics

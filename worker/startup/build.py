@@ -32,7 +32,7 @@ from engine.proof.proving import Proof
 from engine.proof.versions import own_code
 from engine.settings import EngineSettings
 from engine.starting import OnProgress, ignore_progress
-from services.process.limits import Cores, available_bytes, read_cores
+from runtime.process.limits import Cores, available_bytes, read_cores
 from worker.adapters.catalog import AdapterCatalog
 from worker.adapters.load_times import LoadTimes
 from worker.adapters.loader import AdapterLoader

@@ -17,8 +17,8 @@ from kvtransfer.service import KVTransferService
 from kvtransfer.transports.nixl import NixlAgent, is_installed
 from kvtransfer.transports.shm import ShmServer
 from kvtransfer.transports.transport import TransportMode
+from runtime.security.tls import FleetTls
 from scheduling.request import FailureReason
-from services.security.tls import FleetTls
 from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.errors import StartupError

@@ -16,10 +16,10 @@ import structlog
 
 from engine.group.links import Link
 from engine.starting import Phase
-from services.process.event_loop import uncollected_imports
-from services.process.log import configure_logging
-from services.security.tls import CertificateRole
-from services.settings import draw_number
+from runtime.process.event_loop import uncollected_imports
+from runtime.process.log import configure_logging
+from runtime.security.tls import CertificateRole
+from runtime.settings import draw_number
 from worker.config import WorkerConfig
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_GROUP, ForeignKernelsError
 from worker.role import WorkerRole

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import structlog
 import torch
 
-from services.process.processor import processor_name
+from runtime.process.processor import processor_name
 
 log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 
 from engine.starting import Phase
-from services.process.reports import report
+from runtime.process.reports import report
 
 log = structlog.get_logger()
 

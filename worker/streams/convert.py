@@ -8,10 +8,10 @@ from typing import Literal
 from baton.worker.v1 import worker_pb2
 from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
+from runtime.rpc.convert import columns_to_pb, cost_to_pb, fence_from_pb, from_pb, to_pb
+from runtime.state.records import WorkerRecord
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Part, PrefixSource, ReceiveKind, SamplingParams, SequenceSpec, StopRules
-from services.rpc.convert import columns_to_pb, cost_to_pb, fence_from_pb, from_pb, to_pb
-from state.records import WorkerRecord
 from worker.config import WorkerConfig
 from worker.engine import Computing
 from worker.errors import MalformedCommandError

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from threading import Thread
 
 from baton.worker.v1.worker_pb2 import Probe, ProbeAck
-from services.rpc.listening import AddressUnusable
-from services.rpc.probe import KEY_BYTES, MAX_BYTES, seal, unseal
+from runtime.rpc.listening import AddressUnusable
+from runtime.rpc.probe import KEY_BYTES, MAX_BYTES, seal, unseal
 
 
 @dataclass(slots=True)

@@ -6,12 +6,12 @@ from typing import Protocol
 
 import grpc
 
-from services.rpc import health, reflection
-from services.rpc.health import Health
-from services.rpc.listening import add_port
-from services.rpc.reading import RefuseUnreadable
-from services.rpc.role_guard import RoleGuard
-from services.security.tls import CertificateRole, FleetTls
+from runtime.rpc import health, reflection
+from runtime.rpc.health import Health
+from runtime.rpc.listening import add_port
+from runtime.rpc.reading import RefuseUnreadable
+from runtime.rpc.role_guard import RoleGuard
+from runtime.security.tls import CertificateRole, FleetTls
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),

@@ -10,9 +10,9 @@ import grpc
 
 from baton.worker.v1 import worker_pb2 as pb
 from baton.worker.v1 import worker_pb2_grpc as pb_grpc
+from runtime.rpc.numbering import Incoming, OutOfOrder
+from runtime.state.records import WorkerRecord
 from scheduling.cost.cost_model import CostModel
-from services.rpc.numbering import Incoming, OutOfOrder
-from state.records import WorkerRecord
 from worker.config import WorkerConfig
 from worker.costs import Costs
 from worker.engine import Computing

@@ -23,8 +23,8 @@ from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import KVPool
 from engine.model.allow_list import read_config
 from engine.model.checkpoint import check_tokenizer, stated_ends
-from output_text.detokenizer import Detokenizer
-from output_text.grammar import Grammars
+from model_output.grammar.grammar import Grammars
+from model_output.text.detokenizer import Detokenizer
 from scheduling.cost.profiles import Profile, dump
 from scheduling.policies import by_name
 from worker.config import WorkerConfig

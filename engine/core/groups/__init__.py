@@ -15,5 +15,5 @@
 `entrance` (how sequences come in), `incoming` (KV that they wait for, from other workers and tiers) and
 `outgoing` (blocks that other workers copy).
 
-Imports other modules of `engine.core`, `output_text` and `scheduling`.
+Imports other modules of `engine.core`, `model_output` and `scheduling`.
 """

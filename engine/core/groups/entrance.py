@@ -9,7 +9,7 @@ from engine.core.groups.incoming import Incoming
 from engine.core.memory.block_tables import BlockTables
 from engine.core.report import Failure
 from engine.core.sequence import Goal, Phase, SequenceGroup
-from output_text.output import output_rules
+from model_output.text.output import output_rules
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import FailureReason, ReceiveKind
 

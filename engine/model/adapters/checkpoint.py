@@ -21,7 +21,7 @@ from torch import Tensor
 
 from engine.errors import AdapterRefused
 from kernels.native.adapters import MAX_RANK
-from output_text.model_files import FileUnusable, parse_object, read_regular
+from model_output.text.model_files import FileUnusable, parse_object, read_regular
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _DTYPES = {

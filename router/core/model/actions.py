@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from router.core.model.events import Timer
 from router.core.model.session import TokenLogprobs
 from router.errors import Refused, RouterError
+from runtime.state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
 from scheduling.admission.admission import Verdict
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched, Part, Path, ReceiveKind, SequenceSpec, SloClass
 from scheduling.value import value
-from state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
 
 # For clients
 

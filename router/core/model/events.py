@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from router.request import Request
+from runtime.state.records import Settled
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.admission.shares import Standing
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.request import FailureReason, FinishReason, Slo
 from scheduling.value import value
-from state.records import Settled
 
 # From clients
 

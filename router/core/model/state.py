@@ -16,13 +16,13 @@ from router.core.model.capacity import FleetCapacity
 from router.core.model.fleet import Fleet
 from router.core.model.session import Group, Move, Session
 from router.core.model.waiting import WaitingGroups
+from runtime.state.records import QueueStatus
 from scheduling.admission.fair_shares import BatchFloor
 from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import TenantSums, TenantWeights
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK
-from state.records import QueueStatus
 
 EVEN = TenantWeights()
 

@@ -3,5 +3,5 @@
 `control_tokens` (which tokens these are, and the marks that stand for their texts while a template runs),
 `plain_tokenizer` (a tokenizer that knows control tokens by secret names only).
 
-May import `chat_formats`, and of the router `request`.
+May import `model_output.formats`, and of the router `request`.
 """

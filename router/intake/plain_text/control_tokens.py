@@ -18,7 +18,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
+from model_output.formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
 from router.intake.plain_text.plain_tokenizer import PlainTokenizer, ids_of
 from router.request import ChatRefused, Conversation, InContent
 

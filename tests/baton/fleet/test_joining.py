@@ -10,7 +10,7 @@ import grpc
 
 from baton.fleet.joining import wait_until_connected, wait_until_serving
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
-from services.rpc.health import WHOLE, Health
+from runtime.rpc.health import WHOLE, Health
 from tests.patience import PATIENCE_S
 
 

@@ -49,9 +49,9 @@ from router.links.client_stream import ClientStream
 from router.links.store_calls import StoreCalls
 from router.outputs import OutputReader, Reading
 from router.request import RawRequest, Received, Request
+from runtime.state import records
+from runtime.state.store import Store
 from scheduling.request import FinishReason, SamplingParams, StopRules
-from state import records
-from state.store import Store
 from tests.dst.nodes.engine import EOS
 from tests.dst.nodes.links import WorkerLink
 from tests.dst.nodes.store import StoreClient

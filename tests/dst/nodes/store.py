@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from scheduling.admission.shares import Standing
-from sim.store.memory_store import MemoryStore
-from state.connection import CALL_TIMEOUT_S, QUIET_MS, RECONNECT_S
-from state.errors import QueueFull, StoreUnavailable
-from state.records import (
+from runtime.state.connection import CALL_TIMEOUT_S, QUIET_MS, RECONNECT_S
+from runtime.state.errors import QueueFull, StoreUnavailable
+from runtime.state.records import (
     LEASE_TTL_S,
     DecodeRoom,
     Grant,
@@ -31,6 +29,8 @@ from state.records import (
     QueueStatus,
     Settlement,
 )
+from scheduling.admission.shares import Standing
+from sim.store.memory_store import MemoryStore
 from tests.dst.world.network import Connection, Network
 from tests.dst.world.process import Process
 
@@ -89,7 +89,7 @@ class StoreServer:
         connection.send(self.process, (request.number, *result), f"{request.name} done")
 
     def _enter(self, request: _Request) -> None:
-        """Wait for the routers that this one has seen and that are not here yet, as state/lua/enter.lua."""
+        """Wait for the routers that this one has seen and that are not here yet, as in enter.lua."""
         now = self.process.clock()
         for router_id in request.peers:
             if router_id not in self.here:
@@ -124,7 +124,7 @@ async def _wait(event: asyncio.Event, limit_s: float) -> None:
 
 
 class StoreClient:
-    """Implements what a router uses of `state.store.Store`, over the network. Runs on its process's loop."""
+    """Implements what a router uses of `Store`, over the network. Runs on its process's loop."""
 
     def __init__(self, process: Process, network: Network, server: Callable[[], StoreServer | None]) -> None:
         self._process = process

@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from engine.core.commands import Decode, Receive, StopAndCopy
-from output_text.detokenizer import Detokenizer
-from output_text.grammar import Grammars, grammar_of
+from model_output.grammar.grammar import Grammars, grammar_of
+from model_output.text.detokenizer import Detokenizer
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import ReceiveKind, SamplingParams, SequenceSpec, StopRules
@@ -29,7 +29,7 @@ from tests.engine.loop_driver import (
     Driver,
     spec,
 )
-from tests.output_text.tokenizers_zoo import one_byte_tokens
+from tests.model_output.text.tokenizers_zoo import one_byte_tokens
 
 FORCED = r"([A-C]{1,2}-forced!){1,6}"
 FREE = r"[A-Z]{1,20}"

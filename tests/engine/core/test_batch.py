@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.core.batch import Batch
 from engine.core.due_times import HOPELESS_GAPS, after_first_token
 from engine.core.sequence import Choice, Goal, SequenceGroup
-from output_text.output import OutputStream, output_rules
+from model_output.text.output import OutputStream, output_rules
 from scheduling.request import StopRules
 from tests.engine.loop_driver import spec
 from tests.engine.row_table import NoRows

@@ -9,13 +9,13 @@ import pytest
 
 from engine.core.commands import Cancel, Decode
 from engine.core.memory.block_tables import BlockTables
-from output_text.grammar import Grammars, grammar_of
+from model_output.grammar.grammar import Grammars, grammar_of
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import SamplingParams, StopRules
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import RESERVING, VOCAB, Driver, spec
-from tests.output_text.tokenizers_zoo import one_byte_tokens
+from tests.model_output.text.tokenizers_zoo import one_byte_tokens
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

@@ -11,8 +11,8 @@ import pytest
 
 from engine.core.commands import Decode, HandBack, KVArrived, PreCopy, Prefill, Receive, Release, StopAndCopy
 from engine.core.report import Filled, Received
-from output_text.detokenizer import Detokenizer
-from output_text.grammar import Grammars, grammar_of
+from model_output.grammar.grammar import Grammars, grammar_of
+from model_output.text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
 from scheduling.request import (
     FailureReason,
@@ -23,7 +23,7 @@ from scheduling.request import (
     StopRules,
 )
 from tests.engine.loop_driver import GREEDY, VOCAB, Driver, spec
-from tests.output_text.tokenizers_zoo import one_byte_tokens
+from tests.model_output.text.tokenizers_zoo import one_byte_tokens
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.core.commands import Cancel, Command, Decode, KVArrived, PreCopy, Prefill, Receive, StopAndCopy
 from engine.core.report import Filled
-from output_text.detokenizer import Detokenizer
+from model_output.text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.policies.chunked import CHUNKED
@@ -22,7 +22,7 @@ from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopR
 from scheduling.step import StepView
 from tests.engine.fake_runner import STEP_S, greedy
 from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, UNKNOWN_COST, VOCAB, Driver, spec, watching
-from tests.output_text.tokenizers_zoo import byte_level
+from tests.model_output.text.tokenizers_zoo import byte_level
 
 RANDOM = SamplingParams(
     temperature=0.9, seed=7, presence_penalty=0.4, repetition_penalty=1.2, frequency_penalty=0.3, logprobs=2

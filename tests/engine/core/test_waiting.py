@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine.core.groups.queues import WaitingQueue
 from engine.core.sequence import Goal, SequenceGroup
-from output_text.output import output_rules
+from model_output.text.output import output_rules
 from tests.engine.loop_driver import spec
 
 

@@ -18,7 +18,7 @@ from engine.core.sequence import Goal, SequenceGroup
 from engine.core.step import ChunkWork
 from engine.device.host_copies import ALIGNMENT, Download, StepUpload
 from engine.execution.device_rows import DeviceRows, StepAssembler
-from output_text.output import output_rules
+from model_output.text.output import output_rules
 from tests.engine.loop_driver import spec
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.sampling.grammar_masks import GrammarMasks
-from output_text.grammar import Grammars, grammar_of
+from model_output.grammar.grammar import Grammars, grammar_of
 from tests.fleet.driving import DEMO_MODEL
 
 ROWS, VOCAB, EOS = 19, 2048, 2

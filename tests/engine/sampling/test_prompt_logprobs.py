@@ -17,7 +17,7 @@ from engine.core.report import StepReport
 from engine.core.sequence import Goal, SequenceGroup
 from engine.core.step import MAX_PROMPT_ROWS, within_rows
 from engine.model.model import load_model
-from output_text.output import output_rules
+from model_output.text.output import output_rules
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules

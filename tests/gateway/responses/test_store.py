@@ -13,12 +13,12 @@ import pytest
 
 from gateway.responses.keeping import Keeping
 from gateway.responses.store import Record, ResponseLimits, ResponseStore
-from state import keys
-from state.durable import DurableRedis
-from state.errors import StoreUnavailable
+from runtime.state import keys
+from runtime.state.durable import DurableRedis
+from runtime.state.errors import StoreUnavailable
 from tests.fleet.driving import until
 from tests.redis_server import redis_server
-from tests.state.patient import wait_patiently
+from tests.runtime.state.patient import wait_patiently
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from kvtransfer.pools.on_device import DeviceSource
 from kvtransfer.pools.pool import Publication
 from kvtransfer.transports.cuda_ipc import is_in_reach
 from kvtransfer.transports.transport import TransportMode
-from services.rpc.convert import fence_to_pb
+from runtime.rpc.convert import fence_to_pb
 from tests.kvtransfer.conftest import until
 from tests.kvtransfer.staged_pair import NUM_BLOCKS, POOL, Pair, Sharing, Waited, settle, staged_pair
 

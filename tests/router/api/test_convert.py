@@ -22,9 +22,9 @@ from router.links.convert_worker import (
     sampling_to_pb,
     spec_to_pb,
 )
+from runtime.rpc.convert import columns_from_pb, cost_to_pb, to_pb
 from scheduling.cost.cost_model import Band, CostModel
 from scheduling.request import Fence, FinishReason, Path, SamplingParams, SequenceSpec, SloClass, StopRules
-from services.rpc.convert import columns_from_pb, cost_to_pb, to_pb
 
 counts = st.integers(0, 2**32 - 1)
 

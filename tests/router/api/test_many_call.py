@@ -13,7 +13,7 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no a
 
 from baton.security.auth_file import add_key, new_api_key
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
-from chat_formats import Delta
+from model_output.formats import Delta
 from router.auth.auth import Auth
 from router.intake.model_facts import ModelFacts
 from router.intake.tokenizer_pool import TokenizerPool

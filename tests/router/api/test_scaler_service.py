@@ -17,8 +17,8 @@ from router.core.core import RouterCore
 from router.core.model.state import CoreConfig
 from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
+from runtime.state import store as store_module
 from scheduling.scaling import demand
-from state import store as store_module
 from tests.patience import PATIENCE_S
 from tests.router.calls import details_of, events_of, request
 from tests.router.conftest import RunningFleet, until

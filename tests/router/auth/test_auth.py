@@ -20,10 +20,10 @@ from router.auth.principal import Principal, as_caller, set_caller, tenant_of_ca
 from router.auth.rules import AuthFileUnusable, read_rules
 from router.errors import NotAllowed, Overloaded, Unauthenticated, Unavailable
 from router.request import RawRequest
+from runtime.state.connection import Connection
+from runtime.state.store import Store
 from scheduling.admission.budgets import Budget, Levels, Rate, Taken
 from scheduling.request import SloClass
-from state.connection import Connection
-from state.store import Store
 
 SECRET = "a-shared-secret-of-at-least-32-bytes"
 RULES = {"algorithm": "HS256", "key_file": "secret", "issuer": "login.example", "audience": "baton"}

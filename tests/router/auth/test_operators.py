@@ -25,7 +25,7 @@ from router.core.model.state import CoreConfig
 from router.intake.model_facts import ModelFacts
 from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
-from state.store import Store
+from runtime.state.store import Store
 
 pytestmark = pytest.mark.integration
 

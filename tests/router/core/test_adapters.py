@@ -20,8 +20,8 @@ from router.core.model.events import (
     WorkerLost,
 )
 from router.errors import Reason
+from runtime.state.records import Settled
 from scheduling.placement import Placement
-from state.records import Settled
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, call, core_of, tell
 
 RED, BLUE = "1" * 32, "2" * 32

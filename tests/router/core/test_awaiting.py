@@ -40,9 +40,9 @@ from router.core.model.session import MAX_LOST
 from router.core.model.state import CoreConfig
 from router.errors import Reason
 from router.request import Received
+from runtime.state.records import Settled
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, Slo
-from state.records import Settled
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, call, core_of, start, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))

@@ -35,10 +35,10 @@ from router.core.model.events import (
     TimerKind,
     WorkerLoad,
 )
+from runtime.state.records import Settled
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import Slo
-from state.records import Settled
 from tests.router.core_driver import ARRIVAL, ONE, call, core_of
 
 SOURCE = replace(ONE, worker_id="p1", role="prefill", address="p1:1")

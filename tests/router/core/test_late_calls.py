@@ -52,11 +52,11 @@ from router.core.model.events import (
 )
 from router.core.model.state import CoreConfig
 from router.core.outage import PATIENCE_S
+from runtime.state.records import GRANT_TTL_MS, LEASE_TTL_S
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, SequenceSpec
 from sim.store.memory_store import MemoryStore
-from state.records import GRANT_TTL_MS, LEASE_TTL_S
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, call
 
 KINDS = (Enqueue, Settle, ReleaseCredit, ReleaseLease, Dequeue)

@@ -37,10 +37,10 @@ from router.core.model.events import (
     WorkerLost,
 )
 from router.errors import Overloaded
+from runtime.state.records import Settled
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason, SamplingParams
-from state.records import Settled
 from tests.router.core_driver import ARRIVAL, arrive, call, core_of, tell
 
 PREFILL, DECODE = (

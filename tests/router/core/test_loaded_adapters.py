@@ -28,10 +28,10 @@ from router.core.model.events import (
     WorkerLoad,
 )
 from router.errors import Reason, Refused
+from runtime.state.records import Settled
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import Slo
-from state.records import Settled
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, call, core_of, tell
 
 RED, BLUE = "1" * 32, "2" * 32

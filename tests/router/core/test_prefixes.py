@@ -22,6 +22,7 @@ from router.core.model.events import (
     WorkerLoad,
     WorkerLost,
 )
+from runtime.state.records import Settled
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.prefixes import NO_HITS, HeldPrefix, PeerHit, PrefixHits
 from scheduling.columns import TokenColumns
@@ -29,7 +30,6 @@ from scheduling.cost.cost_model import CostModel
 from scheduling.memory.prefix_reads import TierHit
 from scheduling.placement import Placement
 from scheduling.request import PrefixSource, Slo
-from state.records import Settled
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, judged, tell
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)

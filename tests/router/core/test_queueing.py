@@ -17,8 +17,8 @@ from router.core.model.events import (
     TimerFired,
     TimerKind,
 )
+from runtime.state.records import DecodeRoom, Settled
 from scheduling.placement import Placement
-from state.records import DecodeRoom, Settled
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, tell
 
 PREFILL = replace(ONE, worker_id="p1", role="prefill", address="p1:1")

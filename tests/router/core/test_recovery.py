@@ -38,9 +38,9 @@ from router.core.model.events import (
 from router.core.model.session import MAX_LOST
 from router.core.recover import DOUBT_S, LONGEST_REST_S
 from router.errors import Reason, Superseded, Unavailable
+from runtime.state.records import Settled
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason
-from state.records import Settled
 from tests.router.core.test_leaving import RESUMABLE
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, call, core_of, tell
 

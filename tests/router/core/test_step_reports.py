@@ -36,10 +36,10 @@ from router.core.model.events import (
 )
 from router.core.model.state import CoreConfig
 from router.request import Received, Request
+from runtime.state.records import Hold, Settled
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
-from state.records import Hold, Settled
 
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 PREFILL, DECODE = (

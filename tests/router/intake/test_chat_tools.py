@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer
 
-from chat_formats import ChatFormats, formats_of
-from output_text.grammar import Grammars, grammar_of
+from model_output.formats import ChatFormats, formats_of
+from model_output.grammar.grammar import Grammars, grammar_of
 from router.errors import ValidationError
 from router.intake.chat_encoder import ChatEncoder
 from router.intake.chat_template import ChatTemplate, TemplateRefused

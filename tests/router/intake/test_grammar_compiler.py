@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from output_text.grammar import Grammars
-from output_text.refusal import GrammarRefused
+from model_output.grammar.grammar import Grammars
+from model_output.grammar.refusal import GrammarRefused
 from router.errors import Overloaded
 from router.intake.grammar_compiler import FairTurns, GrammarCompiler
 from router.intake.model_facts import read_model_facts

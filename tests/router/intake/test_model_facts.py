@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from output_text.model_files import FileUnusable
+from model_output.text.model_files import FileUnusable
 from router.intake.model_facts import ModelUnusable, read_model_facts
 from router.intake.tokenizer_pool import TokenizerPool
 from tests.fleet.driving import DEMO_MODEL

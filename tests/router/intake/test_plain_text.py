@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from chat_formats import formats_of
+from model_output.formats import formats_of
 from router.intake.chat_encoder import ChatEncoder
 from router.intake.chat_template import ChatTemplate, TemplateRefused
 from router.intake.plain_text.control_tokens import Marks

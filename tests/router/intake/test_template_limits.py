@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from output_text.model_files import FileUnusable
+from model_output.text.model_files import FileUnusable
 from router.intake.chat_template import ChatTemplate, TemplateRefused
 from router.intake.model_facts import ModelFacts
 from router.intake.tokenizer_pool import TokenizerPool

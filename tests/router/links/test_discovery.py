@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from router.links.discovery import digests_by_name
-from state.records import LoraRecord
+from runtime.state.records import LoraRecord
 
 
 def test_what_most_workers_have_counts() -> None:

@@ -10,8 +10,8 @@ import redis.asyncio
 from router.core.model.actions import Dequeue, Enqueue, RefundTenant, Renew, TakeHolds
 from router.core.model.events import Enqueued, Event
 from router.links.store_calls import StoreCalls
-from state.records import QueueEntry
-from state.store import Store
+from runtime.state.records import QueueEntry
+from runtime.state.store import Store
 from tests.patience import PATIENCE_S
 
 KEYS = [f"t/r{i}/0" for i in range(50)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from runtime.profiles import load_profile
 from scheduling.scaling.demand import SLOT_S, Slot, came, total
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
-from services.profiles import load_profile
 
 PROFILE = load_profile("h200-llama-3.1-8b")
 WORKER = WorkerModel(

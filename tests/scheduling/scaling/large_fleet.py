@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
-from workloads.shapes import DEFAULT_CAPS, WORKLOADS
+from sim.workloads.shapes import DEFAULT_CAPS, WORKLOADS
 
 HANDOFF_S = 0.01
 RAMP_S = 60.0

@@ -11,9 +11,10 @@ from scheduling.placement import Placement
 from scheduling.scaling.demand import NUM_SLOTS, SLOT_S, Slot, came, of_row, total
 from scheduling.scaling.need import Goal, decode_needed, prefill_needed
 from scheduling.scaling.steady import WorkerModel
-from sim import FleetShape, SimSpec, run
 from sim.commands.arms import Arm
 from sim.commands.search import judge
+from sim.simulation import run
+from sim.spec import FleetShape, SimSpec
 from sim.workload import Promises, draw
 from tests.scheduling.scaling.drawn_slots import PROFILE, WORKER
 from tests.scheduling.scaling.large_fleet import Asked, LargeFleet, Promise, requests

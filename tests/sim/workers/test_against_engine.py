@@ -9,10 +9,11 @@ import pytest
 from engine.core.commands import Decode
 from scheduling.policies import by_name
 from scheduling.request import StopRules
-from sim import FleetShape, Overheads, SimSpec, run
+from sim.simulation import run
+from sim.spec import FleetShape, Overheads, SimSpec
+from sim.workloads.trace import TraceRequest
 from tests.engine.loop_driver import VOCAB, Driver, spec
 from tests.sim.conftest import make_profile, make_trace
-from workloads.trace import TraceRequest
 
 TOKEN_BUDGET = 100
 NOTHING = Overheads(receive_s=0.0, store_s=0.0, command_s=0.0, report_s=0.0, handoff_s=0.0)

@@ -1,11 +1,11 @@
 """An answer of one token never decodes: its prompt's end is its end."""
 
 from scheduling.placement import Placement
-from sim import FleetShape, SimSpec
 from sim.result import End
 from sim.simulation import Simulation
+from sim.spec import FleetShape, SimSpec
+from sim.workloads.trace import TraceRequest
 from tests.sim.conftest import make_profile
-from workloads.trace import TraceRequest
 
 
 def test_a_one_token_answer_to_whole_blocks_returns_all_blocks() -> None:

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
+from runtime.profiles import load_profile
 from scheduling.speeds import num_micro_batches
-from services.profiles import load_profile
-from sim import FleetShape, SimResult, SimSpec, run
 from sim.bubbles import PipelineTimes
-from sim.result import End
+from sim.result import End, SimResult
+from sim.simulation import run
+from sim.spec import FleetShape, SimSpec
 from sim.workers.pipeline import Stages
 from sim.workload import Promises, draw
 from tests.sim.conftest import make_profile, make_trace

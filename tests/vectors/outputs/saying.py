@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from chat_formats import ChatFormats, Delta, OutputParser, Tool
+from model_output.formats import ChatFormats, Delta, OutputParser, Tool
 from tests.vectors.outputs.reading import Output, tools
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chat_formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
-from tests.chat_formats.writing import TOOLS, parsed
+from model_output.formats import REASONING_FORMATS, TOOL_FORMATS, ChatFormats
+from tests.model_output.formats.writing import TOOLS, parsed
 from tests.vectors.outputs.reading import Output, deltas, messages
 from tests.vectors.outputs.saying import deltas_of
 

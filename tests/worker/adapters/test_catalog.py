@@ -14,7 +14,7 @@ import pytest
 
 from engine.errors import AdapterRefused
 from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
-from output_text import model_files
+from model_output.text import model_files
 from tests.adapters import write_adapter
 from tests.model_zoo import build
 from tests.patience import PATIENCE_S

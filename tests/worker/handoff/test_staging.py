@@ -12,7 +12,7 @@ from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
 from kvtransfer.receiver import ReceiverLimits
-from output_text.grammar import Grammars
+from model_output.grammar.grammar import Grammars
 from scheduling.cost.cost_model import UNKNOWN_COST
 from worker.engine import Engine
 from worker.engine_thread import Loop

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from state.records import WorkerRecord
+from runtime.state.records import WorkerRecord
 from worker.errors import EXIT_CONFIG, EXIT_FLEET, ForeignFleetError, ForeignKernelsError
 from worker.registration import check_fleet
 from worker.startup.command import (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from engine.core.commands import Cancel, Command
 from engine.core.report import StepReport
+from runtime.process.watchdog import EXIT_STALLED, Watchdog
 from scheduling.cost.cost_model import StepShape
-from services.process.watchdog import EXIT_STALLED, Watchdog
 from tests.patience import PATIENCE_S
 from worker.engine import LONGEST_STEPS, MIN_LIMIT_S, stall_limit_s
 from worker.engine_thread import EngineThread
@@ -23,7 +23,7 @@ STALLING_WORKER = """
 import asyncio, threading
 from functools import partial
 from worker.engine_thread import EngineThread
-from services.process.watchdog import Watchdog, leave_stalled
+from runtime.process.watchdog import Watchdog, leave_stalled
 
 class Stalling:
     def run(self, drain, emit, stop):

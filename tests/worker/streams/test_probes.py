@@ -10,8 +10,8 @@ from typing import Self
 import pytest
 
 from baton.worker.v1.worker_pb2 import Probe, ProbeAck
-from services.rpc.listening import AddressUnusable
-from services.rpc.probe import seal, unseal
+from runtime.rpc.listening import AddressUnusable
+from runtime.rpc.probe import seal, unseal
 from tests.ports import free_port
 from tests.worker.client import WorkClient
 from tests.worker.conftest import Pair

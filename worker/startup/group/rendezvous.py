@@ -34,7 +34,7 @@ from engine.errors import GroupBrokenError
 from engine.group.links import Kind, Link
 from engine.group.remote.sums import Connected, gloo, nccl
 from engine.model.parallel.part import Part
-from services.security.tls import CertificateRole, TlsFiles
+from runtime.security.tls import CertificateRole, TlsFiles
 from worker.errors import EXIT_GROUP
 from worker.startup.group.hosts import Place
 

@@ -26,11 +26,11 @@ from router.core.model.events import (
     WorkerLost,
 )
 from router.core.model.session import Group, Phase
+from runtime.state.records import Settled
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, Slo
-from state.records import Settled
 from tests.router.core_driver import ARRIVAL, call, core_of
 
 COST = CostModel((0.005, 0.001, 0.00005, 2e-5, 1e-8, 1e-8), 8.0)

@@ -18,7 +18,7 @@ from baton.security.certificates import make_certificates
 from baton.security.secret_files import Certificates
 from engine.group.links import Kind
 from engine.group.remote.sums import Connected, RemoteSums
-from services.security.tls import TlsFiles
+from runtime.security.tls import TlsFiles
 from tests.engine.group_driver import new_store
 from tests.patience import PATIENCE_S
 from tests.ports import free_port

@@ -1,0 +1,129 @@
+"""The settings that routers and workers have in common: flags, checked once, frozen."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import socket
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from runtime.security.settings import Security, add_security_flags, security_of
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("json", "console")
+MAX_PORT = 65_535
+NUMBERS = 10**9
+
+
+def draw_number() -> int:
+    """Draw a number that tells this process from others on a host of the same name.
+
+    Process ids do not: in containers, most are 1.
+    """
+    return secrets.randbelow(NUMBERS)
+
+
+def own_name(kind: str, number: int) -> str:
+    """Return a process's name in the fleet, for one that was given none."""
+    return f"{kind}-{socket.gethostname()}-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """Where a service listens and logs, and what it serves.
+
+    Raises `ValueError` naming the flag, its value and what it accepts.
+    """
+
+    listen: str
+    advertise: str
+    redis: str
+    model: Path
+    metrics_port: int
+    drain_s: float
+    log_level: str
+    log_format: str
+    security: Security
+
+    def __post_init__(self) -> None:
+        check_address("--listen", self.listen)
+        if self.advertise:
+            check_address("--advertise", self.advertise)
+        if not 0 <= self.metrics_port <= MAX_PORT:
+            raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
+        check_least(self, 0, "drain_s")
+        self.security.check_listen(self.listen)
+        self.security.check_redis(self.redis)
+        check_redis_url(self.redis)
+
+    @property
+    def host(self) -> str:
+        """The address that the service listens on, without the port."""
+        return self.listen.rpartition(":")[0]
+
+    def address(self, port: int) -> str:
+        """Return the address for others of a service that is bound to `port`."""
+        return self.advertise or f"{self.host}:{port}"
+
+
+def check_address(flag: str, address: str) -> None:
+    """Raise `ValueError`, which names the flag, unless this is HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit() and int(port) <= MAX_PORT):
+        raise ValueError(f"{flag} is {address!r}; accepted: HOST:PORT with a port of 0 to {MAX_PORT}")
+
+
+def check_redis_url(url: str) -> None:
+    """Raise `ValueError` unless this is a URL of Redis."""
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError(f"--redis is {url!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
+
+
+def check_least(settings: object, least: int, *names: str) -> None:
+    """Raise `ValueError`, which names the flag, for the first of these fields that is set and less."""
+    for name in names:
+        number = getattr(settings, name)
+        if number is not None and number < least:
+            raise ValueError(f"--{name.replace('_', '-')} is {number}; accepted: {least} or more")
+
+
+def add_service_flags(parser: argparse.ArgumentParser, listen: str, listens: str, drains: str) -> None:
+    """Add the flags that `settings_of` reads. `listens` and `drains` explain --listen and --drain-s."""
+    add = parser.add_argument
+    add("--listen", default=listen, metavar="HOST:PORT", help=listens)
+    add("--advertise", default="", metavar="HOST:PORT", help="the address given to others (the bound one)")
+    add(
+        "--redis",
+        default="redis://127.0.0.1:6379/0",
+        metavar="URL",
+        help="the fleet's Redis, by redis://, rediss:// or unix://",
+    )
+    add("--model", required=True, type=Path, metavar="PATH", help="the folder of the checkpoint")
+    add(
+        "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
+    )
+    add("--drain-s", default=20.0, type=float, metavar="S", help=drains)
+    add_log_flags(parser)
+    add_security_flags(parser)
+
+
+def add_log_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what is logged, and how."""
+    add = parser.add_argument
+    add("--log-level", default="info", choices=LOG_LEVELS, help="the least severe lines to log (info)")
+    add(
+        "--log-format",
+        default=LOG_FORMATS[sys.stderr.isatty()],
+        choices=LOG_FORMATS,
+        help="how lines are logged (console on a terminal, else json)",
+    )
+
+
+def settings_of(given: dict[str, Any]) -> ServiceSettings:
+    """Take these settings out of `given`, the parsed flags; raises `ValueError`."""
+    security = security_of(given)
+    own = {field.name: given.pop(field.name) for field in fields(ServiceSettings) if field.name in given}
+    return ServiceSettings(**own, security=security)

@@ -1,4 +1,0 @@
-"""Security of services: `settings` (flags), `tls` (certificates and roles).
-
-Imports nothing else of `services`.
-"""
