@@ -96,12 +96,12 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-def flags(asked: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser; only the asked commands, whose modules it imports, have their flags."""
+def flags(names: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser; only the commands in `names`, whose modules it imports, have their flags."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        if name not in asked:
+        if name not in names:
             commands.add_parser(name, help=command.summary, add_help=False)
             continue
         module = command.load()

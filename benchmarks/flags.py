@@ -49,18 +49,18 @@ def add_traffic_flags(parser: argparse.ArgumentParser, duration_s: float) -> Non
 
 
 def names(text: str) -> list[str]:
-    found = [part.strip() for part in text.split(",")]
-    if not all(found):
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
         raise argparse.ArgumentTypeError(f"{text!r} has an empty name; accepted: NAME,NAME")
-    return found
+    return parts
 
 
 def whole_numbers(text: str) -> list[int]:
     """Parse whole numbers from 0, each once."""
-    found = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
-    if min(found) < 0 or len(set(found)) < len(found):
+    numbers = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
+    if min(numbers) < 0 or len(set(numbers)) < len(numbers):
         raise argparse.ArgumentTypeError(f"{text!r} is not accepted: whole numbers, each once, as in 1,2,3")
-    return found
+    return numbers
 
 
 class _Flat(argparse.Action):
@@ -73,7 +73,7 @@ class _Flat(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        found = [member for part in values for member in part]
-        if len(set(found)) < len(found):
-            parser.error(f"argument {option_string}: {found} is not accepted: each once")
-        setattr(namespace, self.dest, found)
+        members = [member for part in values for member in part]
+        if len(set(members)) < len(members):
+            parser.error(f"argument {option_string}: {members} is not accepted: each once")
+        setattr(namespace, self.dest, members)

@@ -64,16 +64,16 @@ def merged(measured: Sequence[Results]) -> Results:
     """Join results, with facts per file; raise `ValueError` for a run that is in two files."""
     if len(measured) == 1:
         return measured[0]
-    seen: set[tuple[str, float, int]] = set()
+    run_keys: set[tuple[str, float, int]] = set()
     for results in measured:
         names = {(run.arm, run.rate_per_s, run.seed) for run in results.runs}
-        for arm, rate, seed in sorted(seen & names):
+        for arm, rate, seed in sorted(run_keys & names):
             raise ValueError(f"{arm} at {rate:g}/s with seed {seed} is in two files; accepted: each run once")
-        seen |= names
+        run_keys |= names
     facts = {
-        f"{name} ({number})": said
+        f"{name} ({number})": fact
         for number, results in enumerate(measured, start=1)
-        for name, said in results.facts.items()
+        for name, fact in results.facts.items()
     }
     runs = tuple(run for results in measured for run in results.runs)
     return Results(" and ".join(dict.fromkeys(results.title for results in measured)), facts, runs)

@@ -122,8 +122,8 @@ def add_log_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_of(given: dict[str, Any]) -> ServiceSettings:
+def settings_of(values: dict[str, Any]) -> ServiceSettings:
     """Take these settings out of `given`, the parsed flags; raises `ValueError`."""
-    security = security_of(given)
-    own = {field.name: given.pop(field.name) for field in fields(ServiceSettings) if field.name in given}
+    security = security_of(values)
+    own = {field.name: values.pop(field.name) for field in fields(ServiceSettings) if field.name in values}
     return ServiceSettings(**own, security=security)

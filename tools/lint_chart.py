@@ -61,8 +61,8 @@ def rendered(
         command += ["--values", "-"]
     for setting in sets:
         command += ["--set", setting]
-    given = None if values is None else yaml.safe_dump(dict(values))
-    ended = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    overrides = None if values is None else yaml.safe_dump(dict(values))
+    ended = subprocess.run(command, input=overrides, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise Refused(ended.stderr.strip())
     return [item for item in yaml.safe_load_all(ended.stdout) if item]
@@ -84,7 +84,7 @@ def problems(objects: Sequence[dict[str, Any]], version: str) -> Iterator[str]:
 
 def main() -> int:
     """Return 1, and print why, if Helm refuses an overlay or Kubernetes would refuse an object."""
-    found = []
+    errors = []
     for overlay in OVERLAYS:
         linted = subprocess.run(
             [str(HELM), "lint", "--strict", "--quiet", "--values", str(CHART / overlay), str(CHART)],
@@ -93,15 +93,15 @@ def main() -> int:
             check=False,
         )
         if linted.returncode != 0:
-            found.append(f"{overlay}: {linted.stdout}{linted.stderr}")
+            errors.append(f"{overlay}: {linted.stdout}{linted.stderr}")
         rendered(overlay, kubernetes=OLDEST)
         for version in VALIDATED:
             for sets in ((), OPTIONS):
                 objects = rendered(overlay, sets=sets, kubernetes=version)
-                found += [f"{overlay}: {problem}" for problem in problems(objects, version)]
-    for problem in found:
+                errors += [f"{overlay}: {problem}" for problem in problems(objects, version)]
+    for problem in errors:
         print(problem, file=sys.stderr)
-    return 1 if found else 0
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

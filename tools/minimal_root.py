@@ -82,10 +82,10 @@ def _libraries(interpreter: Path, root: Path) -> Iterator[Path]:
 def _name_packages(paths: list[Path], root: Path) -> None:
     """Keep the Debian package of each path in /var/lib/dpkg/status.d, where scanners look for it."""
     known_as = {name for path in paths for name in (path, path.resolve(), path.parent / path.resolve().name)}
-    found = subprocess.run(["dpkg", "-S", *known_as], capture_output=True, text=True, check=False).stdout
+    output = subprocess.run(["dpkg", "-S", *known_as], capture_output=True, text=True, check=False).stdout
     status = root / "var/lib/dpkg/status.d"
     status.mkdir(parents=True, exist_ok=True)
-    for package in {line.split(":")[0] for line in found.splitlines()}:
+    for package in {line.split(":")[0] for line in output.splitlines()}:
         entry = subprocess.run(["dpkg", "-s", package], capture_output=True, text=True, check=True).stdout
         (status / package).write_text(entry, encoding="utf-8")
 

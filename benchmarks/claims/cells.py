@@ -31,8 +31,8 @@ class Cell:
 
 def cell(workload: str, tpot_ratio: float, ttft_ratio: float) -> Cell:
     """Return the cell with one promise for all requests of a workload."""
-    known = references(profile(), sample(workload, 1.0), 1.0)
-    promises = Promises(known.ttft_ms(ttft_ratio), known.tpot_ms(tpot_ratio))
+    unloaded = references(profile(), sample(workload, 1.0), 1.0)
+    promises = Promises(unloaded.ttft_ms(ttft_ratio), unloaded.tpot_ms(tpot_ratio))
     return Cell(workload, tpot_ratio, ttft_ratio, promises)
 
 

@@ -37,11 +37,11 @@ ByClass = tuple[tuple[str, Promises], ...]
 def promises() -> ByClass:
     """Return the promise that each class asks for."""
     lengths = sample(WORKLOAD, 1.0)
-    found = []
+    by_class = []
     for name, (ttft, tpot) in RATIOS.items():
-        known = references(profile(), [length for length in lengths if length.slo_class == name], 1.0)
-        found.append((name, Promises(known.ttft_ms(ttft), known.tpot_ms(tpot))))
-    return tuple(found)
+        unloaded = references(profile(), [length for length in lengths if length.slo_class == name], 1.0)
+        by_class.append((name, Promises(unloaded.ttft_ms(ttft), unloaded.tpot_ms(tpot))))
+    return tuple(by_class)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Shares:
     by_class: tuple[float, ...]
 
 
-def shares(played: Played, asked: ByClass) -> Shares:
+def shares(played: Played, promises_of: ByClass) -> Shares:
     """Judge each class by its own promise, which also identifies it in runs without classes."""
-    met = played.met_own
-    by_class = [met[played.asked_ttft_ms == promised.ttft_ms] for _, promised in asked]
+    is_good = played.met_own
+    by_class = [is_good[played.asked_ttft_ms == promised.ttft_ms] for _, promised in promises_of]
     return Shares(
-        float(met.mean()),
-        float(met.sum()) / played.span_s,
+        float(is_good.mean()),
+        float(is_good.sum()) / played.span_s,
         tuple(float(part.mean()) if len(part) else float("nan") for part in by_class),
     )
 
@@ -74,15 +74,15 @@ def _is_carried(case: Case) -> bool:
 
 def measure(lab: Lab) -> Section:
     """Measure what each arm carries, then all arms at loads around the capacity of the classes."""
-    asked = promises()
+    by_class = promises()
     guess = 0.7 * estimate(WORKLOAD, None, NUM_WORKERS)
-    cases = {arm: Case(arm, WORKLOAD, guess, by_class=asked, has_classes=arm == OURS) for arm in ARMS}
+    cases = {arm: Case(arm, WORKLOAD, guess, by_class=by_class, has_classes=arm == OURS) for arm in ARMS}
     carried = lab.capacities("classes, capacity", cases, _is_carried)
     rate = statistics.median(carried[OURS])
     loaded = {
         (arm, load): replace(case, rate_per_s=load * rate) for arm, case in cases.items() for load in LOADS
     }
-    return section(lab.judge("classes", loaded, _shares), carried, lab.settings, asked)
+    return section(lab.judge("classes", loaded, _shares), carried, lab.settings, by_class)
 
 
 Row = tuple[tuple[SimArm, float], Sequence[Shares]]
@@ -92,7 +92,7 @@ def section(
     runs: Mapping[tuple[SimArm, float], Sequence[Shares]],
     carried: Mapping[SimArm, Sequence[float]],
     settings: Settings,
-    asked: ByClass,
+    by_class: ByClass,
 ) -> Section:
     """Return goals and tables."""
 
@@ -104,7 +104,7 @@ def section(
 
     goals = [Goal(f"classes / plain EDF at {load:g} × capacity", ratio(EDF, load), 1.3) for load in LOADS[1:]]
     words = "; ".join(
-        f"{name} TTFT {promised.ttft_ms} ms, TPOT {promised.tpot_ms} ms" for name, promised in asked
+        f"{name} TTFT {promised.ttft_ms} ms, TPOT {promised.tpot_ms} ms" for name, promised in by_class
     )
     method = (
         f"{NUM_WORKERS} workers, workload mixed, {settings.words}: {words}. Capacity: the highest rate with "

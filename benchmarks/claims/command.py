@@ -48,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
 def _sections(names: Sequence[str], settings: Settings) -> Iterator[Section]:
     with Lab(settings) as lab:
         for name in names:
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             section = SECTIONS[name](lab)
-            took = f"Measured in {time.perf_counter() - began:.0f} s."
-            yield replace(section, method=f"{section.method} {took}")
+            duration = f"Measured in {time.perf_counter() - start_s:.0f} s."
+            yield replace(section, method=f"{section.method} {duration}")
 
 
 def _settings(seeds: Sequence[int], is_quick: bool) -> Settings:
     if not is_quick:
         return Settings(tuple(seeds))
-    chosen = QUICK_SEEDS if tuple(seeds) == FIVE_SEEDS else tuple(seeds)
-    return Settings(chosen, QUICK_SPAN_S, is_quick=True)
+    own_seeds = QUICK_SEEDS if tuple(seeds) == FIVE_SEEDS else tuple(seeds)
+    return Settings(own_seeds, QUICK_SPAN_S, is_quick=True)

@@ -136,9 +136,11 @@ def section(contests: Sequence[Contest], settings: Settings) -> Section:
 
 
 def _worst(contests: Sequence[Contest], claim: str, *, at_peak: bool) -> Goal:
-    found = {contest.cell.name: contest.to_best(contest.rates[0 if at_peak else -1]) for contest in contests}
-    name = min(found, key=lambda name: statistics.median(found[name]))
-    return Goal(f"{claim} ({name})", found[name], 0.95)
+    ratios_by_cell = {
+        contest.cell.name: contest.to_best(contest.rates[0 if at_peak else -1]) for contest in contests
+    }
+    name = min(ratios_by_cell, key=lambda name: statistics.median(ratios_by_cell[name]))
+    return Goal(f"{claim} ({name})", ratios_by_cell[name], 0.95)
 
 
 def _means(contests: Sequence[Contest]) -> Iterator[Goal]:
@@ -151,13 +153,13 @@ def _means(contests: Sequence[Contest]) -> Iterator[Goal]:
                 ratios(contest.peak(SLACK), contest.peak(arm)) for contest in contests
             ],
         }
-        for where, found in means.items():
-            yield Goal(f"slack / {arm.name}, {where}: geometric mean", _mean(found), 1.15)
+        for where, ratios_by_cell in means.items():
+            yield Goal(f"slack / {arm.name}, {where}: geometric mean", _mean(ratios_by_cell), 1.15)
 
 
-def _mean(found: Sequence[Sequence[float]]) -> tuple[float, ...]:
+def _mean(ratios_by_cell: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Return the geometric mean over cells, seed by seed."""
     return tuple(
         statistics.geometric_mean([min(MOST_RATIO, max(1 / MOST_RATIO, figure)) for figure in figures])
-        for figures in zip(*found, strict=True)
+        for figures in zip(*ratios_by_cell, strict=True)
     )

@@ -65,8 +65,8 @@ class Lab:
             for case in cases.values()
             for seed in seeds
         ]
-        found = iter(self.map(label, tasks))
-        return {key: [next(found) for _ in seeds] for key in cases}
+        verdicts = iter(self.map(label, tasks))
+        return {key: [next(verdicts) for _ in seeds] for key in cases}
 
     def capacities(
         self, label: str, cases: Mapping[K, Case], holds: Callable[[Case], bool]

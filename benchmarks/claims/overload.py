@@ -41,15 +41,15 @@ class Figures:
 
 def figures(played: Played, promises: Promises) -> Figures:
     """Compute the figures of a run."""
-    met = good(played, promises)
-    tokens = float((played.prompt + played.output)[met].sum())
-    parts = np.array_split(met[np.argsort(played.prompt, kind="stable")], DECILES)
+    is_good = good(played, promises)
+    tokens = float((played.prompt + played.output)[is_good].sum())
+    parts = np.array_split(is_good[np.argsort(played.prompt, kind="stable")], DECILES)
     return Figures(
-        requests_per_s=float(met.sum()) / played.span_s,
+        requests_per_s=float(is_good.sum()) / played.span_s,
         tokens_per_s=tokens / played.span_s,
-        kept=float(met[played.promised].mean()) if played.promised.any() else 1.0,
+        kept=float(is_good[played.promised].mean()) if played.promised.any() else 1.0,
         refused=float(played.refused.mean()),
-        good_share=float(met.mean()),
+        good_share=float(is_good.mean()),
         deciles=tuple(float(part.mean()) for part in parts),
     )
 
@@ -66,11 +66,11 @@ def measure(lab: Lab) -> Section:
     """Find the capacity by bisection (median over the seeds), then run both arms at multiples of it."""
     promises = {name: cell(name, TPOT_RATIO, TTFT_RATIO).promises for name in WORKLOADS}
     guesses = {
-        name: Case(SLACK, name, 0.8 * estimate(name, asked.tpot_ms), asked)
-        for name, asked in promises.items()
+        name: Case(SLACK, name, 0.8 * estimate(name, promise.tpot_ms), promise)
+        for name, promise in promises.items()
     }
     rates = lab.capacities("overload, capacity", guesses, _is_carried)
-    capacities = {name: statistics.median(found) for name, found in rates.items()}
+    capacities = {name: statistics.median(seed_rates) for name, seed_rates in rates.items()}
     cases = {
         (name, arm, load): Case(arm, name, load * rate, promises[name])
         for name, rate in capacities.items()
@@ -101,16 +101,18 @@ def _goals(runs: Runs, name: str) -> list[Goal]:
     goals = []
     by_load = {load: runs[name, SLACK, load] for load in LOADS}
     for label, figure in (("requests", "requests_per_s"), ("tokens", "tokens_per_s")):
-        found = {load: [getattr(run, figure) for run in by_load[load]] for load in LOADS}
+        figures_by_load = {load: [getattr(run, figure) for run in by_load[load]] for load in LOADS}
         for load in OVERLOADS:
-            peaks = [max(at) for at in zip(*(found[less] for less in LOADS if less <= load), strict=True)]
+            peaks = [
+                max(at) for at in zip(*(figures_by_load[less] for less in LOADS if less <= load), strict=True)
+            ]
             claim = f"{name}: good {label}/s at {load:g} × capacity / peak"
-            goals.append(Goal(claim, ratios(found[load], peaks), 0.95))
+            goals.append(Goal(claim, ratios(figures_by_load[load], peaks), 0.95))
     for load in OVERLOADS:
         shares = tuple(min(run.deciles) / run.good_share for run in by_load[load] if run.good_share)
         goals.append(Goal(f"{name}: least length decile's good share / mean, at {load:g} ×", shares, 0.5))
-    kept = tuple(min(run.kept for run in seed) for seed in zip(*by_load.values(), strict=True))
-    goals.append(Goal(f"{name}: promises kept, at the worst load", kept, 0.97, spec=".3f"))
+    kept_shares = tuple(min(run.kept for run in seed) for seed in zip(*by_load.values(), strict=True))
+    goals.append(Goal(f"{name}: promises kept, at the worst load", kept_shares, 0.97, spec=".3f"))
     return goals
 
 
@@ -122,7 +124,7 @@ def _loads(runs: Runs) -> str:
         unit = " %" if factor == 100 else ""
         return lambda row: in_words([getattr(run, figure) for run in row[1]], factor, spec) + unit
 
-    kept = column("kept", 100, ".1f")
+    kept_percent = column("kept", 100, ".1f")
     columns: dict[str, Callable[[Row], str]] = {
         "workload, arm": lambda row: f"{row[0][0]}, {row[0][1].name}",
         "load": lambda row: f"{row[0][2]:g} ×",
@@ -130,7 +132,7 @@ def _loads(runs: Runs) -> str:
         "good tokens/s": column("tokens_per_s", spec=".0f"),
         "good share": column("good_share", 100, ".0f"),
         "refused": column("refused", 100, ".0f"),
-        "promises kept": lambda row: kept(row) if row[0][1] == SLACK else "-",
+        "promises kept": lambda row: kept_percent(row) if row[0][1] == SLACK else "-",
     }
     return table(runs.items(), columns)
 
@@ -142,9 +144,9 @@ def _deciles(runs: Runs) -> str:
         (
             f"{name}, {arm.name}",
             f"{load:g} ×",
-            *(f"{statistics.median(at):.2f}" for at in zip(*(run.deciles for run in found), strict=True)),
+            *(f"{statistics.median(at):.2f}" for at in zip(*(run.deciles for run in load_runs), strict=True)),
         )
-        for (name, arm, load), found in runs.items()
+        for (name, arm, load), load_runs in runs.items()
         if arm == SLACK and load in OVERLOADS
     ]
     return markdown(header, rows)

@@ -50,9 +50,9 @@ def section(cells: Sequence[Cell], goodputs: Goodputs, settings: Settings) -> Se
     """Return goals and a table for each split."""
     goals, tables = [], []
     for split in SPLITS:
-        found = {cell: worst(goodputs, cell, split) for cell in cells}
-        least = min(found, key=lambda cell: statistics.median(found[cell][1]))
-        share, figures = found[least]
+        worst_by_cell = {cell: worst(goodputs, cell, split) for cell in cells}
+        least = min(worst_by_cell, key=lambda cell: statistics.median(worst_by_cell[cell][1]))
+        share, figures = worst_by_cell[least]
         where = f"least of all cells ({least.name}, {share:g} ×)"
         goals.append(Goal(f"conditional {split} / better of 4d and {split}: {where}", figures, 0.95))
         header = (split, "load", "aggregated 4d, good/s", "disaggregated", "conditional", "by the better")
@@ -63,7 +63,7 @@ def section(cells: Sequence[Cell], goodputs: Goodputs, settings: Settings) -> Se
                 *(in_words(goodputs[cell, share, arm]) for arm in (AGGREGATED, *arms(split))),
                 in_words(figures),
             )
-            for cell, (share, figures) in found.items()
+            for cell, (share, figures) in worst_by_cell.items()
         ]
         tables.append(markdown(header, rows))
     method = (
@@ -82,10 +82,10 @@ def better(goodputs: Goodputs, cell: Cell, share: float, split: str) -> SimArm:
 def worst(goodputs: Goodputs, cell: Cell, split: str) -> tuple[float, tuple[float, ...]]:
     """Return the load at which conditional does worst, and its ratios there."""
     conditional = arms(split)[1]
-    found = {
+    share_ratios = {
         share: ratios(
             goodputs[cell, share, conditional], goodputs[cell, share, better(goodputs, cell, share, split)]
         )
         for share in SHARES
     }
-    return min(found.items(), key=lambda at: statistics.median(at[1]))
+    return min(share_ratios.items(), key=lambda at: statistics.median(at[1]))

@@ -94,9 +94,9 @@ def profile() -> Profile:
 def trace_of(case: Case) -> tuple[TraceRequest, ...]:
     """Return the requests; the same seed has the same lengths and the same arrival pattern at every rate."""
     trace = draw(case.workload, "poisson", case.rate_per_s, case.span_s, case.seed, case.promises)
-    stated = dict(case.by_class)
-    if stated:
-        trace = tuple(replace(request, **asdict(stated[request.slo_class])) for request in trace)
+    promises = dict(case.by_class)
+    if promises:
+        trace = tuple(replace(request, **asdict(promises[request.slo_class])) for request in trace)
     if not case.has_classes:
         trace = tuple(replace(request, slo_class="standard") for request in trace)
     return trace
@@ -157,12 +157,12 @@ def _queued_s(request: RequestResult) -> float | None:
 
 def good(played: Played, promises: Promises) -> Flags:
     """Return which requests finished within a promise, whether or not the fleet was asked for it."""
-    met = played.finished.copy()
+    is_good = played.finished.copy()
     if promises.ttft_ms is not None:
-        met &= played.ttft * 1000 <= promises.ttft_ms
+        is_good &= played.ttft * 1000 <= promises.ttft_ms
     if promises.tpot_ms is not None:
-        met &= np.isnan(played.tpot) | (played.tpot * 1000 <= promises.tpot_ms)
-    return met
+        is_good &= np.isnan(played.tpot) | (played.tpot * 1000 <= promises.tpot_ms)
+    return is_good
 
 
 def goodput(played: Played, promises: Promises) -> float:

@@ -30,14 +30,14 @@ def measure(lab: Lab) -> Section:
     """Replay some refusals of each run, with the refused request accepted at risk."""
     promises = {name: cell(name, TPOT_RATIO, TTFT_RATIO).promises for name in WORKLOADS}
     cases = {
-        (name, load): Case(SLACK, name, load * estimate(name, asked.tpot_ms), asked)
-        for name, asked in promises.items()
+        (name, load): Case(SLACK, name, load * estimate(name, promise.tpot_ms), promise)
+        for name, promise in promises.items()
         for load in LOADS
     }
     replay = partial(_replay, samples=QUICK_SAMPLES if lab.settings.is_quick else SAMPLES)
     replays = lab.judge("refusals", cases, replay)
-    found = {key: [replay for replay in of_key if replay is not None] for key, of_key in replays.items()}
-    return section(found, lab.settings)
+    successes = {key: [replay for replay in of_key if replay is not None] for key, of_key in replays.items()}
+    return section(successes, lab.settings)
 
 
 def _replay(case: Case, samples: int) -> FalseRefusals | None:
@@ -45,11 +45,11 @@ def _replay(case: Case, samples: int) -> FalseRefusals | None:
     return false_refusals(spec, run(spec), samples)
 
 
-def section(found: Found, settings: Settings) -> Section:
+def section(replays: Found, settings: Settings) -> Section:
     """Return a goal for each workload with refusals; loads count together, since chance is large."""
-    known = {key: ones for key, ones in found.items() if ones}
+    nonempty = {key: ones for key, ones in replays.items() if ones}
     beyond = {
-        name: _beyond_chance([ones for (workload, _), ones in known.items() if workload == name])
+        name: _beyond_chance([ones for (workload, _), ones in nonempty.items() if workload == name])
         for name in WORKLOADS
     }
     goals = tuple(
@@ -65,36 +65,38 @@ def section(found: Found, settings: Settings) -> Section:
 
     def column(figure: str, factor: float = 1, spec: str = ".2f") -> Callable[[Key], str]:
         unit = " %" if factor == 100 else ""
-        return lambda key: in_words([getattr(replay, figure) for replay in known[key]], factor, spec) + unit
+        return lambda key: (
+            in_words([getattr(replay, figure) for replay in nonempty[key]], factor, spec) + unit
+        )
 
     columns: dict[str, Callable[[Key], str]] = {
         "workload, load": lambda key: f"{key[0]}, {key[1]:g} ×",
-        "replayed": lambda key: str(sum(replay.sampled for replay in known[key])),
+        "replayed": lambda key: str(sum(replay.sampled for replay in nonempty[key])),
         "false or chance": column("share", 100, ".0f"),
         "placebo": column("placebo_share", 100, ".0f"),
         "good gained by taking one": column("gain"),
         "by a placebo": column("placebo_gain"),
-        "false of those refused, by whose sake": lambda key: _causes(known[key]),
+        "false of those refused, by whose sake": lambda key: _causes(nonempty[key]),
     }
     data = {
         "runs": [
             {"workload": name, "load": load, "seeds": [asdict(replayed) for replayed in ones]}
-            for (name, load), ones in known.items()
+            for (name, load), ones in nonempty.items()
         ]
     }
     title = "refusals: which of them were needless"
-    return Section(title, method, goals, (table(known, columns),), data)
+    return Section(title, method, goals, (table(nonempty, columns),), data)
 
 
 def _beyond_chance(loads: Sequence[Sequence[FalseRefusals]]) -> tuple[float, ...]:
     """Return the share of false refusals beyond chance, seed by seed."""
-    found = []
+    shares = []
     for ones in zip(*loads, strict=False):
         counts = [replayed.for_promises for replayed in ones]
         sampled = sum(count.sampled for count in counts)
         if sampled:
-            found.append(sum(count.false - count.placebos for count in counts) / sampled)
-    return tuple(found)
+            shares.append(sum(count.false - count.placebos for count in counts) / sampled)
+    return tuple(shares)
 
 
 def _causes(ones: Sequence[FalseRefusals]) -> str:

@@ -67,8 +67,8 @@ class Figures:
 
 def measure(lab: Lab) -> Section:
     """Play each spell with each seed."""
-    found = lab.map("slow_spell", [partial(_figures, seed) for seed in lab.settings.seeds])
-    return section(found, lab.settings)
+    by_seed = lab.map("slow_spell", [partial(_figures, seed) for seed in lab.settings.seeds])
+    return section(by_seed, lab.settings)
 
 
 def _figures(seed: int) -> list[Figures]:
@@ -90,16 +90,16 @@ def after(spell: Spell, seed: int) -> Figures:
         is_slow = spell.begin_s <= at_s < spell.end_s
         steps.append(RecordedStep(at_s, shape, alone_s * (spell.slow_by if is_slow else 1.0)))
     spec = SimSpec(profile, FleetShape(0, 1), tuple(trace), step_times={"decode-0": tuple(steps)})
-    asked = simulate(spec).requests[len(spell.before) :]
-    bad = [request for request in asked if not request.good]
-    refused = sum(request.end is End.REFUSED for request in asked)
+    later = simulate(spec).requests[len(spell.before) :]
+    bad = [request for request in later if not request.good]
+    refused = sum(request.end is End.REFUSED for request in later)
     over_s = max((request.asked.at_s - spell.end_s for request in bad), default=0.0)
-    return Figures(spell.name, len(asked), refused, len(bad) - refused, over_s)
+    return Figures(spell.name, len(later), refused, len(bad) - refused, over_s)
 
 
-def section(found: Sequence[Sequence[Figures]], settings: Settings) -> Section:
+def section(by_seed: Sequence[Sequence[Figures]], settings: Settings) -> Section:
     """Return the section; the goal is that no request is refused."""
-    spells = list(zip(*found, strict=True))
+    spells = list(zip(*by_seed, strict=True))
     goals = tuple(
         at_most(f"{runs[0].name}: refused of {runs[0].sent}", (run.refused for run in runs), 0.0, ".0f")
         for runs in spells

@@ -62,11 +62,11 @@ def measure(lab: Lab) -> Section:
     return section(lab.capacities("strict_itl", cases, holds), itl_ms, lab.settings)
 
 
-def section(found: Mapping[Key, Sequence[float]], itl_ms: int, settings: Settings) -> Section:
+def section(capacities: Mapping[Key, Sequence[float]], itl_ms: int, settings: Settings) -> Section:
     """Return goals and a table."""
 
     def ratio(key: Key) -> tuple[float, ...]:
-        return ratios(found[key], found[key[0], BASELINE])
+        return ratios(capacities[key], capacities[key[0], BASELINE])
 
     goals = tuple(
         Goal(f"{workload}: capacity of slack / prefill_first", ratio((workload, SLACK)), 2.6)
@@ -80,7 +80,9 @@ def section(found: Mapping[Key, Sequence[float]], itl_ms: int, settings: Setting
     columns: dict[str, Callable[[Key], str]] = {
         "workload": lambda key: key[0],
         "arm": lambda key: key[1].name,
-        "capacity, 1/s": lambda key: in_words(found[key]),
+        "capacity, 1/s": lambda key: in_words(capacities[key]),
         "by prefill_first": lambda key: in_words(ratio(key)),
     }
-    return Section("strict_itl: capacity under a limit on every gap", method, goals, (table(found, columns),))
+    return Section(
+        "strict_itl: capacity under a limit on every gap", method, goals, (table(capacities, columns),)
+    )

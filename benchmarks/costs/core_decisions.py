@@ -142,16 +142,16 @@ class Bench:
 
 def timed(calls: int, prepare: Callable[[], Callable[[], object]]) -> list[float]:
     """Return the microseconds of each call, without its preparation."""
-    taken = []
+    times_us = []
     gc.collect()
     gc.disable()
     for _ in range(calls):
         call = prepare()
         started = time.perf_counter()
         call()
-        taken.append((time.perf_counter() - started) * 1e6)
+        times_us.append((time.perf_counter() - started) * 1e6)
     gc.enable()
-    return taken
+    return times_us
 
 
 def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
@@ -205,16 +205,16 @@ Timed = Callable[[int], list[float]]
 
 def measurements(waiting: int, calls: int) -> dict[str, tuple[Timed, float | None]]:
     """Return each measurement by name, with the limit of its median."""
-    found: dict[str, tuple[Timed, float | None]] = {}
+    cases: dict[str, tuple[Timed, float | None]] = {}
     for workers in (16, 200):
         name = f"an arrival, {workers} workers, {waiting} waiting"
-        found[name] = partial(arrivals, workers, waiting, calls), MOST_ARRIVAL_US
+        cases[name] = partial(arrivals, workers, waiting, calls), MOST_ARRIVAL_US
     name = f"a full plan, 20 of 200 workers left, {waiting} waiting"
-    found[name] = partial(full_plans, 200, waiting, PLANS), MOST_PLAN_US
+    cases[name] = partial(full_plans, 200, waiting, PLANS), MOST_PLAN_US
     for rows, behind in ((1, 0), (64, 0), (256, 0), (64, 100)):
         name = f"a report of {rows} tokens, {behind or 'none'} waiting"
-        found[name] = partial(reports, rows, behind, calls), None
-    return found
+        cases[name] = partial(reports, rows, behind, calls), None
+    return cases
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -224,16 +224,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run all measurements for every seed."""
-    known = measurements(args.waiting, args.calls)
-    medians: dict[str, list[float]] = {name: [] for name in known}
-    late: dict[str, list[float]] = {name: [] for name in known}
-    for seed, name in tracked([(seed, name) for seed in args.seeds for name in known], "core-decisions"):
-        taken = known[name][0](seed)
-        medians[name].append(quantile(taken, 0.5))
-        late[name].append(quantile(taken, 0.95))
+    cases = measurements(args.waiting, args.calls)
+    medians: dict[str, list[float]] = {name: [] for name in cases}
+    late: dict[str, list[float]] = {name: [] for name in cases}
+    for seed, name in tracked([(seed, name) for seed in args.seeds for name in cases], "core-decisions"):
+        times_us = cases[name][0](seed)
+        medians[name].append(quantile(times_us, 0.5))
+        late[name].append(quantile(times_us, 0.95))
     goals = tuple(
         at_most(f"{name}: µs", medians[name], most, ".0f")
-        for name, (_, most) in known.items()
+        for name, (_, most) in cases.items()
         if most is not None
     )
     columns: dict[str, Callable[[str], str]] = {
@@ -243,5 +243,5 @@ def run(args: argparse.Namespace) -> int:
     }
     method = f"Requests of every kind, seeds {', '.join(map(str, args.seeds))}, no store and no network."
     data = {"median_us": medians, "p95_us": late}
-    section = Section("Decisions of the router's core", method, goals, (table(known, columns),), data)
+    section = Section("Decisions of the router's core", method, goals, (table(cases, columns),), data)
     return report(args, [section])

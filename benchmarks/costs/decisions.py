@@ -45,18 +45,18 @@ def decisions() -> dict[str, Callable[[], object]]:
     """Return the decisions to time, by name."""
     short, long = view(8, 300), view(8, 4000)
     no_batch = replace(long, decodes=DecodeLoad())
-    found: dict[str, Callable[[], object]] = {}
+    cases: dict[str, Callable[[], object]] = {}
     for name in NAMES:
         plan = by_name(name).plan
-        found[f"plan, {name}: 256 decodes, 8 prompts of 300"] = partial(plan, short)
-        found[f"plan, {name}: 256 decodes, 8 prompts of 4000"] = partial(plan, long)
-        found[f"plan, {name}: no decode, 8 prompts of 4000"] = partial(plan, no_batch)
+        cases[f"plan, {name}: 256 decodes, 8 prompts of 300"] = partial(plan, short)
+        cases[f"plan, {name}: 256 decodes, 8 prompts of 4000"] = partial(plan, long)
+        cases[f"plan, {name}: no decode, 8 prompts of 4000"] = partial(plan, no_batch)
     few, many = paths(2, 4), paths(64, 136)
     mixed = [MixedLoad(f"d{d}", 0.3, 0.4) for d in range(200)]
-    found[f"path of {len(few)}"] = partial(choose_conditional, few)
-    found[f"path of {len(many)}"] = partial(choose_conditional, many)
-    found["weights of 200 decode workers"] = partial(rebalance, Roles(), mixed, [0.9] * 100, 0.0)
-    return found
+    cases[f"path of {len(few)}"] = partial(choose_conditional, few)
+    cases[f"path of {len(many)}"] = partial(choose_conditional, many)
+    cases["weights of 200 decode workers"] = partial(rebalance, Roles(), mixed, [0.9] * 100, 0.0)
+    return cases
 
 
 def microseconds(decide: Callable[[], object], calls: int) -> float:
@@ -72,12 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Time every decision, once per seed."""
-    known = decisions()
-    found: dict[str, list[float]] = {name: [] for name in known}
-    for name in tracked([*known] * len(args.seeds), "decisions"):
-        found[name].append(microseconds(known[name], args.calls))
-    rows = [(name, cell(figures, spec=".1f")) for name, figures in found.items()]
+    cases = decisions()
+    times_us: dict[str, list[float]] = {name: [] for name in cases}
+    for name in tracked([*cases] * len(args.seeds), "decisions"):
+        times_us[name].append(microseconds(cases[name], args.calls))
+    rows = [(name, cell(figures, spec=".1f")) for name, figures in times_us.items()]
     method = f"The least of {ROUNDS} rounds of {args.calls} calls, measured {len(args.seeds)} times."
     table = markdown(("decision", "µs"), rows)
-    section = Section("Decisions: policies, placement and roles", method, (), (table,), {"us": found})
+    section = Section("Decisions: policies, placement and roles", method, (), (table,), {"us": times_us})
     return report(args, [section])

@@ -81,17 +81,17 @@ def run(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     plain = {dtype: _runner(args, dtype, Quantisation.NONE) for dtype in MEASURED_DTYPES}
     texts = [_write(plain["float32"], args, seed) for seed in args.seeds]
-    said = {dtype: [_logits(runner, text) for text in texts] for dtype, runner in plain.items()}
-    drifts = {"bfloat16": list(map(_drift, said["float32"], said["bfloat16"], texts))}
+    logits = {dtype: [_logits(runner, text) for text in texts] for dtype, runner in plain.items()}
+    drifts = {"bfloat16": list(map(_drift, logits["float32"], logits["bfloat16"], texts))}
     sizes: dict[str, tuple[float, ...]] = {}
     steps: dict[str, list[tuple[float, float, float]]] = {}
     for dtype in MEASURED_DTYPES:
         for arm in args.kinds:
             name, runner = f"{arm.value}, {dtype}", _runner(args, dtype, arm)
             others = (_logits(runner, text) for text in texts)
-            drifts[name] = list(map(_drift, said[dtype], others, texts))
+            drifts[name] = list(map(_drift, logits[dtype], others, texts))
             both = (plain[dtype], runner)
-            sizes[name] = (*map(_megabytes, both), *(held.pool.block_bytes / BLOCK_SIZE for held in both))
+            sizes[name] = (*map(_megabytes, both), *(each.pool.block_bytes / BLOCK_SIZE for each in both))
             for step, shape in STEPS.items():
                 steps[f"{name}: {step}"] = [compare(both, shape, args.rounds) for _ in args.seeds]
     return report(args, [_section(args, drifts, sizes, steps)])
@@ -103,10 +103,10 @@ def _section(
     sizes: dict[str, tuple[float, ...]],
     steps: dict[str, list[tuple[float, float, float]]],
 ) -> Section:
-    quality = [(name, *cells(map(astuple, found), ".4f")) for name, found in drifts.items()]
+    quality = [(name, *cells(map(astuple, arm_drifts), ".4f")) for name, arm_drifts in drifts.items()]
     memory = [
-        (name, *(f"{weights:.1f}" for weights in found[:2]), *(f"{kv:.0f}" for kv in found[2:]))
-        for name, found in sizes.items()
+        (name, *(f"{weights:.1f}" for weights in figures[:2]), *(f"{kv:.0f}" for kv in figures[2:]))
+        for name, figures in sizes.items()
     ]
     times = [(name, *cells(figures)) for name, figures in steps.items()]
     tables = (
@@ -120,7 +120,7 @@ def _section(
         f"{len(args.seeds)} times. Compared with the plain model of the same dtype, bfloat16 with float32."
     )
     data = {
-        "drifts": {name: [astuple(drift) for drift in found] for name, found in drifts.items()},
+        "drifts": {name: [astuple(drift) for drift in arm_drifts] for name, arm_drifts in drifts.items()},
         "sizes": sizes,
         "steps": steps,
     }
@@ -133,9 +133,9 @@ def _runner(args: argparse.Namespace, dtype: str, quantisation: Quantisation) ->
 
 
 def _megabytes(runner: ModelRunner) -> float:
-    held = runner.model.quantised
-    if held is not None:
-        return held.num_bytes / MEBIBYTE
+    weights = runner.model.quantised
+    if weights is not None:
+        return weights.num_bytes / MEBIBYTE
     return sum(tensor.nbytes for tensor in runner.model.module.parameters()) / MEBIBYTE
 
 

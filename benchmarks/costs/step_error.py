@@ -113,9 +113,9 @@ def perform(engine: Engine, seed: int, num_acts: int) -> list[Act]:
 
 
 def judge(engine: Engine, acts: Sequence[Act]) -> Result:
-    learnt = [step for act in acts[::2] for step in act.varied]
+    samples = [step for act in acts[::2] for step in act.varied]
     judges = [step for act in acts[1::2] for step in act.varied]
-    fitted = fit([*engine.samples, *learnt])
+    fitted = fit([*engine.samples, *samples])
     assert fitted is not None
     followed = _follow(CostEstimator(engine.cost, engine.samples), acts)
     return Result(

@@ -21,11 +21,11 @@ def compare(runners: tuple[ModelRunner, ModelRunner], step: Step, rounds: int) -
     batches = [make_batch(runner, step) for runner in runners]
     for runner, batch in zip(runners, batches, strict=True):
         runner.forward(batch)
-    took: tuple[list[float], list[float]] = ([], [])
+    times_ms: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
         for kind in (0, 1) if number % 2 else (1, 0):
-            began = time.process_time()
+            start_s = time.process_time()
             runners[kind].forward(batches[kind])
-            took[kind].append((time.process_time() - began) * 1e3)
-    ratios = [after / before for before, after in zip(*took, strict=True)]
-    return statistics.median(took[0]), statistics.median(took[1]), statistics.median(ratios)
+            times_ms[kind].append((time.process_time() - start_s) * 1e3)
+    ratios = [after / before for before, after in zip(*times_ms, strict=True)]
+    return statistics.median(times_ms[0]), statistics.median(times_ms[1]), statistics.median(ratios)

@@ -55,8 +55,8 @@ ENGINES, SHARES, STEPS = PARTS = ("engines", "shares", "steps")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    made = f"the checkpoint's folder ({SHAPE.name}, which is made in .baton/models)"
-    add("--model", type=Path, metavar="PATH", help=made)
+    meaning = f"the checkpoint's folder ({SHAPE.name}, which is made in .baton/models)"
+    add("--model", type=Path, metavar="PATH", help=meaning)
     dtypes = ("float32", "bfloat16")
     add("--dtype", choices=dtypes, default="float32", help="the type of weights and KV (float32)")
     cores = len(os.sched_getaffinity(0))
@@ -94,36 +94,38 @@ def _sections(args: argparse.Namespace, vocab_size: int) -> Iterator[Section]:
 
 def _engines(args: argparse.Namespace, vocab_size: int) -> Iterator[Section]:
     setting = Setting(args.model, args.dtype, args.threads, args.token_budget)
-    found = asyncio.run(compare(setting, vocab_size, args.seeds))
+    comparison = asyncio.run(compare(setting, vocab_size, args.seeds))
     fastest = "Threads are those of the engines; each rate is that of the fastest of several passes."
-    yield Section("Limits of the machine", fastest, (), (limits_table(found.limits),))
+    yield Section("Limits of the machine", fastest, (), (limits_table(comparison.limits),))
     method = (
         f"{_model(args)}; steps have {CONTEXT} tokens of context, and somewhat more if prompts are computed "
-        f"one after the other. Ratios are speeds: above 1, Baton is faster. {agreement(found)}"
+        f"one after the other. Ratios are speeds: above 1, Baton is faster. {agreement(comparison)}"
     )
-    notes = " ".join([method, *found.notes]).strip()
-    yield Section("Engines on a CPU", notes, (), (engines_table(found),), data_of(found))
+    notes = " ".join([method, *comparison.notes]).strip()
+    yield Section("Engines on a CPU", notes, (), (engines_table(comparison),), data_of(comparison))
     need = need_of(args.model)
     floors = (
         f"A step reads {need.read_weights / 1e6:.0f} million weights; each of {PREFILL_TOKENS} tokens of a "
         f"prompt is multiplied with {need.layer_weights / 1e6:.0f} million. Attention is not counted."
     )
-    yield Section("Engines beside the limits", floors, (), (floors_table(found, need, args.dtype),))
+    yield Section("Engines beside the limits", floors, (), (floors_table(comparison, need, args.dtype),))
 
 
 def _shares(args: argparse.Namespace, vocab_size: int) -> Section:
     engine = engine_of(args.model, args.dtype, args.token_budget)
-    found: dict[str, list[Shares]] = {}
+    by_engine: dict[str, list[Shares]] = {}
     loads = {load.name: load for load in (ONE_DECODE, decodes(LARGEST_BATCH))}
     for seed in tracked(args.seeds, "shares"):
         for name, load in loads.items():
-            found.setdefault(name, []).append(measure_shares(engine, load, load.prompts(seed, vocab_size)))
+            by_engine.setdefault(name, []).append(
+                measure_shares(engine, load, load.prompts(seed, vocab_size))
+            )
     method = (
         f"{_model(args)}; an engine in this process, without router and client; medians of the steps of a "
         "load. Outside the model are scheduling, sampling and detokenising."
     )
-    data = {name: [each.parts_s for each in shares] for name, shares in found.items()}
-    return Section("Where the time of a step goes", method, (), (shares_table(found),), {"parts_s": data})
+    data = {name: [each.parts_s for each in shares] for name, shares in by_engine.items()}
+    return Section("Where the time of a step goes", method, (), (shares_table(by_engine),), {"parts_s": data})
 
 
 def _model(args: argparse.Namespace) -> str:

@@ -49,15 +49,15 @@ class Comparison:
 
     def miss(self, engine: str, reason: NotMeasured) -> None:
         """Forget an engine that could not be measured to the end."""
-        for found in self.played.values():
-            found.pop(engine, None)
+        for engines in self.played.values():
+            engines.pop(engine, None)
         self.notes.append(f"{reason}.")
         print(reason, file=sys.stderr)
 
 
 async def compare(setting: Setting, vocab_size: int, seeds: Sequence[int]) -> Comparison:
     """Start all engines, one after the other, and let them take turns."""
-    found = Comparison()
+    comparison = Comparison()
     async with AsyncExitStack() as stack:
         engines: list[Engine] = []
         for name, started in ENGINES.items():
@@ -67,18 +67,18 @@ async def compare(setting: Setting, vocab_size: int, seeds: Sequence[int]) -> Co
                     await engine.play(load, load.prompts("warm-up", vocab_size))
                 engines.append(engine)
             except NotMeasured as reason:
-                found.miss(name, reason)
+                comparison.miss(name, reason)
         passes = [(turn, seed, load) for turn, seed in enumerate(seeds) for load in LOADS]
         for turn, seed, load in tracked(passes, "loads"):
             if load is LOADS[0]:
-                found.limits.append(measure_limits())
+                comparison.limits.append(measure_limits())
             prompts = load.prompts(seed, vocab_size)
             for engine in by_turns(engines, turn):
                 try:
                     played = await engine.play(load, prompts)
                 except NotMeasured as reason:
-                    found.miss(engine.name, reason)
+                    comparison.miss(engine.name, reason)
                     engines.remove(engine)
                 else:
-                    found.played[load].setdefault(engine.name, []).append(played)
-    return found
+                    comparison.played[load].setdefault(engine.name, []).append(played)
+    return comparison

@@ -89,9 +89,9 @@ def _matrix_rate(dtype: torch.dtype) -> float:
 @torch.inference_mode()
 def _fastest(run: Callable[[], object]) -> float:
     run()
-    took = []
+    times_s = []
     for _ in range(PASSES):
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         run()
-        took.append(time.perf_counter() - began)
-    return min(took)
+        times_s.append(time.perf_counter() - start_s)
+    return min(times_s)

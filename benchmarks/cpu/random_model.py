@@ -24,8 +24,8 @@ def random_model(shape: ModelShape = SHAPE, models: Path = MODELS) -> Path:
         return folder
     models.mkdir(parents=True, exist_ok=True)
     library: Any = transformers
-    with tempfile.TemporaryDirectory(dir=models) as made:
-        target = Path(made) / shape.name
+    with tempfile.TemporaryDirectory(dir=models) as workspace:
+        target = Path(workspace) / shape.name
         write_model(shape, target)
         config = library.AutoConfig.from_pretrained(target, local_files_only=True)
         with torch.random.fork_rng(devices=[]):

@@ -144,11 +144,11 @@ def _timed(runner: ModelRunner) -> Iterator[Spent]:
 
 def _counted(spent: Spent, part: str, own: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*args: Any, **kwargs: Any) -> Any:
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         try:
             return own(*args, **kwargs)
         finally:
-            setattr(spent, part, getattr(spent, part) + time.perf_counter() - began)
+            setattr(spent, part, getattr(spent, part) + time.perf_counter() - start_s)
 
     return counted
 
@@ -156,14 +156,14 @@ def _counted(spent: Spent, part: str, own: Callable[..., Any]) -> Callable[..., 
 def _hooks(spent: Spent, module: nn.Module) -> Iterator[Any]:
     if not isinstance(module, nn.Linear | Int8Linear | PackedLinear | PanelLinear):
         return
-    began = 0.0
+    start_s = 0.0
 
     def before(*_: object) -> None:
-        nonlocal began
-        began = time.perf_counter()
+        nonlocal start_s
+        start_s = time.perf_counter()
 
     def after(*_: object) -> None:
-        spent.linear += time.perf_counter() - began
+        spent.linear += time.perf_counter() - start_s
 
     yield module.register_forward_pre_hook(before)
     yield module.register_forward_hook(after)

@@ -42,17 +42,17 @@ def section(model: Path, name: str, threads: int, rounds: int, seeds: Sequence[i
     with without_native_ops():
         own = TorchAlone(*_parts(load_model(model, dtype, CPU)))
     native = ModelRunner(*_parts(load_model(model, dtype, CPU, fused=True)))
-    found: dict[str, list[tuple[float, float, float]]] = {step: [] for step in STEPS}
+    by_step: dict[str, list[tuple[float, float, float]]] = {step: [] for step in STEPS}
     for step in tracked([*STEPS] * len(seeds), "steps"):
-        found[step].append(compare((own, native), STEPS[step], rounds))
-    rows = [(step, *cells(figures)) for step, figures in found.items()]
+        by_step[step].append(compare((own, native), STEPS[step], rounds))
+    rows = [(step, *cells(figures)) for step, figures in by_step.items()]
     table = markdown(("step", "PyTorch alone, ms", "native ops, ms", "ratio"), rows)
     weights = need_of(model).read_weights * dtype.itemsize / 2**20
     method = (
         f"{model.name}, {name}, {weights:.0f} MiB of weights, {threads} threads; medians of {rounds} rounds, "
         f"measured {len(seeds)} times. Times are CPU times of all threads. Fusion {native.model.fusion}."
     )
-    return Section("Native ops beside PyTorch alone", method, (), (table,), {"steps": found})
+    return Section("Native ops beside PyTorch alone", method, (), (table,), {"steps": by_step})
 
 
 class TorchAlone(ModelRunner):

@@ -29,59 +29,59 @@ def limits_table(limits: Sequence[Limits]) -> str:
     return markdown(("all threads", "measured"), rows)
 
 
-def engines_table(found: Comparison) -> str:
+def engines_table(comparison: Comparison) -> str:
     """Return a column for each engine, then how many times as fast as each of the others Baton is."""
     header = ("load", "unit", *ENGINES, *(f"{NAME} / {peer}" for peer in PEERS))
     rows = [
         (
             load.name,
             load.unit,
-            *(_cell(found.figures(load, engine), load.spec) for engine in ENGINES),
-            *(_cell(speedups(found, load, peer)) for peer in PEERS),
+            *(_cell(comparison.figures(load, engine), load.spec) for engine in ENGINES),
+            *(_cell(speedups(comparison, load, peer)) for peer in PEERS),
         )
         for load in LOADS
     ]
     return markdown(header, rows)
 
 
-def speedups(found: Comparison, load: Load, peer: str) -> Sequence[float]:
+def speedups(comparison: Comparison, load: Load, peer: str) -> Sequence[float]:
     """Return how many times as fast as a peer Baton is, seed by seed; nothing if the peer is missing."""
-    ours, theirs = found.figures(load, NAME), found.figures(load, peer)
+    ours, theirs = comparison.figures(load, NAME), comparison.figures(load, peer)
     if not theirs:
         return ()
     return ratios(theirs, ours) if load.num_steps else ratios(ours, theirs)
 
 
-def floors_table(found: Comparison, need: Need, dtype: str) -> str:
+def floors_table(comparison: Comparison, need: Need, dtype: str) -> str:
     """Return the least times of a step and of a prompt, and how many times as long each engine takes."""
     floors = {
-        ONE_DECODE: [need.decode_s(limits, dtype) for limits in found.limits],
-        PREFILL: [need.prefill_s(limits, dtype) for limits in found.limits],
+        ONE_DECODE: [need.decode_s(limits, dtype) for limits in comparison.limits],
+        PREFILL: [need.prefill_s(limits, dtype) for limits in comparison.limits],
     }
     header = ("load", "floor, ms", *(f"{engine} / floor" for engine in ENGINES))
     rows = [
         (
             load.name,
             cell(seconds, 1e3, ".1f"),
-            *(_cell(_over(found, load, engine, seconds)) for engine in ENGINES),
+            *(_cell(_over(comparison, load, engine, seconds)) for engine in ENGINES),
         )
         for load, seconds in floors.items()
     ]
     return markdown(header, rows)
 
 
-def _over(found: Comparison, load: Load, engine: str, floors_s: Sequence[float]) -> Sequence[float]:
-    played = found.played[load].get(engine, ())
+def _over(comparison: Comparison, load: Load, engine: str, floors_s: Sequence[float]) -> Sequence[float]:
+    played = comparison.played[load].get(engine, ())
     return ratios([each.step_s or each.total_s for each in played], floors_s) if played else ()
 
 
-def agreement(found: Comparison) -> str:
+def agreement(comparison: Comparison) -> str:
     """Return how many outputs begin with the same token as Baton's, for each peer that was measured."""
     counts = []
     for peer in PEERS:
         pairs = [
             pair
-            for engines in found.played.values()
+            for engines in comparison.played.values()
             for own, other in zip(engines.get(NAME, ()), engines.get(peer, ()), strict=False)
             for pair in zip(own.first_tokens, other.first_tokens, strict=True)
         ]
@@ -91,29 +91,29 @@ def agreement(found: Comparison) -> str:
     return f"First tokens equal to {NAME}'s: {', '.join(counts)}." if counts else ""
 
 
-def shares_table(found: Mapping[str, Sequence[Shares]]) -> str:
+def shares_table(by_engine: Mapping[str, Sequence[Shares]]) -> str:
     """Return the time of a step by its parts, with a column for each load."""
-    header = ("part", *found)
-    whole = ("whole step, ms", *(cell([each.step_s for each in of], 1e3) for of in found.values()))
-    rows = [(part, *(_part(of, index) for of in found.values())) for index, part in enumerate(PARTS)]
+    header = ("part", *by_engine)
+    whole = ("whole step, ms", *(cell([each.step_s for each in of], 1e3) for of in by_engine.values()))
+    rows = [(part, *(_part(of, index) for of in by_engine.values())) for index, part in enumerate(PARTS)]
     return markdown(header, [*rows, whole])
 
 
-def _part(found: Sequence[Shares], index: int) -> str:
-    share = cell([each.shares[index] for each in found], 100, ".1f")
-    return f"{share} %, {cell([each.parts_s[index] for each in found], 1e6, '.0f')} µs"
+def _part(shares: Sequence[Shares], index: int) -> str:
+    share = cell([each.shares[index] for each in shares], 100, ".1f")
+    return f"{share} %, {cell([each.parts_s[index] for each in shares], 1e6, '.0f')} µs"
 
 
-def data_of(found: Comparison) -> dict[str, Any]:
+def data_of(comparison: Comparison) -> dict[str, Any]:
     """Return everything measured for JSON, except the tokens."""
     played = {
         load.name: {
             engine: [{"total_s": each.total_s, "step_s": each.step_s} for each in of]
             for engine, of in engines.items()
         }
-        for load, engines in found.played.items()
+        for load, engines in comparison.played.items()
     }
-    return {"limits": [asdict(each) for each in found.limits], "played": played}
+    return {"limits": [asdict(each) for each in comparison.limits], "played": played}
 
 
 def _cell(figures: Sequence[float], spec: str = ".2f") -> str:

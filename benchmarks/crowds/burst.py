@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = [
+    bursts = [
         asyncio.run(measure(args.model, args.requests, args.connections, seed))
         for seed in tracked(args.seeds, "seeds")
     ]
@@ -92,16 +92,16 @@ def run(args: argparse.Namespace) -> int:
         "served", "refused for load", "other ends", "all ended after, s", "neighbour alone P50, ms",
         "its requests meanwhile", "their P50, ms", "their maximum, s", "router's memory, MB",
     )  # fmt: skip
-    row = cells([burst.figures for burst in found], SPECS)
+    row = cells([burst.figures for burst in bursts], SPECS)
     others = Counter[str]()
-    for burst in found:
+    for burst in bursts:
         others += burst.ends
     method = (
         f"{args.requests} requests of 2 tokens at once over {args.connections} connections; timed workers of "
         f"{PROFILE}. All ends, over all seeds: {', '.join(f'{name} {num}' for name, num in others.items())}."
     )
     table = markdown(("", *columns), [("", *row)])
-    details = {"found": [burst.figures for burst in found], "ends": dict(others)}
+    details = {"found": [burst.figures for burst in bursts], "ends": dict(others)}
     return report(args, [Section("Many requests at once", method, (), (table,), details)])
 
 

@@ -128,11 +128,13 @@ class Report:
 
     @property
     def num_unfinished(self) -> int:
-        return sum(found.sent - found.finished + found.wrong_length for found in self.outcomes.values())
+        return sum(
+            outcome.sent - outcome.finished + outcome.wrong_length for outcome in self.outcomes.values()
+        )
 
     @property
     def num_unavailable(self) -> int:
-        errors = (pair for found in self.outcomes.values() for pair in found.errors.items())
+        errors = (pair for outcome in self.outcomes.values() for pair in outcome.errors.items())
         return sum(count for error, count in errors if error.startswith("Unavailable"))
 
 
@@ -152,10 +154,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Start a fleet for each seed."""
     rate = rate_of(args.profile, args.num_blocks)
-    asked = args.load * rate.per_s if args.rate is None else args.rate
+    rate_per_s = args.load * rate.per_s if args.rate is None else args.rate
     setting = Setting(
         model=args.model,
-        rate=asked,
+        rate=rate_per_s,
         seconds=args.minutes * 60,
         num_blocks=args.num_blocks,
         profile=args.profile,
@@ -197,7 +199,7 @@ async def measure(setting: Setting, seed: int, run_dir: Path | None = None) -> R
             sending = asyncio.create_task(send(loads, fleet.router_addresses, begin_at))
             looks = await _looks(fleet.processes, begin_at, sending)
         outcomes = dict(zip(SOAK_WORKLOADS, await sending, strict=True))
-    processes = {name: _judged(found, setting.seconds) for name, found in looks.items()}
+    processes = {name: _judged(process_looks, setting.seconds) for name, process_looks in looks.items()}
     return Report(seed, outcomes, processes, beside)
 
 
@@ -213,8 +215,8 @@ class _Look:
 
     def value(self, name: str, **labels: str) -> float:
         """Return a metric; 0 if it is missing."""
-        found = (sample.value for sample in self.samples if sample.name == name and sample.labels == labels)
-        return float(next(found, 0.0))
+        values = (sample.value for sample in self.samples if sample.name == name and sample.labels == labels)
+        return float(next(values, 0.0))
 
 
 async def _looks(
@@ -255,8 +257,8 @@ def _judged(looks: Sequence[_Look], seconds: float) -> ProcessReport:
 
 def _median_memory(looks: Sequence[_Look], begin_s: float, end_s: float) -> float:
     """Return the median over the looks in that time, or the last look before its end if there was none."""
-    found = [look.memory for look in looks if begin_s <= look.at_s <= end_s]
-    return statistics.median(found or [[look.memory for look in looks if look.at_s <= end_s][-1]])
+    sizes = [look.memory for look in looks if begin_s <= look.at_s <= end_s]
+    return statistics.median(sizes or [[look.memory for look in looks if look.at_s <= end_s][-1]])
 
 
 def section(setting: Setting, why: str, reports: Sequence[Report]) -> Section:
@@ -268,8 +270,8 @@ def section(setting: Setting, why: str, reports: Sequence[Report]) -> Section:
         f"({why}) for {setting.seconds / 60:g} min{beside}."
     )
     tables = _requests(setting, reports), _processes(reports)
-    told = asdict(setting) | {"model": str(setting.model)}
-    data = {"setting": told, "reports": [asdict(report) for report in reports]}
+    facts = asdict(setting) | {"model": str(setting.model)}
+    data = {"setting": facts, "reports": [asdict(report) for report in reports]}
     return Section("A soak", method, _goals(setting, reports), tables, data)
 
 
@@ -278,8 +280,8 @@ def _goals(setting: Setting, reports: Sequence[Report]) -> tuple[Goal, ...]:
         # The worst of the seeds: no run may miss it.
         return at_most(claim, [max(figures)], bound, spec)
 
-    found = [process for report in reports for process in report.processes.values()]
-    own = [process.own_standstill_ms for process in found]
+    processes = [process for report in reports for process in report.processes.values()]
+    own = [process.own_standstill_ms for process in processes]
     goals = [
         most("longest standstill of an event loop while its process computed, ms", own, STANDSTILL_GOAL_MS),
         most("workers given up", [report.num_given_up for report in reports], 0),
@@ -287,13 +289,13 @@ def _goals(setting: Setting, reports: Sequence[Report]) -> tuple[Goal, ...]:
     ]
     if setting.num_compilers:
         return tuple(goals)
-    standstills = [process.standstill_ms for process in found]
+    standstills = [process.standstill_ms for process in processes]
     goals += [
         most("requests not finished", [report.num_unfinished for report in reports], 0),
         most("longest standstill of an event loop, ms", standstills, STANDSTILL_GOAL_MS),
     ]
     if setting.seconds >= LEAST_MINUTES_FOR_MEMORY * 60:
-        growths = [process.memory_growth for process in found]
+        growths = [process.memory_growth for process in processes]
         goals.append(most("memory at the end / two thirds into the run", growths, MEMORY_GOAL, ".2f"))
     return tuple(goals)
 

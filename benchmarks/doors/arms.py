@@ -54,25 +54,25 @@ class Run:
 
 async def play(arm: Arm, prompts: Sequence[str], num_tokens: int, due_s: Sequence[float]) -> Run:
     """Send each prompt at its time, whatever happened to those before; return when all have ended."""
-    run, before, began = Run(), arm.cpu_s(), time.perf_counter()
+    run, before, start_s = Run(), arm.cpu_s(), time.perf_counter()
 
     async def one(prompt: str, at_s: float) -> None:
-        await asyncio.sleep(max(0.0, began + at_s - time.perf_counter()))
-        sent = time.perf_counter()
+        await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
+        request_s = time.perf_counter()
         try:
             ttft_ms = 1000 * await arm.ask(prompt, num_tokens)
         except Rejected:
-            run.rejected_after_ms.append(1000 * (time.perf_counter() - sent))
+            run.rejected_after_ms.append(1000 * (time.perf_counter() - request_s))
         except (BadStream, BatonError, OSError) as error:
             run.failed.append(f"{type(error).__name__}: {error}")
         else:
             run.ttft_ms.append(ttft_ms)
             if num_tokens > 1:
-                took_ms = 1000 * (time.perf_counter() - sent)
+                took_ms = 1000 * (time.perf_counter() - request_s)
                 run.tpot_ms.append((took_ms - ttft_ms) / (num_tokens - 1))
 
     await asyncio.gather(*map(one, prompts, due_s))
-    run.wall_s = time.perf_counter() - began
+    run.wall_s = time.perf_counter() - start_s
     run.cpu_s = {process: used_s - before[process] for process, used_s in arm.cpu_s().items()}
     run.memory_mb = sum(memory_and_cpu(pid)[0] for pid in arm.pids.values()) / 1e6
     return run

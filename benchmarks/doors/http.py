@@ -50,8 +50,10 @@ class OpenAIClient:
         self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[Any, None]:
         """Yield the chunks of a completion. Raises `HttpError`, also for a stream that is cut."""
-        sent = {**dict(self._credentials.metadata()), **(headers or {})}
-        request = self._http.stream("POST", "/v1/completions", json={**body, "stream": True}, headers=sent)
+        all_headers = {**dict(self._credentials.metadata()), **(headers or {})}
+        request = self._http.stream(
+            "POST", "/v1/completions", json={**body, "stream": True}, headers=all_headers
+        )
         try:
             async with request as response:
                 if response.status_code != httpx.codes.OK:
@@ -71,9 +73,9 @@ class OpenAIClient:
         raise HttpError(0, "the stream ended without [DONE]")
 
 
-def _error(status: int, told: Any) -> HttpError:
+def _error(status: int, body: Any) -> HttpError:
     """Return the error of a response; servers of others may write it in another shape."""
-    error = told.get("error")
+    error = body.get("error")
     if not isinstance(error, dict):
-        return HttpError(status, json.dumps(told))
+        return HttpError(status, json.dumps(body))
     return HttpError(status, error["message"], error.get("code") or "", error.get("param") or "")

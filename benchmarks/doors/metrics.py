@@ -71,26 +71,26 @@ def summarise(
 ) -> Summary:
     """Summarise a run's records, without the first `warmup_share` of the requests by sending time."""
     ordered = sorted(records, key=lambda record: record.sent_at)
-    kept = ordered[int(len(ordered) * warmup_share) :]
-    started = kept[0].sent_at
-    ends = [record.finished_at for record in kept if record.finished_at is not None]
+    counted = ordered[int(len(ordered) * warmup_share) :]
+    started = counted[0].sent_at
+    ends = [record.finished_at for record in counted if record.finished_at is not None]
     duration = max(max(ends, default=started) - started, 1e-9)
-    sending = max(kept[-1].sent_at - started, 1e-9)
-    done = [record for record in kept if record.completed]
-    accepted = [record for record in kept if record.refused_after_s is None and record.slo.ttft_ms]
-    good = sum(record.good for record in kept) if any(record.states_slo for record in kept) else None
+    sending = max(counted[-1].sent_at - started, 1e-9)
+    done = [record for record in counted if record.completed]
+    accepted = [record for record in counted if record.refused_after_s is None and record.slo.ttft_ms]
+    good = sum(record.good for record in counted) if any(record.states_slo for record in counted) else None
     output_tokens = sum(len(record.token_times) for record in done)
     kept_ttft = sum(record.kept_ttft for record in accepted)
     return Summary(
-        requests=len(kept),
+        requests=len(counted),
         completed=len(done),
-        refused=sum(record.refused_after_s is not None for record in kept),
-        failed=sum(bool(record.error) for record in kept),
+        refused=sum(record.refused_after_s is not None for record in counted),
+        failed=sum(bool(record.error) for record in counted),
         duration_s=duration,
-        offered_per_s=(len(kept) - 1) / sending,
+        offered_per_s=(len(counted) - 1) / sending,
         completed_per_s=len(done) / duration,
         goodput_per_s=None if good is None else good / duration,
-        good_share=None if good is None else good / len(kept),
+        good_share=None if good is None else good / len(counted),
         accepted_that_kept_ttft=kept_ttft / len(accepted) if accepted else None,
         output_tokens_per_s=output_tokens / duration,
         total_tokens_per_s=(output_tokens + sum(record.prompt_tokens for record in done)) / duration,
@@ -100,7 +100,7 @@ def summarise(
         e2e=quantiles(
             record.finished_at - record.sent_at for record in done if record.finished_at is not None
         ),
-        refusal=quantiles(record.refused_after_s for record in kept),
+        refusal=quantiles(record.refused_after_s for record in counted),
         kv_utilisation=kv_utilisation,
         router_cpu_us_per_token=router_cpu_us_per_token,
     )

@@ -59,8 +59,8 @@ async def kv_observed(client: AsyncClient) -> AsyncIterator[list[float]]:
     async def watch() -> None:
         block_size = (await client.describe()).block_size
         async with aclosing(client.watch(_SAMPLE_S)) as snapshots:
-            async for seen in snapshots:
-                share = kv_utilisation(seen, block_size)
+            async for snapshot in snapshots:
+                share = kv_utilisation(snapshot, block_size)
                 if share is not None:
                     samples.append(share)
 
@@ -91,8 +91,8 @@ def _fetch(url: str) -> str:
 
 async def cpu_and_tokens(addresses: Sequence[str]) -> tuple[float, float]:
     """Return the CPU seconds that routers have used, and the tokens that they have relayed."""
-    found = [sample for address in addresses for sample in await scrape(address)]
-    cpu_s = total(found, "process_cpu_seconds_total")
+    samples = [sample for address in addresses for sample in await scrape(address)]
+    cpu_s = total(samples, "process_cpu_seconds_total")
     if addresses and not cpu_s:
         raise ValueError(f"router metrics at {', '.join(addresses)} have no process_cpu_seconds_total")
-    return cpu_s, total(found, "baton_relayed_tokens_total")
+    return cpu_s, total(samples, "baton_relayed_tokens_total")

@@ -44,9 +44,9 @@ class PlainCaller:
         Raises `Rejected` if the server is busy or cannot keep the request's SLO, and `BadStream` for another
         error, within the stream too, and for another number of tokens.
         """
-        wanted = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        content = json.dumps(wanted).encode()
-        began, ttft_s = time.perf_counter(), 0.0
+        request = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        content = json.dumps(request).encode()
+        start_s, ttft_s = time.perf_counter(), 0.0
         head = (
             "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             f"content-length: {len(content)}\r\n\r\n"
@@ -60,7 +60,7 @@ class PlainCaller:
             if not piece or (not received and not piece.startswith(b"HTTP/1.1 200")):
                 raise BadStream(f"the response ended with {(received + piece)[-300:]!r}")
             if not ttft_s and b"data: {" in piece:
-                ttft_s = time.perf_counter() - began
+                ttft_s = time.perf_counter() - start_s
             received = received[-4096:] + piece
         if b'"completion_tokens":%d' % body["max_tokens"] not in received.replace(b" ", b""):
             raise BadStream(f"the stream ended with {received[-300:]!r}")

@@ -126,13 +126,13 @@ def _find_running(args: argparse.Namespace) -> Credentials:
     """Replace `--address` by the addresses of the fleet that `--running` asks for."""
     if args.running is None:
         return UNENCRYPTED
-    found = choose(found_in(args.running))
-    args.address = list(found.addresses)
+    fleet = choose(found_in(args.running))
+    args.address = list(fleet.addresses)
     if OPENAI in args.door:
-        if not found.gateways:
+        if not fleet.gateways:
             raise ValueError("--door is openai, and the running fleet has no gateway; accepted: grpc")
-        args.gateway = found.gateways[0]
-    return found.credentials
+        args.gateway = fleet.gateways[0]
+    return fleet.credentials
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -185,10 +185,12 @@ async def _settle(args: argparse.Namespace, first: Target, console: Console) -> 
     facts, ttft_ms, tpot_ms = _facts(args), args.ttft_ms, args.tpot_ms
     if args.ttft_x is not None or args.tpot_x is not None:
         with console.status(f"measuring {first.name} without load"):
-            found = await measure_references(first, args.workload, args.scale)
-        facts["unloaded"] = f"prefill {found.prefill_s * 1000:.1f} ms, D {found.decode_step_s * 1000:.2f} ms"
-        ttft_ms = ttft_ms if args.ttft_x is None else found.ttft_ms(args.ttft_x)
-        tpot_ms = tpot_ms if args.tpot_x is None else found.tpot_ms(args.tpot_x)
+            unloaded = await measure_references(first, args.workload, args.scale)
+        facts["unloaded"] = (
+            f"prefill {unloaded.prefill_s * 1000:.1f} ms, D {unloaded.decode_step_s * 1000:.2f} ms"
+        )
+        ttft_ms = ttft_ms if args.ttft_x is None else unloaded.ttft_ms(args.ttft_x)
+        tpot_ms = tpot_ms if args.tpot_x is None else unloaded.tpot_ms(args.tpot_x)
     facts["promise"] = f"TTFT {_promise(ttft_ms, args.ttft_x)}, TPOT {_promise(tpot_ms, args.tpot_x)}"
     if args.itl_ms is not None:
         facts["promise"] += f", ITL {_promise(args.itl_ms, None)}"
@@ -244,8 +246,8 @@ async def _run(
     args: argparse.Namespace, at: Target, setting: Setting, rate: float, seed: int, progress: Progress
 ) -> Run:
     times = run_times(args, rate, seed)
-    drawn = shapes(args.workload, len(times), seed, args.scale, args.cap)
-    work = jobs(at, drawn, f"{seed}:{rate}", setting.promise)
+    lengths = shapes(args.workload, len(times), seed, args.scale, args.cap)
+    work = jobs(at, lengths, f"{seed}:{rate}", setting.promise)
     task = progress.add_task(f"{at.name} at {rate:g}/s, seed {seed}", total=len(work))
     began_s = time.monotonic()
     records, summary = await observed(at, work, times, lambda: progress.advance(task))

@@ -53,12 +53,12 @@ def overheads(path: Path, windows: Sequence[Window] = (Window(),)) -> Overheads:
     return _overheads(_seen(path, windows))
 
 
-def _overheads(seen: _Seen) -> Overheads:
+def _overheads(history: _Seen) -> Overheads:
     default = Overheads()
-    travel_s = _median(seen.travel, default.command_s + default.report_s)
+    travel_s = _median(history.travel, default.command_s + default.report_s)
     return Overheads(
-        receive_s=_median((each.lasted_s for each in seen.delays["receive"]), default.receive_s),
-        store_s=_median((each.lasted_s for each in seen.delays["enqueue"]), default.store_s),
+        receive_s=_median((each.lasted_s for each in history.delays["receive"]), default.receive_s),
+        store_s=_median((each.lasted_s for each in history.delays["enqueue"]), default.store_s),
         command_s=travel_s / 2,
         report_s=travel_s / 2,
     )
@@ -66,61 +66,61 @@ def _overheads(seen: _Seen) -> Overheads:
 
 def delays(path: Path, windows: Sequence[Window] = (Window(),)) -> dict[str, tuple[RecordedDelay, ...]]:
     """Return each delay that was recorded in these windows, by kind, on the recording's clock."""
-    seen = _seen(path, windows)
-    travels = [each for each in seen.travels.found if any(each.sent_at in window for window in windows)]
-    seen.delays["command"] += commands(travels, usual_s(travels), _overheads(seen).report_s)
-    return {kind: tuple(found) for kind, found in seen.delays.items()}
+    history = _seen(path, windows)
+    travels = [each for each in history.travels.found if any(each.sent_at in window for window in windows)]
+    history.delays["command"] += commands(travels, usual_s(travels), _overheads(history).report_s)
+    return {kind: tuple(kind_delays) for kind, kind_delays in history.delays.items()}
 
 
 def _seen(path: Path, windows: Sequence[Window]) -> _Seen:
-    seen = _Seen()
+    history = _Seen()
     for decided in decided_again(path):
-        _take(seen, decided, counts=any(decided.recorded.now in window for window in windows))
-    return seen
+        _take(history, decided, counts=any(decided.recorded.now in window for window in windows))
+    return history
 
 
 def _median(values: Iterable[float], default: float) -> float:
-    found = list(values)
-    return max(0.0, statistics.median(found)) if found else default
+    numbers = list(values)
+    return max(0.0, statistics.median(numbers)) if numbers else default
 
 
-def _take(seen: _Seen, decided: Decided, *, counts: bool) -> None:
+def _take(history: _Seen, decided: Decided, *, counts: bool) -> None:
     now, event = decided.recorded.now, decided.recorded.event
     match event:
         case Arrived() if counts:
-            seen.delays["receive"].append(
+            history.delays["receive"].append(
                 RecordedDelay(event.request.received_at, now - event.request.received_at)
             )
         case WorkerJoined(facts, load):
-            seen.budgets[facts.key] = facts.token_budget
-            seen.loads[facts.key] = load
+            history.budgets[facts.key] = facts.token_budget
+            history.loads[facts.key] = load
         case StepReported():
-            _take_step(seen, now, event, counts=counts)
+            _take_step(history, now, event, counts=counts)
         case _:
-            _take_answer(seen, now, event, counts=counts)
+            _take_answer(history, now, event, counts=counts)
     for action in decided.actions:
         match action:
             case SendPrefill(key, spec) | SendDecode(key, spec):
-                seen.travels.send(key, now)
-                if key in seen.sent or _is_busy(seen, key):
-                    seen.sent.pop(key, None)
-                elif len(spec.prompt_token_ids) <= seen.budgets.get(key, 0):
-                    seen.sent[key] = now
+                history.travels.send(key, now)
+                if key in history.sent or _is_busy(history, key):
+                    history.sent.pop(key, None)
+                elif len(spec.prompt_token_ids) <= history.budgets.get(key, 0):
+                    history.sent[key] = now
             case _:
-                _take_call(seen, now, action)
+                _take_call(history, now, action)
 
 
-def _take_call(seen: _Seen, now: float, action: Action) -> None:
+def _take_call(history: _Seen, now: float, action: Action) -> None:
     match action:
         case Enqueue(entry):
-            seen.asked["enqueue", entry.request_key].append(now)
+            history.asked["enqueue", entry.request_key].append(now)
         case AskGrants(worker):
-            seen.asked["grant", worker.key].append(now)
+            history.asked["grant", worker.key].append(now)
         case Settle(key):
-            seen.asked["settle", key].append(now)
+            history.asked["settle", key].append(now)
 
 
-def _take_answer(seen: _Seen, now: float, event: Event, *, counts: bool) -> None:
+def _take_answer(history: _Seen, now: float, event: Event, *, counts: bool) -> None:
     match event:
         case Enqueued(key):
             kind = "enqueue"
@@ -130,24 +130,24 @@ def _take_answer(seen: _Seen, now: float, event: Event, *, counts: bool) -> None
             kind = "settle"
         case _:
             return
-    asked = seen.asked[kind, key]
-    if asked:
-        asked_at = asked.popleft()
+    call_times = history.asked[kind, key]
+    if call_times:
+        asked_at = call_times.popleft()
         if counts:
-            seen.delays[kind].append(RecordedDelay(asked_at, now - asked_at))
+            history.delays[kind].append(RecordedDelay(asked_at, now - asked_at))
 
 
-def _is_busy(seen: _Seen, key: str) -> bool:
-    load = seen.loads[key]
+def _is_busy(history: _Seen, key: str) -> bool:
+    load = history.loads[key]
     return load.running > 0 or load.waiting > 0
 
 
-def _take_step(seen: _Seen, now: float, event: StepReported, *, counts: bool) -> None:
+def _take_step(history: _Seen, now: float, event: StepReported, *, counts: bool) -> None:
     key = event.worker_key
-    seen.travels.take(event, now, is_idle=not _is_busy(seen, key))
-    if event.step_s > 0 and counts and key in seen.sent:
-        seen.travel.append(now - seen.sent.pop(key) - event.step_s)
-    seen.loads[key] = event.load
+    history.travels.take(event, now, is_idle=not _is_busy(history, key))
+    if event.step_s > 0 and counts and key in history.sent:
+        history.travel.append(now - history.sent.pop(key) - event.step_s)
+    history.loads[key] = event.load
 
 
 def profile(facts: WorkerFacts, cost: CostModel, max_context: int) -> Profile:

@@ -111,8 +111,8 @@ async def _live(
         times = run_times(args, rate, args.seed)
         console.print(f"{len(times)} requests at {rate:.2f}/s, load {args.load:g}", highlight=False)
         with progress_bars() as progress:
-            found = [await _repetition(args, at, times, number, progress) for number in args.seeds]
-    return [written for written, _ in found], [window for _, window in found], at.max_context_tokens
+            repetitions = [await _repetition(args, at, times, number, progress) for number in args.seeds]
+    return [result for result, _ in repetitions], [window for _, window in repetitions], at.max_context_tokens
 
 
 async def _repetition(
@@ -121,9 +121,9 @@ async def _repetition(
     loop = asyncio.get_running_loop()
     work = jobs(at, shapes(args.workload, len(times), args.seed, args.scale), f"fidelity:{number}")
     task = progress.add_task(f"repetition {number}", total=len(work))
-    began = loop.time()
+    start_s = loop.time()
     records, _ = await observed(at, work, times, lambda: progress.advance(task))
-    window = Window(began, loop.time())
+    window = Window(start_s, loop.time())
     await asyncio.sleep(1.0)  # the rest of one repetition must not load the next
     return _medians(*samples(records)), window
 
@@ -145,12 +145,12 @@ def _simulated(
     everything = profile_of(together)
     repetitions: list[Repetition] = []
     for seed, medians, window, own in zip(args.seeds, live, windows, steps, strict=True):
-        began, asked = trace(recording, window)
+        start_s, requests = trace(recording, window)
         rng, span_s = random.Random(f"scatter:{seed}"), window.end - window.start
         scattered = SimSpec(
             profile=everything,
             fleet=FleetShape(0, 1),
-            trace=asked,
+            trace=requests,
             policy=args.policy,
             placement=Placement.AGGREGATED,
             overheads=overheads(recording, windows),
@@ -162,20 +162,20 @@ def _simulated(
             scattered,
             profile=profile_of(own),
             overheads=overheads(recording, [window]),
-            delays=_delays(delays(recording, [window]), _since(began)),
-            step_times=_steps((step.at_s - step.step_s - began, step) for step in own),
+            delays=_delays(delays(recording, [window]), _since(start_s)),
+            step_times=_steps((step.at_s - step.step_s - start_s, step) for step in own),
         )
-        found = [simulated_samples(simulate(spec)) for spec in (followed, scattered)]
+        samples = [simulated_samples(simulate(spec)) for spec in (followed, scattered)]
         reported = _reported(delivered(recording, window))
         after_s = medians.ttft_s - reported.ttft_s
-        recorded, fitted = (_medians(*run) for run in found)
+        recorded, fitted = (_medians(*run) for run in samples)
         repetitions.append(Repetition(seed, reported, recorded, fitted, after_s))
     return repetitions
 
 
-def _steps(begun: Iterable[tuple[float, TimedStep]]) -> dict[str, tuple[RecordedStep, ...]]:
+def _steps(steps: Iterable[tuple[float, TimedStep]]) -> dict[str, tuple[RecordedStep, ...]]:
     """Return the worker's steps with the times at which they begin, on the clock of their trace."""
-    return {WORKER: tuple(RecordedStep(at_s, step.shape, step.lasted_s) for at_s, step in begun)}
+    return {WORKER: tuple(RecordedStep(at_s, step.shape, step.lasted_s) for at_s, step in steps)}
 
 
 def _delays(
@@ -183,13 +183,13 @@ def _delays(
 ) -> dict[str, tuple[RecordedDelay, ...]]:
     """Return the delays with their times on the clock of a trace."""
     return {
-        kind: tuple(replace(delay, at_s=clock(delay.at_s)) for delay in found)
-        for kind, found in recorded.items()
+        kind: tuple(replace(delay, at_s=clock(delay.at_s)) for delay in kind_delays)
+        for kind, kind_delays in recorded.items()
     }
 
 
-def _since(began: float) -> Callable[[float], float]:
-    return lambda at_s: at_s - began
+def _since(start_s: float) -> Callable[[float], float]:
+    return lambda at_s: at_s - start_s
 
 
 def _at_random(rng: random.Random, span_s: float) -> Callable[[float], float]:
@@ -219,8 +219,8 @@ def error(repetition: Repetition, name: str) -> float:
 def outside(repetitions: Sequence[Repetition], name: str) -> float:
     """Return by how much the median simulation with fitted costs is outside the live range; 0 inside it."""
     live: list[float] = [getattr(repetition.live, name) for repetition in repetitions]
-    found: float = statistics.median(getattr(repetition.fitted, name) for repetition in repetitions)
-    return max(0.0, min(live) / found - 1, found / max(live) - 1)
+    simulated: float = statistics.median(getattr(repetition.fitted, name) for repetition in repetitions)
+    return max(0.0, min(live) / simulated - 1, simulated / max(live) - 1)
 
 
 def section(args: argparse.Namespace, repetitions: Sequence[Repetition]) -> Section:
@@ -257,6 +257,6 @@ def section(args: argparse.Namespace, repetitions: Sequence[Repetition]) -> Sect
     method = f"{args.workload} × {args.scale:g}, policy {args.policy}; medians in ms."
     table = markdown(("", "live", "recorded steps", "error", "fitted costs"), rows)
     after = ", ".join(f"{1000 * repetition.written_after_s:.1f}" for repetition in repetitions)
-    told = f"First tokens are written to the client {after} ms after their report."
+    note = f"First tokens are written to the client {after} ms after their report."
     data = {"repetitions": [asdict(repetition) for repetition in repetitions]}
-    return Section("Fidelity: simulated against live", method, (*recorded, *fitted), (table, told), data)
+    return Section("Fidelity: simulated against live", method, (*recorded, *fitted), (table, note), data)

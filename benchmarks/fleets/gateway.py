@@ -93,9 +93,9 @@ async def _measure(
 @asynccontextmanager
 async def started(name: str, checkout: Path, routers: Sequence[str]) -> AsyncIterator[Door]:
     """Run the gateway of a checkout, with this environment's packages."""
-    named = [part for router in routers for part in ("--router", router)]
+    router_flags = [part for router in routers for part in ("--router", router)]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", "--listen", "127.0.0.1:0", "--log-level", "error", *named),
+        *(sys.executable, "-m", "gateway", "--listen", "127.0.0.1:0", "--log-level", "error", *router_flags),
         cwd=checkout,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -112,16 +112,16 @@ async def started(name: str, checkout: Path, routers: Sequence[str]) -> AsyncIte
 
 
 async def one_round(sdk: AsyncClient, doors: Sequence[Door], num_calls: int, seed: int) -> Round:
-    found = Round(http_ms={door.name: [] for door in doors}, token_us={door.name: {} for door in doors})
+    result = Round(http_ms={door.name: [] for door in doors}, token_us={door.name: {} for door in doors})
     async with AsyncExitStack() as stack:
         callers = {
             door.name: await stack.enter_async_context(PlainCaller.connected(door.address)) for door in doors
         }
         for call in range(num_calls):
             prompt = f"{PROMPT}# {seed} {call}\n"
-            found.grpc_ms.append(1000 * await _grpc_ttft_s(sdk, prompt))
+            result.grpc_ms.append(1000 * await _grpc_ttft_s(sdk, prompt))
             for name, caller in callers.items():
-                found.http_ms[name].append(1000 * await caller.play(_body(prompt, 8)))
+                result.http_ms[name].append(1000 * await caller.play(_body(prompt, 8)))
     for number in STREAMS:
         for door in doors:
             before = door.cpu_s()
@@ -129,16 +129,16 @@ async def one_round(sdk: AsyncClient, doors: Sequence[Door], num_calls: int, see
             for _ in range(max(1, 8 // number)):
                 await asyncio.gather(*(_stream(door, f"{PROMPT}# {seed} {index}") for index in range(number)))
             tokens = TOKENS * number * max(1, 8 // number)
-            found.token_us[door.name][number] = 1e6 * (door.cpu_s() - before) / tokens
-    return found
+            result.token_us[door.name][number] = 1e6 * (door.cpu_s() - before) / tokens
+    return result
 
 
 async def _grpc_ttft_s(sdk: AsyncClient, prompt: str) -> float:
-    began, ttft_s = time.perf_counter(), 0.0
+    start_s, ttft_s = time.perf_counter(), 0.0
     stop = Stop(max_tokens=8, ignore_eos=True)
     async for event in sdk.generate(prompt, sampling=Sampling(temperature=0), stop=stop):
         if isinstance(event, Tokens) and not ttft_s:
-            ttft_s = time.perf_counter() - began
+            ttft_s = time.perf_counter() - start_s
     return ttft_s
 
 

@@ -21,12 +21,12 @@ def jobs(at: Target, shapes: Sequence[RequestShape], seed: int | str, promise: S
     The same seed gives the same prompts: use another seed for each run, or the prefix cache would have them.
     """
     rng = random.Random(f"prompts:{seed}")
-    made: list[Job] = []
+    result: list[Job] = []
     for shape in shapes:
         output = min(shape.output_tokens, at.max_context_tokens // 2)
         ids = prompt_ids(shape, rng, at.vocab_size)[: at.max_context_tokens - output]
-        made.append(Job(ids, output, replace(promise, slo_class=SloClass(shape.slo_class))))
-    return made
+        result.append(Job(ids, output, replace(promise, slo_class=SloClass(shape.slo_class))))
+    return result
 
 
 async def open_loop(

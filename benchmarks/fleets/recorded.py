@@ -103,13 +103,13 @@ def step_samples(steps: Iterable[TimedStep], window: Window) -> tuple[StepSample
 
 def costs(path: Path) -> dict[str, CostModel]:
     """Return each worker's last published cost model, by worker id."""
-    found: dict[str, CostModel] = {}
+    models: dict[str, CostModel] = {}
     for _, event in events(path):
         if isinstance(event, WorkerJoined):
-            found[event.facts.worker_id] = event.cost
+            models[event.facts.worker_id] = event.cost
         elif isinstance(event, StepReported) and event.cost is not None:
-            found[event.worker_key.rpartition(":")[0]] = event.cost
-    return found
+            models[event.worker_key.rpartition(":")[0]] = event.cost
+    return models
 
 
 def trace(path: Path, window: Window = Window()) -> tuple[float, tuple[TraceRequest, ...]]:
@@ -138,14 +138,14 @@ def trace(path: Path, window: Window = Window()) -> tuple[float, tuple[TraceRequ
 
 def delivered(path: Path, window: Window = Window()) -> tuple[Outcome, ...]:
     """Return what became of each request that arrived in the window and has tokens, by its arrival."""
-    found = [
+    outcomes = [
         action.outcome
         for decided in decided_again(path)
         for action in decided.actions
         if isinstance(action, TellFinished) and action.outcome.has_tokens
     ]
-    found.sort(key=lambda outcome: outcome.marks.received_at)
-    return tuple(outcome for outcome in found if outcome.marks.received_at in window)
+    outcomes.sort(key=lambda outcome: outcome.marks.received_at)
+    return tuple(outcome for outcome in outcomes if outcome.marks.received_at in window)
 
 
 def _request(start: float, request: Request, length: int | None) -> TraceRequest:

@@ -36,8 +36,8 @@ def variants(policies: Sequence[str], placements: Sequence[str], doors: Sequence
     for name, values in (("--policy", policies), ("--placement", placements), ("--door", doors)):
         if len(set(values)) < len(values):
             raise ValueError(f"{name} is {','.join(values)}; accepted: each name once")
-    chosen = itertools.product(policies or (None,), placements or (None,), doors or (None,))
-    return [Variant(*names) for names in chosen]
+    combinations = itertools.product(policies or (None,), placements or (None,), doors or (None,))
+    return [Variant(*names) for names in combinations]
 
 
 def spec_of(variant: Variant, base: FleetSpec, record: Path | None = None) -> FleetSpec:

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     args = flags().parse_args(argv)
     try:
         device = resolve_device(args.device)
-        chosen = _chosen(args.sections)
+        names = _chosen(args.sections)
     except ValueError as error:
         print(error, file=sys.stderr)
         return WRONG
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
         bench = Bench(device, sizes, Path(folder), args.seed)
         facts, sections = _facts(argv, bench), {}
         end_s = time.monotonic() + args.minutes * 60
-        for name in chosen:
+        for name in names:
             sections[name] = _run(name, bench, end_s)
             if args.json is not None:
                 text = json.dumps({"facts": facts, "sections": sections}, indent=1)
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"### In short\n\n{anchors.comparison(bench.found)}\n")
     else:
         print("Not compared with published figures, which takes a GPU and its sizes.\n")
-    print("; ".join(f"{name} {said}" for name, said in facts.items()), flush=True)
+    print("; ".join(f"{name} {fact}" for name, fact in facts.items()), flush=True)
     return FAILED if any(section["status"] == "failed" for section in sections.values()) else 0
 
 

@@ -68,13 +68,13 @@ def goals(figures: Mapping[str, float]) -> Iterator[Goal]:
             yield ANCHORS[name].goal_of(name, figure)
 
 
-def comparison(found: Mapping[str, float]) -> str:
+def comparison(figures: Mapping[str, float]) -> str:
     """Return the table to look at first: every figure, vLLM's, the goal, and the measurement."""
     columns = {
         "figure": lambda name: name,
         f"{VLLM}, {MEASURED_ON}": lambda name: in_words(theirs(name), ANCHORS[name].spec),
         "goal": lambda name: "–" if ANCHORS[name].goal is None else ANCHORS[name].goal_of(name).row()[1],
-        "measured here": lambda name: in_words(found.get(name), ANCHORS[name].spec, "not measured"),
+        "measured here": lambda name: in_words(figures.get(name), ANCHORS[name].spec, "not measured"),
     }
     return table(ANCHORS, columns)
 

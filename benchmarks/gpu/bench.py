@@ -82,8 +82,8 @@ class Bench:
         self.found.update(figures)
         goals = tuple(anchors.goals(figures)) if self.is_comparable else ()
         ((_, rows),) = data.items()
-        named = [{"name": name, **row} for name, row in rows.items()]
-        return Section(title, method, goals, (table(named, columns),), data)
+        table_rows = [{"name": name, **row} for name, row in rows.items()]
+        return Section(title, method, goals, (table(table_rows, columns),), data)
 
     def engine(self) -> BuiltEngine:
         """Return the engine that sections share, as a worker would build it by default."""

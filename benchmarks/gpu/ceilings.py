@@ -25,7 +25,7 @@ def measure(bench: Bench) -> Section:
     part = source[: len(host)]
     # A reduction reads everything and writes almost nothing; the fastest one counts.
     reductions = (source.sum, source.amax, lambda: torch.linalg.vector_norm(source, 1))
-    bench.ceilings = found = Ceilings(
+    bench.ceilings = ceilings = Ceilings(
         read=num_bytes / min(median_s([reduce], device) for reduce in reductions),
         copy=2 * num_bytes / median_s([lambda: target.copy_(source)], device),
         matrix=_matrix_rate(bench),
@@ -33,24 +33,24 @@ def measure(bench: Bench) -> Section:
         from_host=host.nbytes / median_s([lambda: part.copy_(host, non_blocking=True)], device),
     )
     rows = [
-        ("read", f"{found.read / 1e12:.2f} TB/s", "4.48"),
-        ("copy, bytes in and out", f"{found.copy / 1e12:.2f} TB/s", "4.28"),
-        (f"product of matrices, {bench.dtype}", f"{found.matrix / 1e12:.0f} TFLOP/s", "780 to 794"),
-        ("to the host, pinned", f"{found.to_host / 1e9:.1f} GB/s", "55"),
-        ("from the host, pinned", f"{found.from_host / 1e9:.1f} GB/s", "55"),
+        ("read", f"{ceilings.read / 1e12:.2f} TB/s", "4.48"),
+        ("copy, bytes in and out", f"{ceilings.copy / 1e12:.2f} TB/s", "4.28"),
+        (f"product of matrices, {bench.dtype}", f"{ceilings.matrix / 1e12:.0f} TFLOP/s", "780 to 794"),
+        ("to the host, pinned", f"{ceilings.to_host / 1e9:.1f} GB/s", "55"),
+        ("from the host, pinned", f"{ceilings.from_host / 1e9:.1f} GB/s", "55"),
     ]
     table = markdown(("ceiling", "here", "an H200 on 2026-11-21"), rows)
     method = (
         f"Buffers of {bench.sizes.ceiling_mib} MiB of random numbers, "
         f"products of {bench.sizes.ceiling_side}-square matrices."
     )
-    return Section("Ceilings", method, (), (table,), {"ceilings": asdict(found)})
+    return Section("Ceilings", method, (), (table,), {"ceilings": asdict(ceilings)})
 
 
 def _matrix_rate(bench: Bench) -> float:
     side = bench.sizes.ceiling_side
     shape = (NUM_PRODUCTS, side, side)
-    left, right = (torch.randn(shape, device=bench.device).to(bench.dtype) for _ in range(2))
+    left_factors, right_factors = (torch.randn(shape, device=bench.device).to(bench.dtype) for _ in range(2))
     out = torch.empty(side, side, device=bench.device, dtype=bench.dtype)
-    calls = [partial(torch.mm, *pair, out=out) for pair in zip(left, right, strict=True)]
+    calls = [partial(torch.mm, *pair, out=out) for pair in zip(left_factors, right_factors, strict=True)]
     return 2 * side**3 / median_s(calls, bench.device)

@@ -77,7 +77,7 @@ def check(bench: Bench) -> Section:
         "largest relative error": lambda op: f"{max(errors[op]):.1e}",
     }
     method = f"{bench.dtype}, relative to the reference in float32; accepted: {most:g}."
-    worst = {op: max(found) for op, found in errors.items()}
+    worst = {op: max(op_errors) for op, op_errors in errors.items()}
     return Section("Correctness", method, (), (table(errors, columns),), {"correctness": worst})
 
 

@@ -33,8 +33,8 @@ def prefill_s(shape: ModelShape, ceilings: Ceilings, tokens: int) -> float:
     """Return the floor of a prompt: weights and causal attention at the matrix rate; logits of its last token
     only.
     """
-    met = shape.weights - shape.hidden * shape.vocab
-    return (FLOPS_PER_WEIGHT * met * tokens + shape.attention_flops(tokens)) / ceilings.matrix
+    num_weights = shape.weights - shape.hidden * shape.vocab
+    return (FLOPS_PER_WEIGHT * num_weights * tokens + shape.attention_flops(tokens)) / ceilings.matrix
 
 
 def steady_rate(

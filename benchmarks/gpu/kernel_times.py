@@ -31,13 +31,13 @@ class Timed:
 
 def measure(bench: Bench) -> Section:
     """Time every kernel at every size."""
-    found, figures = {}, {}
+    times, figures = {}, {}
     for timed in _timed(bench):
         calls = [timed.draw().run for _ in range(NUM_SETS)]
         took_s = median_s(calls, bench.device)
         del calls
         bench.release()
-        found[timed.name] = {"seconds": took_s, "floor_s": timed.floor_s}
+        times[timed.name] = {"seconds": took_s, "floor_s": timed.floor_s}
         if timed.figure:
             figures[timed.figure] = timed.floor_s / took_s
     columns: Columns = {
@@ -47,7 +47,7 @@ def measure(bench: Bench) -> Section:
         "share of the ceiling": lambda kernel: f"{kernel['floor_s'] / kernel['seconds']:.0%}",
     }
     method = f"Medians of graph replays over {NUM_SETS} input sets, {bench.dtype}, one layer of the model."
-    return bench.section("Kernels", method, columns, {"kernels": found}, figures)
+    return bench.section("Kernels", method, columns, {"kernels": times}, figures)
 
 
 def _timed(bench: Bench) -> Iterator[Timed]:

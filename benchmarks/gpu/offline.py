@@ -39,7 +39,7 @@ def decode(bench: Bench) -> Section:
     engine, sizes = bench.engine(), bench.sizes
     short, long = sizes.decode_tokens
     context = sizes.decode_context + (short + long) / 2
-    found = {
+    results = {
         batch: {
             "step_s": decode_step(bench, engine, batch),
             "floor_s": decode_step_s(sizes.model, bench.limits, batch, context),
@@ -59,24 +59,24 @@ def decode(bench: Bench) -> Section:
         f"{sizes.decode_context + long} tokens; the floor is computed from this run's ceilings."
     )
     figures = {
-        f"decode step / floor at {batch}": step["step_s"] / step["floor_s"] for batch, step in found.items()
+        f"decode step / floor at {batch}": step["step_s"] / step["floor_s"] for batch, step in results.items()
     }
-    return bench.section("Decode step", method, columns, {"decode": found}, figures)
+    return bench.section("Decode step", method, columns, {"decode": results}, figures)
 
 
 def prefill(bench: Bench) -> Section:
     """Measure prompt tokens per second, with all prompts given at once."""
     engine, sizes = bench.engine(), bench.sizes
-    found = {}
+    results = {}
     for count, tokens in sizes.prefills:
         serve(engine, [RequestShape(tokens, 1)] * 2, bench.seed)
         took_s, _ = serve(engine, [RequestShape(tokens, 1)] * count, bench.seed + 1)
         at_the_ceiling = tokens / prefill_s(sizes.model, bench.limits, tokens)
-        found[f"{count} × {tokens}"] = {
+        results[f"{count} × {tokens}"] = {
             "tokens_per_s": count * tokens / took_s,
             "at_the_ceiling": at_the_ceiling,
         }
-    figures = {f"prefill {name}, tok/s": rates["tokens_per_s"] for name, rates in found.items()}
+    figures = {f"prefill {name}, tok/s": rates["tokens_per_s"] for name, rates in results.items()}
     columns: Columns = {
         "prompts × tokens": itemgetter("name"),
         "at the matrix rate, tok/s": lambda rates: f"{rates['at_the_ceiling']:.0f}",
@@ -85,16 +85,16 @@ def prefill(bench: Bench) -> Section:
         VLLM: lambda rates: in_words(theirs(f"prefill {rates['name']}, tok/s")),
     }
     method = "From the start to the last first token."
-    return bench.section("Prefill", method, columns, {"prefill": found}, figures)
+    return bench.section("Prefill", method, columns, {"prefill": results}, figures)
 
 
 def burst(bench: Bench) -> Section:
     """Measure all requests of the burst workload at once."""
     sizes = bench.sizes
-    asked = shapes("burst", sizes.burst_requests, bench.seed, sizes.burst_scale)
-    seconds, num_tokens = serve(bench.engine(), asked, bench.seed)
+    requests = shapes("burst", sizes.burst_requests, bench.seed, sizes.burst_scale)
+    seconds, num_tokens = serve(bench.engine(), requests, bench.seed)
     figure = "burst, output tok/s"
-    found = {len(asked): {"seconds": seconds, "output_tokens_per_s": num_tokens / seconds}}
+    results = {len(requests): {"seconds": seconds, "output_tokens_per_s": num_tokens / seconds}}
     columns: Columns = {
         "requests": itemgetter("name"),
         "seconds": lambda served: f"{served['seconds']:.1f}",
@@ -103,7 +103,7 @@ def burst(bench: Bench) -> Section:
     }
     method = "512 tokens in, 128 out on average."
     figures = {figure: num_tokens / seconds}
-    return bench.section("Burst, offline", method, columns, {"burst": found}, figures)
+    return bench.section("Burst, offline", method, columns, {"burst": results}, figures)
 
 
 def busy(bench: Bench) -> Section:
@@ -113,7 +113,7 @@ def busy(bench: Bench) -> Section:
     if bench.device.type != "cuda":
         raise NotMeasured("it needs a GPU's own clock")
     engine = bench.engine()
-    found = {batch: _profiled(bench, engine, batch) for batch in bench.sizes.decode_batches}
+    results = {batch: _profiled(bench, engine, batch) for batch in bench.sizes.decode_batches}
     columns: Columns = {
         "sequences": itemgetter("name"),
         "step, ms": lambda batch: f"{batch['step_s'] * 1e3:.2f}",
@@ -121,8 +121,8 @@ def busy(bench: Bench) -> Section:
         "longest kernels, µs of a step": lambda batch: longest_kernels(batch["kernels"]),
     }
     method = f"{BUSY_TOKENS} steps amid more; kernels and copies that overlap count once."
-    figures = {"busy, least share": min(batch["share"] for batch in found.values())}
-    return bench.section("Waiting for Python", method, columns, {"busy": found}, figures)
+    figures = {"busy, least share": min(batch["share"] for batch in results.values())}
+    return bench.section("Waiting for Python", method, columns, {"busy": results}, figures)
 
 
 def variants(bench: Bench) -> Section:
@@ -136,8 +136,8 @@ def variants(bench: Bench) -> Section:
         **{kind.value: {"quantisation": kind} for kind in QUANTISATIONS},
         "deterministic": {"deterministic": True},
     }
-    found = {name: _variant(bench, way) for name, way in ways.items()}
-    plain = found["plain"]
+    results = {name: _variant(bench, way) for name, way in ways.items()}
+    plain = results["plain"]
     columns: Columns = {
         "engine": itemgetter("name"),
         f"step at {batches[0]}, ms": lambda way: f"{way['steps_s'][0] * 1e3:.2f}",
@@ -147,8 +147,8 @@ def variants(bench: Bench) -> Section:
         "of plain's": lambda way: f"{way['kv_tokens'] / plain['kv_tokens']:.2f}",
     }
     method = "Decode steps as above; KV uses the memory that the weights leave free."
-    figures = {"deterministic step / plain": found["deterministic"]["steps_s"][1] / plain["steps_s"][1]}
-    return bench.section("Variants", method, columns, {"variants": found}, figures)
+    figures = {"deterministic step / plain": results["deterministic"]["steps_s"][1] / plain["steps_s"][1]}
+    return bench.section("Variants", method, columns, {"variants": results}, figures)
 
 
 def _variant(bench: Bench, way: dict[str, Any]) -> dict[str, Any]:
@@ -193,12 +193,12 @@ def serve(
         for request in requests
     ]
     last_s, num_tokens = 0.0, 0
-    began = time.perf_counter()
+    start_s = time.perf_counter()
 
     def count(report: StepReport) -> None:
         nonlocal last_s, num_tokens
         if report.tokens.handles:
-            last_s, num_tokens = time.perf_counter() - began, num_tokens + len(report.tokens.handles)
+            last_s, num_tokens = time.perf_counter() - start_s, num_tokens + len(report.tokens.handles)
         watch(report)
 
     run_all(engine.loop, iter([commands]), count)
@@ -236,10 +236,10 @@ def _profiled(bench: Bench, engine: BuiltEngine, batch: int) -> dict[str, Any]:
 
 def longest_kernels(seconds: Mapping[str, float]) -> str:
     """Return the kernels that take the longest in a step, by their names up to their arguments."""
-    named = (
+    descriptions = (
         f"{name.split('<')[0].split('(')[0].strip()[:40]} {each * 1e6:.0f}" for name, each in seconds.items()
     )
-    return ", ".join(islice(named, LISTED_KERNELS))
+    return ", ".join(islice(descriptions, LISTED_KERNELS))
 
 
 def covered(spans: Sequence[tuple[float, float]]) -> float:

@@ -48,14 +48,14 @@ def fleet(bench: Bench) -> Section:
     """Measure goodput at each rate."""
     bench.release()
     sizes = bench.sizes
-    asked = {f"{rate:g}": _asked(bench, rate) for rate in sizes.rates}
-    served = asyncio.run(_chat(bench, list(asked.values())))
-    found, figures = {}, dict[str, float]()
-    for (rate, requests), records in zip(asked.items(), served, strict=True):
+    requests_by_rate = {f"{rate:g}": _asked(bench, rate) for rate in sizes.rates}
+    served = asyncio.run(_chat(bench, list(requests_by_rate.values())))
+    results, figures = {}, dict[str, float]()
+    for (rate, requests), records in zip(requests_by_rate.items(), served, strict=True):
         good = sum(record.good for record in records) / sizes.rate_s
         bound = min(float(rate), _bound(bench, [shape for _, shape in requests]))
         refused = sum(record.refused_after_s is not None for record in records)
-        found[rate] = {"good_per_s": good, "bound_per_s": bound, "refused": refused, "sent": len(records)}
+        results[rate] = {"good_per_s": good, "bound_per_s": bound, "refused": refused, "sent": len(records)}
         figures |= {f"chat at {rate}/s, good/s": good, f"chat at {rate}/s, good / bound": good / bound}
     columns: Columns = {
         "offered/s": itemgetter("name"),
@@ -68,14 +68,14 @@ def fleet(bench: Bench) -> Section:
         f"Poisson for {sizes.rate_s:g} s each from empty, one seed; TTFT ≤ {TTFT_MS} ms and "
         f"TPOT ≤ {TPOT_MS} ms are the SLO of each request, so the fleet may refuse."
     )
-    return bench.section("A fleet under chat", method, columns, {"fleet": found}, figures)
+    return bench.section("A fleet under chat", method, columns, {"fleet": results}, figures)
 
 
 def handoff(bench: Bench) -> Section:
     """Measure bandwidth and hidden share."""
     bench.release()
     transports = ("cuda_ipc", "shm") if bench.device.type == "cuda" else ("shm",)
-    found = {transport: asyncio.run(_hand_over(bench, transport)) for transport in transports}
+    results = {transport: asyncio.run(_hand_over(bench, transport)) for transport in transports}
     columns: Columns = {
         "prompts × tokens": lambda _: f"{PROMPTS} × {bench.sizes.handoff_tokens}",
         "by": itemgetter("name"),
@@ -88,9 +88,9 @@ def handoff(bench: Bench) -> Section:
         "A router, a prefill and a decode worker; greedy, two tokens each. "
         "The goal is for the first transport."
     )
-    first = found[transports[0]]
+    first = results[transports[0]]
     figures = {"handoff, hidden share": 1 - first["exposed_s"] / first["seconds"]}
-    return bench.section("Handoff", method, columns, {"handoff": found}, figures)
+    return bench.section("Handoff", method, columns, {"handoff": results}, figures)
 
 
 def _asked(bench: Bench, rate: float) -> Asked:
@@ -108,10 +108,10 @@ def _bound(bench: Bench, requests: Sequence[RequestShape]) -> float:
     return steady_rate(model, limits, fmean(prompts), output, mean_prefill_s, TPOT_MS / 1e3)
 
 
-async def _chat(bench: Bench, asked: Sequence[Asked]) -> list[list[RequestRecord]]:
+async def _chat(bench: Bench, request_groups: Sequence[Asked]) -> list[list[RequestRecord]]:
     served = []
     async with _fleet(bench, "fleet", prefill=0, placement="aggregated") as (_, target):
-        for place, requests in enumerate(asked):
+        for place, requests in enumerate(request_groups):
             work = jobs(target, [shape for _, shape in requests], bench.seed + place, PROMISE)
             records = await open_loop(target.send, work, [at_s for at_s, _ in requests])
             served.append(_unfailed(records))

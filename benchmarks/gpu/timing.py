@@ -27,18 +27,18 @@ def median_s(calls: Sequence[Call], device: torch.device) -> float:
     cuda: Any = torch.cuda
     graphs = [_captured(call) for call in calls]
     events = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(ROUNDS)]
-    for (began, ended), graph in zip(events, itertools.cycle(graphs), strict=False):
-        began.record()
+    for (start, ended), graph in zip(events, itertools.cycle(graphs), strict=False):
+        start.record()
         graph.replay()
         ended.record()
     torch.cuda.synchronize()
-    return statistics.median(float(began.elapsed_time(ended)) for began, ended in events) / 1e3
+    return statistics.median(float(start.elapsed_time(ended)) for start, ended in events) / 1e3
 
 
 def _on_host(call: Call) -> float:
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     call()
-    return time.perf_counter() - began
+    return time.perf_counter() - start_s
 
 
 def _captured(call: Call) -> torch.cuda.CUDAGraph:

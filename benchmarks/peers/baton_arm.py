@@ -57,13 +57,13 @@ async def two_processes(model: Path) -> AsyncIterator[list[Arm]]:
         pids = {f"process {index}": pid for index, pid in enumerate(children)}
         arms = []
         for name, kind in (("gRPC", GrpcTransport), ("GenerateMany", MultiplexedTransport)):
-            found: dict[str, GrpcTransport] = {}
-            while len(found) < len(pids):
+            transports: dict[str, GrpcTransport] = {}
+            while len(transports) < len(pids):
                 transport = kind(fleet.router_addresses[0])
                 stack.push_async_callback(transport.close)
                 async with aclosing(transport.stream(WATCH, WATCH.request())) as snapshots:
-                    found.setdefault((await anext(snapshots)).router_id, transport)
-            turns = itertools.cycle(found.values())
+                    transports.setdefault((await anext(snapshots)).router_id, transport)
+            turns = itertools.cycle(transports.values())
             arms.append(Arm(f"Baton, {name}, 2 processes", pids, partial(_in_turns, turns)))
         yield arms
 
@@ -87,11 +87,11 @@ async def by_grpc(transport: GrpcTransport, prompt: str | list[int], num_tokens:
         Stop(max_tokens=num_tokens, ignore_eos=True),
         Slo(slo_class=SloClass.STANDARD),
     )
-    began, ttft_s, received = time.perf_counter(), 0.0, 0
+    start_s, ttft_s, received = time.perf_counter(), 0.0, 0
     async for response in transport.stream(GENERATE, request):
         received += len(response.event.tokens.token_ids)
         if received and not ttft_s:
-            ttft_s = time.perf_counter() - began
+            ttft_s = time.perf_counter() - start_s
     if received != num_tokens:
         raise BadStream(f"the stream brought {received} tokens of {num_tokens}")
     return ttft_s

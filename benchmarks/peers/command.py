@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     loads = (STREAMS[1], RATES[0]) if args.quick else STREAMS + RATES
-    found, note = asyncio.run(_measure(args.model, loads, args.seeds))
-    return report(args, sections(loads, found, note))
+    rounds, note = asyncio.run(_measure(args.model, loads, args.seeds))
+    return report(args, sections(loads, rounds, note))
 
 
 async def _measure(
     model: Path, loads: Sequence[Load], seeds: Sequence[int]
 ) -> tuple[dict[Load, Rounds], str]:
-    found: dict[Load, Rounds] = {load: {} for load in loads}
+    rounds: dict[Load, Rounds] = {load: {} for load in loads}
     note = "Client, frontends and workers share the machine."
     async with AsyncExitStack() as stack:
         arms = await stack.enter_async_context(baton(model))
@@ -62,22 +62,23 @@ async def _measure(
         for seed in tracked(seeds, "peers"):
             for load in loads:
                 for arm in by_turns(arms, seed):
-                    found[load].setdefault(arm.name, []).append(await play(arm, load, seed))
-    return found, note
+                    rounds[load].setdefault(arm.name, []).append(await play(arm, load, seed))
+    return rounds, note
 
 
-def sections(loads: Sequence[Load], found: dict[Load, Rounds], note: str) -> Iterator[Section]:
+def sections(loads: Sequence[Load], rounds: dict[Load, Rounds], note: str) -> Iterator[Section]:
     """Yield streams, then requests, with everything measured as data."""
     for title, is_streams, unit in (("Streams", True, "µs a token"), ("Requests", False, "ms a request")):
-        chosen = [load for load in loads if load.is_streams is is_streams]
+        own_loads = [load for load in loads if load.is_streams is is_streams]
         rows = [
-            (load.name, arm, *(shown(load, runs) for shown in _COLUMNS.values()))
-            for load in chosen
-            for arm, runs in found[load].items()
+            (load.name, arm, *(column(load, runs) for column in _COLUMNS.values()))
+            for load in own_loads
+            for arm, runs in rounds[load].items()
         ]
         header = ("load", "arm", f"CPU, {unit}", *list(_COLUMNS)[1:])
         data = {
-            load.name: {arm: list(map(asdict, runs)) for arm, runs in found[load].items()} for load in chosen
+            load.name: {arm: list(map(asdict, runs)) for arm, runs in rounds[load].items()}
+            for load in own_loads
         }
         yield Section(title, note, (), (markdown(header, rows),), {"loads": data})
 

@@ -36,9 +36,11 @@ class Dynamo:
 @asynccontextmanager
 async def dynamo(model: Path) -> AsyncIterator[Arm]:
     """Run a frontend and one worker, and return the way to ask them."""
-    async with running(model, num_workers=1) as found:
+    async with running(model, num_workers=1) as deployment:
         yield Arm(
-            "Dynamo", {"frontend": found.frontend.pid}, partial(by_http, found.address, {"model": NAME})
+            "Dynamo",
+            {"frontend": deployment.frontend.pid},
+            partial(by_http, deployment.address, {"model": NAME}),
         )
 
 
@@ -69,8 +71,8 @@ async def running(
                 while await asyncio.to_thread(_num_served, address) < num_workers:
                     for log, process in started.items():
                         if process.returncode is not None:
-                            told = (folder / f"{log}.log").read_text(encoding="utf-8")
-                            raise NotInstalled(f"Dynamo's {log} ended: {told[-500:]}")
+                            output = (folder / f"{log}.log").read_text(encoding="utf-8")
+                            raise NotInstalled(f"Dynamo's {log} ended: {output[-500:]}")
                     await asyncio.sleep(0.2)
             frontend, *workers = started.values()
             yield Dynamo(address, frontend, tuple(workers))
@@ -100,7 +102,7 @@ def _num_served(address: str) -> int:
             instances = json.load(response)["instances"]
     except OSError:
         return 0
-    return sum(found["endpoint"] == "generate" for found in instances) if has_model else 0
+    return sum(instance["endpoint"] == "generate" for instance in instances) if has_model else 0
 
 
 def _free_port() -> int:

@@ -102,12 +102,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found, note = asyncio.run(_measure(args.model, args.seeds))
-    return report(args, [section_of(found, note)])
+    results, note = asyncio.run(_measure(args.model, args.seeds))
+    return report(args, [section_of(results, note)])
 
 
 async def _measure(model: Path, seeds: Sequence[int]) -> tuple[dict[str, Found], str]:
-    found: dict[str, Found] = {}
+    results: dict[str, Found] = {}
     note = f"{SECONDS:g} s of requests for each row and seed. Client, servers and workers share the machine."
     async with AsyncExitStack() as stack:
         contenders = {"Baton": await stack.enter_async_context(_baton(model))}
@@ -121,14 +121,14 @@ async def _measure(model: Path, seeds: Sequence[int]) -> tuple[dict[str, Found],
             print(error, file=sys.stderr)
         for name, contender in tracked([*contenders.items()], "capacity"):
             limits = await _limits(contender(None))
-            found[name] = Found(limits, await _capacity(contender(limits), limits))
+            results[name] = Found(limits, await _capacity(contender(limits), limits))
         for seed in tracked(seeds, "overload"):
             for load in LOADS:
                 for name, contender in contenders.items():
-                    at = found[name]
+                    at = results[name]
                     run = await play(contender(at.limits), load * at.capacity, seed)
                     at.runs[load].append(run)
-    return found, note
+    return results, note
 
 
 @asynccontextmanager
@@ -140,8 +140,8 @@ async def _baton(model: Path) -> AsyncIterator[Contender]:
 
 def told(pids: Mapping[str, int], address: str, limits: Limits | None) -> Arm:
     """Return Baton with limits in the body of each request."""
-    stated = {"ttft_ms": int(limits.ttft_ms), "tpot_ms": int(limits.tpot_ms)} if limits else None
-    return Arm("Baton", pids, partial(by_http, address, {"slo": stated} if stated else {}))
+    slo = {"ttft_ms": int(limits.ttft_ms), "tpot_ms": int(limits.tpot_ms)} if limits else None
+    return Arm("Baton", pids, partial(by_http, address, {"slo": slo} if slo else {}))
 
 
 def _untold(arm: Arm, _: Limits | None) -> Arm:
@@ -188,26 +188,26 @@ def _prompt(rng: random.Random) -> str:
     return " ".join(rng.choices(WORDS, k=PROMPT_WORDS))
 
 
-def section_of(found: Mapping[str, Found], note: str) -> Section:
+def section_of(results: Mapping[str, Found], note: str) -> Section:
     """Return a row for each arm and load, with every figure as data."""
     header = ("arm", "load / capacity", "sent a second", "good a second", "of those not rejected, good, %",
               "rejected, %", "after ms", "failed", "TTFT P99, ms")  # fmt: skip
     rows = [
         (name, f"{load:g}", f"{load * at.capacity:.1f}", *_cells(at, load))
-        for name, at in found.items()
+        for name, at in results.items()
         for load in LOADS
     ]
-    stated = [
+    limit_rows = [
         (name, *(f"{limit:.1f}" for limit in astuple(at.limits)), f"{at.capacity:.1f}", cell(at.of_peak()))
-        for name, at in found.items()
+        for name, at in results.items()
     ]
     limits = ("arm", "TTFT limit, ms", "TPOT limit, ms", "capacity, requests/s", "good at twice that / peak")
     data = {
         name: {"limits": asdict(at.limits), "capacity": at.capacity,
                "runs": {load: list(map(asdict, runs)) for load, runs in at.runs.items()}}
-        for name, at in found.items()
+        for name, at in results.items()
     }  # fmt: skip
-    tables = (markdown(limits, stated), markdown(header, rows))
+    tables = (markdown(limits, limit_rows), markdown(header, rows))
     return Section("Twice the capacity", note, (), tables, {"arms": data})
 
 

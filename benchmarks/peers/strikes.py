@@ -67,38 +67,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.streams < 2:
         raise ValueError(f"--streams is {args.streams}; accepted: 2 or more, one for each worker")
-    found, note = asyncio.run(_measure(args.model, args.streams, args.seeds))
-    return report(args, [section_of(args.streams, found, note)])
+    survivals_by_strike, note = asyncio.run(_measure(args.model, args.streams, args.seeds))
+    return report(args, [section_of(args.streams, survivals_by_strike, note)])
 
 
 async def _measure(
     model: Path, num_streams: int, seeds: Sequence[int]
 ) -> tuple[dict[Strike, list[Survival]], str]:
-    found: dict[Strike, list[Survival]] = {}
+    survivals_by_strike: dict[Strike, list[Survival]] = {}
     note = f"{num_streams} streams of {TOKENS} tokens; two workers."
     for seed in tracked(seeds, "strikes"):
         for strike in STRIKES:
             try:
-                async with strike.started(model, seed, TOKENS) as struck:
-                    found.setdefault(strike, []).append(await survive(struck, num_streams))
+                async with strike.started(model, seed, TOKENS) as target:
+                    survivals_by_strike.setdefault(strike, []).append(await survive(target, num_streams))
             except NotInstalled as error:
                 if str(error) not in note:
                     note += f" Dynamo is missing: {error}"
                     print(error, file=sys.stderr)
-    return found, note
+    return survivals_by_strike, note
 
 
-async def survive(struck: Struck, num_streams: int) -> Survival:
+async def survive(target: Struck, num_streams: int) -> Survival:
     """Play the streams undisturbed if their outputs can be compared, then with the strike."""
-    undisturbed = await play(struck.stream, num_streams) if struck.is_deterministic else None
+    undisturbed = await play(target.stream, num_streams) if target.is_deterministic else None
     struck_at = 0.0
 
     async def strike() -> None:
         nonlocal struck_at
-        await struck.strike()
+        await target.strike()
         struck_at = time.monotonic()
 
-    outputs = await play(struck.stream, num_streams, strike)
+    outputs = await play(target.stream, num_streams, strike)
     whole = [output for output in outputs if not output.error]
     after_strike = [
         after - before
@@ -147,7 +147,7 @@ async def play(
     return await asyncio.gather(*streams)
 
 
-def section_of(num_streams: int, found: dict[Strike, list[Survival]], note: str) -> Section:
+def section_of(num_streams: int, survivals_by_strike: dict[Strike, list[Survival]], note: str) -> Section:
     """Return a row for each strike, with every figure as data."""
     header = ("struck", "arm", f"whole of {num_streams}", "changed", "longest gap, s")
     rows = [
@@ -158,18 +158,18 @@ def section_of(num_streams: int, found: dict[Strike, list[Survival]], note: str)
             _changed(survivals),
             cell([each.longest_gap_s for each in survivals if each.whole]),
         )
-        for strike, survivals in found.items()
+        for strike, survivals in survivals_by_strike.items()
     ]
     data = {
         f"{strike.arm}: {strike.process} {strike.how}": list(map(asdict, each))
-        for strike, each in found.items()
+        for strike, each in survivals_by_strike.items()
     }
     return Section("Streams under strikes", note, (), (markdown(header, rows),), {"strikes": data})
 
 
 def _changed(survivals: Sequence[Survival]) -> str:
     """Return a dash where no stream is whole, and so none could have changed."""
-    known = [each.changed for each in survivals if each.changed is not None]
-    if not known:
+    counts = [each.changed for each in survivals if each.changed is not None]
+    if not counts:
         return "random"
-    return str(sum(known)) if any(each.whole for each in survivals) else "-"
+    return str(sum(counts)) if any(each.whole for each in survivals) else "-"

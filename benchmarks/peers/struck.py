@@ -54,8 +54,8 @@ async def _baton(
         async def strike() -> None:
             nonlocal name
             name = await busiest_decoder(client) if process == "worker" else f"{process}-0"
-            struck = fleet.process(name)
-            (struck.kill if how == KILLED else struck.pause)()
+            victim = fleet.process(name)
+            (victim.kill if how == KILLED else victim.pause)()
 
         if door == "grpc":
             yield Struck(partial(_by_grpc, client, seed, num_tokens), strike, is_deterministic=True)
@@ -68,11 +68,14 @@ async def _baton(
 
 @asynccontextmanager
 async def _dynamo(process: str, how: str, model: Path, seed: int, num_tokens: int) -> AsyncIterator[Struck]:
-    async with running(model, 2, *MIGRATIONS) as found, OpenAIClient(f"http://{found.address}") as http:
-        struck = found.workers[0] if process == "worker" else found.frontend
+    async with (
+        running(model, 2, *MIGRATIONS) as deployment,
+        OpenAIClient(f"http://{deployment.address}") as http,
+    ):
+        process_handle = deployment.workers[0] if process == "worker" else deployment.frontend
 
         async def strike() -> None:
-            struck.send_signal(signal.SIGKILL if how == KILLED else signal.SIGSTOP)
+            process_handle.send_signal(signal.SIGKILL if how == KILLED else signal.SIGSTOP)
 
         stream = partial(_by_http, http, {"model": NAME}, seed, num_tokens)
         yield Struck(stream, strike, is_deterministic=False)

@@ -42,12 +42,12 @@ async def worker_alone(redis_url: str) -> AsyncIterator[Ask]:
 
     async def ask(prompt: Sequence[int]) -> float:
         handle = next(handles)
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         fence = Fence("", f"{NAME}-{handle}", 0, 1, 0, "", record.incarnation, NAME)
         stop = StopRules(max_tokens=1, ignore_eos=True)
         spec = SequenceSpec(handle, fence, prompt, (), (0,), SamplingParams(temperature=0), stop)
         link.send(SendDecode(record.key, spec))
-        return await tokens.get() - began
+        return await tokens.get() - start_s
 
     running = asyncio.gather(ticker.run(), link.run())
     try:

@@ -295,10 +295,10 @@ async def _ask_each(
 async def _text_ms(transport: GrpcTransport, rng: random.Random, firsts: Firsts) -> float:
     """Return when the first token of a text came; the parts of that time are added to `firsts`."""
     request = request_to_pb(" ".join(rng.choices(WORDS, k=PROMPT_WORDS)), *ONE_TOKEN)
-    began, ms = time.perf_counter(), 0.0
+    start_s, ms = time.perf_counter(), 0.0
     async for response in transport.stream(GENERATE, request):
         if response.event.HasField("tokens"):
-            ms = 1000 * (time.perf_counter() - began)
+            ms = 1000 * (time.perf_counter() - start_s)
         elif response.event.HasField("finished"):
             firsts.sent_ms.append(response.event.finished.split.queue_ms)
             firsts.computed_ms.append(response.event.finished.split.prefill_ms)
@@ -318,8 +318,8 @@ def sections(firsts: Sequence[Firsts], profiles: Profiles, floors: Floors, note:
         unit, spec = ("µs a token", ".1f") if is_streams else ("ms a request", ".2f")
         columns = [
             (load, call, profile)
-            for load, found in profiles.items()
-            for call, profile in found.items()
+            for load, by_call in profiles.items()
+            for call, profile in by_call.items()
             if load.is_streams is is_streams
         ]
         floor = {load: costs for load, costs in floors.items() if load.is_streams is is_streams}
@@ -401,15 +401,15 @@ def _parts_table(unit: str, spec: str, scale: float, columns: Columns) -> str:
     shares = [profile.parts() for _, _, profile in columns]
     whole = [scale * profile.cpu_s / profile.num_units for _, _, profile in columns]
     parts = sorted(
-        {part for found in shares for part in found},
-        key=lambda part: -sum(found.get(part, 0.0) for found in shares),
+        {part for profile_parts in shares for part in profile_parts},
+        key=lambda part: -sum(profile_parts.get(part, 0.0) for profile_parts in shares),
     )
     rows = [
         (
             part,
             *(
-                f"{cost * found.get(part, 0.0):{spec}} ({found.get(part, 0.0):.0%})"
-                for cost, found in zip(whole, shares, strict=True)
+                f"{cost * profile_parts.get(part, 0.0):{spec}} ({profile_parts.get(part, 0.0):.0%})"
+                for cost, profile_parts in zip(whole, shares, strict=True)
             ),
         )
         for part in parts

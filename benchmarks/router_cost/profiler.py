@@ -126,8 +126,8 @@ def parsed(raw: str, root: Path) -> list[Stack]:
     stacks = []
     for line in raw.splitlines():
         frames, _, count = line.rpartition(" ")
-        named = (frame.replace(f"({root}/", "(/") for frame in frames.split(";"))
-        stacks.append(Stack(tuple(named), int(count)))
+        frame_names = (frame.replace(f"({root}/", "(/") for frame in frames.split(";"))
+        stacks.append(Stack(tuple(frame_names), int(count)))
     return stacks
 
 
@@ -165,18 +165,18 @@ async def profiled(pid: int, root: Path) -> AsyncIterator[Profile]:
 async def _begun(process: asyncio.subprocess.Process) -> None:
     """Wait until py-spy says that it samples."""
     assert process.stdout is not None, "it is a pipe"
-    said = b""
+    output = b""
     async with asyncio.timeout(START_S):
-        while b"Sampling process" not in said:
+        while b"Sampling process" not in output:
             piece = await process.stdout.readline()
             if not piece:
-                raise NotInstalled(f"py-spy cannot look into the router: {said.decode().strip()[-300:]}")
-            said += piece
+                raise NotInstalled(f"py-spy cannot look into the router: {output.decode().strip()[-300:]}")
+            output += piece
 
 
 def _own_threads(pid: int) -> dict[int, float]:
     """Return the processor time of each thread that an extension has named; Python's have the main one's."""
-    found: dict[int, float] = {}
+    cpu_s: dict[int, float] = {}
     tasks = Path(f"/proc/{pid}/task")
     python = (tasks / str(pid) / "comm").read_text(encoding="utf-8")
     for folder in tasks.iterdir():
@@ -184,5 +184,5 @@ def _own_threads(pid: int) -> dict[int, float]:
             if (folder / "comm").read_text(encoding="utf-8") != python:
                 fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
                 ticks = int(fields[11]) + int(fields[12])
-                found[int(folder.name)] = ticks / os.sysconf("SC_CLK_TCK")
-    return found
+                cpu_s[int(folder.name)] = ticks / os.sysconf("SC_CLK_TCK")
+    return cpu_s

@@ -55,8 +55,8 @@ class Kind(Generic[Record]):
 
     def keep_only(self, uids: Collection[str], listed_at: float) -> None:
         """Forget what a listing does not have: a watch that broke off does not say what was deleted."""
-        for name, kept in list(self.kept.items()):
-            if kept.uid not in uids and kept.touched < listed_at:
+        for name, entry in list(self.kept.items()):
+            if entry.uid not in uids and entry.touched < listed_at:
                 del self.kept[name]
 
 
@@ -72,49 +72,49 @@ class Cluster:
 
     def scaled(self, name: str, replicas: int, version: int) -> None:
         """Take in a scaling that the API server has confirmed, before the watch tells of it."""
-        kept = self.deployments.kept.get(name)
-        if kept is not None and kept.version < version:
-            deployment = replace(kept.record.deployment, replicas=replicas)
-            kept.record, kept.version = DeploymentRecord(deployment, revision=""), version
+        entry = self.deployments.kept.get(name)
+        if entry is not None and entry.version < version:
+            deployment = replace(entry.record.deployment, replicas=replicas)
+            entry.record, entry.version = DeploymentRecord(deployment, revision=""), version
 
     def see(self, fleet: Fleet, now: float) -> Iterator[Seen]:
         """Return each pool with its Deployment and pods."""
         pods = self._pods_by_deployment(now)
-        users = Counter(kept.record.deployment for kept in self.pools.kept.values())
-        for kept in list(self.pools.kept.values()):
-            pool = kept.record
+        users = Counter(entry.record.deployment for entry in self.pools.kept.values())
+        for entry in list(self.pools.kept.values()):
+            pool = entry.record
             shared = self._others_than(pool) if users[pool.deployment] > 1 else ()
             yield Seen(pool, self._deployment(pool.deployment), tuple(pods[pool.deployment]), fleet, shared)
 
     def _others_than(self, pool: Pool) -> tuple[str, ...]:
-        known = (kept.record for kept in self.pools.kept.values())
+        records = (entry.record for entry in self.pools.kept.values())
         return tuple(
-            sorted(other.name for other in known if other.deployment == pool.deployment and other != pool)
+            sorted(other.name for other in records if other.deployment == pool.deployment and other != pool)
         )
 
     def _deployment(self, name: str) -> Deployment | None:
         """Return it with the hash of its newest template, which the ReplicaSet of its revision has."""
-        kept = self.deployments.kept.get(name)
-        if kept is None:
+        entry = self.deployments.kept.get(name)
+        if entry is None:
             return None
-        record = kept.record
+        record = entry.record
         hashes = (
-            found.record.template_hash
-            for found in self.sets.kept.values()
-            if found.record.deployment == name and found.record.revision == record.revision != ""
+            replica_set.record.template_hash
+            for replica_set in self.sets.kept.values()
+            if replica_set.record.deployment == name and replica_set.record.revision == record.revision != ""
         )
         return replace(record.deployment, revision=next(hashes, ""))
 
     def _pods_by_deployment(self, now: float) -> dict[str, list[Pod]]:
-        found: dict[str, list[Pod]] = defaultdict(list)
+        pods: dict[str, list[Pod]] = defaultdict(list)
         leaving: dict[str, float] = {}
-        for kept in self.pods.kept.values():
-            owner = self.sets.kept.get(kept.record.owner)
-            pod = kept.record.pod
-            if kept.record.grace_s is not None:
-                since = leaving[kept.uid] = self._leaving_since.get(kept.uid, now)
-                pod = replace(pod, overdue=now - since > kept.record.grace_s)
+        for entry in self.pods.kept.values():
+            owner = self.sets.kept.get(entry.record.owner)
+            pod = entry.record.pod
+            if entry.record.grace_s is not None:
+                since = leaving[entry.uid] = self._leaving_since.get(entry.uid, now)
+                pod = replace(pod, overdue=now - since > entry.record.grace_s)
             if owner is not None:
-                found[owner.record.deployment].append(pod)
+                pods[owner.record.deployment].append(pod)
         self._leaving_since = leaving
-        return found
+        return pods

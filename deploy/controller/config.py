@@ -30,9 +30,9 @@ class ControllerConfig:
 
 def parse_config(argv: Sequence[str]) -> ControllerConfig:
     """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
-    given = vars(flags().parse_args(argv))
-    credentials = Credentials(*(given.pop(name) for name in ("ca", "cert", "key", "api_key_file")))
-    return ControllerConfig(routers=tuple(given.pop("router")), credentials=credentials, **given)
+    values = vars(flags().parse_args(argv))
+    credentials = Credentials(*(values.pop(name) for name in ("ca", "cert", "key", "api_key_file")))
+    return ControllerConfig(routers=tuple(values.pop("router")), credentials=credentials, **values)
 
 
 def flags() -> argparse.ArgumentParser:

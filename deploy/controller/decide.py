@@ -52,80 +52,80 @@ class DrainWorker:
 Step = SetStanding | SetReplicas | DrainWorker
 
 
-def decide(seen: Seen) -> tuple[Step, ...]:
+def decide(view: Seen) -> tuple[Step, ...]:
     """Return the steps to take now. Repeated on the same view, they change nothing more."""
-    deployment = seen.deployment
-    if deployment is None or find_obstacle(seen) is not None:
+    deployment = view.deployment
+    if deployment is None or find_obstacle(view) is not None:
         return ()
-    steps: list[Step] = [DrainWorker(pod.name) for pod in seen.leaving if seen.fleet.gives_work(pod.name)]
-    if seen.pool.replicas > deployment.replicas:
-        steps.append(SetReplicas(seen.pool.replicas))
-    elif deployment.revision and seen.fleet.informed:
-        lost = [pod for pod in seen.live if _is_lost(seen, pod)]
+    steps: list[Step] = [DrainWorker(pod.name) for pod in view.leaving if view.fleet.gives_work(pod.name)]
+    if view.pool.replicas > deployment.replicas:
+        steps.append(SetReplicas(view.pool.replicas))
+    elif deployment.revision and view.fleet.informed:
+        lost = [pod for pod in view.live if _is_lost(view, pod)]
         steps += [SetStanding(pod.name, Standing.OUT) for pod in lost if pod.gated]
-        is_rolling = any(pod.revision != deployment.revision for pod in seen.live)
-        steps += _roll(seen, deployment) if is_rolling else _scale(seen, deployment)
+        is_rolling = any(pod.revision != deployment.revision for pod in view.live)
+        steps += _roll(view, deployment) if is_rolling else _scale(view, deployment)
     return tuple(steps)
 
 
-def _roll(seen: Seen, deployment: Deployment) -> Iterator[Step]:
+def _roll(view: Seen, deployment: Deployment) -> Iterator[Step]:
     """Let new pods join, each in the place of an old one."""
-    serving = [pod for pod in seen.live if pod.standing is Standing.IN_SERVICE and not _is_lost(seen, pod)]
+    serving = [pod for pod in view.live if pod.standing is Standing.IN_SERVICE and not _is_lost(view, pod)]
     free = deployment.replicas - deployment.max_unavailable - len(serving)
-    old = [pod for pod in seen.live if pod.revision != deployment.revision]
-    newcomers = [pod for pod in _joinable(seen, seen.live) if pod.revision == deployment.revision]
+    old = [pod for pod in view.live if pod.revision != deployment.revision]
+    newcomers = [pod for pod in _joinable(view, view.live) if pod.revision == deployment.revision]
     still_ready = sum(pod.standing is Standing.RETIRING and pod.ready and pod.gated for pod in old)
     yield from _join(newcomers[: max(0, free - still_ready)])
-    yield from _join(list(_joinable(seen, old))[: max(0, free - len(newcomers))])
+    yield from _join(list(_joinable(view, old))[: max(0, free - len(newcomers))])
     retiring = sum(pod.standing is Standing.RETIRING for pod in old)  # a current one comes back
-    num_needed = min(_budget(seen, deployment) - retiring, len(newcomers) - free)
-    yield from _retire(seen, (pod for pod in serving if pod.revision != deployment.revision), num_needed)
+    num_needed = min(_budget(view, deployment) - retiring, len(newcomers) - free)
+    yield from _retire(view, (pod for pod in serving if pod.revision != deployment.revision), num_needed)
 
 
-def _scale(seen: Seen, deployment: Deployment) -> Iterator[Step]:
+def _scale(view: Seen, deployment: Deployment) -> Iterator[Step]:
     """Let pods join, and make the pool smaller if it is too large."""
-    live, surplus = seen.live, max(0, deployment.replicas - seen.pool.replicas)
-    retiring = _cheapest_first(seen, (pod for pod in live if pod.standing is Standing.RETIRING))
-    leave = {pod.name for pod in retiring[: max(0, len(live) - seen.pool.replicas)]}
-    yield from _join(pod for pod in _joinable(seen, live) if pod.name not in leave)
+    live, surplus = view.live, max(0, deployment.replicas - view.pool.replicas)
+    retiring = _cheapest_first(view, (pod for pod in live if pod.standing is Standing.RETIRING))
+    leave = {pod.name for pod in retiring[: max(0, len(live) - view.pool.replicas)]}
+    yield from _join(pod for pod in _joinable(view, live) if pod.name not in leave)
     if not surplus or len(live) > deployment.replicas:  # nothing to do, or the last step is not done yet
         return
     if len(live) < deployment.replicas:
-        yield SetReplicas(max(seen.pool.replicas, len(live)))
+        yield SetReplicas(max(view.pool.replicas, len(live)))
         return
     idle = [pod for pod in live if not pod.ready]
-    works = {pod.name for pod in idle if seen.fleet.gives_work(pod.name)}
+    works = {pod.name for pod in idle if view.fleet.gives_work(pod.name)}
     leavers = [pod for pod in idle if pod.standing is Standing.RETIRING or pod.name not in works]
     if leavers and len(leavers) == len(idle):  # else one that works, and was not chosen, could be taken
         yield SetReplicas(deployment.replicas - min(surplus, len(leavers)))
         return
-    num_needed = min(_budget(seen, deployment), surplus) - len(retiring)
-    yield from _retire(seen, (pod for pod in live if pod.standing is Standing.IN_SERVICE), num_needed)
+    num_needed = min(_budget(view, deployment), surplus) - len(retiring)
+    yield from _retire(view, (pod for pod in live if pod.standing is Standing.IN_SERVICE), num_needed)
 
 
-def _is_lost(seen: Seen, pod: Pod) -> bool:
-    return pod.standing is Standing.IN_SERVICE and not seen.fleet.lists(pod.name)
+def _is_lost(view: Seen, pod: Pod) -> bool:
+    return pod.standing is Standing.IN_SERVICE and not view.fleet.lists(pod.name)
 
 
-def _joinable(seen: Seen, pods: Iterable[Pod]) -> Iterator[Pod]:
-    return (pod for pod in pods if pod.standing is not Standing.IN_SERVICE and seen.fleet.routes_to(pod.name))
+def _joinable(view: Seen, pods: Iterable[Pod]) -> Iterator[Pod]:
+    return (pod for pod in pods if pod.standing is not Standing.IN_SERVICE and view.fleet.routes_to(pod.name))
 
 
-def _budget(seen: Seen, deployment: Deployment) -> int:
+def _budget(view: Seen, deployment: Deployment) -> int:
     """Return how many may be retiring now, beside those that leave."""
-    leaving = sum(not pod.overdue for pod in seen.leaving)
+    leaving = sum(not pod.overdue for pod in view.leaving)
     return max(1, deployment.replicas // AT_ONCE) - leaving
 
 
-def _cheapest_first(seen: Seen, pods: Iterable[Pod]) -> list[Pod]:
+def _cheapest_first(view: Seen, pods: Iterable[Pod]) -> list[Pod]:
     """Return the pods by what their drain costs; ReplicaSets take those that are not ready first anyway."""
-    return sorted(pods, key=lambda pod: (pod.ready, seen.fleet.drain_cost(pod.name), pod.name))
+    return sorted(pods, key=lambda pod: (pod.ready, view.fleet.drain_cost(pod.name), pod.name))
 
 
 def _join(pods: Iterable[Pod]) -> Iterator[Step]:
     return (SetStanding(pod.name, Standing.IN_SERVICE) for pod in pods)
 
 
-def _retire(seen: Seen, pods: Iterable[Pod], count: int) -> Iterator[Step]:
-    chosen = _cheapest_first(seen, pods)[: max(0, count)]
-    return (SetStanding(pod.name, Standing.RETIRING) for pod in chosen)
+def _retire(view: Seen, pods: Iterable[Pod], count: int) -> Iterator[Step]:
+    cheapest = _cheapest_first(view, pods)[: max(0, count)]
+    return (SetStanding(pod.name, Standing.RETIRING) for pod in cheapest)

@@ -29,10 +29,10 @@ def handlers(cluster: Cluster, changed: asyncio.Event) -> kopf.OperatorRegistry:
 
 def settings() -> kopf.OperatorSettings:
     """Return kopf's settings: no events written, no rights to the whole cluster needed."""
-    chosen = kopf.OperatorSettings()
-    chosen.posting.enabled = False
-    chosen.scanning.disabled = True
-    return chosen
+    options = kopf.OperatorSettings()
+    options.posting.enabled = False
+    options.scanning.disabled = True
+    return options
 
 
 def _taking_into(kind: Kind[Any], changed: asyncio.Event) -> Any:

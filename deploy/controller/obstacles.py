@@ -18,14 +18,14 @@ class Obstacle:
     message: str
 
 
-def find_obstacle(seen: Seen) -> Obstacle | None:
+def find_obstacle(view: Seen) -> Obstacle | None:
     """Return the first reason to leave this pool as it is, or None."""
-    name, deployment = seen.pool.deployment, seen.deployment
+    name, deployment = view.pool.deployment, view.deployment
     if deployment is None:
         accepted = "a Deployment of this namespace"
         return Obstacle("NoDeployment", f"spec.deployment is {name!r}; accepted: {accepted}")
-    if seen.shared:
-        others = ", ".join(seen.shared)
+    if view.shared:
+        others = ", ".join(view.shared)
         return Obstacle(
             "SharedDeployment",
             f"spec.deployment is {name!r}, which {others} names too; accepted: one pool for a Deployment",
@@ -41,7 +41,7 @@ def find_obstacle(seen: Seen) -> Obstacle | None:
             "WrongStrategy",
             f"the strategy of Deployment {name} would delete all workers at once; accepted: RollingUpdate",
         )
-    if len(seen.fleet.fingerprints) > 1:
-        found = ", ".join(seen.fleet.fingerprints)
-        return Obstacle("MixedFingerprints", f"routers have several models: {found}; accepted: one")
+    if len(view.fleet.fingerprints) > 1:
+        models = ", ".join(view.fleet.fingerprints)
+        return Obstacle("MixedFingerprints", f"routers have several models: {models}; accepted: one")
     return None

@@ -119,18 +119,18 @@ def _standing(condition: Body, *, is_open: bool) -> Standing:
 
 def _trouble(status: Body) -> tuple[str, int]:
     """Return why the pod's containers do not run, and the exit code of the last one that ended."""
-    said, exit_code = "", 0
+    message, exit_code = "", 0
     for entry in status.get("conditions") or ():
         if entry["type"] == "PodScheduled" and entry["status"] == "False":
-            said = entry.get("message", "")
+            message = entry.get("message", "")
     for container in status.get("containerStatuses") or ():
         state, last = container.get("state") or {}, container.get("lastState") or {}
         ended = state.get("terminated") or last.get("terminated") or {}
         waiting = state.get("waiting") or {}
         if "running" not in state:
             exit_code = ended.get("exitCode", 0)
-            said = ended.get("message") or waiting.get("message") or waiting.get("reason") or said
-    return " ".join(said.split())[:MAX_TROUBLE], exit_code
+            message = ended.get("message") or waiting.get("message") or waiting.get("reason") or message
+    return " ".join(message.split())[:MAX_TROUBLE], exit_code
 
 
 def _max_unavailable(rolling: Body, replicas: int) -> int:

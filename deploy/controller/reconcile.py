@@ -49,19 +49,19 @@ class Reconciler:
             if time.monotonic() - listed_at > LIST_EVERY_S and await _tried(self._writer.list_all()):
                 listed_at = time.monotonic()
             if listed_at > float("-inf"):
-                for seen in self._cluster.see(self._routers.fleet(), time.monotonic()):
-                    await _tried(self._advance(seen))
+                for view in self._cluster.see(self._routers.fleet(), time.monotonic()):
+                    await _tried(self._advance(view))
             await asyncio.sleep(SHORTEST_PAUSE_S)
 
-    async def _advance(self, seen: Seen) -> None:
+    async def _advance(self, view: Seen) -> None:
         """Write the status first: what a step sets off is never done before the status says that it began."""
-        pool, said = seen.pool, report(seen)
+        pool, status = view.pool, report(view)
         generation = self._cluster.pools.kept[pool.name].generation
-        if self._written.get(pool.name) != (generation, said):
-            await self._writer.write_status(pool.name, generation, said)
-            self._written[pool.name] = (generation, said)
-            log.info("status", pool=pool.name, reason=said.reason, message=said.message)
-        for step in decide(seen):
+        if self._written.get(pool.name) != (generation, status):
+            await self._writer.write_status(pool.name, generation, status)
+            self._written[pool.name] = (generation, status)
+            log.info("status", pool=pool.name, reason=status.reason, message=status.message)
+        for step in decide(view):
             log.info("step", pool=pool.name, step=str(step))
             try:
                 await self._writer.take(step, pool.deployment, self._routers.drain)

@@ -36,60 +36,60 @@ class Report:
 SETTLED = "Settled"
 
 
-def report(seen: Seen) -> Report:
+def report(view: Seen) -> Report:
     """Return the status: SETTLED if routers route to every worker and list none that shall be gone."""
-    found = find_obstacle(seen) or _waits(seen) or Obstacle(SETTLED, "routers route to all workers")
-    selector = seen.deployment.selector if seen.deployment else ""
-    routable = sum(seen.fleet.routes_to(pod.name) for pod in seen.live)
-    return Report(found.reason, found.message, len(seen.live), routable, selector)
+    obstacle = find_obstacle(view) or _waits(view) or Obstacle(SETTLED, "routers route to all workers")
+    selector = view.deployment.selector if view.deployment else ""
+    routable = sum(view.fleet.routes_to(pod.name) for pod in view.live)
+    return Report(obstacle.reason, obstacle.message, len(view.live), routable, selector)
 
 
-def _waits(seen: Seen) -> Obstacle | None:
-    deployment = seen.deployment
+def _waits(view: Seen) -> Obstacle | None:
+    deployment = view.deployment
     assert deployment is not None
-    if not seen.fleet.informed:
-        why = "; ".join(seen.fleet.silent) or "those that respond have just started"
+    if not view.fleet.informed:
+        why = "; ".join(view.fleet.silent) or "those that respond have just started"
         return Obstacle("NoRouter", f"waits for a router that knows the workers: {why}")
     if not deployment.revision:
-        return Obstacle("Updating", f"waits for the controller of Deployment {seen.pool.deployment}")
-    foreign = [pod for pod in seen.live if pod.foreign]
+        return Obstacle("Updating", f"waits for the controller of Deployment {view.pool.deployment}")
+    foreign = [pod for pod in view.live if pod.foreign]
     if foreign:
         return Obstacle("MixedFingerprints", f"the fleet serves another model than {_named(foreign)}")
-    waits = "; ".join(_each_wait(seen, deployment))
-    old = [pod for pod in seen.live if pod.revision != deployment.revision]
+    waits = "; ".join(_each_wait(view, deployment))
+    old = [pod for pod in view.live if pod.revision != deployment.revision]
     if old:
-        done = f"{len(seen.live) - len(old)} of {deployment.replicas} workers are new"
+        done = f"{len(view.live) - len(old)} of {deployment.replicas} workers are new"
         return Obstacle("RollingOut", f"{done}; waits for {waits or f'{_named(old)} to be replaced'}")
-    if deployment.replicas != seen.pool.replicas or len(seen.live) != seen.pool.replicas:
-        count = f"{len(seen.live)} pods shall become {seen.pool.replicas}"
-        return Obstacle("Scaling", f"{count}; waits for {waits or f'Deployment {seen.pool.deployment}'}")
+    if deployment.replicas != view.pool.replicas or len(view.live) != view.pool.replicas:
+        count = f"{len(view.live)} pods shall become {view.pool.replicas}"
+        return Obstacle("Scaling", f"{count}; waits for {waits or f'Deployment {view.pool.deployment}'}")
     return Obstacle("Unsettled", f"waits for {waits}") if waits else None
 
 
-def _each_wait(seen: Seen, deployment: Deployment) -> Iterator[str]:
-    draining = [pod for pod in seen.leaving if not pod.overdue]
+def _each_wait(view: Seen, deployment: Deployment) -> Iterator[str]:
+    draining = [pod for pod in view.leaving if not pod.overdue]
     if draining:
         yield f"{_named(draining)} to hand over"
-    overdue = [pod for pod in seen.leaving if pod.overdue]
+    overdue = [pod for pod in view.leaving if pod.overdue]
     if overdue:
         yield f"routers to lose {_named(overdue)}, beyond the grace period"
-    routed = [pod for pod in seen.live if seen.fleet.routes_to(pod.name)]
-    if len(routed) < len(seen.live):
+    routed = [pod for pod in view.live if view.fleet.routes_to(pod.name)]
+    if len(routed) < len(view.live):
         names = {pod.name for pod in routed}
-        yield f"routers to route to {_named(pod for pod in seen.live if pod.name not in names)}"
+        yield f"routers to route to {_named(pod for pod in view.live if pod.name not in names)}"
     retiring = [pod for pod in routed if pod.standing is Standing.RETIRING]
     if retiring:
         yield f"{_named(retiring)} to be deleted"
     unready = [pod for pod in routed if pod.standing is Standing.IN_SERVICE and not pod.ready]
     if unready:
         yield f"{_named(unready)} to become ready"
-    held = [pod for pod in routed if pod.standing is Standing.OUT and pod.revision == deployment.revision]
-    if held:
-        yield f"a place for {_named(held)}"
+    unplaced = [pod for pod in routed if pod.standing is Standing.OUT and pod.revision == deployment.revision]
+    if unplaced:
+        yield f"a place for {_named(unplaced)}"
 
 
 def _named(pods: Iterable[Pod]) -> str:
-    known: Sequence[Pod] = sorted(pods, key=lambda pod: pod.name)
-    names = [f"{pod.name} ({pod.trouble})" if pod.trouble else pod.name for pod in known[:NAMED]]
-    more = len(known) - len(names)
+    ordered: Sequence[Pod] = sorted(pods, key=lambda pod: pod.name)
+    names = [f"{pod.name} ({pod.trouble})" if pod.trouble else pod.name for pod in ordered[:NAMED]]
+    more = len(ordered) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

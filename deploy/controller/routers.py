@@ -46,12 +46,12 @@ class Routers:
         """Watch until cancelled, and look up the names again and again."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                found = await self._resolve()
-                for address in set(self._watches) - set(found):
+                server_names = await self._resolve()
+                for address in set(self._watches) - set(server_names):
                     self._watches.pop(address).task.cancel()
-                for address in set(found) - set(self._watches):
+                for address in set(server_names) - set(self._watches):
                     own = self._credentials
-                    names = (own.ca, own.cert, own.key, own.api_key_file, found[address])
+                    names = (own.ca, own.cert, own.key, own.api_key_file, server_names[address])
                     credentials = NamedCredentials(*names)
                     watch = _Watch(address, credentials, self._changed)
                     watch.task = tasks.create_task(watch.run())
@@ -63,8 +63,8 @@ class Routers:
         now = time.monotonic()
         watches = sorted(self._watches.values(), key=lambda watch: watch.address)
         views = tuple(watch.view for watch in watches if watch.view and now - watch.heard_at <= STALE_S)
-        heard = {view.address for view in views}
-        rest = (watch for watch in watches if watch.address not in heard)
+        responsive = {view.address for view in views}
+        rest = (watch for watch in watches if watch.address not in responsive)
         silent = (f"{watch.address}: {watch.error or 'nothing heard'}" for watch in rest)
         return Fleet(views, (*self._unresolved.values(), *silent))
 
@@ -77,7 +77,7 @@ class Routers:
 
     async def _resolve(self) -> dict[str, str]:
         """Return the name that the certificate of each address has."""
-        found: dict[str, str] = {}
+        server_names: dict[str, str] = {}
         for name in self._names:
             host, _, port = name.rpartition(":")
             host = host.strip("[]")
@@ -89,9 +89,9 @@ class Routers:
             self._unresolved.pop(name, None)
             for family, _, _, _, address in infos:
                 number = str(address[0])
-                shown = f"[{number}]" if family is socket.AF_INET6 else number
-                found[f"{shown}:{port}"] = "" if host == number else host
-        return found
+                host_part = f"[{number}]" if family is socket.AF_INET6 else number
+                server_names[f"{host_part}:{port}"] = "" if host == number else host
+        return server_names
 
 
 @dataclass(frozen=True, slots=True)

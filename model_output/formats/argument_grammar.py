@@ -79,22 +79,22 @@ def _parameters(tool: Tool) -> Iterator[tuple[str, dict[str, Any], bool]]:
     unknown = [name for name in required if name not in properties]
     if unknown:
         raise NotForcible(f"tool {tool.name!r} requires {unknown[0]!r}, which has no schema")
-    for name, stated in properties.items():
-        found = {"not": {}} if stated is False else {} if stated is True else stated
-        target = referred(found["$ref"], schema) if set(found) == {"$ref"} else None
+    for name, value in properties.items():
+        resolved = {"not": {}} if value is False else {} if value is True else value
+        target = referred(resolved["$ref"], schema) if set(resolved) == {"$ref"} else None
         if isinstance(target, dict):
-            found = target
-        yield name, found | _needed(tool, name, found), name in required
+            resolved = target
+        yield name, resolved | _needed(tool, name, resolved), name in required
 
 
 def _is_schema(properties: object, required: object, definitions: Sequence[object]) -> bool:
     """Return whether these parts of a schema have the right types."""
     return (
         isinstance(properties, dict)
-        and all(isinstance(stated, dict | bool) for stated in properties.values())
+        and all(isinstance(schema, dict | bool) for schema in properties.values())
         and isinstance(required, list)
         and all(isinstance(name, str) for name in required)
-        and all(isinstance(found, dict) for found in definitions)
+        and all(isinstance(definition, dict) for definition in definitions)
     )
 
 
@@ -104,14 +104,14 @@ def _needed(tool: Tool, name: str, schema: object) -> dict[str, dict[str, Any]]:
     waiting = list(_references(schema))
     while waiting:
         reference = waiting.pop()
-        found = re.match(r"#/(\$defs|definitions)/([^/]+)", reference)
-        if found is None:
+        match = re.match(r"#/(\$defs|definitions)/([^/]+)", reference)
+        if match is None:
             raise NotForcible(f"tool {tool.name!r}: parameter {name!r} refers to {reference!r}")
-        word, key = found[1], unquote(found[2]).replace("~1", "/").replace("~0", "~")
-        known, kept = tool.parameters.get(word, {}), needed.setdefault(word, {})
-        if key in known and key not in kept:
-            kept[key] = known[key]
-            waiting += _references(known[key])
+        word, key = match[1], unquote(match[2]).replace("~1", "/").replace("~0", "~")
+        definitions, section = tool.parameters.get(word, {}), needed.setdefault(word, {})
+        if key in definitions and key not in section:
+            section[key] = definitions[key]
+            waiting += _references(definitions[key])
     return needed
 
 

@@ -124,8 +124,8 @@ class _Writer:
         A text at the beginning does not begin like reasoning, so that no call in a thought is taken for one.
         """
         if self._formats.tools == HARMONY:
-            said = self._channel('("final" | "commentary")')
-            text = f"({said} {_TEXT} | {self._to_tool()})"
+            answer = self._channel('("final" | "commentary")')
+            text = f"({answer} {_TEXT} | {self._to_tool()})"
             return text, text
         reasoning = REASONING_FORMATS.get(self._formats.reasoning)
         spelled = [] if reasoning is None else [m for m in reasoning.opens if m not in self._special]

@@ -68,8 +68,8 @@ class Output:
         """Begin a call, to which the arguments that follow belong, until `complete`."""
         self._flush()
         self.pause()
-        found = call_id(self._seed, self.num_calls, is_short=self._has_short_ids)
-        self._deltas.append(ToolCallBegun(self.num_calls, name, found))
+        id_ = call_id(self._seed, self.num_calls, is_short=self._has_short_ids)
+        self._deltas.append(ToolCallBegun(self.num_calls, name, id_))
         self.num_calls += 1
         self._has_broken_call |= self._is_call_open
         self._is_call_open = True

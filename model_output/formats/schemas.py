@@ -44,16 +44,16 @@ def types_of(schema: object, root: object) -> frozenset[str]:
 
 def _alternatives(schema: object) -> list[object] | None:
     """Return the schemas of which a value follows one; None if there are none."""
-    found = [schema.get(word) for word in ("anyOf", "oneOf")] if isinstance(schema, dict) else []
-    return next((others for others in found if isinstance(others, list)), None)
+    values = [schema.get(word) for word in ("anyOf", "oneOf")] if isinstance(schema, dict) else []
+    return next((others for others in values if isinstance(others, list)), None)
 
 
 def _stated_types(schema: object) -> frozenset[str]:
     if not isinstance(schema, dict):
         return _ANY
-    stated = schema.get("type")
-    if isinstance(stated, str | list):
-        types = {stated} if isinstance(stated, str) else set(map(str, stated))
+    value = schema.get("type")
+    if isinstance(value, str | list):
+        types = {value} if isinstance(value, str) else set(map(str, value))
         return frozenset(types | ({"integer"} if "number" in types else set()))
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if isinstance(values, list):
@@ -63,10 +63,10 @@ def _stated_types(schema: object) -> frozenset[str]:
 
 def referred(reference: object, root: object) -> object:
     """Return what a reference such as `#/$defs/City` refers to; None if there is nothing."""
-    found = root
+    node = root
     for part in str(reference).removeprefix("#").strip("/").split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
 
 
 def type_of(value: str) -> str:

@@ -88,11 +88,11 @@ class Source:
     def run(self, pattern: re.Pattern[str], emit: Callable[[str], None]) -> Reader[None]:
         """Read characters as long as they match `pattern`, a repeated class of characters."""
         while (yield from self.peek()):
-            found = pattern.match(self._text, self._at)
-            if found is None or found.end() == self._at:
+            match = pattern.match(self._text, self._at)
+            if match is None or match.end() == self._at:
                 return
-            emit(found.group())
-            self._at = found.end()
+            emit(match.group())
+            self._at = match.end()
 
     def skip_space(self) -> Reader[None]:
         return self.run(_SPACE, _ignore)
@@ -122,11 +122,11 @@ class Source:
         Only the beginning of a marker at the end of the text waits for more.
         """
         while True:
-            found = markers.pattern.search(self._text, self._at)
-            if found is not None and (self._ended or not markers.may_grow(self._text, found)):
-                emit(self._text[self._at : found.start()])
-                self._at = found.end()
-                return found.group()
+            match = markers.pattern.search(self._text, self._at)
+            if match is not None and (self._ended or not markers.may_grow(self._text, match)):
+                emit(self._text[self._at : match.start()])
+                self._at = match.end()
+                return match.group()
             if self._ended:
                 self._drop_from(self._at, markers)
                 emit(self._text[self._at :])
@@ -156,9 +156,9 @@ class Markers:
         self._firsts = "".join({text[0] for text in texts})
         self._longest = max(map(len, texts), default=1) - 1
 
-    def may_grow(self, text: str, found: re.Match[str]) -> bool:
+    def may_grow(self, text: str, match: re.Match[str]) -> bool:
         """Return whether a longer marker may still come to be where one was found."""
-        return found.end() == len(text) and found.group() in self._prefixes
+        return match.end() == len(text) and match.group() in self._prefixes
 
     def safe_end(self, text: str, start: int) -> int:
         """Return where the beginning of a marker may be at the end of `text`, or its end."""
@@ -173,11 +173,11 @@ class Markers:
         Markers that are words do not count: a text may as well have begun a sentence.
         """
         for at in range(max(start, len(text) - self._longest), len(text)):
-            begun = text[at:]
+            tail = text[at:]
             if any(
-                len(begun) < len(marker)
+                len(tail) < len(marker)
                 and not marker[0].isalpha()
-                and marker.startswith((begun + ahead)[: len(marker)])
+                and marker.startswith((tail + ahead)[: len(marker)])
                 for marker in self._texts
             ):
                 return at

@@ -84,7 +84,7 @@ class Message:
     def of(cls, deltas: Iterable[Delta]) -> Message:
         """Return what all deltas of an output add up to."""
         content, reasoning = list[str](), list[str]()
-        begun, arguments = list[ToolCallBegun](), list[list[str]]()
+        openings, arguments = list[ToolCallBegun](), list[list[str]]()
         for delta in deltas:
             match delta:
                 case ContentDelta(text):
@@ -92,14 +92,14 @@ class Message:
                 case ReasoningDelta(text):
                     reasoning.append(text)
                 case ToolCallBegun():
-                    begun.append(delta)
+                    openings.append(delta)
                     arguments.append([])
                 case ToolCallArguments(index, text):
                     arguments[index].append(text)
                 case ToolCallEnded():
                     pass
         calls = (
-            Call(call.id, call.name, "".join(texts)) for call, texts in zip(begun, arguments, strict=True)
+            Call(call.id, call.name, "".join(texts)) for call, texts in zip(openings, arguments, strict=True)
         )
         return cls("".join(content), "".join(reasoning), tuple(calls))
 

@@ -98,10 +98,10 @@ def _read_scalar(source: Source, emit: Emit) -> Reader[str | None]:
     word = "".join(pieces)
     if source.is_cut and not (yield from source.peek()):
         return word  # it may have gone on
-    found = _WORDS.get(word) or _number(word)
-    if not found:
+    literal = _WORDS.get(word) or _number(word)
+    if not literal:
         return word
-    emit(found)
+    emit(literal)
     return None
 
 

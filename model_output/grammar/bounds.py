@@ -23,12 +23,12 @@ def bounded(schema: Any) -> Any:
         return [bounded(member) for member in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: _bounded_below(key, value) for key, value in schema.items()}
-    stated, others = schema.get("format"), made.get("allOf", [])
-    bound = _BOUNDS.get(stated) if isinstance(stated, str) else None
+    result = {key: _bounded_below(key, value) for key, value in schema.items()}
+    format_, others = schema.get("format"), result.get("allOf", [])
+    bound = _BOUNDS.get(format_) if isinstance(format_, str) else None
     if bound is not None and isinstance(others, list):  # else it is no schema, which the compiler says
-        made["allOf"] = [*others, bound]
-    return made
+        result["allOf"] = [*others, bound]
+    return result
 
 
 def _bounded_below(keyword: str, value: Any) -> Any:

@@ -73,8 +73,8 @@ class _Reader:
     def _take(self, kind: str, expected: str) -> _Token:
         token = self._token
         if token.kind != kind:
-            found = repr(token.text) if token.text else "the end"
-            raise _wrong(token, f"{found} is where {expected} is expected")
+            shown_token = repr(token.text) if token.text else "the end"
+            raise _wrong(token, f"{shown_token} is where {expected} is expected")
         self._at += 1
         return token
 
@@ -88,10 +88,10 @@ class _Reader:
         return self._names.setdefault(token.text, f"rule_{len(self._names)}")
 
     def _alternatives(self) -> str:
-        found = [self._sequence()]
+        branches = [self._sequence()]
         while self._takes_sign("|"):
-            found.append(self._sequence())
-        return " | ".join(found)
+            branches.append(self._sequence())
+        return " | ".join(branches)
 
     def _sequence(self) -> str:
         items = []
@@ -126,16 +126,16 @@ class _Reader:
 
 
 def _tokens_of(grammar: str) -> list[_Token]:
-    found, at, line = list[_Token](), 0, 1
-    while not found or found[-1].kind != "end":
+    tokens, at, line = list[_Token](), 0, 1
+    while not tokens or tokens[-1].kind != "end":
         match = _TOKEN.match(grammar, at)
         if match is None:
             raise ValueError(f"line {line}: {grammar[at : at + 20].split(maxsplit=1)[0]!r} is not EBNF")
         kind, text = str(match.lastgroup), match[0]
         if kind != "skipped":
-            found.append(_Token(kind, text, line))
+            tokens.append(_Token(kind, text, line))
         at, line = match.end(), line + text.count("\n")
-    return found
+    return tokens
 
 
 def _wrong(token: _Token, why: str) -> ValueError:
@@ -148,21 +148,21 @@ def _repeat(token: _Token) -> str:
 
 def _characters(token: _Token) -> list[tuple[str, bool]]:
     """Return the characters of a text or class in its quotes, and whether each was escaped."""
-    found = []
+    characters = []
     for match in _ESCAPE.finditer(token.text[1:-1]):
         digits = match[1] or match[2] or match[3]
         if digits is not None:
             code = int(digits, 16)
             if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
                 raise _wrong(token, f"{match[0]!r} is not a character")
-            found.append((chr(code), True))
+            characters.append((chr(code), True))
         elif match[4] is None:
-            found.append((match[5], False))
+            characters.append((match[5], False))
         elif match[4] in _ESCAPED:
-            found.append((_ESCAPED[match[4]], True))
+            characters.append((_ESCAPED[match[4]], True))
         else:
             raise _wrong(token, f"the escape {match[0]!r} is not known")
-    return found
+    return characters
 
 
 def _class(token: _Token) -> str:

@@ -49,9 +49,9 @@ def schema_of(text: str) -> Any:
 def check_schemas_in(grammar: str) -> None:
     """Check the schemas that stand in a Lark grammar, each after `%json`. Raises `GrammarRefused`."""
     read = json.JSONDecoder(parse_float=_float_of, parse_constant=_refuse)
-    for found in _SCHEMA_FOLLOWS.finditer(grammar):
+    for match in _SCHEMA_FOLLOWS.finditer(grammar):
         try:
-            schema, _ = read.raw_decode(grammar, found.end())
+            schema, _ = read.raw_decode(grammar, match.end())
         except ValueError:
             continue  # a text in quotes, or no JSON, which the compiler says
         check_numbers(schema)
@@ -62,9 +62,9 @@ def check_numbers(schema: object) -> None:
     for keyword, number in _numbers(schema):
         if not _is_held(number):
             text = number.text if isinstance(number, Rounded) else str(number)
-            shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+            excerpt = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
             raise GrammarRefused(
-                f"{keyword!r} has {shown}, which is not kept to the last digit; a text of digits would be"
+                f"{keyword!r} has {excerpt}, which is not kept to the last digit; a text of digits would be"
             )
 
 

@@ -105,9 +105,9 @@ def grammar_for(tenant: str, grammar: str) -> str:
     name = f"of_{hashlib.sha256(tenant.encode()).hexdigest()[:32]}"
     if not grammar.startswith("{"):
         return f"{grammar}\n// {name}\n"
-    stated = json.loads(grammar)
-    stated["grammars"][0]["name"] = name
-    return json.dumps(stated)
+    document = json.loads(grammar)
+    document["grammars"][0]["name"] = name
+    return json.dumps(document)
 
 
 def _special_texts(tokenizer: str) -> frozenset[str]:
@@ -126,14 +126,14 @@ def _unforced(grammar: str) -> str:
     """Return a grammar whose masks have all tokens that fit, also where only one text does."""
     if not grammar.startswith("{"):
         return _UNFORCED + grammar
-    stated = json.loads(grammar)
-    first, *others = stated["grammars"]
+    document = json.loads(grammar)
+    first, *others = document["grammars"]
     if first.get("lark_grammar"):
         first["lark_grammar"] = _UNFORCED + first["lark_grammar"]
     else:
         whole = {"lark_grammar": f"{_UNFORCED}start: @format"}
-        stated["grammars"] = [whole, {**first, "name": "format"}, *others]
-    return json.dumps(stated)
+        document["grammars"] = [whole, {**first, "name": "format"}, *others]
+    return json.dumps(document)
 
 
 class Grammars:

@@ -19,11 +19,11 @@ class Kept(Generic[Key, Value]):
         self._num_characters = 0
 
     def get(self, key: Key) -> Value | None:
-        found = self._values.get(key)
-        if found is None:
+        entry = self._values.get(key)
+        if entry is None:
             return None
         self._values.move_to_end(key)
-        return found[0]
+        return entry[0]
 
     def put(self, key: Key, value: Value, num_characters: int) -> None:
         """Keep a value that is not kept yet."""

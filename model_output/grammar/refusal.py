@@ -15,14 +15,14 @@ def in_words(error: str) -> str:
 
     Its own texts quote the caller's whole pattern or grammar, and name options that no caller has.
     """
-    if found := re.search(r"regex parse error:\n +([^\n]*)\n.*\nerror: ([^\n]*)", error, re.DOTALL):
-        return f"the pattern {_short(found[1])}: {found[2]}"
+    if match := re.search(r"regex parse error:\n +([^\n]*)\n.*\nerror: ([^\n]*)", error, re.DOTALL):
+        return f"the pattern {_short(match[1])}: {match[2]}"
     place = re.match(r"(?:at )?(\d+)\((\d+)\): ", error)
     where = f"line {place[1]}, column {place[2]}: " if place else ""
     text = error[place.end() :] if place else error
     for pattern, words in _WORDS:
-        if found := re.search(pattern, text):
-            return where + words(found)
+        if match := re.search(pattern, text):
+            return where + words(match)
     return where + text.partition("\n")[0].removesuffix(" (InternalError)")
 
 
@@ -35,18 +35,18 @@ def _short(pattern: str) -> str:
 
 
 _WORDS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
-    (r"Unimplemented keys: \[(.*?)\]", lambda found: f"{_quoted(found[1])} cannot be guaranteed"),
+    (r"Unimplemented keys: \[(.*?)\]", lambda match: f"{_quoted(match[1])} cannot be guaranteed"),
     (r"^oneOf constraints", lambda _: "'oneOf' is guaranteed only where its schemas cannot overlap"),
-    (r"^Unknown format: (.*)", lambda found: f"the 'format' {found[1]} cannot be guaranteed"),
+    (r"^Unknown format: (.*)", lambda match: f"the 'format' {match[1]} cannot be guaranteed"),
     (
         r"^Resource '(.*)' is not present",
-        lambda found: f"'$ref' is {found[1]}: no other document is read",
+        lambda match: f"'$ref' is {match[1]}: no other document is read",
     ),
-    (r"^Pointer '(.*)' does not exist", lambda found: f"'$ref' is #{found[1]}, which does not exist"),
+    (r"^Pointer '(.*)' does not exist", lambda match: f"'$ref' is #{match[1]}, which does not exist"),
     (
         r"^Unsatisfiable schema: Regex is empty",
         lambda _: "nothing satisfies it: its patterns and values exclude each other",
     ),
-    (r"^Unsatisfiable schema: (.*)", lambda found: f"nothing satisfies it: {found[1]}"),
+    (r"^Unsatisfiable schema: (.*)", lambda match: f"nothing satisfies it: {match[1]}"),
 )
 """Patterns of llguidance's texts, and what to say instead."""

@@ -33,12 +33,12 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytearray:
     try:
         # A pipe is opened without waiting for its other end.
         with open(path, "rb", buffering=0, opener=_open_at_once) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise FileUnusable(path, "is not a regular file", "a file")
-            if max_bytes is not None and found.st_size > max_bytes:
-                raise FileUnusable(path, f"has {found.st_size} bytes", f"at most {max_bytes}")
-            content = bytearray(found.st_size)
+            if max_bytes is not None and status.st_size > max_bytes:
+                raise FileUnusable(path, f"has {status.st_size} bytes", f"at most {max_bytes}")
+            content = bytearray(status.st_size)
             size = 0
             while size < len(content) and (read := file.readinto(memoryview(content)[size:])):
                 size += read
@@ -94,19 +94,19 @@ def eos_token_ids(directory: Path, vocab_size: int) -> tuple[int, ...]:
     Those of `generation_config.json`, which may be those of a chat's turns, of `config.json` and of the
     tokenizer often differ; each of them ends an output. Raises FileUnusable.
     """
-    stated: list[Any] = []
+    token_ids: list[Any] = []
     for name in ("generation_config.json", "config.json"):
         config = _read_optional(directory / name)
         text_config = config.get("text_config")
         for holder in (config, text_config if isinstance(text_config, dict) else {}):
-            found = holder.get("eos_token_id")
-            ids = found if isinstance(found, list) else [] if found is None else [found]
+            value = holder.get("eos_token_id")
+            ids = value if isinstance(value, list) else [] if value is None else [value]
             if not all(type(token_id) is int for token_id in ids):
                 accepted = "a token id, or a list of them"
-                raise FileUnusable(directory / name, f"has the eos_token_id {found!r}", accepted)
-            stated += ids
-    stated += _eos_of_tokenizer(directory)
-    return tuple(dict.fromkeys(token_id for token_id in stated if 0 <= token_id < vocab_size))
+                raise FileUnusable(directory / name, f"has the eos_token_id {value!r}", accepted)
+            token_ids += ids
+    token_ids += _eos_of_tokenizer(directory)
+    return tuple(dict.fromkeys(token_id for token_id in token_ids if 0 <= token_id < vocab_size))
 
 
 def _eos_of_tokenizer(directory: Path) -> list[int]:

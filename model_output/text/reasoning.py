@@ -53,16 +53,16 @@ class ReasoningEnd:
 
     def flush(self) -> str:
         """Return the text that was held back, which is the answer's, when no more will come."""
-        held = "".join([*self._space, self._begun])
+        rest = "".join([*self._space, self._begun])
         self._space, self._begun = [], ""
-        return held
+        return rest
 
     def _begin(self, text: str) -> str:
         """Return all text so far once it shows what the output begins with; else hold it back."""
         if not self._begun:
-            begun = text.lstrip()
-            self._space.append(text[: len(text) - len(begun)])
-            text = begun
+            content = text.lstrip()
+            self._space.append(text[: len(text) - len(content)])
+            text = content
         self._begun += text
         if any(map(self._begun.startswith, self._opens)):
             self._place = _Place.INSIDE

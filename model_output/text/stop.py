@@ -52,15 +52,15 @@ class StopMatcher:
     def push(self, text: str, *, can_stop: bool) -> tuple[str, int | None]:
         """Return the text that may be sent, and the index of the stop string found at its end, if any."""
         num_held = len(self._held)
-        found = [
+        matches = [
             (num_held + begin, place)
             for place in range(len(self._stop_strings))
             if (begin := self._follow(place, text, can_stop)) is not None
         ]
         text = self._held + text
-        if found:
+        if matches:
             self._held = ""
-            begin, place = min(found)
+            begin, place = min(matches)
             end = begin + len(self._stop_strings[place].text) if self._include_stop else begin
             return text[:end], place
         # If stop strings are shown, so are their beginnings: nothing needs to be held back.
@@ -70,8 +70,8 @@ class StopMatcher:
 
     def flush(self) -> str:
         """Return the text that was held back, when no more will come."""
-        held, self._held = self._held, ""
-        return held
+        rest, self._held = self._held, ""
+        return rest
 
     def _follow(self, place: int, text: str, can_stop: bool) -> int | None:
         """Return where a stop string that ends in `text` begins; negative if it begins in the held text."""

@@ -23,14 +23,14 @@ Json = Mapping[str, Any]
 
 def most_bytes_of_a_token(tokenizer: Tokenizer) -> int | None:
     """Return the most bytes of a text that become one token; None if the tokenizer has no known bound."""
-    stated = json.loads(tokenizer.to_str())
-    model, added = stated["model"], stated["added_tokens"]
-    normalizers = list(_flat(stated["normalizer"], "normalizers"))
-    splitters = list(_flat(stated["pre_tokenizer"], "pretokenizers"))
+    document = json.loads(tokenizer.to_str())
+    model, added = document["model"], document["added_tokens"]
+    normalizers = list(_flat(document["normalizer"], "normalizers"))
+    splitters = list(_flat(document["pre_tokenizer"], "pretokenizers"))
     shrinks = [_shrinks_to(normalizer) for normalizer in normalizers]
     keeps_all = (
         model["type"] == "BPE"
-        and stated["truncation"] is None
+        and document["truncation"] is None
         and all(shrinks)
         and all(part["type"] in _KEEPING and part.get("behavior") != "Removed" for part in splitters)
         and not any(token["lstrip"] or token["rstrip"] for token in added)
@@ -70,6 +70,6 @@ def _shrinks_to(normalizer: Json) -> int:
     if normalizer["type"] == "Prepend":
         return 1
     if normalizer["type"] == "Replace":
-        found = normalizer["pattern"].get("String")
-        return int(found is not None and len(normalizer["content"].encode()) >= len(found.encode()))
+        pattern = normalizer["pattern"].get("String")
+        return int(pattern is not None and len(normalizer["content"].encode()) >= len(pattern.encode()))
     return 0

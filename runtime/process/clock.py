@@ -40,6 +40,6 @@ async def compare_clocks(
                 differs = not differs
                 accepted = f"{-TOLERANCE_S:g} to {TOLERANCE_S:g}"
                 say = log.warning if differs else log.info
-                said = "clock_differs" if differs else "clock_agrees"
-                say(said, ahead_of_redis_s=round(offset_s, 1), accepted=accepted)
+                event = "clock_differs" if differs else "clock_agrees"
+                say(event, ahead_of_redis_s=round(offset_s, 1), accepted=accepted)
         await asyncio.sleep(interval_s)

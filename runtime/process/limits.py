@@ -66,7 +66,7 @@ def read_cores(root: Path = Path("/")) -> Cores:
 
 def available_bytes(root: Path = Path("/")) -> int:
     """Return the memory that this process can still get: the machine's, or what its control groups leave."""
-    found = [_kibibytes(root / "proc/meminfo", "MemAvailable:") * 1024]
+    limits = [_kibibytes(root / "proc/meminfo", "MemAvailable:") * 1024]
     for group in _groups(root, "memory"):
         for limit_file, usage_file in (
             ("memory.max", "memory.current"),
@@ -74,8 +74,8 @@ def available_bytes(root: Path = Path("/")) -> int:
         ):
             limit, used = _words(group / limit_file), _words(group / usage_file)
             if limit and used and limit[0] != "max" and int(limit[0]) < UNLIMITED_BYTES:
-                found.append(max(0, int(limit[0]) - int(used[0]) + _page_cache_bytes(group / "memory.stat")))
-    return min(found)
+                limits.append(max(0, int(limit[0]) - int(used[0]) + _page_cache_bytes(group / "memory.stat")))
+    return min(limits)
 
 
 def _page_cache_bytes(stat: Path) -> int:

@@ -23,8 +23,8 @@ def num_full_cores(processors: Collection[int], root: Path = Path("/")) -> int:
 def _slow(processors: Collection[int], root: Path) -> set[int]:
     """Return the efficiency cores: by their list on Intel, by their capacity elsewhere."""
     slow = _listed(_text(root / "sys/devices/cpu_atom/cpus"))
-    known = {processor: _text(_folder(processor, root) / "cpu_capacity") for processor in processors}
-    capacities = {processor: int(text) for processor, text in known.items() if text}
+    texts = {processor: _text(_folder(processor, root) / "cpu_capacity") for processor in processors}
+    capacities = {processor: int(text) for processor, text in texts.items() if text}
     most = max(capacities.values(), default=0)
     return slow | {processor for processor, capacity in capacities.items() if capacity < SLOW * most}
 
@@ -40,11 +40,11 @@ def _folder(processor: int, root: Path) -> Path:
 
 def _listed(text: str) -> set[int]:
     """Return the processors of a list such as `0-3,8`."""
-    found: set[int] = set()
+    processors: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        processors |= set(range(int(first), int(last or first) + 1))
+    return processors
 
 
 def _text(path: Path) -> str:

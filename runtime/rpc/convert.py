@@ -17,21 +17,21 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 
-def to_pb(kind: type[M], value: object, **given: Any) -> M:
+def to_pb(kind: type[M], value: object, **extra: Any) -> M:
     """Return a message with the fields of `value`; those in `given` come from there. None stays unset."""
     described: Any = kind
     names = _message_fields(described)
-    return kind(**{name: getattr(value, name) for name in names if name not in given}, **given)
+    return kind(**{name: getattr(value, name) for name in names if name not in extra}, **extra)
 
 
-def from_pb(kind: type[T], message: Message, **given: Any) -> T:
+def from_pb(kind: type[T], message: Message, **extra: Any) -> T:
     """Return a dataclass `kind` with the fields of a message; those in `given` come from there.
 
     An optional field that is unset becomes None, a repeated one a tuple.
     """
     described: Any = kind
     names = _dataclass_fields(described)
-    return kind(**{name: field_of(message, name) for name in names if name not in given}, **given)
+    return kind(**{name: field_of(message, name) for name in names if name not in extra}, **extra)
 
 
 def field_of(message: Message, name: str) -> Any:

@@ -26,10 +26,10 @@ def wrapped_handler(
         for streams in (handler.request_streaming, handler.response_streaming)
     )
     make = getattr(grpc, f"{kind}_rpc_method_handler")
-    made: Handler = make(
+    wrapped: Handler = make(
         wrap(getattr(handler, kind)), parse or handler.request_deserializer, handler.response_serializer
     )
-    return made
+    return wrapped
 
 
 def checked_handler(handler: Handler, check: Callable[[Context], Awaitable[None]]) -> Handler:

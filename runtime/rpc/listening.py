@@ -60,14 +60,14 @@ def reserve_port(listen: str) -> tuple[socket.socket, int]:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        held = socket.socket(family, kind, protocol)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(where)
+        reservation = socket.socket(family, kind, protocol)
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(where)
     except OSError as error:
         raise AddressUnusable("--listen", listen, _reason(error), _FREE_ADDRESS) from error
     # Set only now: a port that others share among themselves has been refused.
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    return held, held.getsockname()[1]
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return reservation, reservation.getsockname()[1]
 
 
 class MetricsServer:

@@ -11,13 +11,13 @@ from collections import deque
 
 
 class OutOfOrder(Exception):
-    """A message has the number `found` where `expected` was due."""
+    """A message has the number `number` where `expected` was due."""
 
-    def __init__(self, found: int, expected: int) -> None:
+    def __init__(self, number: int, expected: int) -> None:
         super().__init__(
-            f"number is {found}; accepted: {expected}, since messages come complete and in order"
+            f"number is {number}; accepted: {expected}, since messages come complete and in order"
         )
-        self.found = found
+        self.number = number
         self.expected = expected
 
 
@@ -52,9 +52,9 @@ class Outgoing:
         """Restart the clock: the other side could take nothing until now."""
         self._progressed_at = now
 
-    def acknowledge(self, taken: int, now: float) -> None:
+    def acknowledge(self, num_taken: int, now: float) -> None:
         """Record how many messages the other side has taken. An older count changes nothing."""
-        while self._unacknowledged_since and self._sent - len(self._unacknowledged_since) < taken:
+        while self._unacknowledged_since and self._sent - len(self._unacknowledged_since) < num_taken:
             self._unacknowledged_since.popleft()
             self._progressed_at = now
 

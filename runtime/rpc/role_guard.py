@@ -31,10 +31,10 @@ class RoleGuard(grpc.aio.ServerInterceptor):
 
 def _guarded(handler: Handler, roles: frozenset[CertificateRole], service: str) -> Handler:
     async def check(context: Context) -> None:
-        found = roles_of(context.auth_context())
-        if not found & roles:
+        caller_roles = roles_of(context.auth_context())
+        if not caller_roles & roles:
             accepted = " or ".join(sorted(role.value for role in roles))
-            names = ", ".join(sorted(role.value for role in found)) or "no role of this fleet"
+            names = ", ".join(sorted(role.value for role in caller_roles)) or "no role of this fleet"
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"{service} is for a {accepted}; this connection's certificate names {names}",

@@ -90,17 +90,17 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def security_of(given: dict[str, Any]) -> Security:
+def security_of(values: dict[str, Any]) -> Security:
     """Take the security flags out of `given`, the parsed flags; raises `ValueError`."""
-    ca, cert, key = (given.pop(name) for name in ("tls_ca", "tls_cert", "tls_key"))
+    ca, cert, key = (values.pop(name) for name in ("tls_ca", "tls_cert", "tls_key"))
     missing = [flag for flag, path in (("ca", ca), ("cert", cert), ("key", key)) if path is None]
     if len(missing) in (1, 2):
         raise ValueError(f"--tls-{missing[0]} is missing; accepted: --tls-ca, --tls-cert and --tls-key")
     return Security(
         tls=None if missing else TlsFiles(ca, cert, key),
-        redis_ca=given.pop("redis_ca"),
-        redis_password_file=given.pop("redis_password_file"),
-        insecure_listen=given.pop("insecure_listen"),
+        redis_ca=values.pop("redis_ca"),
+        redis_password_file=values.pop("redis_password_file"),
+        insecure_listen=values.pop("insecure_listen"),
     )
 
 

@@ -70,9 +70,9 @@ class FleetTls:
 
     def channel(self, address: str, role: CertificateRole, options: Options) -> grpc.aio.Channel:
         """Return a channel that accepts only a server whose certificate names `role`."""
-        named = [*options, ("grpc.ssl_target_name_override", role.dns_name)]
+        all_options = [*options, ("grpc.ssl_target_name_override", role.dns_name)]
         credentials = grpc.ssl_channel_credentials(self.ca, self.key, self.cert)
-        return grpc.aio.secure_channel(address, credentials, options=named)
+        return grpc.aio.secure_channel(address, credentials, options=all_options)
 
 
 def load_tls(files: TlsFiles, role: CertificateRole, now: dt.datetime) -> FleetTls:

@@ -87,8 +87,8 @@ def _at_rate(results: Results, rate: float) -> Iterator[str]:
 
 def _timelines(results: Results) -> Iterator[str]:
     """Yield the steps of each arm's first seed, at the highest rate that has any."""
-    shown = [found for arm in results.arms if (found := _with_steps(results, arm)) is not None]
-    if not shown:
+    runs = [run for arm in results.arms if (run := _with_steps(results, arm)) is not None]
+    if not runs:
         return
     yield "<h2>Steps and what they were made of</h2>"
     yield _note(
@@ -96,7 +96,7 @@ def _timelines(results: Results) -> Iterator[str]:
         "the right the second in which most prompt tokens were computed, step by step; a decode is a token. "
         f"Of a fleet of more than {timeline.MOST_WORKERS} workers the first are shown."
     )
-    for run in shown:
+    for run in runs:
         yield f"<h3>{escape(run.arm)}, {escape(plots.title_of(run.rate_per_s).lower())}, seed {run.seed}</h3>"
         yield _wide(timeline.utilisation(run))
         yield _wide(timeline.timeline(run))
@@ -108,13 +108,13 @@ def _with_steps(results: Results, arm: str) -> Run | None:
 
 
 def _capacities(results: Results) -> tuple[str, list[str]]:
-    held = [capacity(results, arm) for arm in results.arms]
+    rates = [capacity(results, arm) for arm in results.arms]
     label = "capacity: highest rate tried with 90 % good (1/s)"
-    return label, ["none" if rate is None else f"{rate:g}" for rate in held]
+    return label, ["none" if rate is None else f"{rate:g}" for rate in rates]
 
 
 def _facts(facts: dict[str, str]) -> str:
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(said)}</td></tr>" for name, said in facts.items())
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(fact)}</td></tr>" for name, fact in facts.items())
     return _wide(f'<table class="facts">{rows}</table>')
 
 

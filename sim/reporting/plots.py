@@ -70,10 +70,10 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
 def svg(draw: Callable[[Figure], None], width: float, height: float, name: str) -> str:
     """Return an `svg` element; `name` keeps its ids apart from those of others on the page."""
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
-        drawn = Figure(figsize=(width, height), layout="constrained")
-        draw(drawn)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure)
         out = io.StringIO()
-        drawn.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
@@ -94,12 +94,12 @@ def latency_cdfs(results: Results, rate: float) -> str:
     """Plot the shares of finished requests whose TTFT and TPOT stay below a time, all seeds together."""
 
     def draw(page: Figure) -> None:
-        left, right = page.subplots(1, 2, sharey=True)
-        _cdf(left, results, rate, lambda run: run.ttft_s, "time to first token (ms)")
-        _cdf(right, results, rate, lambda run: run.tpot_s, "time per output token (ms)")
-        left.set_ylabel("share of finished requests")
-        left.set_ylim(0, 1.02)
-        legend(page, left)
+        ttft_axes, tpot_axes = page.subplots(1, 2, sharey=True)
+        _cdf(ttft_axes, results, rate, lambda run: run.ttft_s, "time to first token (ms)")
+        _cdf(tpot_axes, results, rate, lambda run: run.tpot_s, "time per output token (ms)")
+        ttft_axes.set_ylabel("share of finished requests")
+        ttft_axes.set_ylim(0, 1.02)
+        legend(page, ttft_axes)
 
     return svg(draw, 10, 3.9, f"cdf-{rate:g}")
 
@@ -111,9 +111,9 @@ def _cdf(
     axes.set_xlabel(label)
     for arm, look in looks(results.arms).items():
         values = sorted(1000 * value for run in results.of(arm, rate) for value in values_of(run))
-        shown = values[:: 1 + len(values) // CDF_POINTS]
-        if shown:
-            axes.ecdf(shown, color=look.colour, linestyle=look.dash, label=arm, linewidth=1.6)
+        points = values[:: 1 + len(values) // CDF_POINTS]
+        if points:
+            axes.ecdf(points, color=look.colour, linestyle=look.dash, label=arm, linewidth=1.6)
     axes.xaxis.set_major_locator(LogLocator(subs=tick_places(*axes.get_xlim())))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -133,8 +133,8 @@ def goodput_by_rate(results: Results) -> str:
             points = _goodput(results, arm, rates)
             axes.errorbar(
                 [rate + shift for rate, _ in points],
-                [seen.median for _, seen in points],
-                yerr=_away([seen for _, seen in points]),
+                [goodput.median for _, goodput in points],
+                yerr=_away([goodput for _, goodput in points]),
                 color=look.colour,
                 linestyle=look.dash,
                 marker=look.marker,
@@ -159,8 +159,10 @@ def goodput_at(results: Results, rate: float) -> str:
         offered = [run.summary.offered_per_s for run in results.runs if run.rate_per_s == rate]
         axes.axvline(statistics.median(offered), color="#999999", linewidth=1, label="offered")
         for arm, look in looks(results.arms).items():
-            for _, seen in _goodput(results, arm, [rate]):
-                axes.barh(arm, seen.median, xerr=_away([seen]), color=look.colour, height=0.6, capsize=3)
+            for _, goodput in _goodput(results, arm, [rate]):
+                axes.barh(
+                    arm, goodput.median, xerr=_away([goodput]), color=look.colour, height=0.6, capsize=3
+                )
         axes.invert_yaxis()
         axes.set_xlabel("good (requests/s)")
         axes.set_xlim(left=0)
@@ -172,8 +174,8 @@ def goodput_at(results: Results, rate: float) -> str:
 
 def _goodput(results: Results, arm: str, rates: Sequence[float]) -> list[tuple[float, Spread]]:
     """Return the arm's good requests per second at each rate at which it was measured."""
-    found = [(rate, spread(figures(results.of(arm, rate), "goodput_per_s"))) for rate in rates]
-    return [(rate, seen) for rate, seen in found if seen is not None]
+    spreads = [(rate, spread(figures(results.of(arm, rate), "goodput_per_s"))) for rate in rates]
+    return [(rate, goodput) for rate, goodput in spreads if goodput is not None]
 
 
 def _away(points: Sequence[Spread]) -> list[list[float]]:

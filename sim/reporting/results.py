@@ -95,8 +95,8 @@ class Results:
 
     def of(self, arm: str, rate_per_s: float) -> list[Run]:
         """Return one run per seed."""
-        found = [run for run in self.runs if (run.arm, run.rate_per_s) == (arm, rate_per_s)]
-        return sorted(found, key=lambda run: run.seed)
+        runs = [run for run in self.runs if (run.arm, run.rate_per_s) == (arm, rate_per_s)]
+        return sorted(runs, key=lambda run: run.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ def figure(summary: Summary, metric: str) -> float | None:
 
 def figures(runs: Iterable[Run], metric: str) -> list[float]:
     """Return a figure of each run that has it."""
-    found = (figure(run.summary, metric) for run in runs)
-    return [value for value in found if value is not None]
+    values = (figure(run.summary, metric) for run in runs)
+    return [value for value in values if value is not None]
 
 
 def paired_ratios(results: Results, metric: str, arm: str, baseline: str, rate_per_s: float) -> list[float]:
@@ -140,13 +140,13 @@ def paired_ratios(results: Results, metric: str, arm: str, baseline: str, rate_p
 
 def capacity(results: Results, arm: str) -> float | None:
     """Return the highest rate at which the median seed had at least `HELD_SHARE` of its requests good."""
-    held = [
+    rates = [
         rate
         for rate in results.rates
-        if (good := [found for run in results.of(arm, rate) if (found := run.summary.good_share) is not None])
+        if (good := [share for run in results.of(arm, rate) if (share := run.summary.good_share) is not None])
         and statistics.median(good) >= HELD_SHARE
     ]
-    return max(held, default=None)
+    return max(rates, default=None)
 
 
 def write(results: Results, path: Path) -> None:

@@ -57,8 +57,8 @@ class Section:
 
     def markdown(self) -> str:
         goals = markdown(("claim", "goal", "measured", ""), [goal.row() for goal in self.goals])
-        stated = (goals,) if self.goals else ()
-        return "\n\n".join((f"### {self.title}", self.method, *stated, *self.tables))
+        tables = (goals, *self.tables) if self.goals else self.tables
+        return "\n\n".join((f"### {self.title}", self.method, *tables))
 
     def as_dict(self) -> dict[str, object]:
         """Return the section for JSON."""
@@ -77,7 +77,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def table(rows: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> str:
     """Return a table with a line for each row; columns are given by header, with what they show of a row."""
-    return markdown(list(columns), ([str(shown(row)) for shown in columns.values()] for row in rows))
+    return markdown(list(columns), ([str(column(row)) for column in columns.values()] for row in rows))
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:

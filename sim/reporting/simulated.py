@@ -55,18 +55,18 @@ def promises(document: dict[str, Any]) -> str:
     """Return the promises that requests ask for: one for all, or a spread for a recorded trace."""
     trace = document.get("trace")
     if trace is None:
-        asked = [f"{name[:-3].upper()} {ms} ms" for name, ms in document["promises"].items() if ms]
+        limits = [f"{name[:-3].upper()} {ms} ms" for name, ms in document["promises"].items() if ms]
     else:
-        asked = [_spread(name, trace) for name in ("ttft", "tpot", "itl") if trace[name] is not None]
-    return ", ".join(asked) or "none"
+        limits = [_spread(name, trace) for name in ("ttft", "tpot", "itl") if trace[name] is not None]
+    return ", ".join(limits) or "none"
 
 
 def _spread(name: str, trace: dict[str, Any]) -> str:
-    asked = trace[name]
-    low, high = asked["least_ms"], asked["most_ms"]
-    limits = f"{low} ms" if low == high else f"{low} to {high} ms (median {asked['median_ms']:g})"
-    everybody = asked["requests"] == trace["requests"]
-    return f"{name.upper()} {limits} by {'all' if everybody else asked['requests']} requests"
+    limit = trace[name]
+    low, high = limit["least_ms"], limit["most_ms"]
+    limits = f"{low} ms" if low == high else f"{low} to {high} ms (median {limit['median_ms']:g})"
+    everybody = limit["requests"] == trace["requests"]
+    return f"{name.upper()} {limits} by {'all' if everybody else limit['requests']} requests"
 
 
 def _run(row: dict[str, Any]) -> Run:

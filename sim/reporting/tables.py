@@ -43,10 +43,10 @@ LABELS = {metric: label.partition(" (")[0] for label, metric, _, _ in ROWS}
 
 def cell(values: Sequence[float], factor: float = 1, spec: str = ".2f") -> str:
     """Return the median over the seeds, and the range if there is one."""
-    found = spread([value * factor for value in values])
-    if found is None:
+    figure = spread([value * factor for value in values])
+    if figure is None:
         return "-"
-    middle, low, high = (format(value, spec) for value in (found.median, found.low, found.high))
+    middle, low, high = (format(value, spec) for value in (figure.median, figure.low, figure.high))
     return middle if low == high else f"{middle} ({low} – {high})"
 
 
@@ -89,8 +89,8 @@ def print_results(console: Console, results: Results) -> None:
         if len(results.arms) > 1:
             title = f"ratio to {results.arms[0]}, seed by seed"
             _print(console, title, results.arms[1:], ratio_rows(results, rate))
-    for name, said in results.facts.items():
-        console.print(f"{name}: {said}", soft_wrap=True, markup=False, highlight=False)
+    for name, fact in results.facts.items():
+        console.print(f"{name}: {fact}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _print(

@@ -65,11 +65,11 @@ def timeline(run: Run) -> str:
 
     def draw(page: Figure) -> None:
         grid = page.subplots(len(rows), 2, squeeze=False, sharex="col", width_ratios=(3, 2))
-        for (left, right), (worker, part) in zip(grid, rows, strict=True):
+        for (overview, detail), (worker, part) in zip(grid, rows, strict=True):
             steps = [step for step in run.steps if step.worker == worker]
-            _overview(left, steps, part, run.ended_s - run.began_s)
-            _zoom(right, [step for step in steps if begin <= step.at_s <= begin + ZOOM_S], part)
-            left.set_title(f"{worker}: {part.label}", loc="left", fontsize=9)
+            _overview(overview, steps, part, run.ended_s - run.began_s)
+            _zoom(detail, [step for step in steps if begin <= step.at_s <= begin + ZOOM_S], part)
+            overview.set_title(f"{worker}: {part.label}", loc="left", fontsize=9)
         for axes, label in zip(
             grid[-1],
             ("s since the run began: mean per step", "s: each step as wide as it lasted"),

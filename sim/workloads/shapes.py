@@ -29,15 +29,15 @@ class RequestShape:
 
 
 def _lognormal(rng: random.Random, median: float, sigma: float, cap: int) -> float:
-    while (drawn := rng.lognormvariate(math.log(median), sigma)) > cap:
+    while (sample := rng.lognormvariate(math.log(median), sigma)) > cap:
         pass
-    return drawn
+    return sample
 
 
 def _exponential(rng: random.Random, mean: float, cap: int) -> float:
-    while (drawn := rng.expovariate(1 / mean)) > cap:
+    while (sample := rng.expovariate(1 / mean)) > cap:
         pass
-    return drawn
+    return sample
 
 
 def _shape(prompt: float, output: float, scale: float, slo_class: str = "standard") -> RequestShape:

@@ -62,8 +62,8 @@ def parse(lines: Iterable[str]) -> list[TraceRequest]:
             raise TraceError(number, "index", row.get("index"), f"{len(requests)}: a trace has no holes")
         request = _request(number, row)
         if requests and request.at_s < requests[-1].at_s:
-            wanted = f"from {requests[-1].at_s:g}, the time of the line before"
-            raise TraceError(number, "at_s", request.at_s, wanted)
+            requirement = f"from {requests[-1].at_s:g}, the time of the line before"
+            raise TraceError(number, "at_s", request.at_s, requirement)
         requests.append(request)
     if not requests:
         raise TraceError(last_line, "index", None, "at least one request")
@@ -96,14 +96,14 @@ def summarise(trace: Sequence[TraceRequest]) -> dict[str, Any]:
 
 
 def _limits(promises: Iterable[int | None]) -> dict[str, float] | None:
-    known = [ms for ms in promises if ms is not None]
-    if not known:
+    limits = [ms for ms in promises if ms is not None]
+    if not limits:
         return None
     return {
-        "requests": len(known),
-        "least_ms": min(known),
-        "median_ms": statistics.median(known),
-        "most_ms": max(known),
+        "requests": len(limits),
+        "least_ms": min(limits),
+        "median_ms": statistics.median(limits),
+        "most_ms": max(limits),
     }
 
 

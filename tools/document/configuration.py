@@ -100,12 +100,12 @@ def _section(command: _Command) -> str:
 
 def _row(action: argparse.Action) -> tuple[str, str, str]:
     meaning = " ".join((action.help or "").split())
-    stated = _STATED_DEFAULT.search(meaning)
-    if stated is not None:
-        meaning = meaning[: stated.start()]
+    match = _STATED_DEFAULT.search(meaning)
+    if match is not None:
+        meaning = meaning[: match.start()]
     if action.choices is not None:
         meaning += f"; accepted: {', '.join(f'`{choice}`' for choice in action.choices)}"
-    return f"`{_typed(action)}`", stated["default"] if stated is not None else _default(action), meaning
+    return f"`{_typed(action)}`", match["default"] if match is not None else _default(action), meaning
 
 
 def _typed(action: argparse.Action) -> str:

@@ -33,9 +33,9 @@ def _print_circles() -> None:
         (import_graph(product()), "Circles of imports", "modules"),
         (folder_graph(product()), "Knots of folders that import each other", "folders"),
     ):
-        found = circles(graph)
-        print(f"\n{what}: {len(found)}, with {sum(map(len, found))} {nodes}")
-        for circle in found:
+        components = circles(graph)
+        print(f"\n{what}: {len(components)}, with {sum(map(len, components))} {nodes}")
+        for circle in components:
             print(f"  {len(circle):4}   {', '.join(circle)}")
 
 

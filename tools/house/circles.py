@@ -24,7 +24,7 @@ def import_graph(files: Iterable[Path]) -> Graph:
     """Return which modules of `files` each of them imports."""
     by_name = {module_name(path): path for path in files}
     return {
-        name: frozenset(_resolve(found.target, by_name) for found in imports_of(path)) & by_name.keys()
+        name: frozenset(_resolve(import_.target, by_name) for import_ in imports_of(path)) & by_name.keys()
         for name, path in by_name.items()
     }
 
@@ -33,21 +33,23 @@ def folder_graph(files: Iterable[Path]) -> Graph:
     """Return which folders of `files`, as dotted names, the modules of each of them import."""
     paths = list(files)
     folders = {module_name(path): _folder(path) for path in paths}
-    found: dict[str, set[str]] = defaultdict(set)
+    graph: dict[str, set[str]] = defaultdict(set)
     for name, imported in import_graph(paths).items():
-        found[folders[name]] |= {folders[other] for other in imported} - {folders[name]}
-    return {name: frozenset(others) for name, others in found.items()}
+        graph[folders[name]] |= {folders[other] for other in imported} - {folders[name]}
+    return {name: frozenset(others) for name, others in graph.items()}
 
 
 def circles(graph: Graph) -> list[tuple[str, ...]]:
     """Return the strongly connected components of more than one node, each sorted, the largest first."""
     reached = {name: _reachable(graph, name) for name in graph}
-    found = {
+    components = {
         tuple(sorted(other for other in reached[name] if name in reached[other]))
         for name in graph
         if name in reached[name]
     }
-    return sorted((circle for circle in found if len(circle) > 1), key=lambda circle: (-len(circle), circle))
+    return sorted(
+        (circle for circle in components if len(circle) > 1), key=lambda circle: (-len(circle), circle)
+    )
 
 
 def _resolve(target: str, modules: Mapping[str, Path]) -> str:
@@ -65,11 +67,11 @@ def _folder(path: Path) -> str:
 
 def _reachable(graph: Graph, start: str) -> set[str]:
     """Return every node that edges lead to from `start`; it is one of them only in a circle."""
-    seen: set[str] = set()
+    reached: set[str] = set()
     waiting = list(graph[start])
     while waiting:
         name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
+        if name not in reached:
+            reached.add(name)
             waiting += graph[name]
-    return seen
+    return reached

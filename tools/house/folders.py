@@ -16,11 +16,11 @@ NEED_NO_MAP = {ROOT / "kernels": "stays empty, because Hugging Face has a packag
 
 def modules_by_folder(files: Iterable[Path]) -> dict[Path, list[str]]:
     """Return the names of each folder's own modules; `__init__.py` is the folder itself."""
-    found: dict[Path, list[str]] = defaultdict(list)
+    names: dict[Path, list[str]] = defaultdict(list)
     for path in sorted(files):
         if path.name != "__init__.py":
-            found[path.parent].append(path.stem)
-    return dict(found)
+            names[path.parent].append(path.stem)
+    return dict(names)
 
 
 def missing_from_map(folder: Path, files: Iterable[Path]) -> list[str]:

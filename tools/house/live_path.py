@@ -106,10 +106,10 @@ def _written(folder: Path) -> list[Path]:
     return list(folder.glob("*.txt"))
 
 
-def _calls(written: Sequence[Path]) -> Calls:
+def _calls(paths: Sequence[Path]) -> Calls:
     calls: Calls = {}
     own = {str(path) for path in product()}
-    for path in written:
+    for path in paths:
         command, *lines = path.read_text().split("\n")
         kind = re.search(r"-m (\w+)", command)
         pairs = {(file, name) for file, _, name in (line.partition("\t") for line in lines) if file in own}

@@ -69,9 +69,9 @@ class CallRecorder:
     def _is_resumed(self, frame: FrameType) -> bool:
         if not frame.f_code.co_flags & inspect.CO_GENERATOR:
             return False
-        known = frame in self._generators
+        is_resumed = frame in self._generators
         self._generators.add(frame)
-        return known
+        return is_resumed
 
     def _caller(self, frame: FrameType) -> Function | None:
         above = frame.f_back

@@ -46,7 +46,7 @@ def product() -> list[Path]:
 
 
 def imports(package: str) -> list[Import]:
-    return [found for path in modules(package) for found in imports_of(path)]
+    return [import_ for path in modules(package) for import_ in imports_of(path)]
 
 
 @cache

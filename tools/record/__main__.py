@@ -39,14 +39,14 @@ def main() -> None:
     )
     args = parser.parse_args()
     pieces = _session(args.commands, args.columns, args.rows, _environment(os.environ))
-    shown = frames(pieces, Screen(args.columns, args.rows), least_s=args.least_s, pause_s=args.pause_s)
-    args.out.write_text(drawing(shown, args.columns, args.rows, args.title, args.rest_s), encoding="utf-8")
+    pictures = frames(pieces, Screen(args.columns, args.rows), least_s=args.least_s, pause_s=args.pause_s)
+    args.out.write_text(drawing(pictures, args.columns, args.rows, args.title, args.rest_s), encoding="utf-8")
 
 
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Leave out what a surrounding `make` tells its children, and colours beyond the palette."""
     ours = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKE_TERMOUT", "MAKE_TERMERR", "COLORTERM")
-    return {name: value for name, value in given.items() if name not in ours}
+    return {name: value for name, value in variables.items() if name not in ours}
 
 
 def _session(commands: list[str], columns: int, rows: int, environment: Mapping[str, str]) -> Iterator[Piece]:

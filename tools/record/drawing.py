@@ -87,11 +87,11 @@ def _spans(row: Row) -> Iterator[str]:
     column = 0
     for style, cells in groupby(row, key=lambda cell: cell.style):
         text = "".join(cell.char for cell in cells)
-        seen = text.lstrip(" ")
-        if seen:
-            place = f'x="{(column + len(text) - len(seen)) * CHAR_WIDTH:.4g}" y="{BASELINE}"'
-            extent = f'textLength="{len(seen) * CHAR_WIDTH:.4g}" lengthAdjust="spacingAndGlyphs"'
-            yield f"<tspan {place} {extent}{_look(style)}>{escape(seen)}</tspan>"
+        visible = text.lstrip(" ")
+        if visible:
+            place = f'x="{(column + len(text) - len(visible)) * CHAR_WIDTH:.4g}" y="{BASELINE}"'
+            extent = f'textLength="{len(visible) * CHAR_WIDTH:.4g}" lengthAdjust="spacingAndGlyphs"'
+            yield f"<tspan {place} {extent}{_look(style)}>{escape(visible)}</tspan>"
         column += len(text)
 
 

@@ -22,15 +22,15 @@ def frames(pieces: Iterable[Piece], screen: Screen, *, least_s: float, pause_s: 
     Where nothing but a spinner moves for more than `pause_s`, the rest of that time is cut. The last frame
     lasts no time.
     """
-    shown: list[Frame] = []
+    screens: list[Frame] = []
     since_s = 0.0
     for piece in pieces:
         if piece.at_s - since_s >= least_s:
-            shown.append(Frame(screen.rows(), piece.at_s - since_s))
+            screens.append(Frame(screen.rows(), piece.at_s - since_s))
             since_s = piece.at_s
         screen.write(piece.text)
     last = Frame(screen.rows(), 0.0)
-    groups = (list(group) for _, group in groupby(shown, key=lambda frame: _without_spinner(frame.rows)))
+    groups = (list(group) for _, group in groupby(screens, key=lambda frame: _without_spinner(frame.rows)))
     return [*(frame for group in groups for frame in _cut(group, pause_s)), last]
 
 

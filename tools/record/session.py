@@ -50,7 +50,7 @@ def run(command: str, columns: int, rows: int, cwd: Path, environment: Mapping[s
 
 def _read(terminal: int) -> Iterator[Piece]:
     """Yield output until the last program has closed the terminal."""
-    began, decoder = time.monotonic(), codecs.getincrementaldecoder("utf-8")(errors="replace")
+    start_s, decoder = time.monotonic(), codecs.getincrementaldecoder("utf-8")(errors="replace")
     while True:
         try:
             data = os.read(terminal, READ_BYTES)
@@ -61,11 +61,11 @@ def _read(terminal: int) -> Iterator[Piece]:
         text = decoder.decode(data)
         sys.stdout.write(text)
         sys.stdout.flush()
-        yield Piece(time.monotonic() - began, text)
+        yield Piece(time.monotonic() - start_s, text)
 
 
 def typed(prompt: str, command: str, key_s: float) -> Sequence[Piece]:
     """Return what a prompt shows while somebody types a command, a key each `key_s` seconds."""
-    shown = [Piece(0.0, prompt)]
-    shown += [Piece(place * key_s, key) for place, key in enumerate(command, start=1)]
-    return [*shown, Piece((len(command) + 4) * key_s, "\r\n")]
+    pieces = [Piece(0.0, prompt)]
+    pieces += [Piece(place * key_s, key) for place, key in enumerate(command, start=1)]
+    return [*pieces, Piece((len(command) + 4) * key_s, "\r\n")]

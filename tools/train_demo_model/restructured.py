@@ -140,8 +140,8 @@ class _Reader:
             yield Block(Kind.MODULE, f"{argument}: {_field(body, 'synopsis')}")
         elif name in _CODE:
             self._code_above, self._code_base = indent, 0
-            if kept := _without_fields(body):
-                yield self._code(kept, _indent(kept[0]))
+            if lines := _without_fields(body):
+                yield self._code(lines, _indent(lines[0]))
         elif name in _TRANSPARENT:
             self._glossary = self._glossary or name == "glossary"
             yield from self._paragraph(_without_fields(body))
@@ -154,8 +154,8 @@ class _Reader:
         while body and _indent(body[0]) > indent and "(" in body[0] and not body[0].strip().startswith(":"):
             yield Block(Kind.SIGNATURE, clean_inline(body[0]), directive=name)
             body = body[1:]
-        if kept := _without_fields(body):
-            yield from self._paragraph(kept)
+        if lines := _without_fields(body):
+            yield from self._paragraph(lines)
 
     def _prose(self, lines: list[str], indent: int) -> Iterator[Block]:
         lines = [line for line in lines if not _TABLE_RULE.fullmatch(line.strip())]
@@ -200,8 +200,8 @@ def _without_fields(lines: list[str]) -> list[str]:
 
 
 def _field(lines: list[str], name: str) -> str:
-    found = (line.partition(f":{name}:")[2] for line in lines if line.strip().startswith(f":{name}:"))
-    return clean_inline(next(found, ""))
+    values = (line.partition(f":{name}:")[2] for line in lines if line.strip().startswith(f":{name}:"))
+    return clean_inline(next(values, ""))
 
 
 def _indent(line: str) -> int:

@@ -50,7 +50,7 @@ class FleetEngine:
             if load.num_steps and not timed.is_set():
                 raise RuntimeError(f"an output ended before {load.num_steps} steps of all were timed")
 
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(index)) for index in range(len(prompts))]
             if load.num_steps:
@@ -58,7 +58,7 @@ class FleetEngine:
                 for task in tasks:
                     task.cancel()
         last = max(times[-1] for times in arrivals)
-        return Played(0.0 if load.num_steps else last - began, step_s or 0.0, first_tokens)
+        return Played(0.0 if load.num_steps else last - start_s, step_s or 0.0, first_tokens)
 
 
 @asynccontextmanager

@@ -58,11 +58,11 @@ def _load(exported: str, dtype: str, threads: int, kv_tokens: int, token_budget:
         clock = Clock()
         handles = [pipeline.add_request(number, ids, config) for number, ids in enumerate(inputs)]
         first: dict[int, int] = {}
-        left = num_steps
-        while pipeline.has_non_finished_requests() and (left or not num_steps):
+        remaining_steps = num_steps
+        while pipeline.has_non_finished_requests() and (remaining_steps or not num_steps):
             pipeline.step()
             clock.step()
-            left -= len(first) == len(handles)
+            remaining_steps -= len(first) == len(handles)
             for number, handle in enumerate(handles):
                 if number not in first and handle.can_read():
                     first[number] = next(iter(handle.read().values())).generated_ids[0]

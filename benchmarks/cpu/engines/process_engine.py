@@ -48,9 +48,9 @@ class ProcessEngine:
 
     async def play(self, load: Load, prompts: Sequence[Sequence[int]]) -> Played:
         output = load.longest_output
-        asked = {"prompts": prompts, "output_tokens": output, "num_steps": load.num_steps}
+        request = {"prompts": prompts, "output_tokens": output, "num_steps": load.num_steps}
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
         await self.process.stdin.drain()
         return Played(**await self.reply())
 
@@ -61,8 +61,8 @@ class ProcessEngine:
         if not line:
             ended = self.log.read_text(encoding="utf-8", errors="replace").strip()[-500:]
             raise NotMeasured(f"the process of {self.name} ended: {ended}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
 
 @asynccontextmanager
@@ -98,8 +98,8 @@ def _name_of(setting: Setting) -> str:
     """Return a name that changes with the files of the model."""
     digest = hashlib.sha256(str(setting.model.resolve()).encode())
     for path in sorted(setting.model.iterdir()):
-        found = path.stat()
-        digest.update(f"{path.name} {found.st_size} {found.st_mtime_ns}\n".encode())
+        status = path.stat()
+        digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
     return f"{setting.model.resolve().name}-{setting.dtype}-{digest.hexdigest()[:12]}"
 
 
@@ -113,8 +113,8 @@ async def _export(command: Sequence[str], setting: Setting, target: Path) -> Non
         )
         _, errors = await process.communicate()
         if process.returncode:
-            said = errors.decode(errors="replace").strip()[-500:]
-            raise NotMeasured(f"OpenVINO GenAI is not measured; its export failed: {said}")
+            output = errors.decode(errors="replace").strip()[-500:]
+            raise NotMeasured(f"OpenVINO GenAI is not measured; its export failed: {output}")
         shutil.move(f"{folder}/model", target)
 
 

@@ -47,6 +47,6 @@ def serve(load: Callable[[], Play]) -> None:
     play = load()
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        reply = play(asked["prompts"], asked["output_tokens"], asked["num_steps"])
+        request = json.loads(line)
+        reply = play(request["prompts"], request["output_tokens"], request["num_steps"])
         print(json.dumps(reply), file=replies, flush=True)

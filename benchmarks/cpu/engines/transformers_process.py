@@ -47,14 +47,14 @@ def _load(model_dir: Path, dtype: str, threads: int) -> Play:
         clock = Clock()
         times = _Times(clock)
         with torch.inference_mode():
-            found = model.generate(
+            output_ids = model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
                 max_new_tokens=num_steps + 1 if num_steps else output_tokens,
                 streamer=times,
             )
-        assert found.shape[1] == ids.shape[1] + len(clock.at), "every row generates to the end"
+        assert output_ids.shape[1] == ids.shape[1] + len(clock.at), "every row generates to the end"
         return clock.reply(num_steps, times.first_tokens)
 
     return play

@@ -18,7 +18,7 @@ def test_only_all_messages_in_their_order_are_taken(numbers: list[int]) -> None:
     if in_order < len(numbers):
         with pytest.raises(OutOfOrder) as caught:
             incoming.take(numbers[in_order])
-        assert (caught.value.found, caught.value.expected) == (numbers[in_order], in_order + 1)
+        assert (caught.value.number, caught.value.expected) == (numbers[in_order], in_order + 1)
     assert incoming.taken == in_order
 
 
