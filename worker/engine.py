@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from engine.core.memory.block_manager import BlockManager
 from engine.core.report import Load
 from engine.kv.kv_pool import KVPool
-from kvtransfer.loans.links import Links
+from kvtransfer.receiving.links import Links
 from kvtransfer.tiers.tiers import Tiers
 from model_output.grammar.grammar import Grammars
 from runtime.state.records import LinkRecord, TierRecord

@@ -35,7 +35,6 @@ KNOTS = {
             "gateway.serving",
         }
     ),
-    frozenset({"kvtransfer", "kvtransfer.loans", "kvtransfer.pools", "kvtransfer.transports"}),
     frozenset({"scheduling", "scheduling.cost"}),
     frozenset({"sim", "sim.workers"}),
     frozenset(

@@ -49,7 +49,7 @@ PAIRS_WORKERS = (
                 "::test_blocks_that_are_reported_after_a_cancel_are_not_offered",
             ),
             Guard(
-                "kvtransfer/loans/lending.py",
+                "kvtransfer/sending/lending.py",
                 '"the borrower has left")\n            self.on_over(handle)\n',
                 '"the borrower has left")\n            self._release(handle)\n',
                 "tests/worker/handoff/test_sender_side.py"

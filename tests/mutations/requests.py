@@ -93,7 +93,7 @@ REQUESTS = (
                 "::test_a_returning_prefill_worker_disturbs_no_handed_over_group",
             ),
             Guard(
-                "kvtransfer/receiver.py",
+                "kvtransfer/receiving/receiver.py",
                 "            if not isinstance(lost, PeerLostError):\n",
                 "            if True:\n",
                 "tests/kvtransfer/test_giving_up.py::test_a_sender_that_dies_after_its_commit_fails_no_receive",

@@ -19,8 +19,8 @@ from kvtransfer.errors import (
     TransportUnavailableError,
     describe,
 )
-from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_handoff import ReceiveResult, ReceiveTask
+from kvtransfer.receiving.receiver import Receiver
 from worker.handoff.commands import ReceiveFrom
 from worker.metrics import WorkerMetrics
 

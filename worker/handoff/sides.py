@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from engine.core.commands import Decode, Prefill
 from engine.core.report import StepReport
-from kvtransfer.receiver import Receiver
+from kvtransfer.receiving.receiver import Receiver
 from scheduling.request import Fence
 from worker.handoff.commands import ReceiveFrom, StartCommand
 from worker.handoff.fetch_side import FetchSide

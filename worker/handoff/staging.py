@@ -10,7 +10,7 @@ from engine.kv.kv_pool import KVPool
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.pools.pool import HostSource, HostTarget
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
-from kvtransfer.receiver import ReceiverLimits, max_blocks_in_flight
+from kvtransfer.receiving.receiver import ReceiverLimits, max_blocks_in_flight
 from worker.engine import Engine
 
 SEND_BYTES = 4 * 1024**3

@@ -12,8 +12,8 @@ from engine.core.commands import Command
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.pools.pool import BlockPool
-from kvtransfer.receiver import Receiver, ReceiverLimits
-from kvtransfer.service import KVTransferService
+from kvtransfer.receiving.receiver import Receiver, ReceiverLimits
+from kvtransfer.sending.service import KVTransferService
 from kvtransfer.transports.nixl import NixlAgent, is_installed
 from kvtransfer.transports.shm import ShmServer
 from kvtransfer.transports.transport import TransportMode

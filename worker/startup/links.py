@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.kv.kv_pool import KVPool
-from kvtransfer.loans.links import Links
+from kvtransfer.receiving.links import Links
 
 
 class LinkOpener:

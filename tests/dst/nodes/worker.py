@@ -15,10 +15,10 @@ from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
 from kvtransfer.fence import FenceGuard
 from kvtransfer.manifest import Manifest
-from kvtransfer.peers import TransportContext
 from kvtransfer.pools.in_place import InPlace
-from kvtransfer.receiver import Receiver
-from kvtransfer.service import KVTransferService
+from kvtransfer.receiving.peers import TransportContext
+from kvtransfer.receiving.receiver import Receiver
+from kvtransfer.sending.service import KVTransferService
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import BlockReader, TransportMode
 from router.core.model.actions import (
@@ -66,7 +66,7 @@ class WorkerSize:
 
 
 class _Peer:
-    """Implements what a receive uses of `kvtransfer.peers.Peer`."""
+    """Implements what a receive uses of `kvtransfer.receiving.peers.Peer`."""
 
     uses_gpu = False
 
@@ -88,7 +88,7 @@ class _Peer:
 
 
 class _Peers:
-    """Implements `kvtransfer.peers.Peers` over the simulated network."""
+    """Implements `kvtransfer.receiving.peers.Peers` over the simulated network."""
 
     def __init__(self, network: Network, process: Process, servers: Servers) -> None:
         self._connect = lambda address: Stub(network, process, servers, address)

@@ -14,10 +14,10 @@ from engine.device.copy_stream import mark_steps
 from kvtransfer.errors import FenceBrokenError, FenceError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
-from kvtransfer.loans.lending import LoanRefusedError
 from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.pools.pool import BlockSource, Publication
+from kvtransfer.sending.lending import LoanRefusedError
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, Fence, FinishReason, Part, SequenceSpec
 from tests.worker.client import spec_of

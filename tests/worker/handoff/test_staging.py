@@ -11,7 +11,7 @@ import torch
 from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
-from kvtransfer.receiver import ReceiverLimits
+from kvtransfer.receiving.receiver import ReceiverLimits
 from model_output.grammar.grammar import Grammars
 from scheduling.cost.cost_model import UNKNOWN_COST
 from worker.engine import Engine

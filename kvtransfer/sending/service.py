@@ -1,4 +1,4 @@
-"""KVTransferService: gRPC for receivers. Decisions are in `sender.py` and `handoff.py`."""
+"""KVTransferService: gRPC for receivers. Decisions are in `sender.py` and `kvtransfer/handoff.py`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kvtransfer.errors import (
     ProtocolError,
     UnknownFenceError,
 )
-from kvtransfer.loans.lending import Lending
 from kvtransfer.manifest import FINISHED, CudaPool, Manifest, NixlPool
 from kvtransfer.pools.pool import HostSource
-from kvtransfer.sender import Handoffs, Sending
+from kvtransfer.sending.lending import Lending
+from kvtransfer.sending.sender import Handoffs, Sending
 from kvtransfer.transports.cuda_ipc import is_in_reach
 from kvtransfer.transports.grpc import cut_pieces
 from runtime.rpc.convert import fence_from_pb

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kvtransfer.errors import PeerLostError, SenderAbortedError, TransportUnavailableError
-from kvtransfer.loans.lending import GRACE_S, MOST_LOANS
-from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_handoff import BlockCopy, Borrowed, ReceiveTask
+from kvtransfer.receiving.receiver import Receiver
+from kvtransfer.sending.lending import GRACE_S, MOST_LOANS
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import TransportMode
 from scheduling.request import Fence

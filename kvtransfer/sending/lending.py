@@ -11,7 +11,7 @@ from kvtransfer.errors import KVTransferError, ProtocolError, describe
 from kvtransfer.fence import check_source
 from kvtransfer.handoff import SenderLimits
 from kvtransfer.manifest import Commit
-from kvtransfer.sender import Handoffs
+from kvtransfer.sending.sender import Handoffs
 from scheduling.columns import TokenColumns
 from scheduling.memory.block_hash import HASH_BYTES
 from scheduling.memory.disk_reads import MOST_S

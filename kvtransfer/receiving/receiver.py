@@ -1,7 +1,7 @@
 """Receiving one handoff: open, fetch offered blocks while the sender still computes, verify, acknowledge.
 
-The lifecycle is drawn in `handoff.py`. Once a receive has ended, in whatever way, no thread and no call
-writes to its blocks any more: the engine may give them to the next sequence at once.
+The lifecycle is drawn in `kvtransfer/handoff.py`. Once a receive has ended, in whatever way, no thread and no
+call writes to its blocks any more: the engine may give them to the next sequence at once.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from kvtransfer.errors import (
     describe,
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
-from kvtransfer.peers import Peer, Peers, TransportContext
 from kvtransfer.pools.pool import BlockTarget, HostTarget
 from kvtransfer.pools.verify import HostBlocks
 from kvtransfer.receiver_handoff import BlockCopy, Borrowed, ReceiveResult, ReceiverHandoff, ReceiveTask
+from kvtransfer.receiving.peers import Peer, Peers, TransportContext
 from kvtransfer.threads import run_to_end
 from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaTransport
 from kvtransfer.transports.nixl import NixlAgent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvtransfer.loans.links import ASSUMED_BYTES_PER_S, ASSUMED_WAIT_S, FORGET_S, MOST_SOURCES, Links
+from kvtransfer.receiving.links import ASSUMED_BYTES_PER_S, ASSUMED_WAIT_S, FORGET_S, MOST_SOURCES, Links
 
 BLOCK_BYTES = 1_000_000
 ASSUMED_BLOCK_S = BLOCK_BYTES / ASSUMED_BYTES_PER_S
