@@ -8,8 +8,8 @@ if __name__ == "__main__":
     # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+from worker.process.command import run
 from worker.role import WorkerRole
-from worker.startup.command import run
 
 if __name__ == "__main__":
     run(WorkerRole.PREFILL)

@@ -25,7 +25,7 @@ from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample
 from scheduling.cost.profiles import Profile, dump
 from worker.config import WorkerConfig
-from worker.engine import Engine
+from worker.engine.engine import Engine
 from worker.startup.build import build_engine
 from worker.startup.flags import parse_config
 from worker.startup.kept_files import device_name

@@ -29,7 +29,7 @@ from worker.errors import EXIT_GROUP
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS_GPUS = """
 from worker.role import WorkerRole
-from worker.startup import command
+from worker.process import command
 
 command.gpus_for = lambda device, environment: ("0", "1")
 command.run(WorkerRole.DECODE)

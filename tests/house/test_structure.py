@@ -37,17 +37,6 @@ KNOTS = {
     ),
     frozenset({"scheduling", "scheduling.cost"}),
     frozenset({"sim", "sim.workers"}),
-    frozenset(
-        {
-            "worker",
-            "worker.adapters",
-            "worker.handoff",
-            "worker.startup",
-            "worker.startup.group",
-            "worker.streams",
-            "worker.timed",
-        }
-    ),
 }
 """Folders that import each other still. The list only becomes shorter."""
 

@@ -174,7 +174,7 @@ ENVIRONMENT_READERS: dict[str, str] = {
     "baton/security/kubernetes_secrets.py": "finds the API server where the kubelet says that it is",
     "baton/fleet/processes/process.py": "hands its own environment on to the processes that it starts",
     "engine/calibration/dtype.py": "asks to which instructions torch's libraries are limited",
-    "worker/startup/command.py": "says how threads of torch's libraries wait, unless that is set",
+    "worker/process/command.py": "says how threads of torch's libraries wait, unless that is set",
     "worker/startup/flags.py": "finds out whether a cluster starts this process as one of several",
     "benchmarks/peers/dynamo_arm.py": "hands its own environment on to the peer that it starts",
 }

@@ -196,7 +196,7 @@ REQUESTS = (
         "SIGTERM truncated streams instead of draining or migrating them",
         (
             Guard(
-                "worker/main.py",
+                "worker/process/main.py",
                 "await asyncio.wait(waited, timeout=self._config.service.drain_s, ",
                 "await asyncio.wait(waited, timeout=0, ",
                 "tests/worker/streams/test_relay.py::test_sigterm_cuts_no_running_sequence_short",

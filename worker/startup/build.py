@@ -37,7 +37,7 @@ from worker.adapters.catalog import AdapterCatalog
 from worker.adapters.load_times import LoadTimes
 from worker.adapters.loader import AdapterLoader
 from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, WorkerConfig
-from worker.engine import Computing, Engine, EngineTiers
+from worker.engine.engine import Computing, Engine, EngineTiers
 from worker.startup.kept_files import device_name
 from worker.startup.links import LinkOpener
 from worker.startup.proof_cache import ProofFile, ProofKey

@@ -20,7 +20,7 @@ from kvtransfer.transports.transport import TransportMode
 from runtime.security.tls import FleetTls
 from scheduling.request import FailureReason
 from worker.config import WorkerConfig
-from worker.engine import Engine
+from worker.engine.engine import Engine
 from worker.errors import StartupError
 from worker.handoff.cuda_ipc import cuda_transport_of, offer_of
 from worker.handoff.fetch_side import FetchSide

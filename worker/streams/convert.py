@@ -13,7 +13,7 @@ from runtime.state.records import WorkerRecord
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Part, PrefixSource, ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from worker.config import WorkerConfig
-from worker.engine import Computing
+from worker.engine.engine import Computing
 from worker.errors import MalformedCommandError
 from worker.handoff.commands import ReceiveFrom
 from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, RouterCommand, StopAndCopy

@@ -15,7 +15,7 @@ from runtime.state.records import WorkerRecord
 from scheduling.cost.cost_model import CostModel
 from worker.config import WorkerConfig
 from worker.costs import Costs
-from worker.engine import Computing
+from worker.engine.engine import Computing
 from worker.errors import MalformedCommandError
 from worker.streams.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb
 from worker.streams.hub import Hub

@@ -22,16 +22,16 @@ from runtime.security.tls import CertificateRole
 from runtime.settings import draw_number
 from worker.config import WorkerConfig
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_GROUP, ForeignKernelsError
+from worker.place import Place
+from worker.process.starting import Start
 from worker.role import WorkerRole
 from worker.startup.flags import parse_config
 from worker.startup.group.followers import Followers, start_followers
 from worker.startup.group.gpus import check_number, gpus_for, stay_on_host, take, take_local
-from worker.startup.group.hosts import Place
-from worker.startup.starting import Start
 
 if TYPE_CHECKING:  # they load torch
     from engine.group.remote.sums import Connected
-    from worker.main import Links
+    from worker.process.main import Links
     from worker.startup.group.rendezvous import Members
 
 log = structlog.get_logger()
@@ -72,7 +72,7 @@ def run(role: WorkerRole) -> Never:
         members = _gather(config, config.place)
     # Imported late: torch takes seconds to load, and a wrong flag should be reported at once.
     with uncollected_imports():
-        from worker.main import main  # noqa: PLC0415
+        from worker.process.main import main  # noqa: PLC0415
 
     links: Links = ()
     if followers is not None:

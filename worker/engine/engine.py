@@ -15,7 +15,7 @@ from runtime.state.records import LinkRecord, TierRecord
 from scheduling.cost.cost_model import CostModel, Sample
 from scheduling.memory.tiers import Tier
 from worker.adapters.loader import AdapterLoader
-from worker.engine_thread import Loop
+from worker.engine.engine_thread import Loop
 
 MIN_LIMIT_S = 30.0
 LONGEST_STEPS = 50

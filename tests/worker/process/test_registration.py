@@ -12,11 +12,11 @@ from runtime.state.store import Store
 from scheduling.memory.tiers import Tier
 from tests.patience import PATIENCE_S
 from tests.runtime.state.patient import wait_patiently
-from worker import registration
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
-from worker.prefix_changes import PrefixChanges
-from worker.registration import AnnouncedTier, Registration
+from worker.process import registration
+from worker.process.prefix_changes import PrefixChanges
+from worker.process.registration import AnnouncedTier, Registration
 
 OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
 

@@ -53,8 +53,9 @@ from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.memory.tiers import Tier
 from worker.config import WorkerConfig
 from worker.costs import Costs
-from worker.engine import Engine, EngineTiers, describe_link, stall_limit_s
-from worker.engine_thread import EngineThread
+from worker.engine.engine import Engine, EngineTiers, describe_link, stall_limit_s
+from worker.engine.engine_thread import EngineThread
+from worker.engine.grammar_thread import GrammarThread
 from worker.errors import (
     EXIT_CONFIG,
     EXIT_CRASHED,
@@ -64,13 +65,12 @@ from worker.errors import (
     GroupLostError,
     StartupError,
 )
-from worker.grammar_thread import GrammarThread
 from worker.metrics import WorkerMetrics
-from worker.prefix_changes import PrefixChanges
-from worker.registration import AnnouncedTier, Registration, announced_start
+from worker.process.prefix_changes import PrefixChanges
+from worker.process.registration import AnnouncedTier, Registration, announced_start
+from worker.process.starting import Start
 from worker.role import WorkerRole
 from worker.startup.build_sides import HandoffContext, build_sides
-from worker.startup.starting import Start
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbeResponder
 from worker.streams.server import WorkerServer

@@ -16,9 +16,9 @@ from runtime.state.store import Store
 from scheduling.memory.tiers import Tier
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
-from worker.prefix_changes import PrefixChanges
+from worker.process.prefix_changes import PrefixChanges
+from worker.process.starting import Progress
 from worker.role import WorkerRole
-from worker.startup.starting import Progress
 
 log = structlog.get_logger()
 

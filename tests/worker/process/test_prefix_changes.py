@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.growth import MOST_GROWTH, growth
-from worker.prefix_changes import PrefixChanges
+from worker.process.prefix_changes import PrefixChanges
 
 hashes = st.integers(0, 4).map(lambda number: bytes([number]))
 news = st.lists(

@@ -12,7 +12,7 @@ from engine.core.commands import Cancel, Command
 from engine.core.report import Load, StepReport
 from engine.errors import GroupBrokenError
 from tests.patience import PATIENCE_S
-from worker.engine_thread import EngineThread, Inbox
+from worker.engine.engine_thread import EngineThread, Inbox
 
 
 def report(step: int) -> StepReport:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from worker.config import WorkerConfig
+from worker.place import Place, place_in
 from worker.startup.flags import parse_config
-from worker.startup.group.hosts import Place, place_in
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4242"}
 PODS = {"LWS_WORKER_INDEX": "0", "LWS_GROUP_SIZE": "4", "LWS_LEADER_ADDRESS": "group-0.group.serving"}
