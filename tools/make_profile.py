@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.costs.real_steps import StepRecorder
-from engine.build import resolve_device
+from engine.building.build import resolve_device
 from runtime.process.event_loop import freeze_garbage
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample

@@ -28,7 +28,7 @@ from engine.device.copy_stream import mark_steps
 from engine.device.host_copies import StepUpload
 from engine.execution.device_rows import DeviceRows
 from engine.execution.runner import Runner
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 from engine.sampling.sampler import Draw
 from engine.speculation.computed_blocks import ComputedBlocks
 from scheduling.cost.cost_model import CostModel, StepShape

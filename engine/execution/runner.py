@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 
 
 class Runner(Protocol):

@@ -16,6 +16,7 @@ LEFT_OUT = {
     "deploy": "explores many orders of events, and starts Kubernetes' API server",
     "docs": "copies the checkout",
     "dst": "plays hundreds of simulated fleets",
+    "engine/building": "runs models",
     "engine/calibration": "runs models",
     "engine/device": "copies between memories",
     "engine/execution": "runs models",

@@ -8,22 +8,6 @@ KNOTS = {
     frozenset({"baton", "baton.security", "baton.wire"}),
     frozenset({"baton.cli", "baton.cli.__main__", "baton.cli.commands"}),
     frozenset({"baton.fleet", "baton.fleet.processes"}),
-    frozenset(
-        {
-            "engine",
-            "engine.calibration",
-            "engine.execution",
-            "engine.group",
-            "engine.group.remote",
-            "engine.model",
-            "engine.model.adapters",
-            "engine.model.deterministic",
-            "engine.model.fusion",
-            "engine.model.parallel",
-            "engine.model.quantised",
-            "engine.proof",
-        }
-    ),
     frozenset({"engine.core", "engine.core.groups", "engine.core.memory"}),
     frozenset(
         {

@@ -9,7 +9,8 @@ from functools import partial
 import structlog
 import torch
 
-from engine.build import BuiltEngine, build, follow_leader, native_library, resolve_device
+from engine.building.build import BuiltEngine, build, follow_leader, native_library, resolve_device
+from engine.building.settings import EngineSettings
 from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
@@ -30,7 +31,6 @@ from engine.model.parallel.stage import Stage
 from engine.model.quantised.int8_weights import Quantised
 from engine.proof.proving import Proof
 from engine.proof.versions import own_code
-from engine.settings import EngineSettings
 from engine.starting import OnProgress, ignore_progress
 from runtime.process.limits import Cores, available_bytes, read_cores
 from worker.adapters.catalog import AdapterCatalog
@@ -52,7 +52,7 @@ def build_engine(
     on_progress: OnProgress = ignore_progress,
     links: Sequence[Link] | Connected = (),
 ) -> Engine:
-    """Build the engine that `config` asks for. Raises the errors of `engine.build.build`.
+    """Build the engine that `config` asks for. Raises the errors of `engine.building.build.build`.
 
     `links` lead to the worker's other processes, if it has several.
     """

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from engine.kv.kv_pool import KVHeads
 from engine.kv.rows import KVRows, rows_at
-from engine.model.attention import LayerOrder, RotatingStep
-from engine.model.step_batch import StepBatch
+from engine.model.attention.attention import LayerOrder, RotatingStep
+from engine.model.attention.step_batch import StepBatch
 from kernels.chunked_prefill import chunked_prefill
 from kernels.native import ops as native
 from kernels.paged_attention.arguments import Softmax

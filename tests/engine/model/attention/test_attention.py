@@ -12,9 +12,9 @@ from torch import Tensor
 
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.kv.rows import PoolRows
-from engine.model.attention import KernelAttention, LayerOrder, paged_attention
-from engine.model.cpu_attention import MAX_PADDING, CpuAttention, group_by_length
-from engine.model.step_batch import StepBatch
+from engine.model.attention.attention import KernelAttention, LayerOrder, paged_attention
+from engine.model.attention.cpu_attention import MAX_PADDING, CpuAttention, group_by_length
+from engine.model.attention.step_batch import StepBatch
 from kernels.paged_attention.arguments import Softmax
 from tests.engine.ragged import Piece, make_batch, shuffled_tables
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
-from engine.model.attention import LayerOrder
+from engine.model.attention.attention import LayerOrder
 from engine.model.fusion import modules, replacing, structure
 from engine.model.fusion.probe import check_same
 from engine.model.model import Model, load_model

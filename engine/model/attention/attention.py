@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from engine.kv.kv_pool import KVHeads
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 from kernels.chunked_prefill import chunked_prefill
 from kernels.native.layers import Paged
 from kernels.paged_attention.arguments import Softmax

@@ -8,7 +8,14 @@ from functools import partial
 
 import torch
 
-from engine.build_draft import can_record, draft_block_bytes, load_draft, measure_draft, read_draft_config
+from engine.building.build_draft import (
+    can_record,
+    draft_block_bytes,
+    load_draft,
+    measure_draft,
+    read_draft_config,
+)
+from engine.building.settings import EngineSettings
 from engine.calibration.determinism_check import check_determinism
 from engine.calibration.dtype import checkpoint_dtype, name_of
 from engine.calibration.host_memory import check_blocks_fit, check_model_fits, loaded_bytes
@@ -37,7 +44,6 @@ from engine.model.parallel.cutting import check_divides
 from engine.model.parallel.stage import check_layers
 from engine.proof.proving import Proof, load_proven
 from engine.sampling.device_sampler import warm_draws
-from engine.settings import EngineSettings
 from engine.speculation import Speculation
 from engine.starting import OnProgress, Phase, ignore_progress
 from kernels.native.loader import computes, library

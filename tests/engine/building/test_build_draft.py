@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from engine.build import build
+from engine.building.build import build
+from engine.building.settings import EngineSettings
 from engine.core.commands import Decode
 from engine.core.report import StepReport
 from engine.errors import DraftRefused
-from engine.settings import EngineSettings
 from scheduling.request import StopRules
 from tests import model_zoo
 from tests.engine.loop_driver import spec

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kv.rows import KVRows, rows_at
-from engine.model.attention import LayerOrder
-from engine.model.cpu_attention import MAX_GATHER_BYTES, group_by_length
-from engine.model.step_batch import StepBatch
+from engine.model.attention.attention import LayerOrder
+from engine.model.attention.cpu_attention import MAX_GATHER_BYTES, group_by_length
+from engine.model.attention.step_batch import StepBatch
 from kernels.paged_attention.arguments import Softmax
 
 # Shorter tiles waste less on short contexts, and cost a few calls more on long ones.

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.model.adapters.grouping import MAX_PADDING, NO_ADAPTER, AdapterGroup, adapter_rows
+from engine.model.attention.step_batch import MAX_PADDING, NO_ADAPTER, AdapterGroup, adapter_rows
 
 CPU = torch.device("cpu")
 

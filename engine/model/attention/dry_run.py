@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelRefused
-from engine.model.attention import LayerOrder
+from engine.model.attention.attention import LayerOrder
 from kernels.paged_attention.arguments import Softmax
 
 DRY_RUN_TOKENS = 2
