@@ -5,6 +5,7 @@ In reading order:
     process   its command, and the process from its start to its end
     config    its settings
     place     its place among several processes that a cluster has started
+    commands  the commands of routers
     threads   how many threads it computes with
     role      the two kinds of worker
     startup   its flags, and all that is built before it serves

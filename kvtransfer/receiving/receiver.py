@@ -27,8 +27,8 @@ from kvtransfer.errors import (
     describe,
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
+from kvtransfer.pools.host_blocks import HostBlocks
 from kvtransfer.pools.pool import BlockTarget, HostTarget
-from kvtransfer.pools.verify import HostBlocks
 from kvtransfer.receiver_handoff import BlockCopy, Borrowed, ReceiveResult, ReceiverHandoff, ReceiveTask
 from kvtransfer.receiving.peers import Peer, Peers, TransportContext
 from kvtransfer.threads import run_to_end

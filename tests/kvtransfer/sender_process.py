@@ -19,7 +19,7 @@ from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome, SenderLimits
 from kvtransfer.manifest import Commit
-from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.sending.lending import Lending
 from kvtransfer.sending.sender import Handoffs
 from kvtransfer.sending.service import KVTransferService

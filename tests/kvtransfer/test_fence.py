@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import LaterSessionError, StaleFenceError
 from kvtransfer.fence import MAX_ROUTERS, FenceGuard, router_key, supersedes
-from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.sending.sender import Handoffs
 from scheduling.request import Fence
 

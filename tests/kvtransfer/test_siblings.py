@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from kvtransfer.errors import TransportUnavailableError
-from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.receiving.peers import Peer
 from kvtransfer.receiving.receiver import Receiver

@@ -17,7 +17,7 @@ PAIRS_WORKERS = (
                 "tests/worker/streams/test_hub.py::test_choices_that_another_router_groups_differently_run_once",
             ),
             Guard(
-                "worker/streams/sequences.py",
+                "worker/streams/routers.py",
                 "            for choice in choices\n            for running",
                 "            for choice in (fence.choice,)\n            for running",
                 "tests/worker/streams/test_hub.py::test_choices_that_another_router_groups_differently_run_once",

@@ -8,5 +8,4 @@ fetch_side     fetches blocks that other workers lend and the engine waits for
 tier_slots     page-locked host memory for blocks that leave a GPU's pool
 staging        the engine's pool as a source and a target, in place or through page-locked memory
 cuda_ipc       whether KV goes from GPU to GPU
-commands       the commands of routers that start a sequence
 """

@@ -21,7 +21,7 @@ from kvtransfer.errors import (
 )
 from kvtransfer.receiver_handoff import ReceiveResult, ReceiveTask
 from kvtransfer.receiving.receiver import Receiver
-from worker.handoff.commands import ReceiveFrom
+from worker.commands import ReceiveFrom
 from worker.metrics import WorkerMetrics
 
 log = structlog.get_logger()

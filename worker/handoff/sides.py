@@ -9,7 +9,7 @@ from engine.core.commands import Decode, Prefill
 from engine.core.report import StepReport
 from kvtransfer.receiving.receiver import Receiver
 from scheduling.request import Fence
-from worker.handoff.commands import ReceiveFrom, StartCommand
+from worker.commands import ReceiveFrom, StartCommand
 from worker.handoff.fetch_side import FetchSide
 from worker.handoff.read_side import ReadSide
 from worker.handoff.receiver_side import ReceiverSide

@@ -54,8 +54,7 @@ from scheduling.memory.tiers import Tier
 from worker.config import WorkerConfig
 from worker.costs import Costs
 from worker.engine.engine import Engine, EngineTiers, describe_link, stall_limit_s
-from worker.engine.engine_thread import EngineThread
-from worker.engine.grammar_thread import GrammarThread
+from worker.engine.engine_thread import EngineThread, GrammarThread
 from worker.errors import (
     EXIT_CONFIG,
     EXIT_CRASHED,

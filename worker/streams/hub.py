@@ -19,12 +19,19 @@ from kvtransfer.errors import FenceError, LaterSessionError, describe
 from kvtransfer.fence import FenceGuard, check_source, check_target
 from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
 from scheduling.request import FailureReason, Fence, Part, SequenceSpec
-from worker.handoff.commands import START_NAMES, ReceiveFrom, StartCommand
+from worker.commands import (
+    START_NAMES,
+    CancelHandles,
+    DrainWorker,
+    PreCopy,
+    ReceiveFrom,
+    RouterCommand,
+    StartCommand,
+    StopAndCopy,
+)
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, RouterCommand, StopAndCopy
-from worker.streams.sequences import Running, Sequences
-from worker.streams.session import RouterSession
+from worker.streams.routers import RouterSession, Running, Sequences
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
 from kvtransfer.fence import FenceGuard
 from kvtransfer.manifest import Manifest
-from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.receiving.peers import TransportContext
 from kvtransfer.receiving.receiver import Receiver
 from kvtransfer.sending.service import KVTransferService
@@ -38,14 +38,13 @@ from tests.dst.nodes.engine import FINGERPRINT, Engine
 from tests.dst.world.network import Connection, Network
 from tests.dst.world.process import Process
 from tests.dst.world.rpc import Servers, Stub
-from worker.handoff.commands import ReceiveFrom
+from worker.commands import CancelHandles, DrainWorker, PreCopy, ReceiveFrom, RouterCommand, StopAndCopy
 from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, RouterCommand, StopAndCopy
 from worker.streams.hub import Hub
-from worker.streams.session import RouterSession
+from worker.streams.routers import RouterSession
 
 HEARTBEAT_S = 2.0
 """Live workers send one five times a second. Here nobody counts them: links see whether they would come."""

@@ -16,7 +16,7 @@ from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import VOCAB, Driver, spec
 from tests.model_output.text.tokenizers_zoo import one_byte_tokens
 from tests.patience import PATIENCE_S
-from worker.engine.grammar_thread import GrammarThread
+from worker.engine.engine_thread import GrammarThread
 
 FORMAT = SamplingParams(temperature=0.0, grammar=grammar_of("regex", "[A-C]{5}"))
 

@@ -10,7 +10,7 @@ import torch
 
 from engine.core.commands import BlocksRead, Command
 from engine.core.report import Reading, StepReport
-from engine.device.copy_stream import mark_steps
+from engine.device import mark_steps
 from kvtransfer.errors import PeerLostError, SenderAbortedError
 from kvtransfer.receiver_handoff import Borrowed
 from kvtransfer.receiving.links import Links

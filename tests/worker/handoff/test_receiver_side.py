@@ -9,14 +9,14 @@ import torch
 
 from engine.core.commands import Cancel, Command, KVArrived, KVFailed
 from engine.core.report import Load, Received, StepReport
-from engine.device.copy_stream import mark_steps
+from engine.device import mark_steps
 from kvtransfer.errors import PeerLostError, SequenceFinishedError
 from kvtransfer.receiver_handoff import ReceiveResult
 from scheduling.columns import TokenColumns
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
 from tests.worker.handoff.scripted_receiver import ScriptedReceiver
-from worker.handoff.commands import ReceiveFrom
+from worker.commands import ReceiveFrom
 from worker.handoff.receiver_side import ReceiverSide
 from worker.metrics import WorkerMetrics
 

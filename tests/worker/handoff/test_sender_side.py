@@ -10,23 +10,23 @@ import torch
 from engine.core import commands
 from engine.core.commands import Cancel, Command, Decode, Lend, Release
 from engine.core.report import Failure, Filled, Load, StepReport
-from engine.device.copy_stream import mark_steps
+from engine.device import mark_steps
 from kvtransfer.errors import FenceBrokenError, FenceError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.pools.pool import BlockSource, Publication
 from kvtransfer.sending.lending import LoanRefusedError
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, Fence, FinishReason, Part, SequenceSpec
 from tests.worker.client import spec_of
+from worker.commands import CancelHandles, PreCopy
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import CancelHandles, PreCopy
 from worker.streams.hub import Hub
-from worker.streams.session import RouterSession
+from worker.streams.routers import RouterSession
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 

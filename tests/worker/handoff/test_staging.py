@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.kv.kv_pool import BlockLayout, KVPool
-from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
 from kvtransfer.receiving.receiver import ReceiverLimits
 from model_output.grammar.grammar import Grammars

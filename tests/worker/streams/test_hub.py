@@ -13,14 +13,13 @@ from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason, Fence, Part, SequenceSpec
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
-from worker.handoff.commands import ReceiveFrom, StartCommand
+from worker.commands import CancelHandles, DrainWorker, PreCopy, ReceiveFrom, StartCommand
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 from worker.streams import hub as hub_module
-from worker.streams.commands import CancelHandles, DrainWorker, PreCopy
 from worker.streams.convert import report_to_pb
 from worker.streams.hub import Hub
-from worker.streams.session import MAX_OUTBOUND, RouterSession
+from worker.streams.routers import MAX_OUTBOUND, RouterSession
 
 LOAD = Load(
     step=1, running=1, waiting=0, pending_prefill_tokens=0, free_blocks=8, cached_blocks=0, context_tokens=0

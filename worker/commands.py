@@ -1,11 +1,26 @@
-"""The commands of a router: those that start a sequence (`worker/handoff/commands.py`), and all others."""
+"""The commands of a router: those that start a sequence, and all others.
+
+Those that start one are commands of the engine, with the router's handle in `spec`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.core.commands import Decode, Prefill, Receive
 from scheduling.request import Part
-from worker.handoff.commands import StartCommand
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveFrom(Receive):
+    """Receive a sequence from the worker whose KVTransferService listens at `source_address`."""
+
+    source_address: str = ""
+
+
+StartCommand = Prefill | Decode | ReceiveFrom
+START_NAMES: dict[type[StartCommand], str] = {Prefill: "prefill", Decode: "decode", ReceiveFrom: "receive"}
+"""Their names in the protocol."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from engine.core.batch import Batch
 from engine.core.sequence import Goal, SequenceGroup
 from engine.core.step import ChunkWork
-from engine.device.host_copies import ALIGNMENT, Download, StepUpload
+from engine.device import ALIGNMENT, Download, StepUpload
 from engine.execution.device_rows import DeviceRows, StepAssembler
 from model_output.text.output import output_rules
 from tests.engine.loop_driver import spec

@@ -1,13 +1,14 @@
-"""The tokens that rows with a grammar may draw next, found while the model computes their logits.
+"""The tokens that rows may draw next, by their grammars and their bad words.
 
-Each token is a bit. A thread of its own finds the bits of a step's rows, outside of Python's lock, and the
-device turns them into numbers to add to the logits: 0 for a token that is allowed, minus infinity otherwise.
+Those that a grammar allows are found while the model computes the logits. Each token is a bit. A thread of
+its own finds the bits of a step's rows, outside of Python's lock, and the device turns them into numbers to
+add to the logits: 0 for a token that is allowed, minus infinity otherwise.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.core.batch import Rows
-from engine.device.host_copies import upload
+from engine.device import upload
 from model_output.grammar.grammar import Follower, MaskFinder
 
 NUM_THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
@@ -104,3 +105,26 @@ class GrammarMasks:
             bits = allowed[some].view(np.uint8).reshape(-1)
             added = numbers.index_select(0, upload(bits, logits.device).int())
             logits.index_add_(0, upload(some, logits.device), added.view(len(some), -1)[:, : logits.shape[1]])
+
+
+class BadWords:
+    """The bad words of a request that have more than one token; those of one token are banned everywhere."""
+
+    __slots__ = ("_by_last",)
+
+    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+        self._by_last: dict[int, list[tuple[list[int], int]]] = {}
+        """Maps the last token before a banned one to all tokens before the banned one, and the banned one."""
+        for sequence in sequences:
+            *before, banned = sequence
+            if before:
+                self._by_last.setdefault(before[-1], []).append((before, banned))
+
+    def __bool__(self) -> bool:
+        return bool(self._by_last)
+
+    def banned_after(self, output: Sequence[int]) -> list[int]:
+        """Return the tokens, ascending, that would complete a bad word behind this output."""
+        ends = self._by_last.get(output[-1], ()) if output else ()
+        found = {banned for before, banned in ends if list(output[-len(before) :]) == before}
+        return sorted(found)
