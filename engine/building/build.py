@@ -24,8 +24,10 @@ from engine.calibration.sweep import Sweep, chunk_floor_s, sweep, warm_up
 from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.prefix_reads import KVLinks, KVTiers
 from engine.errors import EngineError
 from engine.execution.decode_graphs import CudaGraphs
+from engine.execution.draft_model import DraftEngine
 from engine.execution.drafting import MAX_DRAFT_ROWS
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
@@ -79,13 +81,44 @@ Measure = Callable[[ModelRunner, str], Sweep]
 """Measures what steps of a runner cost, given the fingerprint of its engine."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedEngine:
+    """A model over its pool, checked, measured and warmed up."""
+
+    settings: EngineSettings
+    group: Leader | Pipeline | RemoteLeader | None
+    runner: ModelRunner
+    draft: DraftEngine | None
+    fingerprint: str
+    determinism_digest: str
+    cost: CostModel
+    samples: tuple[Sample, ...]
+    proof: Proof | None
+
+    @property
+    def kv_identity(self) -> str:
+        """Names all that decides on the bytes of its blocks, beside their tokens."""
+        # KV that was computed without `deterministic` has other bits.
+        return f"{self.fingerprint} {self.determinism_digest}"
+
+
 def build(
     settings: EngineSettings,
     measure: Measure | None = None,
     on_progress: OnProgress = ignore_progress,
     group: Leader | Pipeline | RemoteLeader | None = None,
 ) -> BuiltEngine:
-    """Build an engine, and call `on_progress` on the way. Without `measure` sweeps are run.
+    """Build an engine without tiers and links: `prepare` it, and `assemble` its step loop."""
+    return assemble(prepare(settings, measure, on_progress, group))
+
+
+def prepare(
+    settings: EngineSettings,
+    measure: Measure | None = None,
+    on_progress: OnProgress = ignore_progress,
+    group: Leader | Pipeline | RemoteLeader | None = None,
+) -> PreparedEngine:
+    """Load and measure an engine, and call `on_progress` on the way. Without `measure` sweeps are run.
 
     With a `group`, its processes compute steps together; the settings' part or stage is then the leader's.
 
@@ -138,10 +171,20 @@ def build(
             record=record,
             measure=lambda runner: measured(runner, draft_name),
         )
-    # KV that was computed without `deterministic` has other bits.
-    tiers = None
-    if settings.open_tiers is not None:
-        tiers = settings.open_tiers(pool, f"{name} {determinism_digest}", model.facts.max_context)
+    return PreparedEngine(
+        settings, group, runner, draft_engine, name, determinism_digest, cost, tuple(swept.samples), proof
+    )
+
+
+def assemble(
+    prepared: PreparedEngine, tiers: KVTiers | None = None, links: KVLinks | None = None
+) -> BuiltEngine:
+    """Put an engine together that is ready for its first step.
+
+    `tiers` have blocks that left its pool, and `links` lead to workers that lend theirs.
+    """
+    settings, group, runner = prepared.settings, prepared.group, prepared.runner
+    model, pool = runner.model, runner.pool
     on_allocated = group.on_allocated if isinstance(group, RemoteLeader) else None
     blocks = BlockManager(pool.num_blocks, settings.block_size, tiers, on_allocated)
     loop = StepLoop(
@@ -152,34 +195,35 @@ def build(
             vocab_size=model.facts.vocab_size,
             max_context=model.facts.max_context,
             eos_token_ids=model.facts.eos_token_ids,
-            **sizes,
+            max_num_seqs=settings.max_num_seqs,
+            token_budget=settings.token_budget,
         ),
-        fingerprint=name,
+        fingerprint=prepared.fingerprint,
         detokenizer=Detokenizer.from_file(model.facts.tokenizer_path),
         policy=by_name(settings.policy),
-        cost=cost,
+        cost=prepared.cost,
         deterministic=settings.deterministic,
         speculates=settings.speculation is Speculation.LOOKUP,
-        draft_model=draft_engine,
+        draft_model=prepared.draft,
         adapters=_adapter_slots(settings, model),
         takes_forced=not runner.replays_decodes,  # only steps of one token a row are replayed
         # Followers are told the tokens of each step, so the host has to know them.
         overlaps=None if group is None else False,
         stages=group if isinstance(group, Pipeline) else None,
         tiers=tiers,
-        links=None if settings.open_links is None else settings.open_links(pool),
+        links=links,
     )
     grammars = Grammars(model.facts.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
     return BuiltEngine(
         runner,
         loop,
-        name,
-        cost,
-        tuple(swept.samples),
+        prepared.fingerprint,
+        prepared.cost,
+        prepared.samples,
         grammars,
-        determinism_digest,
+        prepared.determinism_digest,
         _uses_native_ops(model),
-        proof,
+        prepared.proof,
         {} if model.adapters is None else model.adapters.digests,
         blocks,
     )

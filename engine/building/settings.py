@@ -8,8 +8,6 @@ from pathlib import Path
 
 import torch
 
-from engine.core.memory.prefix_reads import KVLinks, KVTiers
-from engine.kv.kv_pool import KVPool
 from engine.model.adapters.attaching import AdapterRoom
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import Stage
@@ -59,11 +57,6 @@ class EngineSettings:
     """Memory for adapters that are loaded while the engine runs; then there are no others."""
     loadable: Container[str] = ()
     """The digests of these."""
-    open_tiers: Callable[[KVPool, str, int], KVTiers] | None = None
-    """Returns the tiers for blocks that leave the pool, given a name for what else decides on their bytes,
-    and the most tokens of a sequence."""
-    open_links: Callable[[KVPool], KVLinks] | None = None
-    """Returns the links to workers that lend their blocks; None: there are none."""
     available_bytes: Callable[[], int] | None = None
     """Returns the memory that is left on this machine; None: a model on a CPU is loaded without a check."""
     part: Part | None = None
