@@ -8,6 +8,8 @@ from __future__ import annotations
 from engine.core.commands import Decode, Prefill
 from engine.core.report import StepReport
 from kvtransfer.receiving.receiver import Receiver
+from kvtransfer.transports.nixl import NixlAgent
+from kvtransfer.transports.shm import ShmServer
 from scheduling.request import Fence
 from worker.commands import ReceiveFrom, StartCommand
 from worker.handoff.fetch_side import FetchSide
@@ -26,19 +28,31 @@ class HandoffSides:
         reading: ReadSide | None = None,
         fetching: FetchSide | None = None,
         receiver: Receiver | None = None,
+        shm: ShmServer | None = None,
+        nixl: NixlAgent | None = None,
     ) -> None:
-        """`receiver` is what the sides receive by; it is closed behind them."""
+        """`receiver` is what the sides receive by; by `shm` and `nixl` others read this worker's memory.
+
+        These are closed behind the sides.
+        """
         self._sending = sending
         self._receiving = receiving
         self._reading = reading
         self._fetching = fetching
         self._receiver = receiver
+        self._shm = shm
+        self._nixl = nixl
         self.start_commands: frozenset[type[StartCommand]] = frozenset(
             {Prefill} if receiving is None else {ReceiveFrom, Decode}
         )
         """The ways in which a sequence can start here."""
         self.can_offer = receiving is not None
         """Whether running sequences can move from here to another worker."""
+
+    async def start(self) -> None:
+        """Let processes on this host map the worker's memory."""
+        if self._shm is not None:
+            await self._shm.start()
 
     def begin(self, command: StartCommand) -> None:
         """Prepare for a sequence that is about to enter the engine."""
@@ -82,3 +96,7 @@ class HandoffSides:
         if self._reading is not None:
             self._reading.close()
         self._sending.close()
+        if self._nixl is not None:
+            self._nixl.close()
+        if self._shm is not None:
+            await self._shm.close()

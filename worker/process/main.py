@@ -72,6 +72,7 @@ from worker.role import WorkerRole
 from worker.startup.build_sides import HandoffContext, build_sides
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbeResponder
+from worker.streams.routers import Sequences
 from worker.streams.server import WorkerServer
 from worker.streams.service import WorkerService
 
@@ -193,12 +194,19 @@ class _Worker:
         self._thread = EngineThread(engine.loop, self._on_report)
         self._record = self._describe()
         self._grammars = GrammarThread(engine.grammars, self._thread.submit)
-        self._hub = Hub(
-            self._record.incarnation, self._grammars.submit, self._guard, self._metrics, engine.idle_load()
-        )
         estimator = CostEstimator(engine.cost, engine.samples)
         self._costs = Costs(estimator, self._thread.submit, self._metrics)
         self._server = WorkerServer(self._tls)
+        self._sequences = Sequences(engine.idle_load())
+        self._sides = build_sides(self._handoff_context())
+        self._hub = Hub(
+            self._record.incarnation,
+            self._sequences,
+            self._sides,
+            self._grammars.submit,
+            self._guard,
+            self._metrics,
+        )
         self._probes = ProbeResponder()
         self._announced_tiers: dict[Tier, AnnouncedTier] = {}
         self._registration: Registration | None = None
@@ -209,9 +217,8 @@ class _Worker:
         self._cleanup.callback(watch_loop().stop)
         self._metrics_address = self._start_metrics()
         self._start_engine()
-        sides = await build_sides(self._handoff_context())
-        self._cleanup.push_async_callback(sides.close)
-        self._hub.sides = sides
+        await self._sides.start()
+        self._cleanup.push_async_callback(self._sides.close)
         port = await self._start_server()
         self._record = replace(self._record, address=self._config.service.address(port))
         if (kept := self._engine.tiers) is not None:
@@ -253,10 +260,9 @@ class _Worker:
             metrics=self._metrics,
             server=self._server,
             submit=self._thread.submit,
-            fail=self._hub.fail,
-            new_handle=self._hub.new_handle,
+            fail=self._sequences.fail,
+            new_handle=self._sequences.new_handle,
             tls=self._tls,
-            cleanup=self._cleanup,
         )
 
     def _start_metrics(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import structlog
@@ -54,12 +53,10 @@ class HandoffContext:
     new_handle: Callable[[], int]
     """Draws a handle of the engine's that no sequence has."""
     tls: FleetTls | None
-    cleanup: AsyncExitStack
-    """Closes what the sides leave open, after them."""
 
 
-async def build_sides(context: HandoffContext) -> HandoffSides:
-    """Return the sides; start the service for receivers, and the socket that shares this worker's memory."""
+def build_sides(context: HandoffContext) -> HandoffSides:
+    """Return the sides, and add the service for receivers to the worker's server."""
     kept, links = context.engine.tiers, context.engine.links
     receives = context.role is not WorkerRole.PREFILL
     receiver = _build_receiver(context) if receives or links is not None else None
@@ -69,7 +66,8 @@ async def build_sides(context: HandoffContext) -> HandoffSides:
     fetching = None
     if receiver is not None and links is not None:
         fetching = FetchSide(receiver, links, context.incarnation, submit, metrics)
-    return HandoffSides(await _build_sender(context), receiving, reading, fetching, receiver)
+    sending, shm, nixl = _build_sender(context)
+    return HandoffSides(sending, receiving, reading, fetching, receiver, shm, nixl)
 
 
 def _build_receiver(context: HandoffContext) -> Receiver:
@@ -88,17 +86,14 @@ def _build_receiver(context: HandoffContext) -> Receiver:
     )
 
 
-async def _build_sender(context: HandoffContext) -> SenderSide:
+def _build_sender(context: HandoffContext) -> tuple[SenderSide, ShmServer | None, NixlAgent | None]:
+    """Return the sender's side, and what receivers on this host, or by NIXL, read its memory by."""
     config, engine = context.config, context.engine
     source = source_of(engine)
     shm = None
     if config.transport in (TransportMode.AUTO, TransportMode.SHM):
         shm = ShmServer(source.pool, context.incarnation, config.shm_dir)
-        await shm.start()
-        context.cleanup.push_async_callback(shm.close)
     nixl = _nixl_agent(context, source.pool, "send")
-    if nixl is not None:
-        context.cleanup.callback(nixl.close)
     offer = offer_of(config.transport, engine.pool)
     side = SenderSide(
         context.incarnation,
@@ -122,7 +117,7 @@ async def _build_sender(context: HandoffContext) -> SenderSide:
         lending=side.lending,
     )
     context.server.add(service)
-    return side
+    return side, shm, nixl
 
 
 def _nixl_agent(context: HandoffContext, pool: BlockPool, purpose: str) -> NixlAgent | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from engine.core.report import Failure, Load, StepReport
 from kvtransfer.fence import ChoiceKey, choice_key, supersedes
-from scheduling.request import Fence
+from scheduling.request import FailureReason, Fence
 
 MAX_OUTBOUND = 1024
 """Reports that may wait for a router; one that is this far behind does not read."""
@@ -80,7 +80,12 @@ class Running:
 
 
 class Sequences:
-    def __init__(self) -> None:
+    """The sequences that run here, by their handles, routers and choices."""
+
+    def __init__(self, idle_load: Load) -> None:
+        self.load = idle_load
+        """The newest load of the engine, which goes to routers with every report."""
+        self._clock = asyncio.get_running_loop().time
         self._next_handle = itertools.count(1)
         self._by_handle: dict[int, Running] = {}
         self._by_router: dict[tuple[RouterSession, int], Running] = {}
@@ -102,6 +107,17 @@ class Sequences:
     def new_handle(self) -> int:
         """Draw a handle that no sequence has, for something else in the engine."""
         return next(self._next_handle)
+
+    def fail(self, handle: int, reason: FailureReason, message: str) -> None:
+        """End a sequence for a reason outside the engine; do nothing if it is over already."""
+        running = self.get(handle)
+        if running is not None and not running.is_over:
+            self.report_failure(running, Failure(running.router_handle, reason, message))
+
+    def report_failure(self, running: Running, failure: Failure) -> None:
+        """Tell the router of a sequence that it has failed; nothing more is reported of it."""
+        running.is_over = True
+        running.session.fail(failure, self.load, self._clock())
 
     def get(self, handle: int) -> Running | None:
         return self._by_handle.get(handle)

@@ -44,7 +44,7 @@ from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 from worker.streams.hub import Hub
-from worker.streams.routers import RouterSession
+from worker.streams.routers import RouterSession, Sequences
 
 HEARTBEAT_S = 2.0
 """Live workers send one five times a second. Here nobody counts them: links see whether they would come."""
@@ -149,16 +149,14 @@ class WorkerNode:
             on_report=self._on_report,
         )
         pool = InPlace(self.engine.memory)
-        self.hub = Hub(
-            incarnation, self.engine.submit, self.guard, METRICS, Load(free_blocks=size.num_blocks)
-        )
+        sequences = Sequences(Load(free_blocks=size.num_blocks))
         self.sending = SenderSide(
             incarnation,
             pool,
             size.block_size,
             self.guard,
             submit=self.engine.submit,
-            fail=self.hub.fail,
+            fail=sequences.fail,
             metrics=METRICS,
         )
         self.receiver: Receiver | None = None
@@ -169,7 +167,8 @@ class WorkerNode:
             self.receiver.peers = peers
             receiving = ReceiverSide(self.receiver, self.engine.submit, METRICS)
         self.receiving = receiving
-        self.hub.sides = HandoffSides(self.sending, receiving)
+        sides = HandoffSides(self.sending, receiving)
+        self.hub = Hub(incarnation, sequences, sides, self.engine.submit, self.guard, METRICS)
         service: Any = KVTransferService(
             self.sending.handoffs, pool, fingerprint=FINGERPRINT, block_size=size.block_size
         )

@@ -26,7 +26,7 @@ from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 from worker.streams.hub import Hub
-from worker.streams.routers import RouterSession
+from worker.streams.routers import RouterSession, Sequences
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 
@@ -175,9 +175,9 @@ async def test_no_part_is_offered_after_its_end(
     scene: Scene, end: Callable[[Hub, RouterSession, SequenceSpec], None]
 ) -> None:
     """The engine frees the blocks as soon as it has the command, and others write to them."""
-    hub = Hub("source", scene.engine.append, FenceGuard(), WorkerMetrics(), LOAD)
-    hub.sides = HandoffSides(scene.side)
-    hub.sides.can_offer, hub.sides.start_commands = True, frozenset({Decode})
+    sides = HandoffSides(scene.side)
+    sides.can_offer, sides.start_commands = True, frozenset({Decode})
+    hub = Hub("source", Sequences(LOAD), sides, scene.engine.append, FenceGuard(), WorkerMetrics())
     session = hub.connect("router")
     spec = dataclasses.replace(spec_of(range(6), target="source", request_id="moves"), handle=1)
     hub.apply(session, Decode(spec))
