@@ -13,7 +13,7 @@ In reading order:
     timed     an engine that computes nothing and only takes its time
     adapters  LoRA adapters that are loaded while it serves
     streams   the streams with routers, and the commands and reports on them
-    handoff   both sides of the KV handoff, and the engine's memory in it
+    handoff   what both kinds of worker do in KV handoffs, and the engine's memory in them
     costs     what steps cost, followed and fitted while serving
     metrics   its metrics
     errors    what keeps it from serving, and what it refuses

@@ -1,4 +1,4 @@
-"""What computes steps, as a step loop sees it: a runner, or the stages of a pipeline.
+"""The interfaces of what computes steps: a runner, or the stages of a pipeline.
 
 It needs no model, so timed workers start without transformers.
 """

@@ -12,6 +12,7 @@ LEFT_OUT = {
     "chart": "needs Helm",
     "clients": "starts fleets and Node.js",
     "compose": "runs containers",
+    "decode_worker": "fetches as workers do",
     "demo_model": "trains and runs a model",
     "deploy": "explores many orders of events, and starts Kubernetes' API server",
     "docs": "copies the checkout",

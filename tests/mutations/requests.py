@@ -342,10 +342,10 @@ REQUESTS = (
                 "::test_nothing_waits_for_prefill_beside_an_idle_decode_worker",
             ),
             Guard(
-                "worker/handoff/receiver_side.py",
+                "decode_worker/receiver_side.py",
                 "        metrics.handoff_exposed.observe(result.exposed_s)\n",
                 "",
-                "tests/worker/handoff/test_receiver_side.py"
+                "tests/decode_worker/test_receiver_side.py"
                 "::test_what_a_handoff_keeps_a_client_waiting_for_is_never_hidden",
             ),
         ),

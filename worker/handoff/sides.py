@@ -1,11 +1,13 @@
-"""The sides of the handoff that a worker has: each kind sends, a decode worker also receives.
+"""The sides of the handoff that a worker has: each sends, and its kind decides whether it also receives.
 
-Either may also read from other tiers, and fetch prefixes from other workers.
+Any may also read from other tiers, and fetch prefixes from other workers.
 """
 
 from __future__ import annotations
 
-from engine.core.commands import Decode, Prefill
+from typing import Protocol
+
+from engine.core.commands import Prefill
 from engine.core.report import StepReport
 from kvtransfer.receiving.receiver import Receiver
 from kvtransfer.transports.nixl import NixlAgent
@@ -14,8 +16,23 @@ from scheduling.request import Fence
 from worker.commands import ReceiveFrom, StartCommand
 from worker.handoff.fetch_side import FetchSide
 from worker.handoff.read_side import ReadSide
-from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
+
+
+class Receiving(Protocol):
+    """The side that receives sequences. Handles are the engine's."""
+
+    def begin(self, command: ReceiveFrom) -> None:
+        """Prepare for a sequence that is about to enter the engine."""
+
+    def on_report(self, report: StepReport) -> None:
+        """Take in a report, before it goes to routers."""
+
+    def cancel(self, handle: int) -> None:
+        """Receive nothing more of a sequence."""
+
+    async def close(self) -> None:
+        """Return when nothing is received any more."""
 
 
 class HandoffSides:
@@ -23,8 +40,9 @@ class HandoffSides:
 
     def __init__(
         self,
+        start_commands: frozenset[type[StartCommand]],
         sending: SenderSide,
-        receiving: ReceiverSide | None = None,
+        receiving: Receiving | None = None,
         reading: ReadSide | None = None,
         fetching: FetchSide | None = None,
         receiver: Receiver | None = None,
@@ -42,9 +60,7 @@ class HandoffSides:
         self._receiver = receiver
         self._shm = shm
         self._nixl = nixl
-        self.start_commands: frozenset[type[StartCommand]] = frozenset(
-            {Prefill} if receiving is None else {ReceiveFrom, Decode}
-        )
+        self.start_commands = start_commands
         """The ways in which a sequence can start here."""
         self.can_offer = receiving is not None
         """Whether running sequences can move from here to another worker."""

@@ -32,6 +32,7 @@ from worker.startup.group.gpus import check_number, gpus_for, stay_on_host, take
 if TYPE_CHECKING:  # they load torch
     from engine.group.remote.sums import Connected
     from worker.process.main import Links
+    from worker.startup.build_sides import BuildSides
     from worker.startup.group.rendezvous import Members
 
 log = structlog.get_logger()
@@ -45,8 +46,11 @@ LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """Environment variable by which torch's allocator uses transparent huge pages."""
 
 
-def run(role: WorkerRole) -> Never:
-    """Run this process as a worker until it is drained; exit with the code that says how it ended."""
+def run(role: WorkerRole, build_sides: BuildSides) -> Never:
+    """Run this process as a worker until it is drained; exit with the code that says how it ended.
+
+    `build_sides` builds the sides of the handoff that this kind of worker has.
+    """
     try:
         config = parse_config(sys.argv[1:], role.value, draw_number())
         check_kernels()
@@ -81,7 +85,7 @@ def run(role: WorkerRole) -> Never:
         links = members.links
     code = EXIT_CRASHED
     try:
-        code = main(role, config, start, links)
+        code = main(role, build_sides, config, start, links)
     finally:
         if followers is not None:
             followers.end()

@@ -69,7 +69,7 @@ from worker.process.prefix_changes import PrefixChanges
 from worker.process.registration import AnnouncedTier, Registration, announced_start
 from worker.process.starting import Start
 from worker.role import WorkerRole
-from worker.startup.build_sides import HandoffContext, build_sides
+from worker.startup.build_sides import BuildSides, HandoffContext
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbeResponder
 from worker.streams.routers import Sequences
@@ -114,10 +114,12 @@ class StepThreadEndedError(Exception):
     """The step thread ended by itself, which it must never do."""
 
 
-def main(role: WorkerRole, config: WorkerConfig, start: Start, links: Links = ()) -> int:
+def main(
+    role: WorkerRole, build_sides: BuildSides, config: WorkerConfig, start: Start, links: Links = ()
+) -> int:
     """Run until drained; return the process's exit code. `links` lead to processes that compute with it."""
     try:
-        uvloop.run(_serve(role, config, start, links))
+        uvloop.run(_serve(role, build_sides, config, start, links))
     except (AdapterRefused, DraftRefused, GroupRefused, ModelRefused, NotDeterministic) as error:
         return _exit_code(EXIT_MODEL, error)
     except StoreUnavailable as error:
@@ -137,7 +139,9 @@ def _exit_code(code: int, error: Exception) -> int:
     return code
 
 
-async def _serve(role: WorkerRole, config: WorkerConfig, start: Start, links: Links) -> None:
+async def _serve(
+    role: WorkerRole, build_sides: BuildSides, config: WorkerConfig, start: Start, links: Links
+) -> None:
     start_threads()
     signals = StopSignals()
     service = config.service
@@ -150,7 +154,7 @@ async def _serve(role: WorkerRole, config: WorkerConfig, start: Start, links: Li
             starting.callback(start.end)
             engine = await asyncio.to_thread(_build, config, start.report, links)
             start.report(Phase.JOINING)
-            worker = _Worker(role, config, engine, cleanup, tls)
+            worker = _Worker(role, build_sides, config, engine, cleanup, tls)
             await worker.join(store)
             await starting.aclose()
             await worker.serve(signals)
@@ -179,6 +183,7 @@ class _Worker:
     def __init__(
         self,
         role: WorkerRole,
+        build_sides: BuildSides,
         config: WorkerConfig,
         engine: Engine,
         cleanup: AsyncExitStack,
@@ -252,7 +257,6 @@ class _Worker:
 
     def _handoff_context(self) -> HandoffContext:
         return HandoffContext(
-            role=self._role,
             config=self._config,
             engine=self._engine,
             incarnation=self._record.incarnation,

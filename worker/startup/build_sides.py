@@ -1,4 +1,4 @@
-"""Builds the sides of the handoff that a kind of worker has."""
+"""Builds the sides of the handoff: what both kinds of worker have, around what is a kind's own."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from kvtransfer.transports.shm import ShmServer
 from kvtransfer.transports.transport import TransportMode
 from runtime.security.tls import FleetTls
 from scheduling.request import FailureReason
+from worker.commands import StartCommand
 from worker.config import WorkerConfig
 from worker.engine.engine import Engine
 from worker.errors import StartupError
 from worker.handoff.cuda_ipc import cuda_transport_of, offer_of
 from worker.handoff.fetch_side import FetchSide
 from worker.handoff.read_side import ReadSide
-from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
-from worker.handoff.sides import HandoffSides
+from worker.handoff.sides import HandoffSides, Receiving
 from worker.handoff.staging import source_of, target_of
 from worker.metrics import WorkerMetrics
-from worker.role import WorkerRole
 from worker.streams.server import WorkerServer
 
 log = structlog.get_logger()
@@ -39,7 +38,6 @@ log = structlog.get_logger()
 class HandoffContext:
     """The parts of a worker that its handoffs deal with."""
 
-    role: WorkerRole
     config: WorkerConfig
     engine: Engine
     incarnation: str
@@ -55,22 +53,32 @@ class HandoffContext:
     tls: FleetTls | None
 
 
-def build_sides(context: HandoffContext) -> HandoffSides:
-    """Return the sides, and add the service for receivers to the worker's server."""
+BuildSides = Callable[[HandoffContext], HandoffSides]
+"""Builds the sides that a kind of worker has."""
+
+
+def build_sides(
+    context: HandoffContext,
+    start_commands: frozenset[type[StartCommand]],
+    receiver: Receiver | None,
+    receiving: Receiving | None = None,
+) -> HandoffSides:
+    """Return the sides of a worker that starts sequences by these commands, and receives by `receiving`.
+
+    What others lend it comes by `receiver`. Add the service for receivers to the worker's server.
+    """
     kept, links = context.engine.tiers, context.engine.links
-    receives = context.role is not WorkerRole.PREFILL
-    receiver = _build_receiver(context) if receives or links is not None else None
     submit, metrics = context.submit, context.metrics
-    receiving = None if receiver is None or not receives else ReceiverSide(receiver, submit, metrics)
     reading = None if kept is None else ReadSide(kept.tiers, submit)
     fetching = None
     if receiver is not None and links is not None:
         fetching = FetchSide(receiver, links, context.incarnation, submit, metrics)
     sending, shm, nixl = _build_sender(context)
-    return HandoffSides(sending, receiving, reading, fetching, receiver, shm, nixl)
+    return HandoffSides(start_commands, sending, receiving, reading, fetching, receiver, shm, nixl)
 
 
-def _build_receiver(context: HandoffContext) -> Receiver:
+def build_receiver(context: HandoffContext) -> Receiver:
+    """Return what a worker receives blocks by."""
     config, engine = context.config, context.engine
     limits = ReceiverLimits()
     target = target_of(engine.pool, limits)

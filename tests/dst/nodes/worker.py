@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from decode_worker import sides as decode_sides
+from decode_worker.receiver_side import ReceiverSide
 from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
 from kvtransfer.fence import FenceGuard
@@ -21,6 +23,7 @@ from kvtransfer.receiving.receiver import Receiver
 from kvtransfer.sending.service import KVTransferService
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import BlockReader, TransportMode
+from prefill_worker import sides as prefill_sides
 from router.core.model.actions import (
     SendCancel,
     SendDecode,
@@ -39,7 +42,6 @@ from tests.dst.world.network import Connection, Network
 from tests.dst.world.process import Process
 from tests.dst.world.rpc import Servers, Stub
 from worker.commands import CancelHandles, DrainWorker, PreCopy, ReceiveFrom, RouterCommand, StopAndCopy
-from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
@@ -167,7 +169,8 @@ class WorkerNode:
             self.receiver.peers = peers
             receiving = ReceiverSide(self.receiver, self.engine.submit, METRICS)
         self.receiving = receiving
-        sides = HandoffSides(self.sending, receiving)
+        own = prefill_sides if self.facts.role == PREFILL else decode_sides
+        sides = HandoffSides(own.START_COMMANDS, self.sending, receiving)
         self.hub = Hub(incarnation, sequences, sides, self.engine.submit, self.guard, METRICS)
         service: Any = KVTransferService(
             self.sending.handoffs, pool, fingerprint=FINGERPRINT, block_size=size.block_size

@@ -175,8 +175,8 @@ async def test_no_part_is_offered_after_its_end(
     scene: Scene, end: Callable[[Hub, RouterSession, SequenceSpec], None]
 ) -> None:
     """The engine frees the blocks as soon as it has the command, and others write to them."""
-    sides = HandoffSides(scene.side)
-    sides.can_offer, sides.start_commands = True, frozenset({Decode})
+    sides = HandoffSides(frozenset({Decode}), scene.side)
+    sides.can_offer = True
     hub = Hub("source", Sequences(LOAD), sides, scene.engine.append, FenceGuard(), WorkerMetrics())
     session = hub.connect("router")
     spec = dataclasses.replace(spec_of(range(6), target="source", request_id="moves"), handle=1)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import torch
 
+from decode_worker.receiver_side import ReceiverSide
 from engine.core.commands import Cancel, Command, KVArrived, KVFailed
 from engine.core.report import Load, Received, StepReport
 from engine.device import mark_steps
@@ -17,7 +18,6 @@ from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
 from tests.worker.handoff.scripted_receiver import ScriptedReceiver
 from worker.commands import ReceiveFrom
-from worker.handoff.receiver_side import ReceiverSide
 from worker.metrics import WorkerMetrics
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
