@@ -1,6 +1,6 @@
 """The interfaces of what computes steps: a runner, or the stages of a pipeline.
 
-It needs no model, so timed workers start without transformers.
+They need no model, so timed workers start without transformers.
 """
 
 from __future__ import annotations
