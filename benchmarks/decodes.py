@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from engine.core.commands import Decode
 from engine.core.report import StepReport
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
-from worker.engine_thread import Loop
+from worker.engine.engine_thread import Loop
 
 GREEDY = SamplingParams(temperature=0.0)
 _handles = itertools.count(1)

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+from worker.process.command import run
 from worker.role import WorkerRole
-from worker.startup.command import run
+
+if TYPE_CHECKING:  # they load torch
+    from worker.handoff.sides import HandoffSides
+    from worker.startup.build_sides import HandoffContext
+
+
+def build_sides(context: HandoffContext) -> HandoffSides:
+    """Build the sides of the handoff that this kind of worker has."""
+    # Imported late: torch takes seconds to load, and a wrong flag should be reported at once.
+    from decode_worker import sides  # noqa: PLC0415
+
+    return sides.build_sides(context)
+
 
 if __name__ == "__main__":
-    run(WorkerRole.DECODE)
+    run(WorkerRole.DECODE, build_sides)

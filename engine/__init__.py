@@ -2,9 +2,7 @@
 
 In reading order:
 
-    build        puts an engine together from its settings
-    settings     these settings
-    build_draft  does so with its draft model, if it has one
+    building     puts an engine together from its settings
     starting     the phases of a start, as an engine reports them
     errors       what can go wrong while an engine is built
     core         which sequences run in the next step, and which blocks they hold
@@ -18,8 +16,7 @@ In reading order:
     calibration  block counts, step costs and determinism, found out before the first request
     proof        shows that a model off the list computes what transformers does
 
-Imports run one way: build → settings, build_draft, proof → calibration → group → execution → model → kv →
-device → core. `settings`, `build_draft`, `build` and `execution` also import `sampling` and `speculation`,
-which import `device` and `core`. Every room but `core` may import `errors`, `starting` and `kernels`; none
-imports a service.
+Imports run one way: building → proof → calibration → group → execution → model → kv → device → core.
+`building` and `execution` also import `sampling` and `speculation`, which import `device` and `core`. Every
+room but `core` may import `errors`, `starting` and `kernels`; none imports a service.
 """

@@ -6,14 +6,11 @@ In reading order:
     receiver_handoff  the receiver's half, without I/O
     fence             which attempts of a request a process still accepts
     manifest          what the sender tells the receiver
-    sender            all handoffs that a process sends
-    service           the gRPC service in front of them
-    receiver          receives a handoff
-    peers             the senders that a receiver talks to, and how it reaches each
+    sending           the sender's side of a process, with its gRPC service, and the blocks that it lends
+    receiving         the receiver's side, and how it reaches each sender
     pools             the memory that blocks are read from and written to
     transports        how blocks get from one process to the other
     tiers             blocks that left the pool, in host memory and in files
-    loans             cached blocks that one worker borrows from another
     threads           work on other threads that is never left behind
     convert           to and from the protocol
     errors            what can go wrong

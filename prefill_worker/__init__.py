@@ -1,1 +1,4 @@
-"""A prefill worker: `worker`, in the role that computes prompts and sends their KV."""
+"""A prefill worker: `worker`, in the role that computes prompts and sends their KV.
+
+sides  the sides of the handoff that it has
+"""

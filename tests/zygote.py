@@ -27,7 +27,7 @@ from typing import Never
 WARM = (
     "worker.startup.build",
     "worker.startup.flags",
-    "worker.main",
+    "worker.process.main",
     "router.intake.preprocessor",
     "router.api.service",
     "router.links.shell",
@@ -161,7 +161,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     control = socket.socket(fileno=int(sys.argv[1]))
     # Not imported above: copies of parts of the checkout, which fork nothing, have this file and no workers.
-    command = importlib.import_module("worker.startup.command")
+    command = importlib.import_module("worker.process.command")
     command.shorten_waits(os.environ)  # torch, which is about to load, keeps what it finds here
     for name in WARM:
         importlib.import_module(name)

@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.costs.real_steps import StepRecorder
-from engine.build import resolve_device
+from engine.building.build import resolve_device
 from runtime.process.event_loop import freeze_garbage
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample
 from scheduling.cost.profiles import Profile, dump
 from worker.config import WorkerConfig
-from worker.engine import Engine
+from worker.engine.engine import Engine
 from worker.startup.build import build_engine
 from worker.startup.flags import parse_config
 from worker.startup.kept_files import device_name

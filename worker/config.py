@@ -14,7 +14,7 @@ from kvtransfer.transports import nixl
 from kvtransfer.transports.transport import TransportMode
 from runtime.settings import ServiceSettings, check_least
 from scheduling.cost.profiles import Profile
-from worker.startup.group.hosts import Place
+from worker.place import Place
 
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_NAME_RULE = "1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or digit"

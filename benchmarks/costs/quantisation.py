@@ -23,9 +23,9 @@ from benchmarks.report import report
 from engine.calibration.grid import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
+from engine.model.attention.step_batch import StepBatch
 from engine.model.model import DTYPES, load_model
 from engine.model.quantised.quantisation import Quantisation
-from engine.model.step_batch import StepBatch
 from sim.reporting.section import Section, markdown
 from sim.reporting.tables import cells
 

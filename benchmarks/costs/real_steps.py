@@ -9,7 +9,7 @@ from benchmarks.decodes import decode, fixed_length, run_all
 from engine.core.commands import Decode
 from engine.core.report import StepReport
 from scheduling.cost.cost_model import Sample
-from worker.engine import Engine
+from worker.engine.engine import Engine
 
 VOCAB = 500
 """Token ids are below this, which every model's vocabulary exceeds."""

@@ -28,7 +28,7 @@ from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel, Sample, StepShape
 from sim.reporting.progress import tracked
 from sim.reporting.section import Goal, Section, at_most, markdown
-from worker.engine import Engine
+from worker.engine.engine import Engine
 from worker.startup.build import build_engine
 from worker.startup.flags import parse_config
 

@@ -20,16 +20,16 @@ from torch import nn
 
 from benchmarks.cpu.engines.loads import KV_TOKENS, LARGEST_BATCH, Load
 from benchmarks.decodes import decode, fixed_length, run_all
-from engine.build import BuiltEngine, build
+from engine.building.build import BuiltEngine, build
+from engine.building.settings import EngineSettings
 from engine.calibration.sweep import Sweep
 from engine.core.report import StepReport
 from engine.execution.model_runner import ModelRunner
-from engine.model.cpu_attention import CpuAttention
+from engine.model.attention.cpu_attention import CpuAttention
 from engine.model.fusion.native_sequence import NativeSequence
+from engine.model.fusion.packed_linears import PackedLinear, PanelLinear
 from engine.model.model import DTYPES
-from engine.model.packed_linears import PackedLinear, PanelLinear
 from engine.model.quantised.int8_weights import Int8Linear
-from engine.settings import EngineSettings
 from kernels.native.layers import Seconds
 from scheduling.policies import DEFAULT
 

@@ -15,8 +15,8 @@ from benchmarks.cpu.floors import need_of
 from engine.calibration.grid import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
+from engine.model.attention.step_batch import StepBatch
 from engine.model.model import DTYPES, Model, load_model
-from engine.model.step_batch import StepBatch
 from kernels.native.loader import computes
 from sim.reporting.progress import tracked
 from sim.reporting.section import Section, markdown

@@ -30,7 +30,7 @@ from benchmarks.flags import names, number, numbers
 from benchmarks.gpu import anchors, ceilings, correctness, kernel_times, offline
 from benchmarks.gpu.bench import Bench, NotMeasured
 from benchmarks.gpu.sizes import SIZES
-from engine.build import resolve_device
+from engine.building.build import resolve_device
 from sim.reporting.machine import machine
 from sim.reporting.section import Section
 

@@ -15,10 +15,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from benchmarks.gpu import anchors
 from benchmarks.gpu.floors import Ceilings
 from benchmarks.gpu.sizes import BLOCK_SIZE, LLAMA_8B, ModelShape, Sizes
-from engine.build import BuiltEngine, build
+from engine.building.build import BuiltEngine, build
+from engine.building.settings import EngineSettings
 from engine.calibration.dtype import resolve_dtype
 from engine.model.quantised.quantisation import Quantisation
-from engine.settings import EngineSettings
 from scheduling.policies import DEFAULT
 from sim.reporting.section import Section, table
 

@@ -23,7 +23,7 @@ from benchmarks.decodes import fixed_length, run_all
 from benchmarks.gpu.anchors import VLLM, VLLM_DECODE_MS, VLLM_OVER_FLOOR, in_words, theirs
 from benchmarks.gpu.bench import Bench, Columns, NotMeasured
 from benchmarks.gpu.floors import decode_step_s, prefill_s
-from engine.build import BuiltEngine
+from engine.building.build import BuiltEngine
 from engine.core.report import StepReport
 from engine.model.quantised.quantisation import Quantisation
 from sim.reporting.section import Section

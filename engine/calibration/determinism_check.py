@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.calibration.cuts import Piece, Steps, decoded_beside, in_chunks, token_by_token
 from engine.errors import NotDeterministic
 from engine.execution.model_runner import ModelRunner
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 from engine.starting import OnProgress, Phase, ignore_progress
 
 LENGTHS = (150, 37, 9)

@@ -16,7 +16,7 @@ import torch
 
 from engine.calibration.grid import Step, grid
 from engine.execution.model_runner import ModelRunner
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 from engine.starting import OnProgress, Phase, ignore_progress
 from scheduling.cost.cost_fit import least_chunk_s
 from scheduling.cost.cost_model import Sample, StepShape

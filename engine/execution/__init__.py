@@ -6,12 +6,10 @@
     drafting        tokens that are drafted, and verified in one step
     draft_model     a smaller model that drafts them
     flight          a launched step whose tokens are not known yet
-    stages          the stages of a pipeline, through which several steps pass at once
-    runner          what computes a step
+    stages          what computes steps: a runner, or the stages of a pipeline
     model_runner    one forward pass of a model over the KV pool
     decode_graphs   steps of decodes alone, recorded and replayed
-    postprocessing  what happens to sequences once a step's tokens are known
-    token_rows      the tokens of one report
+    postprocessing  what happens to sequences once a step's tokens are known, and which are reported
 
 Of the engine it imports `core`, `device`, `errors`, `kv`, `model`, `sampling` and `speculation`.
 """

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 
 Run = Callable[[], Tensor]
 Record = Callable[[Run], Run]

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from engine.core.batch import Batch, Rows, num_in
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.step import ChunkWork
-from engine.device.host_copies import StepUpload
-from engine.model.adapters.grouping import NO_ADAPTER, AdapterRows, adapter_rows
-from engine.model.step_batch import StepBatch
+from engine.device import StepUpload
+from engine.model.attention.step_batch import NO_ADAPTER, AdapterRows, StepBatch, adapter_rows
 from engine.sampling.sampling_table import SamplingTable
 from engine.speculation.draft_table import DraftTable
 

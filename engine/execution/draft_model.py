@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.batch import Batch
-from engine.device.copy_stream import mark_steps
-from engine.device.host_copies import StepUpload
+from engine.device import StepUpload, mark_steps
 from engine.execution.device_rows import DeviceRows
-from engine.execution.runner import Runner
-from engine.model.step_batch import StepBatch
+from engine.execution.stages import Runner
+from engine.model.attention.step_batch import StepBatch
 from engine.sampling.sampler import Draw
 from engine.speculation.computed_blocks import ComputedBlocks
 from scheduling.cost.cost_model import CostModel, StepShape

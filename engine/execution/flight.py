@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.core.step import Step
-from engine.device.copy_stream import mark_steps
+from engine.device import mark_steps
 from engine.sampling.drawn import Drawn
 from engine.sampling.prompt_logprobs import TakenRows
 from scheduling.speculation import Drafter

@@ -13,12 +13,11 @@ from torch import Tensor
 from engine.core.sequence import SequenceGroup
 from engine.core.step import Step
 from engine.core.worker_core import Copies, WorkerCore
-from engine.device.host_copies import upload
+from engine.device import upload
 from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.drafting import Drafting
 from engine.execution.flight import Flight
-from engine.execution.runner import Runner
-from engine.execution.stages import Stages
+from engine.execution.stages import Runner, Stages
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE, TakenRows
 from engine.sampling.sampler import Draw
 

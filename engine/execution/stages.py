@@ -1,4 +1,7 @@
-"""The stages of a pipeline, as a step loop sees them."""
+"""The interfaces of what computes steps: a runner, or the stages of a pipeline.
+
+They need no model, so timed workers start without transformers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,15 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
+
+
+class Runner(Protocol):
+    """A model over its KV pool."""
+
+    def forward(self, batch: StepBatch) -> Tensor:
+        """Write the step's KV; return logits [R, vocab] of `batch.logit_rows`, which may be empty."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

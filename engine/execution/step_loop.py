@@ -55,16 +55,14 @@ from engine.core.memory.prefix_reads import KVLinks, KVTiers
 from engine.core.report import StepReport
 from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
-from engine.device.copy_stream import mark_steps
+from engine.device import mark_steps
 from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.draft_model import DraftEngine, DraftModel
 from engine.execution.drafting import MAX_DRAFT_ROWS, Drafting
 from engine.execution.flight import Flight, StepMark
 from engine.execution.launcher import Launcher
-from engine.execution.postprocessing import Postprocessor
-from engine.execution.runner import Runner
-from engine.execution.stages import Stages
-from engine.execution.token_rows import TokenRows
+from engine.execution.postprocessing import Postprocessor, TokenRows
+from engine.execution.stages import Runner, Stages
 from engine.kv.swap_space import SwapSpace, default_slots
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE
 from engine.sampling.sampler import draw as draw_all

@@ -17,10 +17,10 @@ from engine.group.opening import Opening
 from engine.group.steps import encoded
 from engine.group.sums import SharedSums, SumSizes
 from engine.model.adapters.checkpoint import AdapterFiles
+from engine.model.attention.step_batch import StepBatch
 from engine.model.model import Model
 from engine.model.parallel.joining import join
 from engine.model.parallel.part import Part
-from engine.model.step_batch import StepBatch
 from engine.starting import OnProgress, Phase
 
 Difference = Callable[[str], tuple[str, str] | None]

@@ -36,10 +36,10 @@ from engine.group.slots import StageSlots
 from engine.group.steps import decoded, encoded
 from engine.group.sums import SharedSums
 from engine.model.adapters.checkpoint import AdapterFiles
+from engine.model.attention.step_batch import StepBatch
 from engine.model.parallel.joining import join
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import join_stage
-from engine.model.step_batch import StepBatch
 from engine.starting import OnProgress
 
 _SECONDS = struct.Struct("<d")

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.group.links import Bytes
-from engine.model.adapters.grouping import adapter_rows
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch, adapter_rows
 
 _COUNTS = struct.Struct("<7q")
 """T tokens, S sequences, max_blocks, R rows of logits, A slots of adapters (T, or 0 if no row has one),

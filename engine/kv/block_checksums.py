@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from engine.device.copy_stream import CopyStream
-from engine.device.host_copies import Download, upload_ids
+from engine.device import CopyStream, Download, upload_ids
 from kernels.checksum_blocks import checksum_blocks
 
 UNSIGNED = (1 << 64) - 1

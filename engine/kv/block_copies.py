@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.core.report import Mark
-from engine.device.copy_stream import CopyStream
-from engine.device.host_copies import upload, upload_ids
+from engine.device import CopyStream, upload, upload_ids
 from kernels.copy_blocks import gather_blocks, scatter_blocks
 
 BUFFER_BYTES = 32 * 1024 * 1024

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.device.copy_stream import CopyStream
+from engine.device import CopyStream
 
 _HANDLE = struct.Struct("<64sQ")
 """CUDA's handle of the allocation, and the pool's first byte in it."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.core.memory.swap_memory import default_num_slots
-from engine.device.copy_stream import delay_steps, mark_steps
+from engine.device import delay_steps, mark_steps
 from engine.kv.block_copies import BlockCopies, Copying
 
 # Assumed until something was swapped: the speed of a copy between a GPU and pageable memory.

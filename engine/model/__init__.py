@@ -6,18 +6,13 @@
     checkpoint      checks that the files of a checkpoint are complete
     quantised       weights in 8 bits
     adapters        LoRA adapters beside the linear layers
-    packed_linears  linear layers in bfloat16, in the order in which a CPU reads them
     pairing         whether a draft model has the vocabulary of the model that it drafts for
     fingerprint     identifies weights and block layout: equal ones may exchange KV
-    step_batch      the ragged batch of a step, as the model takes it
-    attention       the attention function of the models, and its kernels on a GPU
-    cpu_attention   attention on a CPU
-    dry_run         sees what each layer asks of attention
+    attention       a step as layers see it: its batch, and attention over the KV pool
     parallel        a part of the model, for one of several processes
     fusion          fused modules in place of the model's own, where they fit
-    deterministic   layers and attention whose bits do not depend on the other rows of a step
+    deterministic   layers whose bits do not depend on the other rows of a step
 
-Of the engine it imports `engine.kv`. Its own files import downwards: `model` → `adapters`, `parallel` →
-`fusion`, `deterministic`, `unlisted` → `dry_run`, `cpu_attention`, `quantised`, `packed_linears` →
-`attention` → `step_batch`.
+Of the engine it imports `engine.kv`. Imports run one way: from its own files to `adapters` and
+`deterministic`, to `parallel`, to `fusion`, to `attention` and `quantised`.
 """

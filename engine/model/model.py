@@ -23,16 +23,16 @@ from engine.model.adapters.attaching import (
     make_room,
 )
 from engine.model.adapters.checkpoint import AdapterFiles
-from engine.model.adapters.grouping import AdapterRows
 from engine.model.allow_list import Config, is_listed, read_config
-from engine.model.attention import ATTENTION, AttentionStep
+from engine.model.attention.attention import ATTENTION, AttentionStep
+from engine.model.attention.dry_run import LayerFacts, dry_run
+from engine.model.attention.step_batch import AdapterRows
 from engine.model.checkpoint import check_tokenizer, check_weights, stated_ends, tensor_names, weight_bytes
 from engine.model.deterministic.invariant_rows import make_rows_invariant
 from engine.model.deterministic.row_tiles import tile_rows
 from engine.model.deterministic.tiled_experts import EXPERTS
-from engine.model.dry_run import LayerFacts, dry_run
 from engine.model.fusion import NOT_FUSED, FusionReport, can_be_native, fuse
-from engine.model.packed_linears import pack_linears
+from engine.model.fusion.packed_linears import pack_linears
 from engine.model.parallel.adapter_share import AdapterShare
 from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part

@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import (
 
 from engine.errors import ModelRefused
 from engine.model.allow_list import Config
-from engine.model.dry_run import LayerFacts
+from engine.model.attention.dry_run import LayerFacts
 
 FULL, WINDOW = "full_attention", "sliding_attention"
 LAYER_TYPES = (FULL, WINDOW)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.calibration.cuts import Piece, Steps, decoded_beside, in_chunks, token_by_token
 from engine.execution.model_runner import ModelRunner
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 from engine.proof.layers import Layers, watched
 from engine.proof.sequences import Sequences
 from engine.proof.stock import LOGITS, Outputs

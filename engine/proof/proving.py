@@ -13,7 +13,7 @@ import torch
 from engine.errors import ModelRefused, NotProven
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
-from engine.model.dry_run import STEP_ERRORS, LayerFacts, uncomputable
+from engine.model.attention.dry_run import STEP_ERRORS, LayerFacts, uncomputable
 from engine.model.model import Model, ModelFacts, OnLoaded
 from engine.proof.exact import bytes_added, in_float32
 from engine.proof.layers import decoder_layers

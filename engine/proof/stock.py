@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.model.attention import ATTENTION
+from engine.model.attention.attention import ATTENTION
 from engine.model.model import ModelFacts
 from engine.proof.layers import Layers, decoder_layers, rounded_differently, watched
 from engine.proof.sequences import Sequences

@@ -1,8 +1,7 @@
 """How the next token of each row of a batch is drawn.
 
     sampling_table   the sampling parameters of a batch as columns
-    grammar_masks    which tokens the grammars of rows allow, found beside the forward pass
-    bad_words        token sequences that must not be completed
+    allowed_tokens   which tokens grammars and bad words allow
     penalties        which tokens each row has seen, and what that does to its logits
     logit_filters    top-k, top-p and min-p
     noise            random numbers as a function of seed, choice and index

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.device.host_copies import Download
+from engine.device import Download
 from engine.sampling.drawn import Drawn, Logprobs
 from engine.sampling.noise import uniforms
 from engine.sampling.sampling_table import SamplingTable

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.device.host_copies import Download
+from engine.device import Download
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.device.host_copies import upload_ids
+from engine.device import upload_ids
 
 
 class TokenCounts:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.sequence import SequenceGroup
-from engine.device.host_copies import Download, upload
+from engine.device import Download, upload
 from scheduling.columns import PromptLogprobs
 
 ROWS_AT_ONCE = 32

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.batch import Rows
-from engine.device.host_copies import Download
+from engine.device import Download
 from engine.sampling.device_sampler import draw_on_device, is_drawn_on_device
 from engine.sampling.drawn import Drawn, Logprobs, Sampled
 from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p

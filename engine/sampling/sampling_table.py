@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.batch import Rows
-from engine.device.host_copies import StepUpload
-from engine.sampling.bad_words import BadWords
-from engine.sampling.grammar_masks import GrammarMasks
+from engine.device import StepUpload
+from engine.sampling.allowed_tokens import BadWords, GrammarMasks
 from engine.sampling.penalties import TokenCounts
 from model_output.grammar.grammar import Follower
 from scheduling.request import SamplingParams

@@ -1,8 +1,7 @@
 """The memory that a handoff reads from and writes to.
 
-pool       the protocols: a pool, a sender's source of blocks, a receiver's target
-in_place   host memory, used where it is
-staging    page-locked host memory between a device and the handoff
-on_device  a device's memory, mapped by the other process
-verify     checksums of blocks in host memory
+pool         the protocols: a pool, a sender's source of blocks, a receiver's target
+host_blocks  blocks in host memory, where they are, and their checksums
+staging      page-locked host memory between a device and the handoff
+on_device    a device's memory, mapped by the other process
 """

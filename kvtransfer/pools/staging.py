@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from kvtransfer.pools.host_blocks import HostBlocks
 from kvtransfer.pools.pool import BlockPool, Publication
-from kvtransfer.pools.verify import HostBlocks
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
 from runtime.process.threads import started_executor

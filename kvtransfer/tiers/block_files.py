@@ -30,7 +30,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from kvtransfer.pools.verify import checksum
+from kvtransfer.pools.host_blocks import checksum
 from scheduling.memory.block_hash import HASH_BYTES
 
 _HEADER = struct.Struct("<8s16s16sQQ")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from kvtransfer.pools.host_blocks import checksum
 from kvtransfer.pools.pool import BlockPool
-from kvtransfer.pools.verify import checksum
 
 
 class Mark(Protocol):

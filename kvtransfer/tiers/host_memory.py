@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from kvtransfer.pools.host_blocks import checksum
 from kvtransfer.pools.pool import BlockPool
-from kvtransfer.pools.verify import checksum
 
 
 class HostMemory:

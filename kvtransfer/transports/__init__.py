@@ -6,5 +6,5 @@
     nixl       over RDMA or TCP, by NIXL
     grpc       anywhere
 
-`kvtransfer.peers` chooses among them.
+`kvtransfer.receiving.peers` chooses among them.
 """

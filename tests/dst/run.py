@@ -18,8 +18,8 @@ import structlog
 
 import baton.routers
 import baton.stream
-import kvtransfer.receiver
-import kvtransfer.sender
+import kvtransfer.receiving.receiver
+import kvtransfer.sending.sender
 from baton.types import Slo
 from router.core.model.actions import (
     Enqueue,
@@ -350,8 +350,8 @@ def _patched() -> Iterator[None]:
         mock.patch.object(baton.routers, "time", _Time),
         mock.patch.object(baton.stream, "time", _Time),
         mock.patch.object(baton.routers, "random", _Random),
-        mock.patch.object(kvtransfer.receiver, "started_executor", _NoThreads),
-        mock.patch.object(kvtransfer.sender, "started_executor", _NoThreads),
+        mock.patch.object(kvtransfer.receiving.receiver, "started_executor", _NoThreads),
+        mock.patch.object(kvtransfer.sending.sender, "started_executor", _NoThreads),
     ):
         yield
 

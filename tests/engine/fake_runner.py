@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from engine.execution.flight import StepMark
 from engine.execution.stages import Passed
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 
 
 def logits_after(tokens: Sequence[int], vocab_size: int) -> NDArray[np.float64]:

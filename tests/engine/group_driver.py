@@ -21,10 +21,10 @@ from engine.group.remote.group import RemoteLeader, follow_connected
 from engine.group.remote.sums import Connected, gloo
 from engine.group.remote.wires import ProcessGroup
 from engine.kv.kv_pool import KVPool
+from engine.model.attention.step_batch import StepBatch
 from engine.model.model import Model, load_model
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import Stage
-from engine.model.step_batch import StepBatch
 from engine.starting import ignore_progress
 
 CPU = torch.device("cpu")

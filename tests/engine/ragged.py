@@ -12,8 +12,8 @@ from torch import Tensor
 
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
+from engine.model.attention.step_batch import StepBatch
 from engine.model.model import Model
-from engine.model.step_batch import StepBatch
 
 # What block tables hold past a sequence's blocks: reading it would be an index error.
 NO_BLOCK = 1_000_000

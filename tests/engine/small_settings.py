@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engine.settings import EngineSettings
+from engine.building.settings import EngineSettings
 
 
 def small_settings(model: Path, **other: Any) -> EngineSettings:

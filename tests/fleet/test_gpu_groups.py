@@ -28,11 +28,12 @@ from worker.errors import EXIT_GROUP
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS_GPUS = """
+from decode_worker.__main__ import build_sides
 from worker.role import WorkerRole
-from worker.startup import command
+from worker.process import command
 
 command.gpus_for = lambda device, environment: ("0", "1")
-command.run(WorkerRole.DECODE)
+command.run(WorkerRole.DECODE, build_sides)
 """
 
 pytestmark = pytest.mark.integration

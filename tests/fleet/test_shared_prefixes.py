@@ -9,7 +9,7 @@ import pytest
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
-from kvtransfer.loans.links import FORGET_S
+from kvtransfer.receiving.links import FORGET_S
 from tests.byte_flip_proxy import MIN_MESSAGE_BYTES, ByteFlipProxy
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, FEW, Answer, assert_all_is_freed, greedy, labelled, metric, until

@@ -8,22 +8,6 @@ KNOTS = {
     frozenset({"baton", "baton.security", "baton.wire"}),
     frozenset({"baton.cli", "baton.cli.__main__", "baton.cli.commands"}),
     frozenset({"baton.fleet", "baton.fleet.processes"}),
-    frozenset(
-        {
-            "engine",
-            "engine.calibration",
-            "engine.execution",
-            "engine.group",
-            "engine.group.remote",
-            "engine.model",
-            "engine.model.adapters",
-            "engine.model.deterministic",
-            "engine.model.fusion",
-            "engine.model.parallel",
-            "engine.model.quantised",
-            "engine.proof",
-        }
-    ),
     frozenset({"engine.core", "engine.core.groups", "engine.core.memory"}),
     frozenset(
         {
@@ -35,20 +19,8 @@ KNOTS = {
             "gateway.serving",
         }
     ),
-    frozenset({"kvtransfer", "kvtransfer.loans", "kvtransfer.pools", "kvtransfer.transports"}),
     frozenset({"scheduling", "scheduling.cost"}),
     frozenset({"sim", "sim.workers"}),
-    frozenset(
-        {
-            "worker",
-            "worker.adapters",
-            "worker.handoff",
-            "worker.startup",
-            "worker.startup.group",
-            "worker.streams",
-            "worker.timed",
-        }
-    ),
 }
 """Folders that import each other still. The list only becomes shorter."""
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from engine.kv.kv_pool import BlockLayout, KVPool
-from kvtransfer.pools.in_place import InPlace
-from kvtransfer.receiver import Receiver, ReceiverLimits
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.receiver_handoff import ReceiveTask
+from kvtransfer.receiving.receiver import Receiver, ReceiverLimits
 from kvtransfer.transports.nixl import NixlAgent, is_installed
 from kvtransfer.transports.transport import TransportMode
 from scheduling.request import Fence

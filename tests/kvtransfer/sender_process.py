@@ -18,11 +18,11 @@ import torch
 from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome, SenderLimits
-from kvtransfer.loans.lending import Lending
 from kvtransfer.manifest import Commit
-from kvtransfer.pools.in_place import InPlace
-from kvtransfer.sender import Handoffs
-from kvtransfer.service import KVTransferService
+from kvtransfer.pools.host_blocks import InPlace
+from kvtransfer.sending.lending import Lending
+from kvtransfer.sending.sender import Handoffs
+from kvtransfer.sending.service import KVTransferService
 from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns

@@ -18,10 +18,10 @@ from kvtransfer.handoff import Outcome
 from kvtransfer.manifest import Commit, CudaPool, CudaReach
 from kvtransfer.pools.on_device import DeviceSource, DeviceTarget
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
-from kvtransfer.receiver import Receiver, ReceiverLimits, max_blocks_in_flight
 from kvtransfer.receiver_handoff import ReceiveTask
-from kvtransfer.sender import Handoffs
-from kvtransfer.service import KVTransferService
+from kvtransfer.receiving.receiver import Receiver, ReceiverLimits, max_blocks_in_flight
+from kvtransfer.sending.sender import Handoffs
+from kvtransfer.sending.service import KVTransferService
 from kvtransfer.transports.cuda_ipc import CudaTransport, MappedBlocks
 from kvtransfer.transports.shm import ShmServer
 from kvtransfer.transports.transport import TransportMode

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import LaterSessionError, StaleFenceError
 from kvtransfer.fence import MAX_ROUTERS, FenceGuard, router_key, supersedes
-from kvtransfer.pools.in_place import InPlace
-from kvtransfer.sender import Handoffs
+from kvtransfer.pools.host_blocks import InPlace
+from kvtransfer.sending.sender import Handoffs
 from scheduling.request import Fence
 
 FENCE = Fence("t", "r", 1, 1, 0, "source", "target", "router", "life", 1)

@@ -11,12 +11,12 @@ import pytest
 
 from baton.worker.v1 import kvtransfer_pb2 as pb
 from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
-from kvtransfer import receiver as receiver_module
 from kvtransfer.errors import HandoffTimeoutError, PeerLostError, SenderAbortedError, SequenceFinishedError
 from kvtransfer.manifest import FINISHED, Offer
 from kvtransfer.pools.pool import BlockTarget
-from kvtransfer.receiver import Receiver, ReceiverLimits
 from kvtransfer.receiver_handoff import BlockCopy, ReceiveResult
+from kvtransfer.receiving import receiver as receiver_module
+from kvtransfer.receiving.receiver import Receiver, ReceiverLimits
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import TransportMode
 from runtime.rpc.convert import fence_to_pb

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from kvtransfer.errors import TransportUnavailableError
-from kvtransfer.peers import Peer
-from kvtransfer.pools.in_place import InPlace
-from kvtransfer.receiver import Receiver
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.receiver_handoff import BlockCopy
+from kvtransfer.receiving.peers import Peer
+from kvtransfer.receiving.receiver import Receiver
 from kvtransfer.threads import run_to_end
 from kvtransfer.transports.transport import TransportMode
 from scheduling.request import Fence

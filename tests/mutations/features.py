@@ -43,16 +43,16 @@ FEATURES = (
         "a transfer whose client went kept its blocks for good, until nothing was admitted",
         (
             Guard(
-                "kvtransfer/loans/lending.py",
+                "kvtransfer/sending/lending.py",
                 "            self.on_over(handle)\n            if isinstance",
                 "            if isinstance",
-                "tests/kvtransfer/loans/test_lending.py::test_a_borrower_that_leaves_ends_the_loan",
+                "tests/kvtransfer/sending/test_lending.py::test_a_borrower_that_leaves_ends_the_loan",
             ),
             Guard(
-                "kvtransfer/loans/lending.py",
+                "kvtransfer/sending/lending.py",
                 "limits = SenderLimits(GRACE_S, loan.limit_s + GRACE_S)",
                 "limits = SenderLimits(3600.0, 3600.0)",
-                "tests/kvtransfer/loans/test_lending.py::test_the_loan_of_a_borrower_that_dies_ends_in_time",
+                "tests/kvtransfer/sending/test_lending.py::test_the_loan_of_a_borrower_that_dies_ends_in_time",
             ),
             Guard(
                 "engine/core/memory/loans.py",
@@ -72,7 +72,7 @@ FEATURES = (
                 "kvtransfer/receiver_handoff.py",
                 "        if found != copy.checksum:\n",
                 "        if False:\n",
-                "tests/kvtransfer/loans/test_lending.py::test_a_damaged_block_and_what_follows_are_not_used",
+                "tests/kvtransfer/sending/test_lending.py::test_a_damaged_block_and_what_follows_are_not_used",
             ),
         ),
     ),

@@ -17,7 +17,7 @@ PAIRS_WORKERS = (
                 "tests/worker/streams/test_hub.py::test_choices_that_another_router_groups_differently_run_once",
             ),
             Guard(
-                "worker/streams/sequences.py",
+                "worker/streams/routers.py",
                 "            for choice in choices\n            for running",
                 "            for choice in (fence.choice,)\n            for running",
                 "tests/worker/streams/test_hub.py::test_choices_that_another_router_groups_differently_run_once",
@@ -49,7 +49,7 @@ PAIRS_WORKERS = (
                 "::test_blocks_that_are_reported_after_a_cancel_are_not_offered",
             ),
             Guard(
-                "kvtransfer/loans/lending.py",
+                "kvtransfer/sending/lending.py",
                 '"the borrower has left")\n            self.on_over(handle)\n',
                 '"the borrower has left")\n            self._release(handle)\n',
                 "tests/worker/handoff/test_sender_side.py"

@@ -93,7 +93,7 @@ REQUESTS = (
                 "::test_a_returning_prefill_worker_disturbs_no_handed_over_group",
             ),
             Guard(
-                "kvtransfer/receiver.py",
+                "kvtransfer/receiving/receiver.py",
                 "            if not isinstance(lost, PeerLostError):\n",
                 "            if True:\n",
                 "tests/kvtransfer/test_giving_up.py::test_a_sender_that_dies_after_its_commit_fails_no_receive",
@@ -196,7 +196,7 @@ REQUESTS = (
         "SIGTERM truncated streams instead of draining or migrating them",
         (
             Guard(
-                "worker/main.py",
+                "worker/process/main.py",
                 "await asyncio.wait(waited, timeout=self._config.service.drain_s, ",
                 "await asyncio.wait(waited, timeout=0, ",
                 "tests/worker/streams/test_relay.py::test_sigterm_cuts_no_running_sequence_short",
@@ -342,10 +342,10 @@ REQUESTS = (
                 "::test_nothing_waits_for_prefill_beside_an_idle_decode_worker",
             ),
             Guard(
-                "worker/handoff/receiver_side.py",
+                "decode_worker/receiver_side.py",
                 "        metrics.handoff_exposed.observe(result.exposed_s)\n",
                 "",
-                "tests/worker/handoff/test_receiver_side.py"
+                "tests/decode_worker/test_receiver_side.py"
                 "::test_what_a_handoff_keeps_a_client_waiting_for_is_never_hidden",
             ),
         ),

@@ -46,7 +46,7 @@ SIMULATED = (
                 f"{_FOUND}[leased-twice]",
             ),
             Guard(
-                "worker/streams/sequences.py",
+                "worker/streams/routers.py",
                 "router_handle, fence, choices, session)\n",
                 "router_handle, fence, (fence.choice,), session)\n",
                 f"{_FOUND}[several-choices]",

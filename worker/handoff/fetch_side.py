@@ -11,9 +11,9 @@ import structlog
 from engine.core.commands import BlocksRead, Command
 from engine.core.report import Mark, Reading, StepReport
 from kvtransfer.errors import PeerLostError, SenderAbortedError, describe
-from kvtransfer.loans.links import Links
-from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_handoff import Borrowed, ReceiveTask
+from kvtransfer.receiving.links import Links
+from kvtransfer.receiving.receiver import Receiver
 from scheduling.request import Fence, PrefixSource
 from worker.metrics import WorkerMetrics
 

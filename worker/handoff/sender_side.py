@@ -12,10 +12,10 @@ from engine.core.report import Filled, Mark, StepReport
 from kvtransfer.errors import describe
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import End, Outcome, SenderLimits
-from kvtransfer.loans.lending import Lending
 from kvtransfer.manifest import FINISHED, Commit
 from kvtransfer.pools.pool import BlockSource
-from kvtransfer.sender import Handoffs
+from kvtransfer.sending.lending import Lending
+from kvtransfer.sending.sender import Handoffs
 from scheduling.columns import TokenColumns, take_rows
 from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
 from worker.metrics import WorkerMetrics

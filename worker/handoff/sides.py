@@ -1,19 +1,38 @@
-"""The sides of the handoff that a worker has: each kind sends, a decode worker also receives.
+"""The sides of the handoff that a worker has: each sends, and its kind decides whether it also receives.
 
-Either may also read from other tiers, and fetch prefixes from other workers.
+Any may also read from other tiers, and fetch prefixes from other workers.
 """
 
 from __future__ import annotations
 
-from engine.core.commands import Decode, Prefill
+from typing import Protocol
+
+from engine.core.commands import Prefill
 from engine.core.report import StepReport
-from kvtransfer.receiver import Receiver
+from kvtransfer.receiving.receiver import Receiver
+from kvtransfer.transports.nixl import NixlAgent
+from kvtransfer.transports.shm import ShmServer
 from scheduling.request import Fence
-from worker.handoff.commands import ReceiveFrom, StartCommand
+from worker.commands import ReceiveFrom, StartCommand
 from worker.handoff.fetch_side import FetchSide
 from worker.handoff.read_side import ReadSide
-from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
+
+
+class Receiving(Protocol):
+    """The side that receives sequences. Handles are the engine's."""
+
+    def begin(self, command: ReceiveFrom) -> None:
+        """Prepare for a sequence that is about to enter the engine."""
+
+    def on_report(self, report: StepReport) -> None:
+        """Take in a report, before it goes to routers."""
+
+    def cancel(self, handle: int) -> None:
+        """Receive nothing more of a sequence."""
+
+    async def close(self) -> None:
+        """Return when nothing is received any more."""
 
 
 class HandoffSides:
@@ -21,24 +40,35 @@ class HandoffSides:
 
     def __init__(
         self,
+        start_commands: frozenset[type[StartCommand]],
         sending: SenderSide,
-        receiving: ReceiverSide | None = None,
+        receiving: Receiving | None = None,
         reading: ReadSide | None = None,
         fetching: FetchSide | None = None,
         receiver: Receiver | None = None,
+        shm: ShmServer | None = None,
+        nixl: NixlAgent | None = None,
     ) -> None:
-        """`receiver` is what the sides receive by; it is closed behind them."""
+        """`receiver` is what the sides receive by; by `shm` and `nixl` others read this worker's memory.
+
+        These are closed behind the sides.
+        """
         self._sending = sending
         self._receiving = receiving
         self._reading = reading
         self._fetching = fetching
         self._receiver = receiver
-        self.start_commands: frozenset[type[StartCommand]] = frozenset(
-            {Prefill} if receiving is None else {ReceiveFrom, Decode}
-        )
+        self._shm = shm
+        self._nixl = nixl
+        self.start_commands = start_commands
         """The ways in which a sequence can start here."""
         self.can_offer = receiving is not None
         """Whether running sequences can move from here to another worker."""
+
+    async def start(self) -> None:
+        """Let processes on this host map the worker's memory."""
+        if self._shm is not None:
+            await self._shm.start()
 
     def begin(self, command: StartCommand) -> None:
         """Prepare for a sequence that is about to enter the engine."""
@@ -82,3 +112,7 @@ class HandoffSides:
         if self._reading is not None:
             self._reading.close()
         self._sending.close()
+        if self._nixl is not None:
+            self._nixl.close()
+        if self._shm is not None:
+            await self._shm.close()

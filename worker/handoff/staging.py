@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from engine.core.report import Mark
 from engine.kv.block_copies import BlockCopies
 from engine.kv.kv_pool import KVPool
-from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.pools.pool import HostSource, HostTarget
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
-from kvtransfer.receiver import ReceiverLimits, max_blocks_in_flight
-from worker.engine import Engine
+from kvtransfer.receiving.receiver import ReceiverLimits, max_blocks_in_flight
+from worker.engine.engine import Engine
 
 SEND_BYTES = 4 * 1024**3
 """Host memory for handoffs, unless the longest sequence needs more. A bus fills it in less than a tenth of a

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from engine.core.report import Mark
-from engine.device.copy_stream import delay_steps, mark_steps
+from engine.device import delay_steps, mark_steps
 from engine.kv.block_copies import BlockCopies
 from engine.kv.kv_pool import KVPool
-from kvtransfer.pools.verify import HostBlocks, checksum_blocks
+from kvtransfer.pools.host_blocks import HostBlocks, checksum_blocks
 from kvtransfer.tiers.copies import InPlaceCopies, TierCopies
 
 LOCKED_STAGING_BYTES = 1024**3

@@ -1,13 +1,10 @@
-"""A worker before it serves.
+"""Builds all that a worker consists of, before it serves.
 
-command      reads the flags, checks the environment, reports the start, runs
 flags        the parser of flags, and the settings that they give
 group/       the processes of a worker that has several
-starting     reports the progress of the start
 build        builds the engine that the flags ask for
 build_sides  builds the sides of the handoff, and decides whether KV goes by NIXL
 tiers        opens host memory and the disk for blocks that leave the pool
-links        opens the links to workers that lend blocks
 kept_files   files that are kept for the next start
 sweep_cache  keeps what steps cost
 proof_cache  keeps the proof of a model that is not on the list

@@ -9,7 +9,15 @@ from functools import partial
 import structlog
 import torch
 
-from engine.build import BuiltEngine, build, follow_leader, native_library, resolve_device
+from engine.building.build import (
+    BuiltEngine,
+    assemble,
+    follow_leader,
+    native_library,
+    prepare,
+    resolve_device,
+)
+from engine.building.settings import EngineSettings
 from engine.calibration.dtype import checkpoint_dtype, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, overstatement, sweep
@@ -30,16 +38,15 @@ from engine.model.parallel.stage import Stage
 from engine.model.quantised.int8_weights import Quantised
 from engine.proof.proving import Proof
 from engine.proof.versions import own_code
-from engine.settings import EngineSettings
 from engine.starting import OnProgress, ignore_progress
+from kvtransfer.receiving.links import Links
 from runtime.process.limits import Cores, available_bytes, read_cores
 from worker.adapters.catalog import AdapterCatalog
 from worker.adapters.load_times import LoadTimes
 from worker.adapters.loader import AdapterLoader
 from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, WorkerConfig
-from worker.engine import Computing, Engine, EngineTiers
+from worker.engine.engine import Computing, Engine, EngineTiers
 from worker.startup.kept_files import device_name
-from worker.startup.links import LinkOpener
 from worker.startup.proof_cache import ProofFile, ProofKey
 from worker.startup.sweep_cache import SweepKey, cached_sweep
 from worker.startup.tiers import TiersOpener
@@ -52,7 +59,7 @@ def build_engine(
     on_progress: OnProgress = ignore_progress,
     links: Sequence[Link] | Connected = (),
 ) -> Engine:
-    """Build the engine that `config` asks for. Raises the errors of `engine.build.build`.
+    """Build the engine that `config` asks for. Raises the errors of `engine.building.build.prepare`.
 
     `links` lead to the worker's other processes, if it has several.
     """
@@ -65,7 +72,6 @@ def build_engine(
     if config.kv_disk is not None or config.kv_host_memory_mb:
         disk_mb = config.kv_disk_mb or KV_DISK_MB
         opener = TiersOpener(config.kv_host_memory_mb, config.kv_disk, disk_mb, available_bytes)
-    lenders = LinkOpener() if config.share_prefixes else None
     times = LoadTimes()
     catalog = (
         None if config.lora_dir is None else AdapterCatalog(config.lora_dir, times, _adapter_bytes(config))
@@ -94,8 +100,6 @@ def build_engine(
         adapters=config.lora,
         adapter_room=None if catalog is None else _adapter_room(config),
         loadable=() if catalog is None else catalog,
-        open_tiers=None if opener is None else opener.open,
-        open_links=None if lenders is None else lenders.open,
         available_bytes=available_bytes,
         part=_part(config, 0),
         stage=_stage(config, 0),
@@ -104,10 +108,14 @@ def build_engine(
     group = _group(config, links)
     if isinstance(group, RemoteLeader) and device.type == "cuda":
         log.warning("tensor_parallel", device="cuda", reason="no machine with two GPUs has run this yet")
-    built = build(settings, partial(_measure, config, on_progress), on_progress, group)
+    prepared = prepare(settings, partial(_measure, config, on_progress), on_progress, group)
+    runner = prepared.runner
+    max_context = runner.model.facts.max_context
+    tiers = None if opener is None else opener.open(runner.pool, prepared.kv_identity, max_context)
+    lenders = Links(runner.pool.block_bytes) if config.share_prefixes else None
+    built = assemble(prepared, tiers, lenders)
     if proof_file is not None:
         _keep_proof(proof_file, built.proof, is_new=settings.proof is None)
-    runner = built.runner
     _log_native_ops(built)
     if runner.model.fusion != NOT_FUSED:
         _log_fusion(runner.model.fusion)
@@ -124,15 +132,15 @@ def build_engine(
         built.loop,
         runner.pool,
         built.fingerprint,
-        runner.model.facts.max_context,
+        max_context,
         built.cost,
         built.samples,
         built.grammars,
         Computing(choice.name, built.uses_native_ops),
         built.determinism_digest,
         built.adapters,
-        tiers=None if opener is None or opener.tiers is None else EngineTiers(opener.tiers, built.blocks),
-        links=None if lenders is None else lenders.links,
+        tiers=None if tiers is None else EngineTiers(tiers, built.blocks),
+        links=lenders,
         adapter_loader=loader,
     )
 

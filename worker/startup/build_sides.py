@@ -1,9 +1,8 @@
-"""Builds the sides of the handoff that a kind of worker has."""
+"""Builds the sides of the handoff: what both kinds of worker have, around what is a kind's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import structlog
@@ -12,25 +11,24 @@ from engine.core.commands import Command
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.pools.pool import BlockPool
-from kvtransfer.receiver import Receiver, ReceiverLimits
-from kvtransfer.service import KVTransferService
+from kvtransfer.receiving.receiver import Receiver, ReceiverLimits
+from kvtransfer.sending.service import KVTransferService
 from kvtransfer.transports.nixl import NixlAgent, is_installed
 from kvtransfer.transports.shm import ShmServer
 from kvtransfer.transports.transport import TransportMode
 from runtime.security.tls import FleetTls
 from scheduling.request import FailureReason
+from worker.commands import StartCommand
 from worker.config import WorkerConfig
-from worker.engine import Engine
+from worker.engine.engine import Engine
 from worker.errors import StartupError
 from worker.handoff.cuda_ipc import cuda_transport_of, offer_of
 from worker.handoff.fetch_side import FetchSide
 from worker.handoff.read_side import ReadSide
-from worker.handoff.receiver_side import ReceiverSide
 from worker.handoff.sender_side import SenderSide
-from worker.handoff.sides import HandoffSides
+from worker.handoff.sides import HandoffSides, Receiving
 from worker.handoff.staging import source_of, target_of
 from worker.metrics import WorkerMetrics
-from worker.role import WorkerRole
 from worker.streams.server import WorkerServer
 
 log = structlog.get_logger()
@@ -40,7 +38,6 @@ log = structlog.get_logger()
 class HandoffContext:
     """The parts of a worker that its handoffs deal with."""
 
-    role: WorkerRole
     config: WorkerConfig
     engine: Engine
     incarnation: str
@@ -54,25 +51,34 @@ class HandoffContext:
     new_handle: Callable[[], int]
     """Draws a handle of the engine's that no sequence has."""
     tls: FleetTls | None
-    cleanup: AsyncExitStack
-    """Closes what the sides leave open, after them."""
 
 
-async def build_sides(context: HandoffContext) -> HandoffSides:
-    """Return the sides; start the service for receivers, and the socket that shares this worker's memory."""
+BuildSides = Callable[[HandoffContext], HandoffSides]
+"""Builds the sides that a kind of worker has."""
+
+
+def build_sides(
+    context: HandoffContext,
+    start_commands: frozenset[type[StartCommand]],
+    receiver: Receiver | None,
+    receiving: Receiving | None = None,
+) -> HandoffSides:
+    """Return the sides of a worker that starts sequences by these commands, and receives by `receiving`.
+
+    What others lend it comes by `receiver`. Add the service for receivers to the worker's server.
+    """
     kept, links = context.engine.tiers, context.engine.links
-    receives = context.role is not WorkerRole.PREFILL
-    receiver = _build_receiver(context) if receives or links is not None else None
     submit, metrics = context.submit, context.metrics
-    receiving = None if receiver is None or not receives else ReceiverSide(receiver, submit, metrics)
     reading = None if kept is None else ReadSide(kept.tiers, submit)
     fetching = None
     if receiver is not None and links is not None:
         fetching = FetchSide(receiver, links, context.incarnation, submit, metrics)
-    return HandoffSides(await _build_sender(context), receiving, reading, fetching, receiver)
+    sending, shm, nixl = _build_sender(context)
+    return HandoffSides(start_commands, sending, receiving, reading, fetching, receiver, shm, nixl)
 
 
-def _build_receiver(context: HandoffContext) -> Receiver:
+def build_receiver(context: HandoffContext) -> Receiver:
+    """Return what a worker receives blocks by."""
     config, engine = context.config, context.engine
     limits = ReceiverLimits()
     target = target_of(engine.pool, limits)
@@ -88,17 +94,14 @@ def _build_receiver(context: HandoffContext) -> Receiver:
     )
 
 
-async def _build_sender(context: HandoffContext) -> SenderSide:
+def _build_sender(context: HandoffContext) -> tuple[SenderSide, ShmServer | None, NixlAgent | None]:
+    """Return the sender's side, and what receivers on this host, or by NIXL, read its memory by."""
     config, engine = context.config, context.engine
     source = source_of(engine)
     shm = None
     if config.transport in (TransportMode.AUTO, TransportMode.SHM):
         shm = ShmServer(source.pool, context.incarnation, config.shm_dir)
-        await shm.start()
-        context.cleanup.push_async_callback(shm.close)
     nixl = _nixl_agent(context, source.pool, "send")
-    if nixl is not None:
-        context.cleanup.callback(nixl.close)
     offer = offer_of(config.transport, engine.pool)
     side = SenderSide(
         context.incarnation,
@@ -122,7 +125,7 @@ async def _build_sender(context: HandoffContext) -> SenderSide:
         lending=side.lending,
     )
     context.server.add(service)
-    return side
+    return side, shm, nixl
 
 
 def _nixl_agent(context: HandoffContext, pool: BlockPool, purpose: str) -> NixlAgent | None:

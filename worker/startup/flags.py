@@ -15,7 +15,7 @@ from runtime.profiles import load_timed, names
 from runtime.settings import add_service_flags, own_name, settings_of
 from scheduling.policies import DEFAULT, NAMES
 from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, SIZES, WorkerConfig, cache_folder
-from worker.startup.group.hosts import place_in
+from worker.place import place_in
 from worker.threads import resolve_threads
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")

@@ -33,17 +33,19 @@ class TiersOpener:
         self._host_mb, self._disk_mb = host_mb, disk_mb
         self._available_bytes = available_bytes
         self._folder = None if path is None else _folder(path)
-        self.tiers: Tiers | None = None
 
     def open(self, pool: KVPool, identity: str, max_context: int) -> Tiers:
-        """Return the tiers for the blocks of `pool`, and remember them."""
+        """Return the tiers for the blocks of `pool`, of sequences of `max_context` tokens at most.
+
+        `identity` names what else decides on the bytes of a block.
+        """
         self._check_host_memory(pool, max_context)
         disk = None
         if self._folder is not None:
             disk = DiskSettings(self._folder, self._disk_mb * MEBIBYTE, identity)
         staged = STAGING_BYTES if pool.fd is not None else LOCKED_STAGING_BYTES
         try:
-            self.tiers = Tiers(pool, self._host_mb * MEBIBYTE, disk, copies_for(pool), staged)
+            tiers = Tiers(pool, self._host_mb * MEBIBYTE, disk, copies_for(pool), staged)
         except ValueError as error:
             raise ValueError(
                 f"--kv-disk-mb is {self._disk_mb}; accepted: enough for a block ({error})"
@@ -56,7 +58,7 @@ class TiersOpener:
         if pool.fd is None:
             reason = "copies between a GPU and its tiers were tested on a CPU, and have not run on a GPU"
             log.warning("kv_tiers_untried", device=str(pool.device), reason=reason)
-        return self.tiers
+        return tiers
 
     @property
     def _chosen(self) -> str:

@@ -12,11 +12,10 @@ from runtime.rpc.convert import columns_to_pb, cost_to_pb, fence_from_pb, from_p
 from runtime.state.records import WorkerRecord
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Part, PrefixSource, ReceiveKind, SamplingParams, SequenceSpec, StopRules
+from worker.commands import CancelHandles, DrainWorker, PreCopy, ReceiveFrom, RouterCommand, StopAndCopy
 from worker.config import WorkerConfig
-from worker.engine import Computing
+from worker.engine.engine import Computing
 from worker.errors import MalformedCommandError
-from worker.handoff.commands import ReceiveFrom
-from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, RouterCommand, StopAndCopy
 from worker.streams.probes import ProbedStream
 
 ROLES = {"prefill": worker_pb2.WORKER_ROLE_PREFILL, "decode": worker_pb2.WORKER_ROLE_DECODE}

@@ -19,12 +19,19 @@ from kvtransfer.errors import FenceError, LaterSessionError, describe
 from kvtransfer.fence import FenceGuard, check_source, check_target
 from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
 from scheduling.request import FailureReason, Fence, Part, SequenceSpec
-from worker.handoff.commands import START_NAMES, ReceiveFrom, StartCommand
+from worker.commands import (
+    START_NAMES,
+    CancelHandles,
+    DrainWorker,
+    PreCopy,
+    ReceiveFrom,
+    RouterCommand,
+    StartCommand,
+    StopAndCopy,
+)
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, RouterCommand, StopAndCopy
-from worker.streams.sequences import Running, Sequences
-from worker.streams.session import RouterSession
+from worker.streams.routers import RouterSession, Running, Sequences
 
 log = structlog.get_logger()
 
@@ -37,27 +44,30 @@ IDLE_REPORT_S = 0.05
 class Hub:
     """Serves all routers of a worker; `submit` passes a command to the engine."""
 
-    sides: HandoffSides
-    """Set once, before the first router connects: they and the hub refer to each other."""
-
     def __init__(
         self,
         incarnation: str,
+        sequences: Sequences,
+        sides: HandoffSides,
         submit: Callable[[engine_commands.Command], None],
         guard: FenceGuard,
         metrics: WorkerMetrics,
-        idle_load: Load,
     ) -> None:
-        self.load = idle_load
         self.draining = asyncio.Event()
         self._incarnation = incarnation
         self._submit = submit
         self._guard = guard
         self._metrics = metrics
-        self._sequences = Sequences()
+        self._sequences = sequences
+        self._sides = sides
         self._sessions: list[RouterSession] = []
         self._emptied = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
+
+    @property
+    def load(self) -> Load:
+        """The newest load of the engine."""
+        return self._sequences.load
 
     async def wait_until_empty(self) -> None:
         while len(self._sequences):
@@ -132,16 +142,6 @@ class Hub:
         self._metrics.refused.inc()
         log.warning("command_refused", router=session.router_id, handle=router_handle, reason=message)
 
-    def new_handle(self) -> int:
-        """Draw a handle of the engine's that no sequence has."""
-        return self._sequences.new_handle()
-
-    def fail(self, handle: int, reason: FailureReason, message: str) -> None:
-        """End a sequence for a reason outside the engine; do nothing if it is over already."""
-        running = self._sequences.get(handle)
-        if running is not None and not running.is_over:
-            self._report_failure(running, Failure(running.router_handle, reason, message))
-
     def _start(self, session: RouterSession, command: StartCommand) -> None:
         spec = command.spec
         if self.draining.is_set():
@@ -154,11 +154,11 @@ class Hub:
             return
         for rival in self._sequences.rivals_of(spec.fence, spec.choices):
             if not rival.is_over:
-                self._report_failure(rival, _superseded(rival, spec))
+                self._sequences.report_failure(rival, _superseded(rival, spec))
                 self._end(rival)
         running = self._sequences.add(session, spec.handle, spec.fence, spec.choices)
         command = dataclasses.replace(command, spec=dataclasses.replace(spec, handle=running.handle))
-        self.sides.begin(command)
+        self._sides.begin(command)
         self._submit(command)
 
     def _pre_copy(self, session: RouterSession, router_handle: int, part: Part, num_blocks: int) -> None:
@@ -176,7 +176,7 @@ class Hub:
 
     def _admit_part(self, session: RouterSession, part: Part) -> int | None:
         """Return the engine's handle for a part; None if it was refused."""
-        if not self.sides.can_offer:
+        if not self._sides.can_offer:
             refusal = "this worker cannot offer what it runs; accepted: a decode worker on a CPU"
             self.refuse(session, part.handle, refusal)
             return None
@@ -187,12 +187,12 @@ class Hub:
             self.refuse(session, part.handle, refused.message)
             return None
         handle = self._sequences.add(session, part.handle, part.fence, choices).handle
-        self.sides.offer(handle, part.fence)
+        self._sides.offer(handle, part.fence)
         return handle
 
     def _refusal_of(self, session: RouterSession, command: StartCommand) -> Failure | None:
         """Return why a command is refused; None if it was admitted."""
-        accepted, spec = self.sides.start_commands, command.spec
+        accepted, spec = self._sides.start_commands, command.spec
         if type(command) not in accepted:
             names = ", ".join(sorted(START_NAMES[kind] for kind in accepted))
             message = f"command is {START_NAMES[type(command)]}; accepted by this kind of worker: {names}"
@@ -231,22 +231,18 @@ class Hub:
     def _end(self, running: Running) -> None:
         running.is_over = True
         # The fence is broken first: the engine's thread may free the blocks as soon as it has the command.
-        self.sides.cancel(running.handle)
+        self._sides.cancel(running.handle)
         self._submit(engine_commands.Cancel(running.handle))
-
-    def _report_failure(self, running: Running, failure: Failure) -> None:
-        running.is_over = True
-        running.session.fail(failure, self.load, self._clock())
 
     # The engine
 
     def on_report(self, report: StepReport) -> None:
-        self.load = report.load
+        self._sequences.load = report.load
         self._metrics.observe(report)
         if report.step_error:
             self._metrics.step_errors.inc()
             log.error("step_failed", step=report.load.step, traceback=report.step_error)
-        self.sides.on_report(report)
+        self._sides.on_report(report)
         self._split(report)
         for handle in report.freed:
             self._sequences.remove(handle)

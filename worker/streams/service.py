@@ -15,12 +15,12 @@ from runtime.state.records import WorkerRecord
 from scheduling.cost.cost_model import CostModel
 from worker.config import WorkerConfig
 from worker.costs import Costs
-from worker.engine import Computing
+from worker.engine.engine import Computing
 from worker.errors import MalformedCommandError
 from worker.streams.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbedStream, ProbeResponder
-from worker.streams.session import MAX_OUTBOUND, RouterSession
+from worker.streams.routers import MAX_OUTBOUND, RouterSession
 
 HEARTBEAT_S = 0.2
 """Seconds between heartbeats: routers notice a silence of less than a second."""

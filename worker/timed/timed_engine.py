@@ -28,8 +28,8 @@ from model_output.text.detokenizer import Detokenizer
 from scheduling.cost.profiles import Profile, dump
 from scheduling.policies import by_name
 from worker.config import WorkerConfig
-from worker.engine import Engine
-from worker.engine_thread import Loop
+from worker.engine.engine import Engine
+from worker.engine.engine_thread import Loop
 from worker.timed.timed_runner import TimedRunner, layout, logits_table
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.kv.kv_pool import BlockLayout, KVPool
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 from scheduling.cost.cost_model import CostModel, StepShape
 
 MAX_LOGIT_ROWS = 512

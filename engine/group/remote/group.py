@@ -30,10 +30,10 @@ from engine.group.remote.wires import Wires
 from engine.group.steps import decoded, encoded
 from engine.kv.kv_pool import KVPool, PoolPart
 from engine.model.adapters.checkpoint import AdapterFiles
+from engine.model.attention.step_batch import StepBatch
 from engine.model.model import Model
 from engine.model.parallel.joining import join
 from engine.model.parallel.part import Part
-from engine.model.step_batch import StepBatch
 from engine.proof.versions import TORCH, TRANSFORMERS, own_code
 from engine.starting import OnProgress
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from engine.kv.kv_pool import KVHeads
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 
 _ALL = slice(None)
 _Index = tuple[Tensor | slice, ...]

@@ -1,7 +1,6 @@
 """LoRA adapters of a model: read, checked, and added to its linear layers for the rows that ask for them.
 
     checkpoint  an adapter's files, as peft writes them, and what of them is served
-    grouping    the rows of a step, by adapter
     layers      linear layers with all adapters beside them, computed together
     attaching   puts the adapters of a worker into a loaded model
 

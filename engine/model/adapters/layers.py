@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from engine.model.adapters.grouping import AdapterGroup, AdapterRows
+from engine.model.attention.step_batch import AdapterGroup, AdapterRows
 from kernels.native.adapters import AdapterBlocks, AdapterParts, AdapterWeights, add_adapters
 from kernels.native.loader import supports
 

@@ -6,6 +6,7 @@
     structure        which models have the parts that are fused, and where
     modules          the fused modules
     native_sequence  all layers in one native call, on a CPU
+    packed_linears   linear layers in bfloat16, in the order in which a CPU reads them
     places           where a fused model computes what a stock layer did
     probe            runs a layer before and after, and compares
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from engine.model.attention import RotatingStep
+from engine.model.attention.attention import RotatingStep
 from engine.model.quantised.int8_weights import Int8Linear
 from kernels.add_rms_norm import add_rms_norm
 from kernels.gated_activation import gated_activation

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from engine.model.attention import RotatingStep
-from engine.model.dry_run import LayerFacts
+from engine.model.attention.attention import RotatingStep
+from engine.model.attention.dry_run import LayerFacts
 from engine.model.fusion.modules import (
     Attention,
     GatedMlp,
@@ -19,8 +19,8 @@ from engine.model.fusion.modules import (
     Rotation,
     Scale,
 )
+from engine.model.fusion.packed_linears import PanelLinear
 from engine.model.fusion.structure import activation_of, is_gated, misfit
-from engine.model.packed_linears import PanelLinear
 from kernels.checks import MAX_HEAD_DIM
 from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.group import Group

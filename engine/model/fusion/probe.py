@@ -14,9 +14,9 @@ from torch import Tensor
 
 from engine.errors import FusionDiffers
 from engine.kv.kv_pool import KVPool
-from engine.model.attention import KernelAttention, LayerOrder
+from engine.model.attention.attention import KernelAttention, LayerOrder
+from engine.model.attention.step_batch import StepBatch
 from engine.model.fusion.modules import Decoder, Layer, Norm, Rotation
-from engine.model.step_batch import StepBatch
 
 NUM_TOKENS = 12
 SMALL = 1 / 64

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.model.dry_run import LayerFacts
+from engine.model.attention.dry_run import LayerFacts
 from engine.model.fusion.modules import (
     Attention,
     GatedMlp,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.model.dry_run import LayerFacts
+from engine.model.attention.dry_run import LayerFacts
 from engine.model.parallel.cutting import cut_adapter, cut_size
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import LayerCut, Stage

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from engine.model.dry_run import LayerFacts
+from engine.model.attention.dry_run import LayerFacts
 from engine.model.parallel.part import Part
 from engine.model.quantised.int8_weights import Int8Linear
 

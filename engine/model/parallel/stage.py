@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from engine.model.attention import RotatingStep
+from engine.model.attention.attention import RotatingStep
 from engine.model.fusion import NativeSequence
 from engine.model.fusion.modules import Decoder, Rotation
 

@@ -11,16 +11,19 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from decode_worker import sides as decode_sides
+from decode_worker.receiver_side import ReceiverSide
 from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
 from kvtransfer.fence import FenceGuard
 from kvtransfer.manifest import Manifest
-from kvtransfer.peers import TransportContext
-from kvtransfer.pools.in_place import InPlace
-from kvtransfer.receiver import Receiver
-from kvtransfer.service import KVTransferService
+from kvtransfer.pools.host_blocks import InPlace
+from kvtransfer.receiving.peers import TransportContext
+from kvtransfer.receiving.receiver import Receiver
+from kvtransfer.sending.service import KVTransferService
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.transport import BlockReader, TransportMode
+from prefill_worker import sides as prefill_sides
 from router.core.model.actions import (
     SendCancel,
     SendDecode,
@@ -38,14 +41,12 @@ from tests.dst.nodes.engine import FINGERPRINT, Engine
 from tests.dst.world.network import Connection, Network
 from tests.dst.world.process import Process
 from tests.dst.world.rpc import Servers, Stub
-from worker.handoff.commands import ReceiveFrom
-from worker.handoff.receiver_side import ReceiverSide
+from worker.commands import CancelHandles, DrainWorker, PreCopy, ReceiveFrom, RouterCommand, StopAndCopy
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import CancelHandles, DrainWorker, PreCopy, RouterCommand, StopAndCopy
 from worker.streams.hub import Hub
-from worker.streams.session import RouterSession
+from worker.streams.routers import RouterSession, Sequences
 
 HEARTBEAT_S = 2.0
 """Live workers send one five times a second. Here nobody counts them: links see whether they would come."""
@@ -66,7 +67,7 @@ class WorkerSize:
 
 
 class _Peer:
-    """Implements what a receive uses of `kvtransfer.peers.Peer`."""
+    """Implements what a receive uses of `kvtransfer.receiving.peers.Peer`."""
 
     uses_gpu = False
 
@@ -88,7 +89,7 @@ class _Peer:
 
 
 class _Peers:
-    """Implements `kvtransfer.peers.Peers` over the simulated network."""
+    """Implements `kvtransfer.receiving.peers.Peers` over the simulated network."""
 
     def __init__(self, network: Network, process: Process, servers: Servers) -> None:
         self._connect = lambda address: Stub(network, process, servers, address)
@@ -150,16 +151,14 @@ class WorkerNode:
             on_report=self._on_report,
         )
         pool = InPlace(self.engine.memory)
-        self.hub = Hub(
-            incarnation, self.engine.submit, self.guard, METRICS, Load(free_blocks=size.num_blocks)
-        )
+        sequences = Sequences(Load(free_blocks=size.num_blocks))
         self.sending = SenderSide(
             incarnation,
             pool,
             size.block_size,
             self.guard,
             submit=self.engine.submit,
-            fail=self.hub.fail,
+            fail=sequences.fail,
             metrics=METRICS,
         )
         self.receiver: Receiver | None = None
@@ -170,7 +169,9 @@ class WorkerNode:
             self.receiver.peers = peers
             receiving = ReceiverSide(self.receiver, self.engine.submit, METRICS)
         self.receiving = receiving
-        self.hub.sides = HandoffSides(self.sending, receiving)
+        own = prefill_sides if self.facts.role == PREFILL else decode_sides
+        sides = HandoffSides(own.START_COMMANDS, self.sending, receiving)
+        self.hub = Hub(incarnation, sequences, sides, self.engine.submit, self.guard, METRICS)
         service: Any = KVTransferService(
             self.sending.handoffs, pool, fingerprint=FINGERPRINT, block_size=size.block_size
         )

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.build import build
+from engine.building.build import build
 from engine.calibration.host_memory import check_blocks_fit, check_model_fits, loaded_bytes
 from engine.errors import ModelRefused
 from engine.kv.kv_pool import BlockLayout

@@ -13,8 +13,8 @@ from engine.calibration.grid import Step, grid
 from engine.calibration.sweep import make_batch, overstatement, sweep, warm_up
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
+from engine.model.attention.step_batch import StepBatch
 from engine.model.model import load_model
-from engine.model.step_batch import StepBatch
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import StepShape
 from scheduling.policies.slack import ARRIVAL_S, SLACK

@@ -17,8 +17,8 @@ from engine.errors import ModelRefused
 from engine.execution.decode_graphs import CudaGraphs, Run, batch_sizes
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
+from engine.model.attention.step_batch import StepBatch
 from engine.model.model import Model, load_model
-from engine.model.step_batch import StepBatch
 from tests import model_zoo
 from tests.engine.no_waiting import no_waiting
 from tests.engine.ragged import NO_BLOCK, Piece, make_batch, moved, shuffled_tables

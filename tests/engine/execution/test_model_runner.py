@@ -92,7 +92,7 @@ def without(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
         arguments: dict[str, Any] = dict(zip(names, values, strict=True)) | {field: None}
         return Softmax(**arguments)
 
-    monkeypatch.setattr("engine.model.attention.Softmax", forgetful)
+    monkeypatch.setattr("engine.model.attention.attention.Softmax", forgetful)
 
 
 FEATURES = [

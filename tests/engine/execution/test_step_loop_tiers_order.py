@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.core.commands import Decode
 from engine.core.report import Mark, Reading
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 from scheduling.request import StopRules
 from tests.engine.execution.tiered_engine import HASHES, OTHER, PROMPT, SIZE, Engine
 from tests.engine.loop_driver import spec

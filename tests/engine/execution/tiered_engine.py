@@ -28,7 +28,7 @@ from scheduling.policies.chunked import CHUNKED
 from scheduling.request import StopRules
 from tests.engine.loop_driver import UNKNOWN_COST, spec
 from tests.patience import PATIENCE_S
-from worker.engine_thread import Inbox
+from worker.engine.engine_thread import Inbox
 from worker.handoff.tier_slots import TierSlots
 
 SIZE, NUM_BLOCKS = 16, 9

@@ -22,11 +22,10 @@ from engine.group.steps import decoded, encoded
 from engine.kv.kv_pool import KVPool
 from engine.model.adapters.attaching import AdapterRoom
 from engine.model.adapters.checkpoint import AdapterFiles, read_adapter
-from engine.model.adapters.grouping import adapter_rows
+from engine.model.attention.step_batch import StepBatch, adapter_rows
 from engine.model.model import load_model
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import Stage
-from engine.model.step_batch import StepBatch
 from tests import model_zoo
 from tests.adapters import copy_adapter, write_adapter
 from tests.engine.group_driver import apart, grouped, staged, whole

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.build import build, follow_leader
+from engine.building.build import build, follow_leader
 from engine.core.commands import Command, Decode
 from engine.core.report import StepReport
 from engine.group.links import Link

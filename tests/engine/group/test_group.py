@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.build import build, follow_leader
+from engine.building.build import build, follow_leader
+from engine.building.settings import EngineSettings
 from engine.errors import GroupBrokenError, GroupRefused
 from engine.execution.model_runner import ModelRunner
 from engine.group.leader import Leader
@@ -21,7 +22,6 @@ from engine.model.fingerprint import fingerprint
 from engine.model.model import load_model
 from engine.model.parallel.cutting import check_divides
 from engine.model.parallel.part import Part
-from engine.settings import EngineSettings
 from engine.starting import ignore_progress
 from tests import model_zoo
 from tests.engine.group_driver import BLOCK_SIZE, CPU, MOST_TOKENS, grouped, pool_of

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import torch
 
 from engine.group.steps import decoded, encoded
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 from tests.engine.ragged import Piece, make_batch
 
 BATCH = make_batch([Piece(0, [5, 6, 7], [9, 3]), Piece(11, [4], [1, 2, 8])], 4)

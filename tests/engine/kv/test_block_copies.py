@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.device.copy_stream import delay_steps, mark_steps
+from engine.device import delay_steps, mark_steps
 from engine.kv import block_copies
 from engine.kv.block_copies import BlockCopies, runs
 

@@ -14,20 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.build import build
+from engine.building.build import build
+from engine.building.settings import EngineSettings
 from engine.calibration.determinism_check import check_determinism
 from engine.calibration.sweep import Sweep
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import ALIGNMENT, BlockLayout, KVPool
 from engine.kv.quantised_rows import QuantisedRows
-from engine.model.attention import AttentionStep, KernelAttention, LayerOrder
-from engine.model.cpu_attention import CpuAttention
-from engine.model.deterministic.tiled_attention import Heights, TiledAttention
+from engine.model.attention.attention import AttentionStep, KernelAttention, LayerOrder
+from engine.model.attention.cpu_attention import CpuAttention
+from engine.model.attention.step_batch import StepBatch
+from engine.model.attention.tiled_attention import Heights, TiledAttention
 from engine.model.fingerprint import fingerprint
 from engine.model.model import load_model
 from engine.model.quantised.quantisation import Quantisation
-from engine.model.step_batch import StepBatch
-from engine.settings import EngineSettings
 from kernels.paged_attention.arguments import Softmax
 from kernels.paged_attention.reference import attend
 from kernels.store_kv import quantise

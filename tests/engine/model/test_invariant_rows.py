@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import engine.model.attention
+import engine.model.attention.attention
 from engine.calibration.determinism_check import check_determinism
 from engine.errors import ModelRefused
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import BlockLayout, KVPool
-from engine.model.attention import KernelAttention, LayerOrder
+from engine.model.attention.attention import KernelAttention, LayerOrder
 from engine.model.deterministic.invariant_rows import InvariantLinear, InvariantNorm, make_rows_invariant
 from engine.model.model import load_model
 from kernels.paged_attention.arguments import Softmax
@@ -56,7 +56,7 @@ def test_a_decode_of_a_deterministic_model_is_a_chunk(monkeypatch: pytest.Monkey
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("the decode kernel ran")
 
-    monkeypatch.setattr(engine.model.attention, "paged_decode", refuse)
+    monkeypatch.setattr(engine.model.attention.attention, "paged_decode", refuse)
     layout = BlockLayout(1, BLOCK_SIZE, 2, 16, torch.float32)
     pool = KVPool(layout, 3)
     batch = make_batch([Piece(0, [5], [1]), Piece(0, [6], [2])], BLOCK_SIZE)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtransfer.pools.verify import checksum
+from kvtransfer.pools.host_blocks import checksum
 from kvtransfer.tiers.block_files import HEADER_BYTES, BlockFiles
 from kvtransfer.tiers.disk import AT_ONCE
 from kvtransfer.tiers.folder import KEY_BYTES, Folder, FolderRefusedError

@@ -36,6 +36,7 @@ from tests.worker.streams.test_hub import RecordingSides
 from worker.metrics import WorkerMetrics
 from worker.streams.convert import command_from_pb, report_to_pb
 from worker.streams.hub import Hub
+from worker.streams.routers import Sequences
 
 NUM_ROUTERS = 3
 GRACE_S = 5.0
@@ -107,7 +108,6 @@ class Fleet:
         self.clock_rate, *router_rates = rates
         self.sides = RecordingSides()
         self.hub = self.clock.run_until_complete(self._started())
-        self.hub.sides = self.sides
         self.routers = [
             Router(f"router-{number}", 1000.0 * number, rate) for number, rate in enumerate(router_rates)
         ]
@@ -131,7 +131,8 @@ class Fleet:
         self.routers[number], self.links[number] = new, self.hub.connect(f"router-{number}")
 
     async def _started(self) -> Hub:
-        return Hub("1", lambda command: None, FenceGuard(), WorkerMetrics(), Load(free_blocks=64))
+        sequences = Sequences(Load(free_blocks=64))
+        return Hub("1", sequences, self.sides, lambda command: None, FenceGuard(), WorkerMetrics())
 
     # Clients
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_handoff import Borrowed, ReceiveResult, ReceiveTask
+from kvtransfer.receiving.receiver import Receiver
 from tests.worker.handoff.test_sender_side import BytesPool
 
 

@@ -10,10 +10,10 @@ import torch
 
 from engine.core.commands import BlocksRead, Command
 from engine.core.report import Reading, StepReport
-from engine.device.copy_stream import mark_steps
+from engine.device import mark_steps
 from kvtransfer.errors import PeerLostError, SenderAbortedError
-from kvtransfer.loans.links import Links
 from kvtransfer.receiver_handoff import Borrowed
+from kvtransfer.receiving.links import Links
 from scheduling.request import PrefixSource
 from tests.patience import PATIENCE_S
 from tests.worker.handoff.scripted_receiver import ScriptedReceiver

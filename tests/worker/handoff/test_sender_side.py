@@ -10,23 +10,23 @@ import torch
 from engine.core import commands
 from engine.core.commands import Cancel, Command, Decode, Lend, Release
 from engine.core.report import Failure, Filled, Load, StepReport
-from engine.device.copy_stream import mark_steps
+from engine.device import mark_steps
 from kvtransfer.errors import FenceBrokenError, FenceError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
-from kvtransfer.loans.lending import LoanRefusedError
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.pools.pool import BlockSource, Publication
+from kvtransfer.sending.lending import LoanRefusedError
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, Fence, FinishReason, Part, SequenceSpec
 from tests.worker.client import spec_of
+from worker.commands import CancelHandles, PreCopy
 from worker.handoff.sender_side import SenderSide
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import CancelHandles, PreCopy
 from worker.streams.hub import Hub
-from worker.streams.session import RouterSession
+from worker.streams.routers import RouterSession, Sequences
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 
@@ -175,9 +175,9 @@ async def test_no_part_is_offered_after_its_end(
     scene: Scene, end: Callable[[Hub, RouterSession, SequenceSpec], None]
 ) -> None:
     """The engine frees the blocks as soon as it has the command, and others write to them."""
-    hub = Hub("source", scene.engine.append, FenceGuard(), WorkerMetrics(), LOAD)
-    hub.sides = HandoffSides(scene.side)
-    hub.sides.can_offer, hub.sides.start_commands = True, frozenset({Decode})
+    sides = HandoffSides(frozenset({Decode}), scene.side)
+    sides.can_offer = True
+    hub = Hub("source", Sequences(LOAD), sides, scene.engine.append, FenceGuard(), WorkerMetrics())
     session = hub.connect("router")
     spec = dataclasses.replace(spec_of(range(6), target="source", request_id="moves"), handle=1)
     hub.apply(session, Decode(spec))

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from engine.kv.kv_pool import BlockLayout, KVPool
-from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
-from kvtransfer.receiver import ReceiverLimits
+from kvtransfer.receiving.receiver import ReceiverLimits
 from model_output.grammar.grammar import Grammars
 from scheduling.cost.cost_model import UNKNOWN_COST
-from worker.engine import Engine
-from worker.engine_thread import Loop
+from worker.engine.engine import Engine
+from worker.engine.engine_thread import Loop
 from worker.handoff import staging
 from worker.handoff.staging import source_of, staging_bytes, target_of
 

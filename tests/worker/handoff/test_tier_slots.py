@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 
-from engine.device.copy_stream import mark_steps
+from engine.device import mark_steps
 from engine.kv import block_copies
 from engine.kv.kv_pool import BlockLayout, KVPool
-from kvtransfer.pools.verify import checksum
+from kvtransfer.pools.host_blocks import checksum
 from kvtransfer.tiers.copies import InPlaceCopies
 from kvtransfer.tiers.tiers import Tiers
 from tests.engine.no_waiting import no_waiting

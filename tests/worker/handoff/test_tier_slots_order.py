@@ -9,8 +9,8 @@ import torch
 
 from engine.kv import block_copies
 from engine.kv.kv_pool import BlockLayout, KVPool
+from kvtransfer.pools.host_blocks import checksum_blocks
 from kvtransfer.pools.pool import BlockPool
-from kvtransfer.pools.verify import checksum_blocks
 from tests.engine.noted_order import Order, note_order
 from worker.handoff import tier_slots
 from worker.handoff.tier_slots import TierSlots

@@ -10,14 +10,14 @@ import pytest
 
 from runtime.state.records import WorkerRecord
 from worker.errors import EXIT_CONFIG, EXIT_FLEET, ForeignFleetError, ForeignKernelsError
-from worker.registration import check_fleet
-from worker.startup.command import (
+from worker.process.command import (
     LARGE_PAGES,
     WAIT_SETTINGS,
     check_kernels,
     shorten_waits,
     use_large_pages,
 )
+from worker.process.registration import check_fleet
 
 OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
 
@@ -25,7 +25,7 @@ OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
 def test_threads_of_torch_spin_for_a_short_time() -> None:
     """Torch's OpenMP runtime reads its settings as it is loaded, and can be asked which it took."""
     script = (
-        "import os, sys; from worker.startup.command import shorten_waits; "
+        "import os, sys; from worker.process.command import shorten_waits; "
         "assert 'torch' not in sys.modules; shorten_waits(os.environ); import torch"
     )
     unset = {name: value for name, value in os.environ.items() if name not in WAIT_SETTINGS}
@@ -52,7 +52,7 @@ def test_large_tensors_ask_for_large_pages() -> None:
     """The system shows it as the flag `hg` of the memory that a tensor lies in."""
     script = """
 import os, re
-from worker.startup.command import use_large_pages
+from worker.process.command import use_large_pages
 use_large_pages(os.environ)
 import torch
 tensor = torch.zeros(16 << 20)  # of four bytes each

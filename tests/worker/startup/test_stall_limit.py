@@ -14,15 +14,15 @@ from engine.core.report import StepReport
 from runtime.process.watchdog import EXIT_STALLED, Watchdog
 from scheduling.cost.cost_model import StepShape
 from tests.patience import PATIENCE_S
-from worker.engine import LONGEST_STEPS, MIN_LIMIT_S, stall_limit_s
-from worker.engine_thread import EngineThread
+from worker.engine.engine import LONGEST_STEPS, MIN_LIMIT_S, stall_limit_s
+from worker.engine.engine_thread import EngineThread
 
 LOOK_S = 0.01
 CHECKOUT = Path(__file__).parents[3]
 STALLING_WORKER = """
 import asyncio, threading
 from functools import partial
-from worker.engine_thread import EngineThread
+from worker.engine.engine_thread import EngineThread
 from runtime.process.watchdog import Watchdog, leave_stalled
 
 class Stalling:

@@ -54,7 +54,6 @@ def test_a_disk_budget_for_less_than_a_block_is_refused(tmp_path: Path) -> None:
         ValueError, match=r"--kv-disk-mb is 1; accepted: enough for a block \(a block takes 1"
     ):
         tiers.open(LARGE, "model", MAX_CONTEXT)
-    assert tiers.tiers is None
 
 
 @pytest.mark.parametrize("has_disk", [False, True])
@@ -65,7 +64,6 @@ def test_host_memory_for_less_than_a_block_is_refused(tmp_path: Path, has_disk: 
         match="--kv-host-memory-mb is 15; accepted: 0, or from 16, since a block takes 16777216 bytes",
     ):
         tiers.open(LARGE, "model", MAX_CONTEXT)
-    assert tiers.tiers is None
 
 
 def test_more_host_memory_than_is_left_is_refused() -> None:

@@ -12,9 +12,8 @@ from router.core.model.events import SequenceFailed
 from router.links.convert_worker import command_to_pb, joined_from_pb, report_from_pb, spec_to_pb
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FailureReason, Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules
+from worker.commands import CancelHandles, DrainWorker, ReceiveFrom
 from worker.errors import MalformedCommandError
-from worker.handoff.commands import ReceiveFrom
-from worker.streams.commands import CancelHandles, DrainWorker
 from worker.streams.convert import command_from_pb, report_to_pb, spec_from_pb
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)

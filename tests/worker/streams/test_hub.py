@@ -13,14 +13,13 @@ from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason, Fence, Part, SequenceSpec
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
-from worker.handoff.commands import ReceiveFrom, StartCommand
+from worker.commands import CancelHandles, DrainWorker, PreCopy, ReceiveFrom, StartCommand
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 from worker.streams import hub as hub_module
-from worker.streams.commands import CancelHandles, DrainWorker, PreCopy
 from worker.streams.convert import report_to_pb
 from worker.streams.hub import Hub
-from worker.streams.session import MAX_OUTBOUND, RouterSession
+from worker.streams.routers import MAX_OUTBOUND, RouterSession, Sequences
 
 LOAD = Load(
     step=1, running=1, waiting=0, pending_prefill_tokens=0, free_blocks=8, cached_blocks=0, context_tokens=0
@@ -58,8 +57,8 @@ class Scene:
         self.engine: list[engine_commands.Command] = []
         self.sides = RecordingSides()
         self.metrics = WorkerMetrics()
-        self.hub = Hub("me", self.engine.append, FenceGuard(), self.metrics, LOAD)
-        self.hub.sides = self.sides
+        self.sequences = Sequences(LOAD)
+        self.hub = Hub("me", self.sequences, self.sides, self.engine.append, FenceGuard(), self.metrics)
 
     def decode(self, session: RouterSession, router_handle: int, spec: SequenceSpec | None = None) -> int:
         """The engine's handle; -1 when refused."""
@@ -130,7 +129,7 @@ async def test_a_failure_of_the_engine_is_told_once_and_ends_the_matter(scene: S
     session = scene.hub.connect("r")
     handle = scene.decode(session, 5)
     scene.report(failures=[Failure(handle, FailureReason.NO_BLOCKS, "none left")])
-    scene.hub.fail(handle, FailureReason.HANDOFF, "late")
+    scene.sequences.fail(handle, FailureReason.HANDOFF, "late")
     scene.report(tokens=tokens_of((handle, 1)), freed=[handle])
     failures = [failure for step in await heard(session) for failure in step.failures]
     assert [(failure.handle, failure.message) for failure in failures] == [(5, "none left")]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.model.step_batch import StepBatch
+from engine.model.attention.step_batch import StepBatch
 from worker.timed.timed_runner import TimedRunner
 
 BLOCK = 4

@@ -36,7 +36,7 @@ from engine.group.remote.sums import Connected, gloo, nccl
 from engine.model.parallel.part import Part
 from runtime.security.tls import CertificateRole, TlsFiles
 from worker.errors import EXIT_GROUP
-from worker.startup.group.hosts import Place
+from worker.place import Place
 
 log = structlog.get_logger()
 

@@ -14,10 +14,9 @@ from torch import Tensor
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.adapters.checkpoint import read_adapter
-from engine.model.adapters.grouping import NO_ADAPTER, adapter_rows
+from engine.model.attention.step_batch import NO_ADAPTER, StepBatch, adapter_rows
 from engine.model.model import Model, load_model
 from engine.model.quantised.quantisation import Quantisation
-from engine.model.step_batch import StepBatch
 from kernels.native.loader import computes
 from tests.adapters import write_adapter
 from tests.model_zoo import build

@@ -22,8 +22,8 @@ from runtime.security.tls import TlsFiles
 from tests.engine.group_driver import new_store
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
+from worker.place import Place, place_in
 from worker.startup.group import rendezvous
-from worker.startup.group.hosts import Place, place_in
 from worker.startup.group.rendezvous import Use, connect
 
 
