@@ -34,10 +34,8 @@ and calls, turn by turn:
 
 With several micro-batches the next steps are planned, begun and launched before the first is over.
 
-While decodes alone run, `num_steps_alike` steps are sure to follow each other: a simulation takes them at
-once with `decode(ends)` and `end`.
-
 Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`,
-`decode_runs` (several decode steps at once), `admission`, `adapters`, `batch` and `due_times`; then `groups/`
-and `memory/`. The package imports `model_output`, `scheduling` and numpy, and nothing else of `engine`.
+`admission`, `adapters`, `batch` and `due_times`; then `groups/` and `memory/`. Only the simulator uses
+`simulated_runs` (many decode steps at once). The package imports `model_output`, `scheduling` and numpy, and
+nothing else of `engine`.
 """

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, Refuse
@@ -29,7 +28,6 @@ from engine.core.commands import (
     SetCost,
     StopAndCopy,
 )
-from engine.core.decode_runs import DecodeRuns
 from engine.core.groups.entrance import Entrance
 from engine.core.groups.groups import Groups, NewChoice
 from engine.core.groups.incoming import Incoming
@@ -102,7 +100,6 @@ class WorkerCore:
         self._incoming = Incoming(self.groups, self.tables, PrefixReads(tiers, links, self.tables))
         self._outgoing = Outgoing(self.groups, self.tables, Loans(pool, tiers))
         self._entrance = Entrance(self.groups, self._incoming, self.tables, pool.num_blocks, limits, refuse)
-        self._runs = DecodeRuns(pool, self.batch, self.tables, self.groups)
         self.num_steps = 0
 
     # Between two steps
@@ -364,23 +361,6 @@ class WorkerCore:
     def fail_output(self, group: SequenceGroup, message: str) -> None:
         """End a sequence whose output has no next token, on whatever worker."""
         self.groups.fail(group, FailureReason.OUTPUT, message)
-
-    # Several steps at once
-
-    def num_steps_alike(self, most: int) -> int:
-        """Return how many decode steps, 1 to `most`, are sure to follow each other with nothing to decide.
-
-        There are rows, `grow_rows` and `start_waiting` have been called, and no prompt is to be computed.
-        """
-        return self._runs.num_steps(most)
-
-    def decode(self, ends: NDArray[np.float64]) -> list[Choice]:
-        """Take so many decode steps of all rows as are sure to follow each other; they ended at `ends`.
-
-        Return the choices that have left, since they got the last token they may have.
-        """
-        self.num_steps += len(ends)
-        return self._runs.take(ends)
 
     # Out
 

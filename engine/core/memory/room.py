@@ -37,7 +37,8 @@ class Room:
         self._swap = swap
         self._forecast = MemoryForecast(blocks)
         self._refused_key: int | None = None
-        self._num_turns_unasked = 0
+        self.num_turns_unasked = 0
+        """Turns since a refused group was last looked at."""
 
     # To start, or to come back
 
@@ -48,9 +49,9 @@ class Room:
         turns, or if nothing runs.
         """
         if self._batch.num_rows and self.num_turns_in_vain(group) > 0:
-            self.pass_turns(1)
+            self.num_turns_unasked += 1
             return False
-        self._num_turns_unasked = 0
+        self.num_turns_unasked = 0
         has_room = self._swap_in if group.phase is Phase.SWAPPED else self._reserve
         is_in = has_room(group, holders)
         self._refused_key = None if is_in else group.key
@@ -60,11 +61,7 @@ class Room:
 
     def num_turns_in_vain(self, group: SequenceGroup) -> int:
         """Return for how many turns a group will not be looked at, as there was no room for it."""
-        return MAX_TURNS_UNASKED - self._num_turns_unasked if group.key == self._refused_key else 0
-
-    def pass_turns(self, num_turns: int) -> None:
-        """Turns have passed in which a refused group was not looked at."""
-        self._num_turns_unasked += num_turns
+        return MAX_TURNS_UNASKED - self.num_turns_unasked if group.key == self._refused_key else 0
 
     def _reserve(self, group: SequenceGroup, holders: Iterable[SequenceGroup]) -> bool:
         prefix = (
