@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from engine.core.memory.prefix_reads import KVLinks, KVTiers
+from engine.core.memory.stores import KVLinks, KVTiers
 from engine.kv.kv_pool import KVPool
 from engine.model.adapters.attaching import AdapterRoom
 from engine.model.parallel.part import Part

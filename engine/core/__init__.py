@@ -34,8 +34,13 @@ and calls, turn by turn:
 
 With several micro-batches the next steps are planned, begun and launched before the first is over.
 
-Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`,
-`admission`, `adapters`, `batch` and `due_times`; then `groups/` and `memory/`. Only the simulator uses
-`simulated_runs` (many decode steps at once). The package imports `model_output`, `scheduling` and numpy, and
-nothing else of `engine`.
+Its folders are floors; a module imports what stands on its own floor or below:
+
+    turns/      `WorkerCore`, which is called as above
+    groups/     groups come in, run, give their blocks up and end
+    memory/     the blocks that groups hold, and for which groups there is room
+    here        `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `batch` and
+                `due_times` (running choices), `adapters`, and `admission` (limits, and what they refuse)
+
+The package imports `model_output`, `scheduling` and numpy, and nothing else of `engine`.
 """

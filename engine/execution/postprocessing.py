@@ -6,7 +6,7 @@ import numpy as np
 
 from engine.core.sequence import Phase, SequenceGroup
 from engine.core.step import Step
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.worker_core import WorkerCore
 from engine.execution.device_rows import DeviceRows
 from engine.execution.flight import Flight
 from engine.execution.token_rows import TokenRows

@@ -1,8 +1,8 @@
 """Several tokens of one choice in one report: for the simulator alone. No live router imports this module.
 
-A simulated worker takes many equal decode steps at once (`engine.core.simulated_runs`) and reports a choice's
-tokens as one run, when its load is due or the choice ends. A live worker reports each step. A simulator that
-did so would be half as fast.
+A simulated worker takes many equal decode steps at once (`engine.core.turns.simulated_runs`) and reports the
+tokens of a choice as one run, when its load is due or the choice ends. A live worker reports each step. A
+simulator that did so would be half as fast.
 
 A run leaves a session as its tokens do when they come evenly, one report for each:
 `tests/router/core/test_simulated_runs.py` compares the two. Nobody reads a simulated token, so a run is not

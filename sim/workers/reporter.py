@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.worker_core import WorkerCore
 from router.core.model.events import SequenceFailed, StepReported, WorkerLoad
 from router.core.simulated_runs import RunsReported, TokenRun
 from scheduling.columns import TokenColumns

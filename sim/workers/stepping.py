@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.core.simulated_runs import DecodeRuns
 from engine.core.step import Step
+from engine.core.turns.simulated_runs import DecodeRuns
 from scheduling.cost.cost_model import StepShape
 from sim.workers.counted_pool import CountedSwap
 from sim.workers.outcomes import Outcomes

@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from engine.core import commands
 from engine.core.admission import EngineLimits
 from engine.core.sequence import Choice, SequenceGroup
-from engine.core.simulated_runs import DecodeRuns
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.simulated_runs import DecodeRuns
+from engine.core.turns.worker_core import WorkerCore
 from router.core.model.actions import (
     SendCancel,
     SendDecode,

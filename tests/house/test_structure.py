@@ -24,7 +24,6 @@ KNOTS = {
             "engine.proof",
         }
     ),
-    frozenset({"engine.core", "engine.core.groups", "engine.core.memory"}),
     frozenset(
         {
             "gateway",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.core.batch import Batch
 from engine.core.due_times import HOPELESS_GAPS
 from engine.core.sequence import Choice
-from engine.core.simulated_runs import advance, growth, num_steps_to_an_end
+from engine.core.turns.simulated_runs import advance, growth, num_steps_to_an_end
 from tests.engine.core.batches import BLOCK, batch_of, sequence
 
 

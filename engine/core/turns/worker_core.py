@@ -30,14 +30,10 @@ from engine.core.commands import (
 )
 from engine.core.groups.entrance import Entrance
 from engine.core.groups.groups import Groups, NewChoice
-from engine.core.groups.incoming import Incoming
-from engine.core.groups.outgoing import Outgoing
-from engine.core.memory.block_names import BlockNames
-from engine.core.memory.block_pool import BlockPool
-from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.loans import Loans
-from engine.core.memory.prefix_reads import KVLinks, KVTiers, PrefixReads
-from engine.core.memory.swap_memory import SwapMemory
+from engine.core.groups.incoming import Incoming, PrefixReads
+from engine.core.groups.outgoing import Loans, Outgoing
+from engine.core.memory.block_tables import BlockNames, BlockTables
+from engine.core.memory.stores import BlockPool, KVLinks, KVTiers, SwapMemory
 from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import ChunkWork, Step, within_rows

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from engine.core.batch import Batch
 from engine.core.due_times import HOPELESS_GAPS, ROUNDING_S, DueTimes
-from engine.core.memory.block_pool import BlockPool
+from engine.core.memory.stores import BlockPool
 from engine.core.sequence import Choice
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.worker_core import WorkerCore
 
 Times = NDArray[np.float64]
 """Ascending, in seconds."""
