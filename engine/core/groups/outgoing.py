@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.core.commands import BlocksRead, Lend, PreCopy, StopAndCopy
+from engine.core.commands import BeginLoan, BlocksRead, PreCopy, StopAndCopy
 from engine.core.groups.groups import Groups
 from engine.core.memory.block_manager import BlockShortage
 from engine.core.memory.block_tables import BlockTables
@@ -35,10 +35,10 @@ class Outgoing:
         self._tables = tables
         self._loans = loans
 
-    def apply(self, command: Lend | PreCopy | StopAndCopy, now_s: float) -> None:
+    def apply(self, command: BeginLoan | PreCopy | StopAndCopy, now_s: float) -> None:
         """Hold the blocks that a command names until they are released, and report them."""
         match command:
-            case Lend():
+            case BeginLoan():
                 self._lend(command)
             case PreCopy(handle, choice, num_blocks, part):
                 self._offer(handle, {choice: part}, now_s, num_blocks)
@@ -58,7 +58,7 @@ class Outgoing:
         """Return True if a handle is that of a loan."""
         return handle in self._loans
 
-    def _lend(self, lend: Lend) -> None:
+    def _lend(self, lend: BeginLoan) -> None:
         """Lend blocks, once those in other tiers are read."""
         begun = self._loans.begin(lend)
         if isinstance(begun, Reading):
@@ -169,7 +169,7 @@ class Loans:
     def __contains__(self, handle: int) -> bool:
         return handle in self._loans
 
-    def begin(self, lend: Lend) -> Filled | Reading | None:
+    def begin(self, lend: BeginLoan) -> Filled | Reading | None:
         """Hold the blocks of a loan; return them, or a read that has to end before. None: there are none."""
         loan = self._hold(lend)
         if not loan.blocks:
@@ -211,7 +211,7 @@ class Loans:
         self._pool.free(loan.blocks)
         self._num_lent -= len(loan.blocks)
 
-    def _hold(self, lend: Lend) -> _Loan:
+    def _hold(self, lend: BeginLoan) -> _Loan:
         """Hold what is cached, and blocks to read the rest into, as far as the pool has room."""
         loan = _Loan(lend.hashes[: self._most - self._num_lent])
         try:

@@ -12,6 +12,7 @@ from engine.core.admission import EngineLimits, Refuse
 from engine.core.batch import Batch, Rows, RowTable, num_in
 from engine.core.commands import (
     AdapterLoaded,
+    BeginLoan,
     BlocksRead,
     Cancel,
     Command,
@@ -20,7 +21,6 @@ from engine.core.commands import (
     HandBack,
     KVArrived,
     KVFailed,
-    Lend,
     PreCopy,
     Prefill,
     Receive,
@@ -111,7 +111,7 @@ class WorkerCore:
                 self._outgoing.end_read(command)
             case KVArrived() | KVFailed() | BlocksRead():
                 self._incoming.end_copy(command, now_s, self.cost)
-            case Lend() | PreCopy() | StopAndCopy():
+            case BeginLoan() | PreCopy() | StopAndCopy():
                 self._outgoing.apply(command, now_s)
             case Release(handle) if self._outgoing.has_loan(handle):
                 self._outgoing.release(handle)
