@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
-from router.core.core import RouterCore
 from router.core.dispatch import request_of
 from router.core.model.actions import (
     Action,
@@ -27,7 +26,6 @@ from router.core.model.actions import (
 from router.core.model.events import (
     Charged,
     Enqueued,
-    Event,
     Granted,
     GrantsAnswered,
     Nudged,
@@ -36,6 +34,7 @@ from router.core.model.events import (
     SettleAnswered,
     TimerFired,
 )
+from router.core.simulated_runs import SimulatedEvent, SimulatedRouterCore
 from runtime.state import records
 from runtime.state.errors import QueueFull
 from sim.clock import Clock
@@ -55,7 +54,7 @@ class SimShell:
     def __init__(
         self,
         number: int,
-        core: RouterCore,
+        core: SimulatedRouterCore,
         store: MemoryStore,
         clock: Clock,
         spec: SimSpec,
@@ -97,7 +96,7 @@ class SimShell:
         }
         store.subscribe(self._router_id, self._hear)
 
-    def submit(self, event: Event) -> None:
+    def submit(self, event: SimulatedEvent) -> None:
         """Let the core decide, and carry out its actions. Actions about tokens and queue places need no
         effect.
         """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
-from router.core.core import RouterCore
 from router.core.model.events import StepReported, WorkerFacts, WorkerJoined, WorkerLoad
 from router.core.model.state import CoreConfig
+from router.core.simulated_runs import RunsReported, SimulatedRouterCore
 from sim.clock import Clock
 from sim.delays import delay_of
 from sim.requests import Requests
@@ -91,7 +91,7 @@ class Simulation:
             placement=spec.placement,
             queue_capacity=spec.queue_capacity,
         )
-        core = RouterCore(config)
+        core = SimulatedRouterCore(config)
         return SimShell(number, core, self._store, self._clock, spec, self._requests, self._send)
 
     # Messages on their way
@@ -116,7 +116,7 @@ class Simulation:
         self._told_at = max(self._told_at, now + self._command_s(now))
         self._clock.at(self._told_at, worker.told, router, command)
 
-    def _report(self, router: int, report: StepReported) -> None:
+    def _report(self, router: int, report: StepReported | RunsReported) -> None:
         """Send a worker's report to a router."""
         self._clock.at(self._clock.now + self._spec.overheads.report_s, self._shells[router].submit, report)
 

@@ -24,7 +24,7 @@ from engine.calibration.sweep import Sweep, chunk_floor_s, sweep, warm_up
 from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
-from engine.core.memory.prefix_reads import KVLinks, KVTiers
+from engine.core.memory.stores import KVLinks, KVTiers
 from engine.errors import EngineError
 from engine.execution.decode_graphs import CudaGraphs
 from engine.execution.draft_model import DraftEngine

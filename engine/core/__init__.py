@@ -34,10 +34,13 @@ and calls, turn by turn:
 
 With several micro-batches the next steps are planned, begun and launched before the first is over.
 
-While decodes alone run, `num_steps_alike` steps are sure to follow each other: a simulation takes them at
-once with `decode(ends)` and `end`.
+Its folders are floors; a module imports what stands on its own floor or below:
 
-Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`,
-`decode_runs` (several decode steps at once), `admission`, `adapters`, `batch` and `due_times`; then `groups/`
-and `memory/`. The package imports `model_output`, `scheduling` and numpy, and nothing else of `engine`.
+    turns/      `WorkerCore`, which is called as above
+    groups/     groups come in, run, give their blocks up and end
+    memory/     the blocks that groups hold, and for which groups there is room
+    here        `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `batch` and
+                `due_times` (running choices), `adapters`, and `admission` (limits, and what they refuse)
+
+The package imports `model_output`, `scheduling` and numpy, and nothing else of `engine`.
 """

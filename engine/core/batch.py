@@ -57,16 +57,15 @@ class Batch:
         self._num_launches = 0
         self._launched = np.zeros(max_rows, dtype=np.int64)
         """The launch that each row was in last, of all micro-batches."""
-        self._limits = np.zeros(max_rows, dtype=np.int64)
-        self._num_steps_to_an_end: int | None = None
-        """None if rows have changed since it was found."""
+        self.limits = np.zeros(max_rows, dtype=np.int64)
+        """The output tokens that each row may have."""
         # Steps of unequal length leave stages idle, so no gap of a pipeline borrows from later ones.
         self.due_times = DueTimes(max_rows, MEAN_GAPS if num_micro_batches == 1 else 1.0)
         self.table = rows
         self.num_context_tokens = 0
         """Tokens that the rows' next step attends to."""
         self._columns = (
-            self.positions, self.num_outputs, self._is_pending, self._launched, self._limits,
+            self.positions, self.num_outputs, self._is_pending, self._launched, self.limits,
             *self.due_times.columns,
         )  # fmt: skip
         self._block_size = block_size
@@ -79,13 +78,12 @@ class Batch:
         position = len(group.spec.prompt_token_ids) + num_outputs - 1
         self.choices.append(choice)
         self.num_rows += 1
-        self._num_steps_to_an_end = None
         choice.row = row
         self.positions[row] = position
         self.num_outputs[row] = num_outputs
         self._is_pending[row] = False
         self._launched[row] = self._num_launches
-        self._limits[row] = choice.limit
+        self.limits[row] = choice.limit
         self.num_context_tokens += position + 1
         self.due_times.set(row, group.spec.tpot_ms, group.spec.itl_ms, choice.due)
         self.table.join(choice)
@@ -95,12 +93,10 @@ class Batch:
         row, last = choice.row, self.num_rows - 1
         assert self.choices[row] is choice
         choice.due = self.due_times.get(row)
-        self.due_times.clear(row)
         self.num_context_tokens -= int(self.positions[row]) + 1
         self.table.leave(choice, last)
         moved = self.choices.pop()
         self.num_rows = last
-        self._num_steps_to_an_end = None
         if row != last:
             self.choices[row] = moved
             moved.row = row
@@ -143,20 +139,15 @@ class Batch:
             return self.num_context_tokens if rows.start < rows.stop else 0
         return int(self.positions[rows].sum()) + len(rows)
 
-    def advance(self, rows: Rows, num_steps: int = 1) -> list[Choice]:
-        """Count the tokens that launched steps append to each of `rows`, one in each step.
+    def advance(self, rows: Rows) -> list[Choice]:
+        """Count the token that a launched step appends to each of `rows`.
 
         Return the choices that get the last one they may have.
         """
-        self.positions[rows] += num_steps
-        self.num_outputs[rows] += num_steps
-        self.num_context_tokens += num_steps * num_in(rows)
-        num_left = self._num_steps_to_an_end
-        self._num_steps_to_an_end = None
-        if num_left is not None and num_steps < num_left and num_in(rows) == self.num_rows:
-            self._num_steps_to_an_end = num_left - num_steps
-            return []
-        (full,) = (self.num_outputs[rows] >= self._limits[rows]).nonzero()
+        self.positions[rows] += 1
+        self.num_outputs[rows] += 1
+        self.num_context_tokens += num_in(rows)
+        (full,) = (self.num_outputs[rows] >= self.limits[rows]).nonzero()
         choices = self.choices_of(rows) if full.size else []
         return [choices[place] for place in full.tolist()]
 
@@ -165,7 +156,6 @@ class Batch:
         self.positions[row] += num_tokens
         self.num_outputs[row] += num_tokens
         self.num_context_tokens += num_tokens
-        self._num_steps_to_an_end = None
         self.due_times.skip(row, num_tokens)
 
     def mark_pending(self, rows: Rows) -> None:
@@ -177,13 +167,6 @@ class Batch:
     def mark_known(self, rows: Rows) -> None:
         """Take in that the newest tokens of `rows` are known."""
         self._is_pending[rows] = False
-
-    def num_steps_to_an_end(self) -> int:
-        """Return the number of steps until a row has the last token it may have; there is a row."""
-        if self._num_steps_to_an_end is None:
-            n = self.num_rows
-            self._num_steps_to_an_end = int(np.minimum.reduce(self._limits[:n] - self.num_outputs[:n]))
-        return self._num_steps_to_an_end
 
     def decode_load(self, at_s: float, rows: Rows) -> DecodeLoad:
         """Return `rows` as a step rule sees them that begins at `at_s`, when what is in flight is over.
@@ -207,11 +190,6 @@ class Batch:
         """Return the choices whose newest token begins a block."""
         (begins,) = (self.positions[: self.num_rows] % self._block_size == 0).nonzero()
         return [self.choices[row] for row in begins.tolist()]
-
-    def growth(self, num_steps: int) -> NDArray[np.int64]:
-        """Return the number of blocks that each row's next `num_steps` tokens begin."""
-        positions, size = self.positions[: self.num_rows], self._block_size
-        return (positions + num_steps) // size - positions // size
 
 
 def num_in(rows: Rows) -> int:

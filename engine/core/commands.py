@@ -90,7 +90,7 @@ class BlocksRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Lend:
+class BeginLoan:
     """Hold blocks of the prefix cache, with those in other tiers behind them, until `Release`.
 
     They are reported filled, all at once. `Failure` says that there are none.
@@ -165,7 +165,7 @@ SequenceCommand = (
     | KVArrived
     | KVFailed
     | BlocksRead
-    | Lend
+    | BeginLoan
     | Release
     | Cancel
     | HandBack

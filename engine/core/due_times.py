@@ -10,7 +10,6 @@ up would force the shortest steps on all others do its due times start anew.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ def after_first_token(tpot_ms: int | None, itl_ms: int | None, first_token_s: fl
 
 
 class DueTimes:
-    """Columns over the rows of a batch. A row's line says: due at `_line` + `_gaps` · TPOT.
+    """Columns over the rows of a batch. A row's line says: due at `line` + `gaps` · TPOT.
 
     One gap may last up to `mean_gaps` TPOTs.
     """
@@ -53,64 +52,40 @@ class DueTimes:
     def __init__(self, max_rows: int, mean_gaps: float = MEAN_GAPS) -> None:
         self._mean_gaps = mean_gaps
         self.next_due = np.full(max_rows, math.inf)
-        self._line = np.full(max_rows, math.inf)
-        self._gaps = np.zeros(max_rows)
+        self.line = np.full(max_rows, math.inf)
+        self.gaps = np.zeros(max_rows)
         """Whole numbers, as floats: they are multiplied by times."""
-        self._tpot = np.zeros(max_rows)
+        self.tpot = np.zeros(max_rows)
         """0 without a promise on the mean; the line is then at infinity."""
         self._itl = np.full(max_rows, math.inf)
         self._gap_limit = np.full(max_rows, math.inf)
         self._hope = np.zeros(max_rows)
-        self._paces: Counter[float] = Counter()
-        """Rows by their TPOT, as far as they have one."""
         self.columns: tuple[NDArray[Any], ...] = (
-            self.next_due, self._line, self._gaps, self._tpot, self._itl, self._gap_limit, self._hope,
+            self.next_due, self.line, self.gaps, self.tpot, self._itl, self._gap_limit, self._hope,
         )  # fmt: skip
 
     def set(self, row: int, tpot_ms: int | None, itl_ms: int | None, due: Due) -> None:
         """Describe a row that joins; `Due()` if its first token comes with this step."""
         tpot, itl = _seconds(tpot_ms), _seconds(itl_ms)
         has_pace = tpot_ms is not None
-        self._tpot[row], self._itl[row] = (tpot if has_pace else 0.0), itl
+        self.tpot[row], self._itl[row] = (tpot if has_pace else 0.0), itl
         self._gap_limit[row] = min(itl, self._mean_gaps * tpot)
         self._hope[row] = HOPELESS_GAPS * tpot if has_pace else 0.0
-        self._line[row], self._gaps[row] = (due.mean_s if has_pace else math.inf), 0
+        self.line[row], self.gaps[row] = (due.mean_s if has_pace else math.inf), 0
         self.next_due[row] = due.next_s
-        if has_pace:
-            self._paces[tpot] += 1
-
-    def clear(self, row: int) -> None:
-        """Forget the promise on the mean of a row that leaves."""
-        tpot = float(self._tpot[row])
-        if tpot:
-            self._paces[tpot] -= 1
-            if not self._paces[tpot]:
-                del self._paces[tpot]
 
     def get(self, row: int) -> Due:
-        mean_s = float(self._line[row] + self._gaps[row] * self._tpot[row])
+        mean_s = float(self.line[row] + self.gaps[row] * self.tpot[row])
         return Due(mean_s, float(self.next_due[row]))
 
     def advance(self, rows: slice | NDArray[np.int64], now_s: float) -> None:
         """Each of `rows` got a token at `now_s`."""
-        self._line[rows], self._gaps[rows] = self._after_token(rows, now_s)
+        self.line[rows], self.gaps[rows] = self._after_token(rows, now_s)
         self._set_next(rows, now_s)
 
     def skip(self, row: int, num_tokens: int) -> None:
         """A row gets so many tokens with its next one, and is due by as many paces later."""
-        self._gaps[row] += num_tokens
-
-    def advance_steps(self, num_rows: int, ends: NDArray[np.float64]) -> None:
-        """Each of the first `num_rows`, all of which have a token, got one more at each of `ends`."""
-        if not num_rows:
-            return
-        rows = slice(num_rows)
-        if self._paces and self._may_be_hopeless(rows, ends):
-            for end in ends.tolist():
-                self._line[rows], self._gaps[rows] = self._after_token(rows, end)
-        else:
-            self._gaps[rows] += len(ends)
-        self._set_next(rows, float(ends[-1]))
+        self.gaps[row] += num_tokens
 
     def slack_s(self, num_rows: int, now_s: float, is_pending: NDArray[np.bool_] | None = None) -> float:
         """Return the least slack of the first `num_rows` at `now_s`; pending ones get a token before that."""
@@ -118,7 +93,7 @@ class DueTimes:
         due = self.next_due[rows]
         if is_pending is not None:
             line, gaps = self._after_token(rows, now_s)
-            foreseen = np.minimum(line + gaps * self._tpot[rows], self._itl[rows] + now_s)
+            foreseen = np.minimum(line + gaps * self.tpot[rows], self._itl[rows] + now_s)
             due = np.where(is_pending, foreseen, due)
         return least_slack(due, self._hope[rows], now_s)
 
@@ -128,23 +103,10 @@ class DueTimes:
     def _after_token(
         self, rows: slice | NDArray[np.int64], now_s: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return next_line(self._line[rows], self._gaps[rows], self._tpot[rows], now_s)
-
-    def _may_be_hopeless(self, rows: slice, ends: NDArray[np.float64]) -> bool:
-        """Return False if no row starts a new line in steps that ended at `ends`."""
-        if np.minimum.reduce(self.next_due[rows]) >= ends[-1]:
-            return False  # no token is late
-        tpot = self._tpot[rows]
-        first_due = self._line[rows] + self._gaps[rows] * tpot
-        for pace in self._paces:
-            latest = float(np.maximum.reduce(ends - np.arange(len(ends)) * pace)) - HOPELESS_GAPS * pace
-            first = float(np.minimum.reduce(first_due, where=tpot == pace, initial=math.inf))
-            if first < latest + ROUNDING_S:
-                return True
-        return False
+        return next_line(self.line[rows], self.gaps[rows], self.tpot[rows], now_s)
 
     def _set_next(self, rows: slice | NDArray[np.int64], now_s: float) -> None:
-        mean_due = self._line[rows] + self._gaps[rows] * self._tpot[rows]
+        mean_due = self.line[rows] + self.gaps[rows] * self.tpot[rows]
         self.next_due[rows] = np.minimum(mean_due, self._itl[rows] + now_s)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.core.report import DraftCounts
 from engine.core.step import Step
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.worker_core import WorkerCore
 from engine.device import upload
 from engine.execution.device_rows import DeviceRows
 from engine.execution.draft_model import DraftModel

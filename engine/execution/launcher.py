@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.core.sequence import SequenceGroup
 from engine.core.step import Step
-from engine.core.worker_core import Copies, WorkerCore
+from engine.core.turns.worker_core import Copies, WorkerCore
 from engine.device import upload
 from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.drafting import Drafting

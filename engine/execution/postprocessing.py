@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.core.sequence import Choice, Phase, SequenceGroup
 from engine.core.step import Step
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.worker_core import WorkerCore
 from engine.execution.device_rows import DeviceRows
 from engine.execution.flight import Flight
 from engine.sampling.drawn import Logprobs, Sampled

@@ -50,11 +50,11 @@ from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, refusal
 from engine.core.commands import Command, PreCopy, StopAndCopy
 from engine.core.memory.block_manager import BlockManager
-from engine.core.memory.block_names import HashedNames
-from engine.core.memory.prefix_reads import KVLinks, KVTiers
+from engine.core.memory.block_tables import HashedNames
+from engine.core.memory.stores import KVLinks, KVTiers
 from engine.core.report import StepReport
 from engine.core.sequence import Choice, SequenceGroup
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.worker_core import WorkerCore
 from engine.device import mark_steps
 from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.draft_model import DraftEngine, DraftModel

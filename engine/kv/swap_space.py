@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.core.memory.swap_memory import default_num_slots
+from engine.core.memory.stores import default_num_slots
 from engine.device import delay_steps, mark_steps
 from engine.kv.block_copies import BlockCopies, Copying
 

@@ -62,7 +62,7 @@ class _Speed:
 
 
 class Links:
-    """Implements `engine.core.memory.prefix_reads.KVLinks` for blocks of `block_bytes`; for any thread."""
+    """Implements `engine.core.groups.incoming.KVLinks` for blocks of `block_bytes`; for any thread."""
 
     def __init__(self, block_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._block_bytes = block_bytes

@@ -57,7 +57,7 @@ class TierState:
 
 
 class Tiers:
-    """Implements `engine.core.memory.prefix_reads.KVTiers`. `host_bytes` are for blocks in host memory.
+    """Implements `engine.core.groups.incoming.KVTiers`. `host_bytes` are for blocks in host memory.
 
     `new_copies` returns so many slots of host memory, with their copies; by default, the pool is there, too.
     Blocks on their way to the disk have `staging_bytes` beside the budget.

@@ -19,6 +19,10 @@ A module for each moment of a request:
     move        groups leave their workers before they have ended
     outage      the store goes away, is done without, and comes back
 
+Only the simulator uses
+
+    simulated_runs  several tokens of one choice in one report
+
 Imports `scheduling` for every decision that is pure, `runtime.state.records` and `router.errors`; no
 I/O, no clock.
 """

@@ -90,11 +90,19 @@ class RouterCore:
 
     def on(self, event: Event, now: float) -> list[Action]:
         """Take one event in; `now` is in seconds and never runs backwards."""
+        self._begin(now)
+        self._handle(event)
+        return self._end()
+
+    def _begin(self, now: float) -> None:
         state = self.state
         state.now = now
         if state.fleet.serves:
             state.served_at = now
-        self._handle(event)
+
+    def _end(self) -> list[Action]:
+        """Do what an event has made due; return all actions that follow from it."""
+        state = self.state
         if state.awaiting and state.fleet.serves:
             take_up_awaiting(state)
         if state.plan_wanted:

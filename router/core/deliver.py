@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from router.core import finish, move, recover
 from router.core.dispatch import release_credit
-from router.core.model.actions import Relay, RelayRun, TellChoiceFinished, TellPromptLogprobs
-from router.core.model.events import SequenceFailed, StepReported, TokenRun
+from router.core.model.actions import Relay, TellChoiceFinished, TellPromptLogprobs
+from router.core.model.events import SequenceFailed, StepReported
 from router.core.model.fleet import Worker, observe
 from router.core.model.session import Choice, Group, Session, TokenLogprobs
 from router.core.model.state import RouterState
@@ -27,8 +27,13 @@ FAILING = {FailureReason.HANDOFF: recover.fail_handoff, FailureReason.FENCED: re
 def on_step_reported(state: RouterState, event: StepReported) -> None:
     """Take in one report. Whatever an older attempt reports late finds no group and is ignored."""
     worker = state.fleet.workers.get(event.worker_key)
-    if worker is None:
-        return
+    if worker is not None:
+        take_step(state, worker, event)
+        take_changes(state, worker, event)
+
+
+def take_step(state: RouterState, worker: Worker, event: StepReported) -> None:
+    """Take in what a report says of its worker and of prompts, and all tokens."""
     state.fleet.learn(worker, event.load)
     if event.cost is not None:
         worker.learn_cost(event.cost)
@@ -45,9 +50,6 @@ def on_step_reported(state: RouterState, event: StepReported) -> None:
         _take_tokens(state, worker, tokens)
     for group in complete:
         _take_early(state, group)
-    for run in event.runs:
-        _take_run(state, worker, run)
-    _take_changes(state, worker, event)
 
 
 def _take_prefilled(state: RouterState, worker: Worker, event: StepReported) -> None:
@@ -62,7 +64,7 @@ def _take_prefilled(state: RouterState, worker: Worker, event: StepReported) -> 
             group.session.cached_tokens = max(group.session.cached_tokens, of_prompt)
 
 
-def _take_changes(state: RouterState, worker: Worker, event: StepReported) -> None:
+def take_changes(state: RouterState, worker: Worker, event: StepReported) -> None:
     """Take in what became of groups, after all of their tokens."""
     for handle in event.prefilled if worker.copies else ():
         move.on_copied(state, worker, handle)
@@ -117,7 +119,7 @@ def _take_tokens(state: RouterState, worker: Worker, tokens: TokenColumns) -> No
             continue
         is_decoder = worker.key == group.decode_key
         if is_decoder and not group.decode_reported:
-            _mark_decoding(group, state.now)
+            mark_decoding(group, state.now)
         if index < len(choice.token_ids):
             continue
         text = tokens.text_utf8[start:text_at].decode() if text_at > start else ""
@@ -199,7 +201,7 @@ def _match(relay: Relay, choice: Choice, session: Session, stop_place: int | Non
         relay.matches.extend((listener, choice.index, choice.matched) for listener in session.listeners)
 
 
-def _mark_decoding(group: Group, now: float) -> None:
+def mark_decoding(group: Group, now: float) -> None:
     group.decode_reported = True
     timeline = group.session.timeline
     if timeline.decode_at is None:
@@ -247,50 +249,6 @@ def _take_early(state: RouterState, group: Group) -> None:
         decoder = state.fleet.workers.get(group.decode_key or "")
         if decoder is not None and decoder.groups.get(group.handle) is group:
             _take_tokens(state, decoder, tokens)
-
-
-# Runs of tokens
-
-
-def _take_run(state: RouterState, worker: Worker, run: TokenRun) -> None:
-    """Take in several tokens at once, without looking at each."""
-    group = worker.groups.get(run.handle)
-    if group is None:
-        return
-    choice = choice_of(group, run.choice)
-    fault = _run_fault(worker, choice, run)
-    if choice is None or fault:
-        recover.fail_attempt(state, group, worker.key, f"protocol error: {fault}")
-        return
-    if not group.decode_reported:
-        _mark_decoding(group, state.now)
-    session, count = group.session, len(run.token_ids)
-    assert choice.last_at is not None, "a run follows a token"
-    max_gap_s = (state.now - choice.last_at) / count if run.max_gap_s is None else run.max_gap_s
-    session.max_gap_s = max(session.max_gap_s, max_gap_s)
-    choice.last_at = state.now
-    choice.extend(run.token_ids)
-    choice.finish = run.finish
-    worker.remaining_tokens -= count
-    state.counters.relayed_tokens += count
-    for listener in session.listeners:
-        relayed = RelayRun(listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s)
-        state.actions.append(relayed)
-    if run.finish and not group.open_choices:
-        finish.end_group(state, group)
-
-
-def _run_fault(worker: Worker, choice: Choice | None, run: TokenRun) -> str:
-    if choice is None:
-        return "a run of a choice that is not of its group"
-    assert choice.group is not None, "found through its group"
-    if worker.key != choice.group.decode_key:
-        return f"choice {run.choice} runs on a worker that only computes its prompt"
-    if not run.token_ids:
-        return f"choice {run.choice} is told a run of no tokens"
-    if run.first_index != len(choice.token_ids) or choice.last_at is None:
-        return f"choice {run.choice} goes on at index {run.first_index} with a run"
-    return f"choice {run.choice} goes on after its end" if choice.finish else ""
 
 
 # Calls that attach

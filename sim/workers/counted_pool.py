@@ -12,14 +12,14 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
 from engine.core.memory.block_manager import BlockShortage
-from engine.core.memory.swap_memory import default_num_slots
+from engine.core.memory.stores import default_num_slots
 from scheduling.memory.preemption import SwapSpeed
 
 NAMELESS = -1
 
 
 class CountedPool:
-    """Implements `engine.core.memory.block_pool.BlockPool`."""
+    """Implements `engine.core.memory.stores.BlockPool`."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
@@ -196,7 +196,7 @@ class CountedPool:
 
 
 class CountedSwap:
-    """Implements `engine.core.memory.swap_memory.SwapMemory`: copies take time, and nothing else."""
+    """Implements `engine.core.memory.stores.SwapMemory`: copies take time, and nothing else."""
 
     def __init__(self, num_blocks: int, speed: SwapSpeed) -> None:
         self.num_free = default_num_slots(num_blocks, speed.block_bytes, is_page_locked=True)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from engine.core.report import Failure
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import Step
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.worker_core import WorkerCore
 from router.core.model.events import SequenceFailed
 from sim.clock import Clock
 from sim.reporting.results import StepSample

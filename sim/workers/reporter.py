@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from engine.core.worker_core import WorkerCore
-from router.core.model.events import SequenceFailed, StepReported, TokenRun, WorkerLoad
+from engine.core.turns.worker_core import WorkerCore
+from router.core.model.events import SequenceFailed, StepReported, WorkerLoad
+from router.core.simulated_runs import RunsReported, TokenRun
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FinishReason
@@ -60,7 +61,7 @@ class Reporter:
         pool: CountedPool,
         sequences: Mapping[int, SimSequence],
         overheads: Overheads,
-        send: Callable[[int, StepReported], None],
+        send: Callable[[int, StepReported | RunsReported], None],
         num_routers: int,
     ) -> None:
         self._key = key
@@ -123,10 +124,12 @@ class Reporter:
                 self._news[router] = None
         self._load_due_at = now + self._overheads.load_every_s
 
-    def _made(self, news: News, load: WorkerLoad, shape: StepShape | None, step_s: float) -> StepReported:
+    def _made(
+        self, news: News, load: WorkerLoad, shape: StepShape | None, step_s: float
+    ) -> StepReported | RunsReported:
         """Return the report as a router gets it. All tokens are token 0."""
         zeros = [0] * len(news.handles)
-        return StepReported(
+        report = StepReported(
             worker_key=self._key,
             tokens=TokenColumns(news.handles, zeros, news.indexes, zeros, news.finish_reasons),
             load=load,
@@ -137,8 +140,8 @@ class Reporter:
             shape=shape,
             preempted=news.preempted,
             resumed=news.resumed,
-            runs=news.runs,
         )
+        return RunsReported(report, news.runs) if news.runs else report
 
     def _add_progress(self, now: float) -> None:
         batch = self._core.batch

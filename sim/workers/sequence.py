@@ -92,7 +92,7 @@ class CountedChoice(Choice):
 
 
 class SharedNames:
-    """Implements `engine.core.memory.block_names.BlockNames`; all blocks of outputs are nameless."""
+    """Implements `engine.core.memory.block_tables.BlockNames`; all blocks of outputs are nameless."""
 
     def __init__(self, sequences: Mapping[int, SimSequence]) -> None:
         self._sequences = sequences

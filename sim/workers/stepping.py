@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from engine.core.step import Step
+from engine.core.turns.simulated_runs import DecodeRuns
 from scheduling.cost.cost_model import StepShape
 from sim.workers.counted_pool import CountedSwap
 from sim.workers.outcomes import Outcomes
@@ -46,7 +47,8 @@ class SingleSteps:
     """Implements `Stepping` for a worker that computes one step at a time.
 
     While only decodes run there is nothing to decide until a sequence ends, a report is due, blocks run short
-    or a command comes: those steps are taken as one stretch, unless `stretches` is False.
+    or a command comes: those steps are taken as one stretch by `runs`. Without `runs`, each step is planned
+    and taken as a live worker does.
     """
 
     def __init__(
@@ -56,8 +58,7 @@ class SingleSteps:
         swap: CountedSwap,
         step_ends: StepEnds,
         turn: Callable[[], None],
-        *,
-        stretches: bool,
+        runs: DecodeRuns | None,
     ) -> None:
         self._outcomes = outcomes
         self._core = outcomes.core
@@ -67,7 +68,7 @@ class SingleSteps:
         self._swap = swap
         self._step_ends = step_ends
         self._turn = turn
-        self._stretches = stretches
+        self._runs = runs
         self._is_stepping = False
         self._number = 0
         """Calls of the clock that are for an earlier wait, step or stretch are void."""
@@ -97,8 +98,9 @@ class SingleSteps:
         if not self._core.groups.roster.prefilling:
             if not self._batch.num_rows:
                 return False
-            self._stretch()
-            return True
+            if self._runs is not None:
+                self._stretch(self._runs)
+                return True
         now = self._clock.now
         plan = self._core.plan(now, now)
         if not plan.num_decodes and not plan.chunks:
@@ -107,18 +109,23 @@ class SingleSteps:
             return False
         step = self._core.begin(plan)
         self._core.cover(step)
-        self._mixed(step)
+        self._single(step)
         return True
 
     def _wait_over(self, number: int) -> None:
         if number == self._number and not self._is_stepping:
             self._turn()
 
-    def _mixed(self, step: Step) -> None:
-        """Begin a step with prompts in it."""
+    def _single(self, step: Step) -> None:
+        """Begin a step that was planned."""
         number, copy_s = self._outcomes.totals.num_steps, self._swap.take_copied_s()
-        end = self._step_ends.of_mixed(step.shape, number, self._clock.now, copy_s)
-        self._begin_steps([end], lambda number: self._mixed_done(number, step))
+        ends: Times | list[float]
+        if step.chunks:
+            ends = [self._step_ends.of_mixed(step.shape, number, self._clock.now, copy_s)]
+        else:
+            context = self._batch.num_context_tokens
+            ends = self._step_ends.of_decodes(step.num_decodes, context, number, 1, self._clock.now, copy_s)
+        self._begin_steps(ends, lambda number: self._single_done(number, step))
 
     def _begin_steps(self, ends: Times | list[float], done: Callable[[int], None]) -> None:
         self._is_stepping = True
@@ -126,7 +133,7 @@ class SingleSteps:
         self._ends = ends
         self._clock.at(float(ends[-1]), done, self._number)
 
-    def _mixed_done(self, number: int, step: Step) -> None:
+    def _single_done(self, number: int, step: Step) -> None:
         if number != self._number:
             return
         now, shape = self._clock.now, step.shape
@@ -138,12 +145,12 @@ class SingleSteps:
         self._outcomes.end_step(step)
         self._steps_over(now, shape, now - self._began)
 
-    def _stretch(self) -> None:
+    def _stretch(self, runs: DecodeRuns) -> None:
         """Begin as many decode steps as are sure to come one after another."""
         reports, size, context = self._outcomes.reports, self._batch.num_rows, self._batch.num_context_tokens
         count = 1
-        if self._stretches and not reports.has_news:
-            count = self._core.num_steps_alike(LONGEST_STRETCH)
+        if not reports.has_news:
+            count = runs.num_steps(LONGEST_STRETCH)
         first, copy_s = self._outcomes.totals.num_steps, self._swap.take_copied_s()
         ends = self._step_ends.of_decodes(size, context, first, count, self._clock.now, copy_s)
         # A report that is due ends the stretch.
@@ -152,13 +159,14 @@ class SingleSteps:
     def _stretch_done(self, number: int) -> None:
         if number != self._number:
             return
+        assert self._runs is not None
         ends = self._ends
         count, end, size = len(ends), float(ends[-1]), self._batch.num_rows
         context = self._batch.num_context_tokens + (count - 1) * size
         shape = StepShape(size, size, context, 0.0, 0, size)
         self._count_steps(ends, size, 0)
         last_step_s = end - (float(ends[-2]) if count > 1 else self._began)
-        self._core.end(self._outcomes.finished(self._core.decode(np.asarray(ends))))
+        self._core.end(self._outcomes.finished(self._runs.take(np.asarray(ends))))
         self._outcomes.take_events()
         self._steps_over(end, shape, last_step_s)
 

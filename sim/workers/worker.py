@@ -12,7 +12,8 @@ from dataclasses import asdict, replace
 from engine.core import commands
 from engine.core.admission import EngineLimits
 from engine.core.sequence import Choice, SequenceGroup
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.simulated_runs import DecodeRuns
+from engine.core.turns.worker_core import WorkerCore
 from router.core.model.actions import (
     SendCancel,
     SendDecode,
@@ -23,6 +24,7 @@ from router.core.model.actions import (
     SendStopAndCopy,
 )
 from router.core.model.events import StepReported, WorkerFacts
+from router.core.simulated_runs import RunsReported
 from scheduling.columns import TokenColumns
 from scheduling.memory.preemption import SwapSpeed
 from scheduling.request import SequenceSpec
@@ -57,7 +59,7 @@ class SimWorker:
         clock: Clock,
         requests: Requests,
         handoffs: Handoffs,
-        report: Callable[[int, StepReported], None],
+        report: Callable[[int, StepReported | RunsReported], None],
     ) -> None:
         self.facts = facts
         self.key = facts.key
@@ -105,7 +107,12 @@ class SimWorker:
                 spec.num_stages, self._outcomes, self._record, swap, ends, self._turn
             )
         self._steps: Stepping = self._pipeline or SingleSteps(
-            self._outcomes, self._record, swap, ends, self._turn, stretches=spec.stretch
+            self._outcomes,
+            self._record,
+            swap,
+            ends,
+            self._turn,
+            DecodeRuns(self._core, self.pool) if spec.stretch else None,
         )
         self._clock = clock
         self._requests = requests

@@ -9,7 +9,7 @@ from dataclasses import replace
 from engine.core.admission import EngineLimits
 from engine.core.commands import Command, Decode, GrammarReady, Prefill, Receive
 from engine.core.memory.block_manager import BlockManager
-from engine.core.memory.prefix_reads import KVLinks
+from engine.core.memory.stores import KVLinks
 from engine.core.report import StepReport
 from engine.execution.draft_model import DraftEngine
 from engine.execution.step_loop import StepLoop

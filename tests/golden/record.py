@@ -26,6 +26,7 @@ from router.core.core import RouterCore
 from router.core.model.actions import Action
 from router.core.model.events import Event
 from router.core.model.state import CoreConfig
+from router.core.simulated_runs import SimulatedEvent, SimulatedRouterCore
 from router.replay.recording import digest
 from router.replay.replay import Recorded, RecordingError, read
 from sim import simulation
@@ -78,35 +79,35 @@ async def record(name: str, scene: Scene, folder: Path) -> None:
         store(f"{name}-{router}" if spec.routers > 1 else name, config, events)
 
 
-def store(name: str, config: CoreConfig, events: Sequence[tuple[float, Event]]) -> None:
+def store(name: str, config: CoreConfig, events: Sequence[tuple[float, SimulatedEvent]]) -> None:
     recording = stored.recording_of(config, events)
     stored.write(stored.FOLDER / f"{name}{stored.SUFFIX}", recording)
     num_actions = sum(len(actions) for _, _, actions in recording.lines)
     sys.stdout.write(f"{name}: {len(events)} events, {num_actions} actions\n")
 
 
-def simulated() -> tuple[CoreConfig, list[tuple[float, Event]]]:
+def simulated() -> tuple[CoreConfig, list[tuple[float, SimulatedEvent]]]:
     """Return what a router of the simulator was told."""
     cores: list[_RecordedCore] = []
 
-    def make(config: CoreConfig) -> RouterCore:
+    def make(config: CoreConfig) -> SimulatedRouterCore:
         cores.append(_RecordedCore(config))
         return cores[-1]
 
-    with mock.patch.object(simulation, "RouterCore", make):
+    with mock.patch.object(simulation, "SimulatedRouterCore", make):
         outcome(SIMULATION)
     return cores[0].config, cores[0].taken
 
 
-class _RecordedCore(RouterCore):
+class _RecordedCore(SimulatedRouterCore):
     """Keeps what it is told."""
 
     def __init__(self, config: CoreConfig) -> None:
         super().__init__(config)
         self.config = config
-        self.taken: list[tuple[float, Event]] = []
+        self.taken: list[tuple[float, SimulatedEvent]] = []
 
-    def on(self, event: Event, now: float) -> list[Action]:
+    def on(self, event: SimulatedEvent, now: float) -> list[Action]:
         self.taken.append((now, event))
         return super().on(event, now)
 

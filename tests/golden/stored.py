@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from router.core.core import RouterCore
 from router.core.model.actions import Action
-from router.core.model.events import Event
 from router.core.model.state import CoreConfig
+from router.core.simulated_runs import SimulatedEvent, SimulatedRouterCore
 from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
 from router.replay.codec import Codec
-from router.replay.recording import decode_config, decode_event, encode_config, encode_event
+from router.replay.recording import decode_config, encode_config
 from scheduling.admission.admission import Decision
 from scheduling.policies import by_name
 from scheduling.policies.policy import Policy
@@ -75,9 +74,10 @@ def to_text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def decide(config: CoreConfig, events: Iterable[tuple[float, Event]]) -> Iterator[Row]:
+def decide(config: CoreConfig, events: Iterable[tuple[float, SimulatedEvent]]) -> Iterator[Row]:
     """Return the line of each event, with what a fresh core decides on it."""
-    core = RouterCore(config)
+    # It differs from the core of a live router in the one event more that it takes.
+    core = SimulatedRouterCore(config)
     for now, event in events:
         actions = encode_actions(core.on(event, now))
         yield [now, encode_event(event), actions]
@@ -89,7 +89,7 @@ def decide_again(recording: Recording) -> Iterator[Row]:
     return decide(config, ((now, decode_event(row)) for now, row, _ in recording.lines))
 
 
-def recording_of(config: CoreConfig, events: Iterable[tuple[float, Event]]) -> Recording:
+def recording_of(config: CoreConfig, events: Iterable[tuple[float, SimulatedEvent]]) -> Recording:
     named = [CoreConfig.__name__, encode_config(config)]
     return Recording(named, list(decide(config, events)))
 
@@ -105,7 +105,7 @@ def current_schema() -> Schema:
         ["optional", "Decision"],
     ]  # fmt: skip
     schema = Schema(special={Policy: "Policy", RouterError: error, Refused: error})
-    for hint in (CoreConfig, Event, Action, Decision):
+    for hint in (CoreConfig, SimulatedEvent, Action, Decision):
         schema.add(hint)
     schema.enums["Reason"] = sorted(reason.name for reason in Reason)
     return schema
@@ -125,6 +125,7 @@ def _never_decoded(_: Any) -> RouterError:
 
 
 encode_decision, _ = Codec().of(Decision)
+encode_event, decode_event = Codec({Policy: (lambda policy: policy.name, by_name)}).of(SimulatedEvent)
 _encode_action, _ = Codec(
     {
         Policy: (lambda policy: policy.name, by_name),

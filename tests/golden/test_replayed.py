@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from router.core.model.actions import Action
-from router.core.model.events import Event
+from router.core.simulated_runs import SimulatedEvent
 from tests.golden import stored
 from tests.golden.host import ROUNDS_AS_STORED
 from tests.golden.schema import differences
@@ -54,7 +54,7 @@ def test_every_event_and_every_action_is_recorded() -> None:
         for _, event, actions in stored.read(path).lines:
             seen_events.add(event[0])
             seen_actions.update(action[0] for action in actions)
-    assert {event.__name__ for event in typing.get_args(Event)} == seen_events
+    assert {event.__name__ for event in typing.get_args(SimulatedEvent)} == seen_events
     assert {action.__name__ for action in typing.get_args(Action)} == seen_actions
 
 

@@ -8,7 +8,6 @@ KNOTS = {
     frozenset({"baton", "baton.security", "baton.wire"}),
     frozenset({"baton.cli", "baton.cli.__main__", "baton.cli.commands"}),
     frozenset({"baton.fleet", "baton.fleet.processes"}),
-    frozenset({"engine.core", "engine.core.groups", "engine.core.memory"}),
     frozenset(
         {
             "gateway",

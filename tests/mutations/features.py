@@ -55,7 +55,7 @@ FEATURES = (
                 "tests/kvtransfer/sending/test_lending.py::test_the_loan_of_a_borrower_that_dies_ends_in_time",
             ),
             Guard(
-                "engine/core/memory/loans.py",
+                "engine/core/groups/outgoing.py",
                 "        if loan.is_reading:\n            return False\n",
                 "",
                 "tests/engine/core/test_step_loop_loans.py"
@@ -121,7 +121,7 @@ FEATURES = (
                 "::test_no_adapter_shares_a_chain_with_another_or_the_base",
             ),
             Guard(
-                "engine/core/memory/block_names.py",
+                "engine/core/memory/block_tables.py",
                 "spec.cache_salt, spec.adapter)",
                 "spec.cache_salt)",
                 "tests/engine/execution/test_step_loop_adapters.py::test_kv_of_another_adapter_is_never_reused",
@@ -161,7 +161,7 @@ FEATURES = (
                 "::test_a_choice_that_is_cancelled_leaves_the_drafts_of_others_alone",
             ),
             Guard(
-                "engine/core/worker_core.py",
+                "engine/core/turns/worker_core.py",
                 "        return load if is_all else replace(",
                 "        return load if True else replace(",
                 "tests/engine/core/test_step_loop_pipeline_drafts.py"

@@ -382,7 +382,7 @@ REQUESTS = (
                 "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
             ),
             Guard(
-                "engine/core/worker_core.py",
+                "engine/core/turns/worker_core.py",
                 "StepShape.of(num_decodes, self.batch.context_of(rows), parts)",
                 "StepShape.of(num_decodes, 0, parts)",
                 "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",

@@ -13,7 +13,6 @@ HEARD_BY_CLIENTS = {
     "TellLeaving",
     "TellRetrying",
     "Relay",
-    "RelayRun",
     "TellQueued",
     "TellChoiceFinished",
     "TellFinished",

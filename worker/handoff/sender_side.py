@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from engine.core.commands import Command, Lend, Release
+from engine.core.commands import BeginLoan, Command, Release
 from engine.core.report import Filled, Mark, StepReport
 from kvtransfer.errors import describe
 from kvtransfer.fence import FenceGuard
@@ -115,7 +115,7 @@ class SenderSide:
         self.lending.on_held(filled.handle, filled.blocks, filled.hashes, behind)
 
     def _hold(self, handle: int, hashes: tuple[bytes, ...], limit_s: float) -> None:
-        self._submit(Lend(handle, hashes, limit_s))
+        self._submit(BeginLoan(handle, hashes, limit_s))
 
     def _release(self, handle: int) -> None:
         self._submit(Release(handle))

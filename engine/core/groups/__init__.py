@@ -2,13 +2,13 @@
 
 | State | Owner |
 |---|---|
-| which groups there are, their phases and queues, the rows promised to prompts | `roster`, with `queues` |
+| which groups there are, their phases and queues, the rows promised to prompts | `roster` |
 | which groups may have blocks, how long outputs become, blocks in host memory | `engine.core.memory.room` |
 | block tables, and how much of a context is computed | `engine.core.memory.block_tables` |
 | rows of running choices | `engine.core.batch` |
 | adapters, and who waits for them | `engine.core.adapters` |
-| reads of prefixes that are under way | `engine.core.memory.prefix_reads` |
-| loans | `engine.core.memory.loans` |
+| reads of prefixes that are under way | `engine.core.groups.incoming` |
+| loans | `engine.core.groups.outgoing` |
 | the report | `groups` |
 
 `groups` changes the first five together: how groups run, give their blocks up and end. Around it stand

@@ -8,10 +8,9 @@ from engine.core.adapters import AdapterSlots
 from engine.core.batch import Batch
 from engine.core.due_times import after_first_token
 from engine.core.groups.roster import Roster
-from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.room import Room
-from engine.core.memory.swap_memory import SwapMemory
+from engine.core.memory.stores import BlockPool, SwapMemory
 from engine.core.report import Failure, Prefilled, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.cost.cost_model import CostModel

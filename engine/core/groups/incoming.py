@@ -1,14 +1,24 @@
-"""KV that groups wait for: copies from other workers, and blocks of prefixes that are read."""
+"""KV that groups wait for: copies from other workers, and blocks of prefixes that are read.
+
+Blocks are read from other tiers, or from a worker that lends them. Sequences that begin alike wait for one
+read: the first of them reads, and the others look again when its read is over. None of them would have the
+blocks sooner by a read of its own.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.core.commands import BlocksRead, KVArrived, KVFailed
 from engine.core.groups.groups import Groups
 from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.prefix_reads import PrefixReads
+from engine.core.memory.stores import KVLinks, KVTiers
+from engine.core.report import Reading
 from engine.core.sequence import Goal, Phase, SequenceGroup
 from scheduling.cost.cost_model import CostModel
-from scheduling.request import FailureReason
+from scheduling.memory.prefix_reads import PrefixRead, choose_read
+from scheduling.request import FailureReason, PrefixSource
 
 
 class Incoming:
@@ -105,3 +115,88 @@ class Incoming:
             return None
         assert group.phase is phase, f"a copy is over for a sequence that is {group.phase.value}"
         return group
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Blocks behind a group's cached prefix that are worth waiting for, for `limit_s` at most."""
+
+    hashes: tuple[bytes, ...]
+    limit_s: float
+    source: PrefixSource | None
+    """None: the worker's own tiers."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """A read under way, and the groups that wait for it."""
+
+    wanted: Wanted
+    followers: list[SequenceGroup]
+
+
+class PrefixReads:
+    """The reads under way, and the groups that wait for those of others."""
+
+    def __init__(self, tiers: KVTiers | None, links: KVLinks | None, tables: BlockTables) -> None:
+        self._tiers = tiers
+        self._links = links
+        self._tables = tables
+        self._reader_of: dict[bytes, int] = {}
+        """The handle that reads, by the hash of the first block of its read."""
+        self._reads: dict[int, _Read] = {}
+        """By the handle that reads."""
+
+    def wanted(self, group: SequenceGroup, cost: CostModel, *, fetches: bool = True) -> Wanted | None:
+        """Return the blocks behind a group's cached prefix that are worth reading, if there are any.
+
+        Only a group that `fetches` looks at other workers.
+        """
+        source = group.spec.prefix_source if fetches and self._links is not None else None
+        if self._tiers is None and source is None:
+            return None
+        hashes = self._tables.computable_prefix(group)[len(group.block_table) :]
+        ways = self._ways(group, source, hashes)
+        reads = [PrefixRead(num_blocks * self._tables.block_size, read_s) for num_blocks, read_s, _ in ways]
+        chosen = choose_read(reads, group.num_computed_tokens, cost)
+        if chosen is None:
+            return None
+        num_blocks, _, where = ways[chosen.place]
+        return Wanted(tuple(hashes[:num_blocks]), chosen.limit_s, where)
+
+    def follow(self, group: SequenceGroup, wanted: Wanted) -> bool:
+        """Let a group wait for the read of another one, if that reads the same; return True if it does."""
+        reader = self._reader_of.get(wanted.hashes[0])
+        if reader is None:
+            return False
+        self._reads[reader].followers.append(group)
+        return True
+
+    def begin(self, group: SequenceGroup, wanted: Wanted) -> Reading:
+        """Allocate blocks to read into."""
+        num_held = len(group.block_table)
+        num_tokens = len(wanted.hashes) * self._tables.block_size
+        self._tables.cover(group, group.num_computed_tokens + num_tokens)
+        self._reader_of[wanted.hashes[0]] = group.handle
+        self._reads[group.handle] = _Read(wanted, [])
+        blocks = tuple(group.block_table[num_held:])
+        return Reading(group.handle, blocks, wanted.hashes, wanted.limit_s, wanted.source)
+
+    def end(self, handle: int) -> list[SequenceGroup]:
+        """Take in that a read is over; return the groups that have waited for it, those ended included."""
+        read = self._reads.pop(handle)
+        del self._reader_of[read.wanted.hashes[0]]
+        return read.followers
+
+    def _ways(
+        self, group: SequenceGroup, source: PrefixSource | None, hashes: Sequence[bytes]
+    ) -> list[tuple[int, float, PrefixSource | None]]:
+        """Return how many blocks can be read, how long that takes, and from where, for each way to read."""
+        ways: list[tuple[int, float, PrefixSource | None]] = []
+        if self._tiers is not None:
+            ways += [(hit.num_blocks, hit.read_s, None) for hit in self._tiers.readable(hashes)]
+        if self._links is not None and source is not None:
+            num_blocks = min(len(hashes), source.num_blocks - len(group.block_table))
+            if num_blocks > 0:
+                ways.append((num_blocks, self._links.fetch_s(source.incarnation, num_blocks), source))
+        return ways

@@ -1,7 +1,6 @@
 """The blocks that groups hold, and which groups give way when blocks are short.
 
-Read: `block_manager` (physical blocks, their references and the prefix cache) behind `block_pool` (what a
-block table asks of it); `block_names` (how blocks are found again); `block_tables`; `room` (which groups
-start, give way and come back) with `forecast` and `swap_memory`; `prefix_reads` (blocks on a disk or at
-another worker); `loans` (blocks that other workers copy).
+Read: `stores` (where blocks are: the pool, host memory, other tiers and workers); `block_manager` (physical
+blocks, their references and the prefix cache); `block_tables`, with the names by which blocks are found
+again; `room` (which groups start, give way and come back), with its forecast.
 """

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from router.core.model.events import Timer
@@ -94,18 +93,6 @@ class Relay:
     """Seconds since the choice's token before; None for a first token."""
     matches: list[tuple[int, int, Matched]] = field(default_factory=list)
     """Listener, choice and stop rule of each row that matched one."""
-
-
-@value
-class RelayRun:
-    """Several tokens of one choice at once, without text and log-probabilities, from a simulated worker."""
-
-    listener: int
-    choice: int
-    first_index: int
-    token_ids: Sequence[int]
-    finish: FinishReason
-    max_gap_s: float
 
 
 @value
@@ -439,7 +426,6 @@ Action = (
     | TellQueued
     | TellPromptLogprobs
     | Relay
-    | RelayRun
     | TellChoiceFinished
     | TellFinished
     | TellLeaving

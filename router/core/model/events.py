@@ -12,7 +12,7 @@ from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.admission.shares import Standing
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
-from scheduling.request import FailureReason, FinishReason, Slo
+from scheduling.request import FailureReason, Slo
 from scheduling.value import value
 
 # From clients
@@ -279,19 +279,6 @@ class SequenceFailed:
 
 
 @value
-class TokenRun:
-    """Consecutive tokens of one choice: none is its first, and only the last may end it."""
-
-    handle: int
-    choice: int
-    first_index: int
-    token_ids: Sequence[int]
-    finish: FinishReason = FinishReason.NONE
-    max_gap_s: float | None = None
-    """The longest gap before any of them; None when they came evenly."""
-
-
-@value
 class StepReported:
     """One step of one worker, for the whole batch."""
 
@@ -313,8 +300,6 @@ class StepReported:
     """Groups that run again."""
     parked: Sequence[int] = ()
     """Groups that were stopped to go on elsewhere; all of their tokens have been reported."""
-    runs: Sequence[TokenRun] = ()
-    """More tokens besides `tokens`: several of one choice at once."""
     prompt_logprobs: Sequence[PromptLogprobs] = ()
     released: Sequence[int] = ()
     """Groups that the worker holds no more, although they neither failed nor were cancelled."""

@@ -19,11 +19,11 @@ from engine.core.admission import EngineLimits, refusal
 from engine.core.batch import Batch
 from engine.core.commands import Command
 from engine.core.memory.block_manager import BlockManager
-from engine.core.memory.block_names import HashedNames
+from engine.core.memory.block_tables import HashedNames
 from engine.core.report import StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import Step
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.worker_core import WorkerCore
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy

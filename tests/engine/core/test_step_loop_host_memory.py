@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.core.commands import Cancel, Decode, Lend, Release
+from engine.core.commands import BeginLoan, Cancel, Decode, Release
 from engine.execution import step_loop
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from tests.engine import tier_driver
@@ -92,7 +92,7 @@ def test_a_loan_is_served_from_host_memory() -> None:
     for number in range(4):
         driver.finish(Decode(spec(2 + number, [60 + number, *([70] * 60)], 2)))
     driver.reports.clear()
-    driver.finish(Lend(100, HASHES, 1.0))
+    driver.finish(BeginLoan(100, HASHES, 1.0))
     assert [reading.hashes for reading in driver.readings()] == [HASHES]
     driver.finish(driver.end_read())
     (filled,) = [filled for report in driver.reports for filled in report.filled]

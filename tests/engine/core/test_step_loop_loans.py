@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.core.commands import BlocksRead, Cancel, Command, Decode, Lend, Prefill, Release
+from engine.core.commands import BeginLoan, BlocksRead, Cancel, Command, Decode, Prefill, Release
 from engine.core.report import Filled, Reading
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.block_hash import chain_root, hash_blocks
@@ -49,7 +49,7 @@ class Lender(Driver):
     def lend(self, hashes: tuple[bytes, ...] = HASHES, limit_s: float = 1.0) -> tuple[int, Filled | None]:
         """Return the handle of a loan, and its blocks if there are any."""
         handle, before = next(self._handles), len(self.reports)
-        self.finish(Lend(handle, hashes, limit_s))
+        self.finish(BeginLoan(handle, hashes, limit_s))
         told = [filled for report in self.reports[before:] for filled in report.filled]
         return handle, told[0] if told else None
 
@@ -285,7 +285,7 @@ def evicted(folder: Path, **more: Any) -> TierDriver:
 
 def test_what_left_the_pool_is_read_before_it_is_lent(tmp_path: Path) -> None:
     driver = evicted(tmp_path)
-    driver.finish(Lend(100, HASHES, 1.0))
+    driver.finish(BeginLoan(100, HASHES, 1.0))
     (reading,) = driver.readings()
     assert (reading.hashes, reading.source) == (HASHES, None)
     driver.finish(driver.end_read())
@@ -301,7 +301,7 @@ def test_a_pool_with_little_room_lends_less(tmp_path: Path) -> None:
     """A sequence has taken all but three blocks, as one that waits for the same prompt's KV does."""
     driver = evicted(tmp_path)
     driver.turn(Decode(spec(50, [90] * 113, 2)))
-    driver.turn(Lend(100, HASHES, 1.0))
+    driver.turn(BeginLoan(100, HASHES, 1.0))
     driver.finish()
     (reading,) = driver.readings()
     assert reading.hashes == HASHES[:3]
@@ -313,7 +313,7 @@ def test_a_pool_with_little_room_lends_less(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_read", range(4))
 def test_what_the_disk_failed_to_bring_is_not_lent(tmp_path: Path, num_read: int) -> None:
     driver = evicted(tmp_path)
-    driver.finish(Lend(100, HASHES, 1.0))
+    driver.finish(BeginLoan(100, HASHES, 1.0))
     driver.finish(driver.end_read(num_read))
     lent = [filled.hashes for report in driver.reports for filled in report.filled]
     assert lent == ([HASHES[:num_read]] if num_read else [])
@@ -324,7 +324,7 @@ def test_what_the_disk_failed_to_bring_is_not_lent(tmp_path: Path, num_read: int
 
 def test_a_loan_that_is_given_up_keeps_its_blocks_until_its_read_ends(tmp_path: Path) -> None:
     driver = evicted(tmp_path)
-    driver.finish(Lend(100, HASHES, 1.0))
+    driver.finish(BeginLoan(100, HASHES, 1.0))
     driver.finish(Release(100))
     assert driver.freed() == []
     driver.finish(driver.end_read())
@@ -334,7 +334,7 @@ def test_a_loan_that_is_given_up_keeps_its_blocks_until_its_read_ends(tmp_path: 
 
 def test_a_disk_that_is_too_slow_for_the_borrower_is_not_read(tmp_path: Path) -> None:
     driver = evicted(tmp_path)
-    driver.finish(Lend(100, HASHES, driver.tiers.readable(HASHES)[-1].read_s))
+    driver.finish(BeginLoan(100, HASHES, driver.tiers.readable(HASHES)[-1].read_s))
     assert not driver.readings()
     assert 100 in driver.failures()
 

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from engine.core.commands import Cancel, Command, Decode, Lend, Prefill, Release
+from engine.core.commands import BeginLoan, Cancel, Command, Decode, Prefill, Release
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from scheduling.policies.chunked import CHUNKED
@@ -125,7 +125,7 @@ class TierMachine(RuleBasedStateMachine):
         if hashes:
             self.num_loans += 1
             self.loans[FIRST_LOAN + self.num_loans] = prompt
-            self._turn(Lend(FIRST_LOAN + self.num_loans, hashes, 1.0))
+            self._turn(BeginLoan(FIRST_LOAN + self.num_loans, hashes, 1.0))
 
     @precondition(lambda self: self.loans)
     @rule(data=st.data())

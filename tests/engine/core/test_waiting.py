@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.groups.queues import WaitingQueue
+from engine.core.groups.roster import WaitingQueue
 from engine.core.sequence import Goal, SequenceGroup
 from model_output.text.output import output_rules
 from tests.engine.loop_driver import spec

@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.arrive import find
-from router.core.model.actions import Enqueue, Reject, RelayRun, TellAccepted
-from router.core.model.events import StepReported, TokenRun, WorkerLoad
-from scheduling.columns import TokenColumns
-from scheduling.request import FinishReason, Slo, SloClass
+from router.core.model.actions import Enqueue, Reject, TellAccepted
+from scheduling.request import Slo, SloClass
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, start
 
 URGENT = call(ARRIVAL, slo=Slo(ttft_ms=1, slo_class=SloClass.BATCH))
@@ -41,27 +38,3 @@ def test_binding_at_arrival_picks_the_worker_with_least_work() -> None:
     workers = [start(core, number)[0] for number in range(1, 31)]
     assert {workers.count(ONE.key), workers.count(TWO.key)} == {15}
     assert workers[0] != workers[1]
-
-
-def test_a_run_of_tokens_is_one_action_and_ends_its_choice() -> None:
-    core = core_of("chunked")
-    worker_key, handle = start(core, 1)
-    first = TokenColumns([handle], [0], [0], [9], [0])
-    core.on(StepReported(worker_key, first, WorkerLoad(free_blocks=64)), 2.0)
-    run = TokenRun(handle, 0, 1, range(49), FinishReason.LENGTH)
-    actions = core.on(StepReported(worker_key, TokenColumns(), WorkerLoad(), runs=(run,)), 6.9)
-    (relayed,) = [action for action in actions if isinstance(action, RelayRun)]
-    assert (relayed.first_index, len(relayed.token_ids), relayed.finish) == (1, 49, FinishReason.LENGTH)
-    assert relayed.max_gap_s == pytest.approx(0.1)
-    session = find(core.state, "t", "r1")
-    assert session is not None
-    assert session.ended
-    assert session.tpot_s() == pytest.approx(0.1)
-
-
-def test_a_run_that_leaves_a_gap_is_a_failed_attempt() -> None:
-    core = core_of("chunked")
-    worker_key, handle = start(core, 1)
-    run = TokenRun(handle, 0, 1, [9, 9])
-    actions = core.on(StepReported(worker_key, TokenColumns(), WorkerLoad(), runs=(run,)), 2.0)
-    assert any(isinstance(action, Enqueue) for action in actions)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.memory.block_manager import BlockManager, BlockShortage
-from engine.core.memory.block_pool import BlockPool
+from engine.core.memory.stores import BlockPool
 from sim.workers.counted_pool import CountedPool
 
 NUM_BLOCKS = 12

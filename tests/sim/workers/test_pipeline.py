@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.step import Step
-from engine.core.worker_core import WorkerCore
+from engine.core.turns.worker_core import WorkerCore
 from runtime.profiles import load_profile
 from scheduling.speeds import num_micro_batches
 from sim.bubbles import PipelineTimes

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.core import commands
-from engine.core.commands import Cancel, Command, Decode, Lend, Release
+from engine.core.commands import BeginLoan, Cancel, Command, Decode, Release
 from engine.core.report import Failure, Filled, Load, StepReport
 from engine.device import mark_steps
 from kvtransfer.errors import FenceBrokenError, FenceError, WrongIncarnationError
@@ -270,7 +270,7 @@ async def test_the_engine_holds_blocks_for_as_long_as_they_are_lent() -> None:
     scene = LendingScene()
     lending = scene.lend()
     await asyncio.sleep(0)
-    assert scene.engine == [Lend(50, (b"a" * 16,), 5.0)]
+    assert scene.engine == [BeginLoan(50, (b"a" * 16,), 5.0)]
     scene.held()
     await lending
     assert len(scene.side.handoffs) == 1

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, Refuse
 from engine.core.batch import Batch, Rows, RowTable, num_in
 from engine.core.commands import (
     AdapterLoaded,
+    BeginLoan,
     BlocksRead,
     Cancel,
     Command,
@@ -21,7 +21,6 @@ from engine.core.commands import (
     HandBack,
     KVArrived,
     KVFailed,
-    Lend,
     PreCopy,
     Prefill,
     Receive,
@@ -29,17 +28,12 @@ from engine.core.commands import (
     SetCost,
     StopAndCopy,
 )
-from engine.core.decode_runs import DecodeRuns
 from engine.core.groups.entrance import Entrance
 from engine.core.groups.groups import Groups, NewChoice
-from engine.core.groups.incoming import Incoming
-from engine.core.groups.outgoing import Outgoing
-from engine.core.memory.block_names import BlockNames
-from engine.core.memory.block_pool import BlockPool
-from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.loans import Loans
-from engine.core.memory.prefix_reads import KVLinks, KVTiers, PrefixReads
-from engine.core.memory.swap_memory import SwapMemory
+from engine.core.groups.incoming import Incoming, PrefixReads
+from engine.core.groups.outgoing import Loans, Outgoing
+from engine.core.memory.block_tables import BlockNames, BlockTables
+from engine.core.memory.stores import BlockPool, KVLinks, KVTiers, SwapMemory
 from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import ChunkWork, Step, within_rows
@@ -102,7 +96,6 @@ class WorkerCore:
         self._incoming = Incoming(self.groups, self.tables, PrefixReads(tiers, links, self.tables))
         self._outgoing = Outgoing(self.groups, self.tables, Loans(pool, tiers))
         self._entrance = Entrance(self.groups, self._incoming, self.tables, pool.num_blocks, limits, refuse)
-        self._runs = DecodeRuns(pool, self.batch, self.tables, self.groups)
         self.num_steps = 0
 
     # Between two steps
@@ -118,7 +111,7 @@ class WorkerCore:
                 self._outgoing.end_read(command)
             case KVArrived() | KVFailed() | BlocksRead():
                 self._incoming.end_copy(command, now_s, self.cost)
-            case Lend() | PreCopy() | StopAndCopy():
+            case BeginLoan() | PreCopy() | StopAndCopy():
                 self._outgoing.apply(command, now_s)
             case Release(handle) if self._outgoing.has_loan(handle):
                 self._outgoing.release(handle)
@@ -364,23 +357,6 @@ class WorkerCore:
     def fail_output(self, group: SequenceGroup, message: str) -> None:
         """End a sequence whose output has no next token, on whatever worker."""
         self.groups.fail(group, FailureReason.OUTPUT, message)
-
-    # Several steps at once
-
-    def num_steps_alike(self, most: int) -> int:
-        """Return how many decode steps, 1 to `most`, are sure to follow each other with nothing to decide.
-
-        There are rows, `grow_rows` and `start_waiting` have been called, and no prompt is to be computed.
-        """
-        return self._runs.num_steps(most)
-
-    def decode(self, ends: NDArray[np.float64]) -> list[Choice]:
-        """Take so many decode steps of all rows as are sure to follow each other; they ended at `ends`.
-
-        Return the choices that have left, since they got the last token they may have.
-        """
-        self.num_steps += len(ends)
-        return self._runs.take(ends)
 
     # Out
 
