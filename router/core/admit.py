@@ -60,11 +60,10 @@ from router.core.model.state import RouterState
 from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
 from scheduling.admission.admission import Verdict, aim_of, rather_late, retry_after_s
 from scheduling.admission.backlog import due_at
-from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.admission.shares import BAND_S, Standing, allowed_lead, virtual_tokens
 from scheduling.admission.shedding import Plan, Service, plan
-from scheduling.memory.reservation import blocks_needed
+from scheduling.prediction import QueueAhead, RequestCost, blocks_needed
 from scheduling.request import Slo
 
 PLANS_PER_S = 20.0

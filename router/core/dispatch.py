@@ -41,7 +41,7 @@ from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import due_at, rank
 from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import share_of, takes_turns
-from scheduling.memory.reservation import blocks_needed
+from scheduling.prediction import blocks_needed
 from scheduling.request import Fence, Path, PrefixSource, SamplingParams, SequenceSpec, Slo, SloClass
 
 

@@ -29,9 +29,8 @@ from router.core.model.fleet import Worker
 from router.core.model.session import Group, Phase
 from router.core.model.state import RouterState
 from runtime.state.records import DecodeRoom, PrefillRoom, Settled
-from scheduling.admission.prediction import RequestCost, own_prefill_s
-from scheduling.memory.reservation import blocks_needed
 from scheduling.placement import (
+    START_WEIGHT,
     DecodeCandidate,
     PathCandidate,
     Placement,
@@ -40,8 +39,7 @@ from scheduling.placement import (
     failed_receipts,
     without_failed,
 )
-from scheduling.roles import START_WEIGHT
-from scheduling.speeds import decode_step_s, num_micro_batches
+from scheduling.prediction import RequestCost, blocks_needed, decode_step_s, num_micro_batches, own_prefill_s
 
 UNLIMITED = 10**12
 """More tokens, blocks or seats than any worker has."""

@@ -19,28 +19,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from router.core.model.capacity import TPOT_SCALE, cuts_steps
-from router.core.model.fleet import Worker
+from router.core.model.fleet import TPOT_SCALE, Worker, cuts_steps
 from router.core.model.state import RouterState
 from router.errors import Reason, ValidationError
 from scheduling.admission.admission import (
     Cause,
     Decision,
-    SloFloor,
-    Spread,
     Verdict,
-    at_most,
     below_floor,
     decide,
     meets,
     next_virtual_finish,
-    slo_floor,
     unpromised,
 )
 from scheduling.admission.backlog import Pace
-from scheduling.admission.prediction import Lane, Prediction, QueueAhead, RequestCost, predict, soonest
-from scheduling.admission.prefixes import HeldPrefix, PrefixHits, least_held
+from scheduling.admission.learnt import Spread, at_most
+from scheduling.admission.prefixes import PrefixHits, least_held
 from scheduling.placement import Placement
+from scheduling.prediction import (
+    HeldPrefix,
+    Lane,
+    Prediction,
+    QueueAhead,
+    RequestCost,
+    SloFloor,
+    predict,
+    slo_floor,
+    soonest,
+)
 from scheduling.request import Slo
 from scheduling.value import value
 

@@ -38,11 +38,10 @@ from router.core.model.fleet import Worker
 from router.core.model.session import Choice, Group, Move, Phase, Session
 from router.core.model.state import RouterState
 from router.core.recover import start_elsewhere
-from scheduling.admission.prediction import QueueAhead, RequestCost, own_prefill_s, slot_wait_s
 from scheduling.admission.shares import PATIENCE_S, may_yield
 from scheduling.placement import failed_receipts
+from scheduling.prediction import QueueAhead, RequestCost, decode_step_s, own_prefill_s, slot_wait_s
 from scheduling.request import Part, ReceiveKind, SequenceSpec
-from scheduling.speeds import decode_step_s
 
 MAX_FAILED_MOVES = 2
 """After so many moves that failed a group is replayed."""

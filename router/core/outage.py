@@ -23,7 +23,7 @@ from router.core.model.state import RouterState
 from router.errors import Reason, Unavailable
 from runtime.state.records import Hold
 from scheduling.admission.backlog import due_at
-from scheduling.admission.prediction import QueueAhead
+from scheduling.prediction import QueueAhead
 
 
 def on_store_failed(state: RouterState, event: StoreFailed) -> None:

@@ -25,8 +25,8 @@ from router.core.model.actions import (
 from router.core.model.events import StepReported, WorkerFacts
 from scheduling.columns import TokenColumns
 from scheduling.memory.preemption import SwapSpeed
+from scheduling.prediction import num_micro_batches
 from scheduling.request import SequenceSpec
-from scheduling.speeds import num_micro_batches
 from sim.clock import Clock
 from sim.requests import Requests
 from sim.result import WorkerResult

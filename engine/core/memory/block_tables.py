@@ -8,7 +8,7 @@ from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
 from engine.core.report import Filled, Received
 from engine.core.sequence import Choice, Goal, SequenceGroup, Swapped
-from scheduling.memory.reservation import blocks_needed
+from scheduling.prediction import blocks_needed
 
 
 class BlockTables:
