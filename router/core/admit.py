@@ -173,8 +173,7 @@ def admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: fl
     set_decision(state, session, decision, aim_of(slo, decision))
     if decision.is_trial:
         state.learnt.trials.begin(request.cost.prompt_tokens, slo, now)
-    state.learnt.admitted.add(group.work_tokens, now)
-    state.learnt.by_class.admitted(slo.slo_class, group.work_tokens, now)
+    state.learnt.admit(slo.slo_class, group.work_tokens, now)
     state.counters.accepted += 1
     tell_accepted(state, session)
     return True

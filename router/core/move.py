@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from router.core.dispatch import begin_attempt, new_groups, seat_share, spec_of
+from router.core.dispatch import begin_attempt, new_groups, spec_of
 from router.core.finish import call_off, detach
 from router.core.grant import has_room
 from router.core.judge import held_everywhere
@@ -323,7 +323,7 @@ def _yields(state: RouterState, head: Group, group: Group) -> bool:
         return False
     shares = state.running_shares
     return group.session.aim.pace_ms is None and may_yield(
-        shares.of(own.tenant), seat_share(state, group), shares.of(other.tenant), seat_share(state, head)
+        shares.of(own.tenant), group.seat_share, shares.of(other.tenant), head.seat_share
     )
 
 

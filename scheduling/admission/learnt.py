@@ -449,6 +449,8 @@ def at_most(spread: Spread, ratio: float) -> Spread:
 
 TTFT_SCALE = 64_000.0
 """Ratios are bucketed by powers of two from 64 units on; a unit is a millisecond of the prediction."""
+TPOT_SCALE = 64.0
+"""Ratios are bucketed by powers of two from 64 units of work on; a sequence of the batch counts as 64."""
 
 
 @dataclass(slots=True)
@@ -473,6 +475,11 @@ class Learnt:
     """When all requests refused so far could be served, if they came back in turn; the next refused one is
     told to come behind them."""
 
+    def admit(self, slo_class: SloClass, tokens: int, now: float) -> None:
+        """Count the work of a request that was admitted."""
+        self.admitted.add(tokens, now)
+        self.by_class.admitted(slo_class, tokens, now)
+
     def load(self, rate: float, now: float) -> float:
         """Return the prompt tokens admitted per second of late, by the `rate` of the fleet; at most 1."""
         return min(1.0, self.admitted.rate(now) / rate)
@@ -490,11 +497,15 @@ class Learnt:
         """Return the time that a first token takes beyond `own_s`, the time to compute its prompt."""
         return self.fixed.seconds(own_s * TTFT_SCALE, now)
 
-    def ttft_spread(self, predicted: Prediction, now: float) -> Spread:
-        """Return how far such predictions are off."""
+    def spreads(
+        self, predicted: Prediction, now: float, most_ttft: float, most_tpot: float
+    ) -> tuple[Spread, Spread]:
+        """Return how far such predictions of TTFT and TPOT are off, at most by these ratios."""
         after_slot = predicted.waits_for_slot and self.ttft_after_slot.knows_enough(now)
         learnt = self.ttft_after_slot if after_slot else self.ttft
-        return Spread(*learnt.quantiles(predicted.ttft_s * TTFT_SCALE, now))
+        ttft = Spread(*learnt.quantiles(predicted.ttft_s * TTFT_SCALE, now))
+        tpot = Spread(*self.tpot.quantiles(predicted.batch_size * TPOT_SCALE, now))
+        return at_most(ttft, most_ttft), at_most(tpot, most_tpot)
 
     def late_ttft_s(self, wait_s: float, own_s: float, now: float) -> float:
         """Return the 90th percentile of the TTFT after this wait and this time to compute the prompt."""

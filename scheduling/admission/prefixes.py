@@ -30,14 +30,14 @@ class PrefixHits:
     at_peers: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
     """Where each worker could fetch more than it has: from few others, however many there are."""
 
-    @property
-    def has_any(self) -> bool:
-        return bool(self.cached or self.in_tiers)
+    has_any: bool = field(init=False, repr=False, compare=False)
+    """Some worker has some of the prompt."""
+    has_reads: bool = field(init=False, repr=False, compare=False)
+    """Some worker could read some of the prompt."""
 
-    @property
-    def has_reads(self) -> bool:
-        """Some worker could read some of the prompt."""
-        return bool(self.in_tiers or self.at_peers)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "has_any", bool(self.cached or self.in_tiers))
+        object.__setattr__(self, "has_reads", bool(self.in_tiers or self.at_peers))
 
     def held_by(self, worker_key: str, block_size: int, cost: CostModel) -> HeldPrefix:
         """Return what a worker with these step costs would not compute."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from router.core.model.events import DECODE, PREFILL, StepReported, WorkerFacts, WorkerLoad
 from router.core.model.session import Group, Move
-from scheduling.admission.learnt import LearntRatios
+from scheduling.admission.learnt import TPOT_SCALE, LearntRatios
 from scheduling.cost.cost_model import CostModel, StepShape, quickest
 from scheduling.placement import Placement, Roles
 from scheduling.policies.policy import Policy
@@ -59,8 +59,6 @@ STEPS_BOUND = 2
 worker that runs dry while the next grant travels is idle."""
 LEAST_BOUND = 256
 """Tokens bound at least: where promises cut steps short, two steps are over before a grant has travelled."""
-TPOT_SCALE = 64.0
-"""Ratios are bucketed by powers of two from 64 units of work on; a sequence of the batch counts as 64."""
 
 
 @dataclass(slots=True, eq=False)
@@ -287,6 +285,16 @@ class Fleet:
         else:
             self._bind(worker, worker.bound_tokens - before)
 
+    def take_report(self, worker: Worker, report: StepReported, now: float) -> None:
+        """Take in what a report of a step states of its worker."""
+        self.learn(worker, report.load)
+        if report.cost is not None:
+            worker.learn_cost(report.cost)
+        if report.step_s > 0:
+            self.stepped(worker, report.step_s)
+        if self.placement is Placement.CONDITIONAL:
+            observe(worker, report, now)
+
     def send(self, worker: Worker, tokens: int) -> None:
         """Count a prompt of this many tokens that was dispatched to a worker."""
         self.moves += 1
@@ -416,6 +424,8 @@ class PromptQueue:
     """Expected time until a step can begin, while no prompt is computed; 0 where nothing runs."""
     limit: int
     """Tokens from which on nothing more is bound to the worker, unless it has too few prompts."""
+    num_steps: int
+    """Steps in flight at most, in each of which there is another prompt."""
     min_prompts: int
     """Prompts of this router up to which more are bound, however long they are; 0 without a pipeline."""
 
@@ -677,6 +687,7 @@ def _prompt_queue(speed: PrefillSpeed) -> PromptQueue:
         speed=speed,
         half_decode_s=mixed_step_s(view, 0) / (2 * view.num_stages) if view.num_decodes else 0.0,
         limit=max(LEAST_BOUND, STEPS_BOUND * num_steps * speed.chunk),
+        num_steps=num_steps,
         min_prompts=num_steps if num_steps > 1 else 0,
     )
 

@@ -103,6 +103,8 @@ class Group:
     work_tokens: int
     num_seqs: int
     """One sequence for each choice."""
+    seat_share: int = 0
+    """What its seats count for its tenant."""
     expected_tokens: int = 0
     """Expected output of all its choices, by the lengths of such outputs."""
 
