@@ -9,10 +9,9 @@ reading order:
 - `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced
 - `policies`: the ways to fill a step, one file each, built from `packing`
 - `cost`: what a step costs, and how that is measured
-- `speeds`: how fast a worker computes prompts and decodes, on one pipeline stage or several
+- `prediction`: how fast workers compute prompts and decode, and the TTFT, TPOT and ITL of a request
 - `admission`: which requests are accepted, at risk or refused, and which goes first
-- `placement`: which workers serve a request; `roles`: how much of its time a decode worker may spend on
-  prompts
+- `placement`: which workers serve a request, and how much of its time a decode worker may spend on prompts
 - `memory`: how many KV blocks requests need, which one gives them up, and whether blocks elsewhere are
   read
 - `speculation`: how many drafted tokens a step verifies; `draft_model`: how many of them a draft model drafts

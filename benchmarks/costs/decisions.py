@@ -14,9 +14,8 @@ from functools import partial
 
 from benchmarks.costs.core_decisions import COST
 from benchmarks.report import report
-from scheduling.placement import PathCandidate, choose_conditional
+from scheduling.placement import MixedLoad, PathCandidate, Roles, choose_conditional, rebalance
 from scheduling.policies import NAMES, by_name
-from scheduling.roles import MixedLoad, Roles, rebalance
 from scheduling.step import DecodeLoad, PrefillWork, StepView
 from sim.reporting.progress import tracked
 from sim.reporting.section import Section, markdown

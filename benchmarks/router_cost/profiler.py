@@ -36,7 +36,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "requests of clients": (
         *("(/router/api/service.py", "(/router/api/many_call.py", "(/router/api/error_interceptor.py"),
         *("(/router/auth/", "(/router/intake/", "(/scheduling/memory/block_hash.py"),
-        *("(/runtime/rpc/handlers.py", "(/runtime/rpc/reading.py"),
+        "(/runtime/rpc/handlers.py",
     ),
     "decisions": ("(/router/core/", "(/scheduling/"),
     "decisions carried out": ("(/router/links/shell.py",),

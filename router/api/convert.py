@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, cast
 
+from google.protobuf import struct_pb2
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
@@ -20,7 +21,6 @@ from model_output.formats import (
     ToolCallBegun,
     ToolCallEnded,
 )
-from router.api.convert_chat import chat_from_pb
 from router.core.model.actions import (
     FinalError,
     Outcome,
@@ -36,10 +36,11 @@ from router.core.model.actions import (
     attained,
 )
 from router.core.model.session import TokenLogprobs
-from router.errors import Described, Refused, ValidationError
+from router.errors import SET, Described, Refused, ValidationError
 from router.links.client_stream import StreamItem, TokenBatch, Told
 from router.outputs import OutputReader, Reading
-from router.request import RawRequest
+from router.request import ChatOptions, Conversation, RawRequest, Tool, ToolCall
+from router.request import Message as ChatMessage
 from runtime.rpc.convert import field_of, from_pb, to_pb
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched
@@ -311,3 +312,65 @@ def quote_to_pb(quoted: TellQuoted) -> inference_pb2.QuoteResponse:
         response.retry_after_ms = round(quoted.refused.retry_after_s * 1000)
         response.refusal.CopyFrom(refusal_to_pb(quoted.refused))
     return response
+
+
+# Chats
+
+
+def chat_from_pb(chat: inference_pb2.ChatInput) -> Conversation:
+    """Return a chat as received. Raises `ValidationError` for parts that are no text."""
+    choice = chat.tool_choice
+    return Conversation(
+        tuple(
+            _message_from_pb(message, f"chat.messages[{place}]")
+            for place, message in enumerate(chat.messages)
+        ),
+        _options_from_pb(chat),
+        tuple(from_pb(Tool, tool) for tool in chat.tools),
+        choice.mode,
+        field_of(choice, "name"),
+        field_of(chat, "parallel_tool_calls"),
+    )
+
+
+def _message_from_pb(message: inference_pb2.ChatMessage, where: str) -> ChatMessage:
+    """Return a message with its parts joined, a line each."""
+    if message.parts and message.content:
+        raise ValidationError(f"{where}.parts", SET, f"unset, beside {where}.content")
+    for place, part in enumerate(message.parts):
+        if part.type not in {"", "text"}:
+            raise ValidationError(
+                f"{where}.parts[{place}].type", part.type, "text: this model reads nothing else"
+            )
+    return from_pb(
+        ChatMessage,
+        message,
+        content="\n".join(part.text for part in message.parts) if message.parts else message.content,
+        tool_calls=tuple(from_pb(ToolCall, call) for call in message.tool_calls),
+    )
+
+
+def _options_from_pb(chat: inference_pb2.ChatInput) -> ChatOptions:
+    """Return the options of a chat. By default a continued message gets no generation prompt."""
+    continues = chat.continue_final_message
+    adds = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else not continues
+    arguments = {name: _value_from_pb(value) for name, value in chat.template_arguments.fields.items()}
+    return ChatOptions(arguments, adds, continues)
+
+
+def _value_from_pb(value: struct_pb2.Value) -> Any:
+    """Convert as JSON does: a number without a fraction becomes an integer."""
+    match value.WhichOneof("kind"):
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() else number
+        case "struct_value":
+            return {name: _value_from_pb(inner) for name, inner in value.struct_value.fields.items()}
+        case "list_value":
+            return [_value_from_pb(inner) for inner in value.list_value.values]
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case _:
+            return None

@@ -13,8 +13,15 @@ from google.protobuf.message import Message
 
 from router.api.status import status_of
 from router.errors import InternalError, MalformedMessage, RouterError, UnknownMethod
-from runtime.rpc.handlers import Context, Continuation, Handler, wrapped_handler
-from runtime.rpc.reading import OUR_PACKAGES, Unreadable, reading
+from runtime.rpc.handlers import (
+    OUR_PACKAGES,
+    Context,
+    Continuation,
+    Handler,
+    Unreadable,
+    reading,
+    wrapped_handler,
+)
 
 Behaviour = Callable[[Any, Context], Awaitable[object]]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 
 import grpc.aio
 import structlog
@@ -27,7 +28,6 @@ from router.api.convert import (
     request_from_pb,
 )
 from router.api.many_call import ManyCall
-from router.api.pending_calls import PendingCalls
 from router.auth.auth import RESUME_WAIT_S, Auth, Bill, BudgetWait
 from router.auth.principal import as_caller, tenant_of_call
 from router.core.model.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
@@ -390,3 +390,42 @@ class _Collected:
             prompt_logprobs=self._prompt_logprobs,
             **formats_to_pb(reader.reading),
         )
+
+
+# Calls that the core does not know yet
+
+Name = tuple[str, str]
+"""(tenant, request id)"""
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """One call that is still being checked and tokenised, on its way to the core."""
+
+    cancelled: bool = False
+
+
+class PendingCalls:
+    """All pending calls, so that a `Cancel` reaches them before the core does. Several may share a name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[Name, set[PendingCall]] = {}
+
+    @contextlib.contextmanager
+    def track(self, name: Name) -> Iterator[PendingCall]:
+        """Track a call until the block ends."""
+        call = PendingCall()
+        self._by_name.setdefault(name, set()).add(call)
+        try:
+            yield call
+        finally:
+            self._by_name[name].discard(call)
+            if not self._by_name[name]:
+                del self._by_name[name]
+
+    def cancel(self, name: Name) -> bool:
+        """Mark all calls of this name: they end when they reach the core. Return False if there is none."""
+        calls = self._by_name.get(name, ())
+        for call in calls:
+            call.cancelled = True
+        return bool(calls)

@@ -60,11 +60,10 @@ from router.core.model.state import RouterState
 from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
 from scheduling.admission.admission import Verdict, aim_of, rather_late, retry_after_s
 from scheduling.admission.backlog import due_at
-from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.admission.shares import BAND_S, Standing, allowed_lead, virtual_tokens
 from scheduling.admission.shedding import Plan, Service, plan
-from scheduling.memory.reservation import blocks_needed
+from scheduling.prediction import QueueAhead, RequestCost, blocks_needed
 from scheduling.request import Slo
 
 PLANS_PER_S = 20.0
@@ -174,8 +173,7 @@ def admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: fl
     set_decision(state, session, decision, aim_of(slo, decision))
     if decision.is_trial:
         state.learnt.trials.begin(request.cost.prompt_tokens, slo, now)
-    state.learnt.admitted.add(group.work_tokens, now)
-    state.learnt.by_class.admitted(slo.slo_class, group.work_tokens, now)
+    state.learnt.admit(slo.slo_class, group.work_tokens, now)
     state.counters.accepted += 1
     tell_accepted(state, session)
     return True

@@ -22,7 +22,7 @@ from router.errors import (
     ValidationError,
 )
 from router.request import Request
-from scheduling.admission.prediction import RequestCost
+from scheduling.prediction import RequestCost
 from scheduling.request import FinishReason
 
 

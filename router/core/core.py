@@ -66,8 +66,7 @@ from router.core.move import clear, migrate, on_target_lost, preempt_seat
 from router.core.outage import serve_stranded
 from router.core.recover import give_up, has_failed_too_often, on_worker_back, on_worker_lost, replace_sources
 from runtime.state.records import QueueStatus
-from scheduling.placement import Placement
-from scheduling.roles import MixedLoad, Roles, rebalance
+from scheduling.placement import MixedLoad, Placement, Roles, rebalance
 
 CHORES_S = 0.1
 FORGET_S = 1.0

@@ -12,12 +12,11 @@ from router.core import finish, move, recover
 from router.core.dispatch import release_credit
 from router.core.model.actions import Relay, TellChoiceFinished, TellPromptLogprobs
 from router.core.model.events import SequenceFailed, StepReported
-from router.core.model.fleet import Worker, observe
+from router.core.model.fleet import Worker
 from router.core.model.session import Choice, Group, Session, TokenLogprobs
 from router.core.model.state import RouterState
 from scheduling.admission.learnt import Learnt
 from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
-from scheduling.placement import Placement
 from scheduling.request import FailureReason, FinishReason, matched
 
 FAILING = {FailureReason.HANDOFF: recover.fail_handoff, FailureReason.FENCED: recover.fail_fenced}
@@ -34,13 +33,7 @@ def on_step_reported(state: RouterState, event: StepReported) -> None:
 
 def take_step(state: RouterState, worker: Worker, event: StepReported) -> None:
     """Take in what a report says of its worker and of prompts, and all tokens."""
-    state.fleet.learn(worker, event.load)
-    if event.cost is not None:
-        worker.learn_cost(event.cost)
-    if event.step_s > 0:
-        state.fleet.stepped(worker, event.step_s)
-    if state.fleet.placement is Placement.CONDITIONAL:
-        observe(worker, event, state.now)
+    state.fleet.take_report(worker, event, state.now)
     _take_prefilled(state, worker, event)
     complete = _take_prompt_logprobs(state, worker, event.prompt_logprobs) if event.prompt_logprobs else ()
     tokens = event.tokens

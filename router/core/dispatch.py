@@ -41,7 +41,7 @@ from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import due_at, rank
 from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import share_of, takes_turns
-from scheduling.memory.reservation import blocks_needed
+from scheduling.prediction import blocks_needed
 from scheduling.request import Fence, Path, PrefixSource, SamplingParams, SequenceSpec, Slo, SloClass
 
 
@@ -108,6 +108,7 @@ def new_groups(
             blocks=_leased_blocks(state, session, len(part), expected),
             work_tokens=len(session.request.prompt_token_ids) + len(part[0].token_ids),
             num_seqs=len(part),
+            seat_share=share_of(len(part), state.config.weights.of(session.request.tenant)),
             expected_tokens=round(expected) * len(part),
         )
         if parent is not None:
@@ -146,11 +147,12 @@ def enqueue(state: RouterState, group: Group) -> None:
     """Ask for a place, or move the place that the group has. A group with output goes first."""
     session = group.session
     received_at, has_output = session.timeline.received_at, _has_output(session)
+    has_place, group.asked_at = group.phase in IN_QUEUE, state.now
     if group.phase is not Phase.WAITING:
         group.due_at = received_at if has_output else due_at(session.aim, received_at) + group.delay_s
         set_phase(state, group, Phase.ENQUEUEING)
-    group.asked_at = state.now
-    state.waiting.asked(group)
+    if has_place:
+        state.waiting.asked(group)
     slo_class, due_in_ms = rank(state.config.policy.order, session.aim, state.now - received_at)
     if group.is_promoted:
         slo_class, due_in_ms = int(SloClass.INTERACTIVE), 0
@@ -167,15 +169,10 @@ def enqueue(state: RouterState, group: Group) -> None:
         blocks=group.blocks,
         adapter=session.request.adapter,
         seats=group.num_seqs,
-        share=seat_share(state, group),
+        share=group.seat_share,
         takes_turns=not group.is_promoted and takes_turns(session.aim, has_output=has_output),
     )
     state.actions.append(Enqueue(entry, state.config.queue_capacity))
-
-
-def seat_share(state: RouterState, group: Group) -> int:
-    """Return what a group's seats count for its tenant."""
-    return share_of(group.num_seqs, state.config.weights.of(group.session.request.tenant))
 
 
 def _has_output(session: Session) -> bool:
@@ -190,7 +187,7 @@ def set_phase(state: RouterState, group: Group, phase: Phase) -> None:
     if phase is Phase.SETTLING:
         state.fleet.expect(group.prefill_key, group.work_tokens)
     if (group.phase is Phase.RUNNING) is not (phase is Phase.RUNNING):
-        share = seat_share(state, group)
+        share = group.seat_share
         state.running_shares.add(group.session.request.tenant, share if phase is Phase.RUNNING else -share)
     group.phase = phase
     if waits and not was_waiting:
@@ -205,12 +202,7 @@ def set_phase(state: RouterState, group: Group, phase: Phase) -> None:
 
 def set_decision(state: RouterState, session: Session, decision: Decision, aim: Slo) -> None:
     """Set what was decided on a session, and the SLO that the fleet aims at for it."""
-    waiting = [group for group in session.groups if group.phase in IN_QUEUE]
-    for group in waiting:
-        state.waiting.remove(group)
-    session.decision, session.aim = decision, aim
-    for group in waiting:
-        state.waiting.add(group, state.now)
+    state.waiting.decide(session, decision, aim, state.now)
 
 
 def put_behind(state: RouterState, group: Group, delay_s: float) -> None:

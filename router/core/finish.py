@@ -24,11 +24,10 @@ from router.core.model.actions import (
     TellLeaving,
     attained_by,
 )
-from router.core.model.capacity import TPOT_SCALE
 from router.core.model.session import Group, Move, Phase, Session
 from router.core.model.state import Counters, RouterState
 from router.errors import Reason, RouterError, Superseded, Unavailable
-from scheduling.admission.learnt import Learnt
+from scheduling.admission.learnt import TPOT_SCALE, Learnt
 from scheduling.request import FinishReason
 
 # Groups

@@ -29,9 +29,8 @@ from router.core.model.fleet import Worker
 from router.core.model.session import Group, Phase
 from router.core.model.state import RouterState
 from runtime.state.records import DecodeRoom, PrefillRoom, Settled
-from scheduling.admission.prediction import RequestCost, own_prefill_s
-from scheduling.memory.reservation import blocks_needed
 from scheduling.placement import (
+    START_WEIGHT,
     DecodeCandidate,
     PathCandidate,
     Placement,
@@ -40,8 +39,13 @@ from scheduling.placement import (
     failed_receipts,
     without_failed,
 )
-from scheduling.roles import START_WEIGHT
-from scheduling.speeds import decode_step_s, num_micro_batches
+from scheduling.prediction import (
+    PrefillSpeed,
+    RequestCost,
+    blocks_needed,
+    decode_step_s,
+    own_prefill_s,
+)
 
 UNLIMITED = 10**12
 """More tokens, blocks or seats than any worker has."""
@@ -154,8 +158,8 @@ def _soonest(state: RouterState, head: Group, free: Sequence[Worker], count: int
         return heapq.nsmallest(count, free, key=lambda worker: (avoids(head, worker), *_bound(worker)))
 
     def first_token(worker: Worker) -> tuple[int, float, int, str]:
-        wait_s = state.capacity.prompt_queue(worker, state.now).wait_s(worker.bound_tokens)
-        first_token_s = wait_s + _own_s(state, head, worker)
+        queue = state.capacity.prompt_queue(worker, state.now)
+        first_token_s = queue.wait_s(worker.bound_tokens) + _own_s(state, head, worker, queue.speed)
         return avoids(head, worker), first_token_s, worker.leased_blocks, worker.key
 
     return heapq.nsmallest(count, free, key=first_token)
@@ -197,14 +201,13 @@ def _best_paths(state: RouterState, head: Group, free: Sequence[Worker], count: 
 
 def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> PathCandidate:
     slo, session, now = group.session.aim, group.session, state.now
-    own_s = _own_s(state, group, worker)
+    queue = state.capacity.prompt_queue(worker, now)
+    own_s = _own_s(state, group, worker, queue.speed)
     ttft_s = state.learnt.late_ttft_s(wait_s, own_s, now)
     meets = slo.ttft_ms is None or (now - session.timeline.received_at + ttft_s) * 1000 <= slo.ttft_ms
     failed = failed_at(group, worker)
-    # A prompt is in one of the steps that a worker has in flight.
-    num_steps = num_micro_batches(worker.facts.num_stages)
     if worker.facts.role != DECODE:
-        return PathCandidate(worker.key, ttft_s, own_s / num_steps + HANDOFF_S, meets, failed=failed)
+        return PathCandidate(worker.key, ttft_s, own_s / queue.num_steps + HANDOFF_S, meets, failed=failed)
     view = state.capacity.decode_view(worker, now)
     limit = state.capacity.seat_limit(worker, slo.pace_ms, now)
     num_seqs = worker.num_seqs + group.num_seqs
@@ -216,7 +219,7 @@ def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> Pa
     return PathCandidate(
         worker_key=worker.key,
         ttft_s=ttft_s,
-        worker_s=worker_s / num_steps,
+        worker_s=worker_s / queue.num_steps,
         meets=meets,
         crowds=num_seqs > CROWDED * limit or worker.free_blocks < group.blocks,
         within_share=worker.prefill_share <= state.fleet.roles.weights.get(worker.key, START_WEIGHT),
@@ -224,11 +227,14 @@ def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> Pa
     )
 
 
-def _own_s(state: RouterState, group: Group, worker: Worker) -> float:
-    held = group.session.prefix_hits.held_by(worker.key, state.fleet.block_size, worker.cost)
-    cost = RequestCost(group.work_tokens, held.num_tokens, group.blocks, group.num_seqs, read_s=held.read_s)
-    speed = state.capacity.prefill_speed(worker, state.now)
-    return worker.load_s(group.session.request.adapter) + own_prefill_s(cost, speed)
+def _own_s(state: RouterState, group: Group, worker: Worker, speed: PrefillSpeed) -> float:
+    hits, adapter, cached_tokens, read_s = group.session.prefix_hits, group.session.request.adapter, 0, 0.0
+    if hits.has_any or hits.has_reads:
+        held = hits.held_by(worker.key, state.fleet.block_size, worker.cost)
+        cached_tokens, read_s = held.num_tokens, held.read_s
+    cost = RequestCost(group.work_tokens, cached_tokens, group.blocks, group.num_seqs, read_s=read_s)
+    own_s = own_prefill_s(cost, speed)
+    return worker.load_s(adapter) + own_s if adapter else own_s
 
 
 def _room(state: RouterState, worker: Worker, pace_ms: int | None) -> DecodeRoom:

@@ -16,31 +16,38 @@ its disk, and with that what each could fetch from others, and several workers m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from router.core.model.capacity import TPOT_SCALE, cuts_steps
-from router.core.model.fleet import Worker
+from router.core.model.fleet import Worker, cuts_steps
 from router.core.model.state import RouterState
 from router.errors import Reason, ValidationError
 from scheduling.admission.admission import (
     Cause,
     Decision,
-    SloFloor,
-    Spread,
     Verdict,
-    at_most,
     below_floor,
     decide,
     meets,
     next_virtual_finish,
-    slo_floor,
     unpromised,
 )
 from scheduling.admission.backlog import Pace
-from scheduling.admission.prediction import Lane, Prediction, QueueAhead, RequestCost, predict, soonest
-from scheduling.admission.prefixes import HeldPrefix, PrefixHits, least_held
+from scheduling.admission.learnt import Spread
+from scheduling.admission.prefixes import PrefixHits, least_held
 from scheduling.placement import Placement
+from scheduling.prediction import (
+    HeldPrefix,
+    Lane,
+    Prediction,
+    QueueAhead,
+    RequestCost,
+    SloFloor,
+    predict,
+    slo_floor,
+    soonest,
+)
 from scheduling.request import Slo
 from scheduling.value import value
 
@@ -99,7 +106,8 @@ def check_slo(state: RouterState, cost: RequestCost, slo: Slo, hits: PrefixHits)
         return
     # No read is waited for: what a disk has counts as if it were in memory.
     fleet = state.fleet
-    cost = cost.with_cached(hits.most_held() * fleet.block_size)
+    if hits.has_any:
+        cost = cost.with_cached(hits.most_held() * fleet.block_size)
     # If one worker can meet the SLO, so can the fleet: the first worker mostly settles it.
     found = below_floor(slo, _floor_of(cost, fleet.computing[:1], fleet.decoding[:1]))
     found = found and below_floor(slo, _floor_of(cost, fleet.computing, fleet.decoding))
@@ -127,15 +135,13 @@ def forecast(state: RouterState, request: Judged) -> Forecast:
     ttft_s, wait_s = _on_soonest_worker(state, request, predicted)
     fixed_s = state.learnt.fixed_s(ttft_s - wait_s, now)
     predicted = replace(predicted, ttft_s=ttft_s + fixed_s, wait_s=wait_s, fixed_s=fixed_s)
-    ttft = state.learnt.ttft_spread(predicted, now)
-    tpot = Spread(*state.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, now))
+    at_rest = ahead.requests == 0 and fleet.idle
+    most_ttft = most_tpot = 1.0 if at_rest else math.inf
     if slo.tpot_ms is not None and cuts_steps(state.config.policy, capacity.roomiest.cost):
         # A ratio times its divisor may exceed the TPOT by a rounding, and would refuse what is kept.
         kept_s = max(predicted.least_pace_s, slo.tpot_ms / 1000 * (1 - 1e-9))
-        tpot = at_most(tpot, kept_s / predicted.tpot_s)
-    at_rest = ahead.requests == 0 and fleet.idle
-    if at_rest:
-        ttft, tpot = at_most(ttft, 1.0), at_most(tpot, 1.0)
+        most_tpot = min(most_tpot, kept_s / predicted.tpot_s)
+    ttft, tpot = state.learnt.spreads(predicted, now, most_ttft, most_tpot)
     return Forecast(predicted, ttft, tpot, at_rest)
 
 

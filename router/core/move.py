@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from router.core.dispatch import begin_attempt, new_groups, seat_share, spec_of
+from router.core.dispatch import begin_attempt, new_groups, spec_of
 from router.core.finish import call_off, detach
 from router.core.grant import has_room
 from router.core.judge import held_everywhere
@@ -38,11 +38,10 @@ from router.core.model.fleet import Worker
 from router.core.model.session import Choice, Group, Move, Phase, Session
 from router.core.model.state import RouterState
 from router.core.recover import start_elsewhere
-from scheduling.admission.prediction import QueueAhead, RequestCost, own_prefill_s, slot_wait_s
 from scheduling.admission.shares import PATIENCE_S, may_yield
 from scheduling.placement import failed_receipts
+from scheduling.prediction import QueueAhead, RequestCost, decode_step_s, own_prefill_s, slot_wait_s
 from scheduling.request import Part, ReceiveKind, SequenceSpec
-from scheduling.speeds import decode_step_s
 
 MAX_FAILED_MOVES = 2
 """After so many moves that failed a group is replayed."""
@@ -324,7 +323,7 @@ def _yields(state: RouterState, head: Group, group: Group) -> bool:
         return False
     shares = state.running_shares
     return group.session.aim.pace_ms is None and may_yield(
-        shares.of(own.tenant), seat_share(state, group), shares.of(other.tenant), seat_share(state, head)
+        shares.of(own.tenant), group.seat_share, shares.of(other.tenant), head.seat_share
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from router.core.admit import admit, on_charged, on_queue_full, turn_away
-from router.core.dispatch import dispatch, enqueue, seat_share, strand
+from router.core.dispatch import dispatch, enqueue, strand
 from router.core.grant import avoids, decoder_for, on_grants_answered, sources
 from router.core.model.actions import Dequeue, ReleaseCredit, ReleaseLease, StoreChanged, TakeHolds
 from router.core.model.events import PREFILL, HoldsLost, StoreCall, StoreFailed
@@ -23,7 +23,7 @@ from router.core.model.state import RouterState
 from router.errors import Reason, Unavailable
 from runtime.state.records import Hold
 from scheduling.admission.backlog import due_at
-from scheduling.admission.prediction import QueueAhead
+from scheduling.prediction import QueueAhead
 
 
 def on_store_failed(state: RouterState, event: StoreFailed) -> None:
@@ -122,7 +122,7 @@ def _enter(state: RouterState, crediting: Iterable[Group], leasing: Iterable[Gro
     holds = TakeHolds(
         tuple(Hold(group.key, group.credit_on, group.work_tokens) for group in crediting if group.credit_on),
         tuple(
-            Hold(group.key, group.lease_on, group.blocks, group.num_seqs, seat_share(state, group))
+            Hold(group.key, group.lease_on, group.blocks, group.num_seqs, group.seat_share)
             for group in leasing
             if group.lease_on
         ),

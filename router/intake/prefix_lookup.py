@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runtime.state.records import Leading, LinkRecord, TierRecord, incarnation_of
-from scheduling.admission.prefixes import PeerHit, PrefixHits
+from scheduling.admission.prefixes import PrefixHits
 from scheduling.memory.prefix_reads import TierHit
 from scheduling.memory.tiers import Tier
+from scheduling.prediction import PeerHit
 
 _Records = Mapping[Tier, Mapping[str, TierRecord]]
 """The state of each tier beside the pool, by worker key."""

@@ -11,17 +11,15 @@ import contextlib
 from collections.abc import Sequence
 from itertools import islice
 
-from router.core.model.capacity import cuts_steps
 from router.core.model.events import Arrived
-from router.core.model.fleet import Worker
+from router.core.model.fleet import Worker, cuts_steps
 from router.core.model.state import RouterState
 from runtime.state.errors import StoreUnavailable
 from runtime.state.store import Store
-from scheduling.policies.slack import arrival_s
+from scheduling.prediction import PrefillSpeed, arrival_s, num_micro_batches
 from scheduling.scaling.demand import Slot, came, total
 from scheduling.scaling.need import typical
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
-from scheduling.speeds import PrefillSpeed, num_micro_batches
 from scheduling.step import NO_LIMIT_S
 
 FLUSH_S = 1.0

@@ -1,13 +1,12 @@
 """Admission: which requests are accepted with a promise, accepted at risk, or refused. In reading order:
 
 - `prefixes`: the part of a prompt that workers have in memory, on a disk or at another worker
-- `prediction`: TTFT, TPOT and ITL of a request from the fleet's capacity; `learnt`: how far predictions were
-  off lately, and when an idle fleet tries a request against what it has learnt
+- `learnt`: how far predictions were off lately, when an idle fleet tries a request against what it has
+  learnt, and fairness between classes and between prompt lengths
 - `admission`: the decision on an SLO, and the time after which to retry
 - `backlog`: the order of the queue, its requests in buckets, and which of them a newcomer would make late
 - `shedding`: which waiting requests give up being in time when not all can be
-- `shares`: fairness between tenants, in the queue and for seats; `fair_shares`: between classes, and between
-  prompt lengths
+- `shares`: fairness between tenants, in the queue and for seats
 - `budgets`: rate limits of tenants
 
 The package may import only `scheduling`.

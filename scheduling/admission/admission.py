@@ -33,13 +33,14 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduling.admission.prediction import Prediction, RequestCost, own_prefill_s
-from scheduling.cost.cost_model import CostModel
+from scheduling.admission.learnt import Spread
+from scheduling.prediction import (
+    Prediction,
+    SloFloor,
+)
 from scheduling.request import Slo
-from scheduling.speeds import PrefillView, lone_step_s, prefill_speed
 from scheduling.value import value
 
 MIN_RETRY_S = 0.1
@@ -66,26 +67,6 @@ class Cause(enum.Enum):
     OTHERS = "promises and shares of others"
     """It would break a promise, or its tenant or class has had its share."""
     LENGTHS = "fairness to longer prompts"
-
-
-@value
-class Spread:
-    """Learnt 10 % and 90 % quantiles of observed / predicted."""
-
-    q10: float
-    q90: float
-
-
-def at_most(spread: Spread, ratio: float) -> Spread:
-    """Cap a spread at `ratio`, where what was learnt under other conditions would refuse what can be kept.
-
-    An idle fleet is judged by the bare prediction, so by ratios of at most 1. Ratios learnt under load may be
-    worse; if they refused everything, no admitted request could ever show that the load is over. The risk is
-    one request at a time. And where workers shorten their steps for a stated TPOT, `ratio` is such that
-    predicted · ratio is the pace that these steps keep: outputs of a few tokens, which are slower than the
-    mean of many, must not refuse what the step rule will keep.
-    """
-    return Spread(min(spread.q10, ratio), min(spread.q90, ratio))
 
 
 @value
@@ -190,52 +171,12 @@ def meets(slo: Slo, ttft_s: float, tpot_s: float, itl_s: float) -> bool:
 
 
 @value
-class SloFloor:
-    """The least time that a request takes alone on an idle worker, in seconds; 0 where it is not known.
-
-    An SLO below it is wrong, not refused. A refusal says "not now", and the client comes back; with an SLO
-    that no worker could ever meet it would come back in vain. The floor therefore leaves out all load, and
-    every doubt counts for the caller: the quickest worker, the quickest costs that this worker ever reported,
-    the quickest of ten such steps, a prompt that shares these steps with nobody and is cached as far as any
-    worker has it, and no other time. While the workers stay, the floor only falls: neither a slow spell nor
-    costs that are not trusted for a while change it. There is no floor while a worker has measured nothing.
-    """
-
-    ttft_s: float = 0.0
-    step_s: float = 0.0
-    """A decode step of this request alone."""
-
-
-@value
 class BelowFloor:
     """A field of an SLO, the value it has, and the least value that could be met."""
 
     field: str
     value_ms: int
     least_ms: int
-
-
-Known = Sequence[CostModel]
-"""The quickest costs a worker has reported (`cost_model.quickest`); empty before it reported any."""
-
-
-def slo_floor(
-    cost: RequestCost, computing: Sequence[tuple[Known, int]], decoding: Sequence[Known]
-) -> SloFloor:
-    """Return the floor by the costs of the workers that compute prompts, each with its token budget, and of
-    the workers that decode.
-    """
-    ttft_s = step_s = 0.0
-    if computing and all(known for known, _ in computing):
-        ttft_s = min(
-            model.of_chunks.q10 * own_prefill_s(cost, prefill_speed(PrefillView(model, budget)))
-            for known, budget in computing
-            for model in known
-        )
-    if decoding and all(decoding):
-        context = cost.prompt_tokens
-        step_s = min(model.ratio_q10 * lone_step_s(model, context) for known in decoding for model in known)
-    return SloFloor(ttft_s, step_s)
 
 
 def below_floor(slo: Slo, floor: SloFloor) -> BelowFloor | None:

@@ -15,21 +15,8 @@ from dataclasses import field
 
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.prefix_reads import PrefixRead, TierHit, choose_read
+from scheduling.prediction import HeldPrefix, PeerHit
 from scheduling.value import value
-
-
-@value
-class PeerHit:
-    """Leading blocks of a prompt that another worker has and lends, as one worker would fetch them."""
-
-    source: str
-    """The other worker's key."""
-    num_blocks: int
-    """From the prompt's first block on, those in host memory and on its disk included."""
-    wait_s: float
-    """Until the first block comes, with what the other worker reads before."""
-    block_s: float
-    """For each block."""
 
 
 @value
@@ -43,14 +30,14 @@ class PrefixHits:
     at_peers: Mapping[str, tuple[PeerHit, ...]] = field(default_factory=dict)
     """Where each worker could fetch more than it has: from few others, however many there are."""
 
-    @property
-    def has_any(self) -> bool:
-        return bool(self.cached or self.in_tiers)
+    has_any: bool = field(init=False, repr=False, compare=False)
+    """Some worker has some of the prompt."""
+    has_reads: bool = field(init=False, repr=False, compare=False)
+    """Some worker could read some of the prompt."""
 
-    @property
-    def has_reads(self) -> bool:
-        """Some worker could read some of the prompt."""
-        return bool(self.in_tiers or self.at_peers)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "has_any", bool(self.cached or self.in_tiers))
+        object.__setattr__(self, "has_reads", bool(self.in_tiers or self.at_peers))
 
     def held_by(self, worker_key: str, block_size: int, cost: CostModel) -> HeldPrefix:
         """Return what a worker with these step costs would not compute."""
@@ -82,17 +69,6 @@ class PrefixHits:
 
 
 NO_HITS = PrefixHits()
-
-
-@value
-class HeldPrefix:
-    """The part of a prompt that a worker does not compute."""
-
-    num_tokens: int
-    read_s: float = 0.0
-    """The time to read it, as far as it is not in the worker's pool."""
-    peer: PeerHit | None = None
-    """Where the worker fetches it, if it does."""
 
 
 def least_held(held: Iterable[HeldPrefix], token_s: float) -> HeldPrefix:

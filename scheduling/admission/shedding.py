@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from scheduling.admission.backlog import Stake, Waiting
-from scheduling.admission.fair_shares import BATCH_SHARE
+from scheduling.admission.learnt import BATCH_SHARE
 from scheduling.request import SloClass
 from scheduling.value import value
 

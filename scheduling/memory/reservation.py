@@ -1,4 +1,4 @@
-"""How many KV blocks sequences need: at most, and as expected from the lengths of recent outputs."""
+"""How many KV blocks running sequences will need, as expected from the lengths of recent outputs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,6 @@ from collections.abc import Iterable
 
 DEVIATION = 0.75
 """Standard deviation of an output length divided by its mean: between lognormal (0.6) and exponential (1)."""
-
-
-def blocks_needed(prompt_tokens: int, max_tokens: int, n: int, block_size: int) -> int:
-    """Return the most blocks that `n` choices of one prompt hold, each after `max_tokens` output tokens.
-
-    The router's leases and the worker use the same arithmetic. The choices share full blocks of the prompt.
-    The last token of a choice ends it before its KV is written, so a choice stores
-    `prompt_tokens + max_tokens - 1` tokens. For a resumed request pass the original prompt and `max_tokens`:
-    tokens that moved from output to computed context do not change the sum.
-    """
-    if prompt_tokens < 1 or max_tokens < 1 or n < 1 or block_size < 1:
-        raise ValueError(
-            "prompt_tokens, max_tokens, n and block_size must be at least 1, "
-            f"not {prompt_tokens}, {max_tokens}, {n} and {block_size}"
-        )
-    shared = prompt_tokens // block_size
-    per_choice = -(-(prompt_tokens + max_tokens - 1) // block_size)
-    return shared + n * (per_choice - shared)
 
 
 class LengthQuantiles:

@@ -13,23 +13,11 @@ it breaks promises of short outputs.
 
 from __future__ import annotations
 
-from scheduling.cost.cost_model import CostModel
 from scheduling.packing import fill_to_budget, fill_to_duration
 from scheduling.placement import Placement
 from scheduling.policies.policy import Order, Policy
+from scheduling.prediction import arrival_s
 from scheduling.step import NO_LIMIT_S, StepPlan, StepView
-
-ARRIVAL_S = 0.05
-FIXED_SHARE = 0.05
-
-
-def arrival_s(cost: CostModel) -> float:
-    """Return the longest that a step without decodes lasts, after which a new arrival can be computed.
-
-    It is ARRIVAL_S, unless steps that short would spend more than FIXED_SHARE of their time on what any step
-    costs, as on a CPU that reads large weights: prompts would be computed much slower then.
-    """
-    return max(ARRIVAL_S, cost.fixed_s / FIXED_SHARE)
 
 
 def plan(view: StepView) -> StepPlan:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from scheduling.cost.cost_model import StepShape
 from scheduling.placement import Placement
+from scheduling.prediction import step_limit_s
 from scheduling.scaling.demand import SLOT_S, Slot, of_row, total
 from scheduling.scaling.search import fewest
 from scheduling.scaling.steady import (
@@ -33,7 +34,6 @@ from scheduling.scaling.steady import (
     work_s,
 )
 from scheduling.scaling.steady_span import steady_span
-from scheduling.speeds import step_limit_s
 from scheduling.value import value
 
 MOST_WORKERS = 4096

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from scheduling.cost.cost_model import CostModel
-from scheduling.scaling.demand import SLOT_S, Slot, edge_s
-from scheduling.speeds import (
+from scheduling.prediction import (
     DecodeView,
     PrefillSpeed,
     PrefillView,
@@ -25,6 +24,7 @@ from scheduling.speeds import (
     seq_capacity,
     share,
 )
+from scheduling.scaling.demand import SLOT_S, Slot, edge_s
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 

@@ -27,8 +27,8 @@ from router.core.model.events import StepReported, WorkerFacts
 from router.core.simulated_runs import RunsReported
 from scheduling.columns import TokenColumns
 from scheduling.memory.preemption import SwapSpeed
+from scheduling.prediction import num_micro_batches
 from scheduling.request import SequenceSpec
-from scheduling.speeds import num_micro_batches
 from sim.clock import Clock
 from sim.requests import Requests
 from sim.result import WorkerResult

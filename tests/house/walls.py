@@ -161,7 +161,6 @@ CONTRACT_EDGES: dict[str, str] = {
     "kvtransfer/receiving/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
     "router/api/many_call.py": "holds one GenerateMany call",
-    "router/api/many_rows.py": "makes the columns of a message",
     "router/intake/sizes.py": "counts the entries of a message before it is converted",
     "router/api/status.py": "writes the error details of a status",
     "router/links/worker_link.py": "holds one Work stream to a worker, and probes it",

@@ -23,11 +23,11 @@ from router.core.model.events import (
 from router.core.model.state import CoreConfig
 from router.request import Request
 from runtime.state.records import Settled
-from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.policies import by_name
+from scheduling.prediction import QueueAhead, RequestCost
 from scheduling.request import SamplingParams, Slo, StopRules
 
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)

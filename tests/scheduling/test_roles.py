@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.roles import HOLD_S, MOST_MOVE, START_WEIGHT, MixedLoad, Roles, rebalance
+from scheduling.placement import HOLD_S, MOST_MOVE, START_WEIGHT, MixedLoad, Roles, rebalance
 
 shares = st.floats(0, 1)
 fleets = st.lists(st.tuples(shares, shares, shares), min_size=1, max_size=5)

@@ -35,7 +35,7 @@ from sim.workloads.trace import TraceRequest
 from tools.house.source_tree import ROOT
 
 CORE = frozenset({"router"})
-WITH_DECISIONS = CORE | {"scheduling", "state"}
+WITH_DECISIONS = CORE | {"scheduling", "runtime/state"}
 
 Function = tuple[str, str]
 """A file, relative to the root, and a qualified name in it."""
@@ -43,7 +43,7 @@ Function = tuple[str, str]
 
 @dataclass(slots=True)
 class CallRecorder:
-    """Records calls of functions whose files are below `folders`, which are at the top of `root`."""
+    """Records calls of functions whose files are below `folders`, which are relative to `root`."""
 
     folders: frozenset[str]
     root: Path = ROOT
@@ -87,7 +87,7 @@ class CallRecorder:
         if not path.is_relative_to(self.root):
             return None
         file = path.relative_to(self.root)
-        if file.parts[0] not in self.folders:
+        if not any(file.is_relative_to(folder) for folder in self.folders):
             return None
         return str(file), code.co_qualname.partition(".<locals>.<")[0]
 

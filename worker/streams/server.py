@@ -7,9 +7,9 @@ from typing import Protocol
 import grpc
 
 from runtime.rpc import health, reflection
+from runtime.rpc.handlers import RefuseUnreadable
 from runtime.rpc.health import Health
 from runtime.rpc.listening import add_port
-from runtime.rpc.reading import RefuseUnreadable
 from runtime.rpc.role_guard import RoleGuard
 from runtime.security.tls import CertificateRole, FleetTls
 

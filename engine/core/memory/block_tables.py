@@ -12,7 +12,7 @@ from engine.core.memory.stores import BlockPool
 from engine.core.report import Filled, Received
 from engine.core.sequence import Choice, Goal, SequenceGroup, Swapped
 from scheduling.memory.block_hash import chain_root, hash_block, hash_blocks
-from scheduling.memory.reservation import blocks_needed
+from scheduling.prediction import blocks_needed
 from scheduling.request import SequenceSpec
 
 

@@ -40,9 +40,9 @@ from engine.core.step import ChunkWork, Step, within_rows
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.draft_model import DraftPlan, ModelOffer, plan_drafts
 from scheduling.policies.policy import Policy
+from scheduling.prediction import step_limit_s
 from scheduling.request import FailureReason
 from scheduling.speculation import Offer, draft_lengths
-from scheduling.speeds import step_limit_s
 from scheduling.step import DecodeLoad, StepPlan, StepView
 
 Copies = list[tuple[int, int]]

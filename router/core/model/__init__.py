@@ -6,8 +6,8 @@ Read in this order:
     actions     all that the core can want done
     session     one request: its choices, its groups, their moves
     waiting     the groups of this router that wait, in order and summed up
-    fleet       the connected workers, with what was reported by them and sent to them
-    capacity    the fleet summed up for predictions, for each pace
+    fleet       the connected workers, with what was reported by them and sent to them, and summed up for
+                predictions
     state       all that the core knows, handed to the handlers of events
 
 Imports nothing else of `router.core`.

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from router.core.model.events import Granted
 from router.request import Request
 from scheduling.admission.admission import Decision
-from scheduling.admission.prediction import Prediction, QueueAhead
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.placement import Handoff
+from scheduling.prediction import Prediction, QueueAhead
 from scheduling.request import FinishReason, Matched, Path, Slo
 
 MAX_ATTEMPTS = 3
@@ -103,6 +103,8 @@ class Group:
     work_tokens: int
     num_seqs: int
     """One sequence for each choice."""
+    seat_share: int = 0
+    """What its seats count for its tenant."""
     expected_tokens: int = 0
     """Expected output of all its choices, by the lengths of such outputs."""
 

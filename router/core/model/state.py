@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from router.core.model.actions import Action, Dequeue, ReleaseCredit, ReleaseLease
-from router.core.model.capacity import FleetCapacity
-from router.core.model.fleet import Fleet
+from router.core.model.fleet import Fleet, FleetCapacity
 from router.core.model.session import Group, Move, Session
 from router.core.model.waiting import WaitingGroups
 from runtime.state.records import QueueStatus
-from scheduling.admission.fair_shares import BatchFloor
-from scheduling.admission.learnt import Learnt
+from scheduling.admission.learnt import BatchFloor, Learnt
 from scheduling.admission.shares import TenantSums, TenantWeights
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy

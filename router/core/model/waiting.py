@@ -6,10 +6,10 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from router.core.model.session import Group, Phase
-from scheduling.admission.admission import Verdict
+from router.core.model.session import IN_QUEUE, Group, Phase, Session
+from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import Backlog, Stake, Waiting
-from scheduling.request import SloClass
+from scheduling.request import Slo, SloClass
 from scheduling.value import value
 
 LEAST_STALE = 64
@@ -79,10 +79,20 @@ class WaitingGroups:
         if pace_ms is not None:
             del self._paces_ms[bisect_left(self._paces_ms, pace_ms)]
 
+    def decide(self, session: Session, decision: Decision, aim: Slo, now: float) -> None:
+        """Set what was decided on a session, on which the order of its waiting groups depends."""
+        waiting = [group for group in session.groups if group.phase in IN_QUEUE]
+        for group in waiting:
+            self.remove(group)
+        session.decision, session.aim = decision, aim
+        for group in waiting:
+            self.add(group, now)
+
     def _stand_in_line(self, entry: Waiting) -> None:
         line = self._lines[entry.slo_class]
         heapq.heappush(line, (entry.due_at, entry.key))
-        if len(line) > LEAST_STALE + 2 * self.backlog.requests_of(entry.slo_class):
+        stale = len(line) - LEAST_STALE
+        if stale > 0 and stale > 2 * self.backlog.requests_of(entry.slo_class):
             # Compared with its own class only: other classes may have many more waiting requests.
             line[:] = [found for found in dict.fromkeys(line) if self._is_current(found)]
             heapq.heapify(line)

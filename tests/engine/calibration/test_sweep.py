@@ -17,7 +17,8 @@ from engine.model.attention.step_batch import StepBatch
 from engine.model.model import load_model
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import StepShape
-from scheduling.policies.slack import ARRIVAL_S, SLACK
+from scheduling.policies.slack import SLACK
+from scheduling.prediction import ARRIVAL_S
 from scheduling.step import DecodeLoad, PrefillWork, StepView
 from tests import model_zoo
 

@@ -11,11 +11,11 @@ from router.core.core import RouterCore
 from router.core.model.actions import ChargeTenant
 from router.core.model.events import StepReported, WorkerLoad
 from scheduling.admission.admission import Verdict
-from scheduling.admission.fair_shares import LOAD_WINDOW_S
-from scheduling.admission.prediction import QueueAhead, RequestCost
+from scheduling.admission.learnt import LOAD_WINDOW_S
 from scheduling.admission.shares import BAND_S
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
+from scheduling.prediction import QueueAhead, RequestCost
 from scheduling.request import Slo, SloClass
 from tests.router.core.asking import ask
 from tests.router.core_driver import ONE, TWO, core_of, judged, tell

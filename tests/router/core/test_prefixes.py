@@ -23,12 +23,12 @@ from router.core.model.events import (
     WorkerLost,
 )
 from runtime.state.records import Settled
-from scheduling.admission.prediction import QueueAhead, RequestCost
-from scheduling.admission.prefixes import NO_HITS, HeldPrefix, PeerHit, PrefixHits
+from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.prefix_reads import TierHit
 from scheduling.placement import Placement
+from scheduling.prediction import HeldPrefix, PeerHit, QueueAhead, RequestCost
 from scheduling.request import PrefixSource, Slo
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, call, core_of, judged, tell
 

@@ -14,12 +14,22 @@ from router.core.core import RouterCore
 from router.core.model.actions import Reject, TellAccepted
 from router.core.model.events import StepReported, WorkerLoad
 from router.errors import Reason, Refused, ValidationError
-from scheduling.admission.admission import SloFloor, below_floor, slo_floor
-from scheduling.admission.prediction import QueueAhead, RequestCost, capacity_of, predict
+from scheduling.admission.admission import below_floor
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, quickest
+from scheduling.prediction import (
+    DecodeView,
+    PrefillView,
+    QueueAhead,
+    RequestCost,
+    SloFloor,
+    capacity_of,
+    decode_speed,
+    predict,
+    prefill_speed,
+    slo_floor,
+)
 from scheduling.request import Slo
-from scheduling.speeds import DecodeView, PrefillView, decode_speed, prefill_speed
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, call, core_of, judged, tell
 
 MS = st.none() | st.integers(1, 5000)

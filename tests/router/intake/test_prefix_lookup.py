@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from router.intake.prefix_lookup import prefix_hits
 from runtime.state.records import Leading, LinkRecord, TierRecord
-from scheduling.admission.prefixes import PeerHit
 from scheduling.memory.prefix_reads import TierHit
 from scheduling.memory.tiers import Tier
+from scheduling.prediction import PeerHit
 
 LINK = LinkRecord(0.01, 0.001)
 DISK = TierRecord(1000, 0.002, 0.003)

@@ -12,10 +12,8 @@ from scheduling.admission.admission import (
     ITL_MARGIN,
     MAX_RETRY_S,
     MIN_RETRY_S,
-    Spread,
     Verdict,
     aim_of,
-    at_most,
     decide,
     meets,
     next_virtual_finish,
@@ -23,8 +21,8 @@ from scheduling.admission.admission import (
     retry_after_s,
     unpromised,
 )
-from scheduling.admission.fair_shares import AdmittedLoad
-from scheduling.admission.prediction import Prediction
+from scheduling.admission.learnt import AdmittedLoad, Spread, at_most
+from scheduling.prediction import Prediction
 from scheduling.request import Slo
 
 seconds = st.floats(0.001, 100.0)

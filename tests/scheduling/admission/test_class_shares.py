@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.fair_shares import BATCH_SHARE, HEADROOM, ClassShares
+from scheduling.admission.learnt import BATCH_SHARE, HEADROOM, ClassShares
 from scheduling.request import SloClass
 
 RATE = 1000.0

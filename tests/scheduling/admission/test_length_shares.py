@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.fair_shares import (
-    ENOUGH,
+from scheduling.admission.learnt import (
+    ENOUGH_LENGTHS,
     GATE,
-    MAX_AGE_S,
+    LENGTHS_AGE_S,
+    LENGTHS_WINDOW,
     NEARLY_ALL,
     PARTS,
-    WINDOW,
     LengthShares,
 )
 
 BUSY = 0.9
 LENGTHS = range(100, 1100, 100)
 """One for each part."""
-ASKED = st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=2 * WINDOW)
+ASKED = st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=2 * LENGTHS_WINDOW)
 """Prompt lengths, and whether they were admitted."""
 
 
@@ -60,15 +60,15 @@ def test_equal_shares_hold_nobody_back() -> None:
 
 def test_prompts_of_one_length_are_not_held_back_for_each_other() -> None:
     shares = LengthShares()
-    for place in range(WINDOW):
-        shares.decided(512, 0.0, admitted=place < WINDOW // 2)
+    for place in range(LENGTHS_WINDOW):
+        shares.decided(512, 0.0, admitted=place < LENGTHS_WINDOW // 2)
     assert shares.longer_by(512, BUSY, 1.0) == 0
 
 
 def test_what_was_refused_long_ago_holds_nobody_back() -> None:
     shares = shares_of(*[0.9] * 8, 0.1, 0.1)
-    assert shares.longer_by(100, BUSY, MAX_AGE_S) > 0
-    assert shares.longer_by(100, BUSY, MAX_AGE_S + 1) == 0
+    assert shares.longer_by(100, BUSY, LENGTHS_AGE_S) > 0
+    assert shares.longer_by(100, BUSY, LENGTHS_AGE_S + 1) == 0
     assert len(shares) == 0
 
 
@@ -80,7 +80,11 @@ def test_below_the_gate_nobody_is_held_back(asked: list[tuple[int, bool]], token
     assert shares.longer_by(tokens, load, 0.0) == 0
 
 
-@given(st.lists(st.integers(1, 50), min_size=ENOUGH, max_size=WINDOW), st.integers(1, 60), st.data())
+@given(
+    st.lists(st.integers(1, 50), min_size=ENOUGH_LENGTHS, max_size=LENGTHS_WINDOW),
+    st.integers(1, 60),
+    st.data(),
+)
 def test_while_nearly_all_are_admitted_nobody_is_held_back(
     lengths: list[int], tokens: int, data: st.DataObject
 ) -> None:
@@ -99,13 +103,13 @@ def test_only_longer_ones_that_asked_hold_a_prompt_back(asked: list[tuple[int, b
         shares.decided(length, 0.0, admitted=admitted)
     longer_by = shares.longer_by(tokens, 1.0, 0.0)
     if longer_by:
-        latest = asked[-WINDOW:]
+        latest = asked[-LENGTHS_WINDOW:]
         assert longer_by > tokens
         assert longer_by in {length for length, _ in latest}
         assert not all(admitted for length, admitted in latest if length > tokens)
 
 
-@given(ASKED, st.lists(st.floats(0, 10), max_size=2 * WINDOW))
+@given(ASKED, st.lists(st.floats(0, 10), max_size=2 * LENGTHS_WINDOW))
 def test_what_is_remembered_is_bounded_and_in_order(
     asked: list[tuple[int, bool]], waits: list[float]
 ) -> None:
@@ -114,5 +118,5 @@ def test_what_is_remembered_is_bounded_and_in_order(
         now += wait
         times.append(now)
         shares.decided(tokens, now, admitted=admitted)
-        fresh = [moment for moment in times if now - moment <= MAX_AGE_S]
-        assert len(shares) == min(WINDOW, len(fresh))
+        fresh = [moment for moment in times if now - moment <= LENGTHS_AGE_S]
+        assert len(shares) == min(LENGTHS_WINDOW, len(fresh))

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.prediction import RequestCost, own_prefill_s
-from scheduling.admission.prefixes import HeldPrefix, PeerHit, PrefixHits, least_held
+from scheduling.admission.prefixes import PrefixHits, least_held
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.disk_reads import read_limit_s
 from scheduling.memory.preemption import recompute_s
 from scheduling.memory.prefix_reads import TierHit
-from scheduling.speeds import PrefillView, prefill_speed
+from scheduling.prediction import HeldPrefix, PeerHit, PrefillView, RequestCost, own_prefill_s, prefill_speed
 
 BLOCK = 16
 COST = CostModel((0.01, 0.0, 1e-4, 0.0, 1e-8, 0.0), 32.0)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.admission.backlog import Stake, Waiting
-from scheduling.admission.fair_shares import BATCH_SHARE, BatchFloor
+from scheduling.admission.learnt import BATCH_SHARE, BatchFloor
 from scheduling.admission.shedding import Plan, Service, plan
 from scheduling.request import SloClass
 from tests.growth import LARGE, MOST_GROWTH, SMALL, growth

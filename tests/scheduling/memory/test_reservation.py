@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.memory.reservation import LengthQuantiles, blocks_needed, peak_blocks, spread
+from scheduling.memory.reservation import LengthQuantiles, peak_blocks, spread
+from scheduling.prediction import blocks_needed
 
 
 @given(st.integers(1, 80), st.integers(1, 60), st.integers(1, 16), st.integers(1, 33))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, StepShape
 from scheduling.packing import GRAIN_TOKENS
 from scheduling.policies import NAMES, by_name, chunked, dynamic, orca, prefill_first, slack, static
+from scheduling.prediction import ARRIVAL_S, FIXED_SHARE
 from scheduling.step import NO_LIMIT_S, Chunk, DecodeLoad, PrefillWork, StepPlan, StepView
 
 COST = CostModel((5e-3, 1e-5, 2e-5, 5e-8, 1e-10, 1e-9), 200.0, 0.9, 1.0, 1.1)
@@ -216,7 +217,7 @@ def test_promised_decodes_cut_the_chunk_and_patient_ones_do_not() -> None:
 def test_without_decodes_a_step_lasts_until_an_arrival_may_get_in() -> None:
     view = view_of([20_000], budget=16_384)
     plan = slack.plan(view)
-    assert 0.9 * slack.ARRIVAL_S < duration_s(view, plan) <= slack.ARRIVAL_S
+    assert 0.9 * ARRIVAL_S < duration_s(view, plan) <= ARRIVAL_S
 
 
 def test_without_decodes_a_step_spends_little_on_what_any_costs() -> None:
@@ -226,7 +227,7 @@ def test_without_decodes_a_step_spends_little_on_what_any_costs() -> None:
         [chunk] = slack.plan(replace(view_of([20_000], budget=4096), cost=cost)).chunks
         sizes.append(chunk.num_tokens)
         seconds = cost.predict(StepShape.of(0, 0, [(0, chunk.num_tokens)]))
-        assert seconds <= slack.ARRIVAL_S or cost.fixed_s >= 0.9 * slack.FIXED_SHARE * seconds
+        assert seconds <= ARRIVAL_S or cost.fixed_s >= 0.9 * FIXED_SHARE * seconds
     assert sizes == [320, 320, 4096]
 
 
@@ -247,4 +248,4 @@ def test_a_step_of_prompts_alone_delays_no_decodes_of_others() -> None:
     """On a pipeline, a step may have no decodes while those of other steps wait behind it."""
     waiting = DecodeLoad(num_seqs=0, slack_s=0.02, gap_limit_s=0.02)
     assert slack.duration_s(view_of([4000], waiting)) == 0.02
-    assert slack.duration_s(view_of([4000])) == slack.ARRIVAL_S
+    assert slack.duration_s(view_of([4000])) == ARRIVAL_S

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from router.core.core import RouterCore
 from router.core.model.actions import AskGrants, SendDecode, SendPrefill, SendReceive, Settle
-from router.core.model.capacity import MAX_AGE_S, FleetCapacity
 from router.core.model.events import (
     CancelAsked,
     DrainAsked,
@@ -25,6 +24,7 @@ from router.core.model.events import (
     WorkerLoad,
     WorkerLost,
 )
+from router.core.model.fleet import MAX_AGE_S, FleetCapacity
 from router.core.model.session import Group, Phase
 from runtime.state.records import Settled
 from scheduling.columns import TokenColumns

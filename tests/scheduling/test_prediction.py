@@ -9,25 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.prediction import (
+from scheduling.cost.cost_model import Band, CostModel, StepShape
+from scheduling.packing import GRAIN_TOKENS
+from scheduling.prediction import (
     Capacity,
+    DecodeView,
     Prediction,
+    PrefillView,
     QueueAhead,
     RequestCost,
     capacity_of,
-    free_seats,
-    own_prefill_s,
-    predict,
-)
-from scheduling.cost.cost_model import Band, CostModel, StepShape
-from scheduling.packing import GRAIN_TOKENS
-from scheduling.speeds import (
-    DecodeView,
-    PrefillView,
     chunk_tokens,
     decode_speed,
     decode_step_s,
+    free_seats,
     mixed_step_s,
+    own_prefill_s,
+    predict,
     prefill_speed,
     seq_capacity,
 )
