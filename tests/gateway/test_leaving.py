@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 
 from baton import AsyncClient
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from benchmarks.doors.observe import scrape, total
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, until
-from tests.forked import Zygote
+from tests.fleet.driving import assert_all_is_freed, until
+from tests.fleets import NewFleet
 from tests.gateway.running import Gateway, running_gateway
 from tests.patience import PATIENCE_S
 
@@ -57,12 +57,9 @@ class Served:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    spec = FleetSpec(
-        model=DEMO_MODEL, timed="demo-cpu", prefill=0, run_dir=tmp_path_factory.mktemp("leaving")
-    )
+async def served(new_fleet: NewFleet) -> AsyncIterator[Served]:
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(timed="demo-cpu", prefill=0) as fleet,
         running_gateway(fleet.router_addresses, "--log-level", "warning") as gateway,
         AsyncClient(fleet.router_addresses) as sdk,
     ):
