@@ -13,7 +13,7 @@ torch.set_num_threads(1)
 # Started in the background by a script we would ignore it, and so would whatever we start to interrupt it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.redis_server", "tests.running_alone", "tests.forked"]
+pytest_plugins = ["tests.redis_server", "tests.running_alone", "tests.forked", "tests.fleets"]
 
 # Workers keep there what they measured at start. All processes of a run share it, and nobody else does.
 if "PYTEST_XDIST_WORKER" not in os.environ:

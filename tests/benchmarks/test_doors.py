@@ -9,15 +9,13 @@ import pytest
 import pytest_asyncio
 
 from baton import Slo
-from baton.fleet import Fleet, FleetSpec
 from benchmarks.doors.http import HttpError, OpenAIClient
 from benchmarks.doors.metrics import summarise
 from benchmarks.doors.sending import Job
-from benchmarks.flags import DEMO_MODEL
 from benchmarks.fleets.gateway import HERE, started
 from benchmarks.fleets.load import closed_loop
 from benchmarks.fleets.targets import Target, reached
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -25,11 +23,10 @@ PROMPT = list(range(3, 40))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def doors(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Target]]:
+async def doors(new_fleet: NewFleet) -> AsyncIterator[list[Target]]:
     """The doors of one fleet: gRPC, then HTTP."""
-    spec = FleetSpec(model=DEMO_MODEL, gateways=1, run_dir=tmp_path_factory.mktemp("doors"))
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(gateways=1) as fleet,
         reached(fleet.router_addresses, "grpc") as grpc,
         reached(fleet.router_addresses, "openai", gateway=fleet.gateway_urls[0]) as openai,
     ):

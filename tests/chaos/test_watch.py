@@ -11,7 +11,7 @@ from baton.v1 import inference_pb2
 from baton.worker.v1 import attempt_pb2, kvtransfer_pb2, worker_pb2
 from tests.chaos.plan import ALL, MESSAGE_KINDS, Fault, Kind, Phase, Place
 from tests.chaos.sightings import Call, Life, Mark, Method, Sighting
-from tests.chaos.watch import BLOCK_BYTES, SPARED_FROM_ATTEMPT, SPARED_WHEN_LOST_FROM, Aim, Watch
+from tests.chaos.watch import BLOCK_BYTES, SPARED_FROM_ATTEMPT, SPARED_WHEN_LOST_FROM, Aim, Hit, Watch
 from tests.patience import PATIENCE_S
 
 REQUEST = "r"
@@ -50,6 +50,7 @@ class Scene:
         self.open = self._call("prefill-0", Method.OPEN)
         self.fetch = self._call("prefill-0", Method.FETCH)
         self.fates: list[Kind | None] = []
+        self.acts: list[str] = []
 
     def _call(self, link: str, method: Method) -> Call:
         return Call(link, method, self.watch.lives)
@@ -95,20 +96,27 @@ class Scene:
     def _told(self, event: inference_pb2.GenerationEvent) -> Sequence[Sighting]:
         return self.door.answered(inference_pb2.GenerateResponse(event=event).SerializeToString())
 
-    def aim(self, fault: Fault, acts: list[str]) -> Aim:
-        return Aim(fault, acts.append, later_s=0.0)
+    def aim(self, fault: Fault, only: str = "") -> Aim:
+        return Aim(fault, self.acts.append, later_s=0.0, only=only)
+
+    async def striking(self, aim: Aim, limit_s: float = LIMIT_S) -> asyncio.Task[Hit | None]:
+        """Begin to wait for the moment to strike."""
+        task = asyncio.create_task(self.watch.strike(aim, limit_s))
+        await asyncio.sleep(0)
+        return task
+
+    async def live_under(self, aim: Aim, limit_s: float = LIMIT_S, attempt: int = 1) -> Hit | None:
+        striking = await self.striking(aim, limit_s)
+        await self.live(attempt)
+        return await striking
 
 
 async def test_streams_over_grpc_are_no_aim_of_what_strikes_gateways() -> None:
     scene = Scene()
     scene.life.gateway = ""
-    acts: list[str] = []
-    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.GATEWAY), acts)
-    striking = asyncio.create_task(scene.watch.strike(aim, 0.1))
-    await asyncio.sleep(0)
-    await scene.live()
-    assert await striking is None
-    assert acts == []
+    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.GATEWAY))
+    assert await scene.live_under(aim, 0.1) is None
+    assert scene.acts == []
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -121,10 +129,7 @@ async def _struck_by(fault: Fault) -> None:
     scene = Scene()
     acts: list[tuple[str, Phase]] = []
     aim = Aim(fault, lambda name: acts.append((name, scene.life.phase)), later_s=0.0)
-    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
-    await asyncio.sleep(0)
-    await scene.live()
-    hit = await striking
+    hit = await scene.live_under(aim)
     assert hit is not None
     assert hit.request_id == REQUEST
     ((name, phase),) = acts
@@ -154,18 +159,16 @@ async def _struck_by(fault: Fault) -> None:
 async def test_tokens_stay_in_the_relay_until_it_is_struck() -> None:
     scene = Scene()
     await scene.live()
-    acts: list[str] = []
-    aim = scene.aim(Fault(Kind.KILL, Phase.RELAY, Place.ROUTER), acts)
-    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
-    await asyncio.sleep(0)
+    aim = scene.aim(Fault(Kind.KILL, Phase.RELAY, Place.ROUTER))
+    striking = await scene.striking(aim)
     report = [Sighting(Mark.REPORTED, REQUEST, "decode-0")]
     await scene.passes(report)
     delivery = asyncio.create_task(scene.watch.passage([Sighting(Mark.DELIVERED, REQUEST, "router-0")]))
     await asyncio.sleep(0)
     assert not delivery.done()
-    assert not acts
+    assert not scene.acts
     await scene.passes(report)
-    assert acts == ["router-0"]
+    assert scene.acts == ["router-0"]
     await striking
     await delivery
 
@@ -181,15 +184,11 @@ SPARED_FROM = {
 async def test_only_a_request_with_few_attempts_left_is_spared(kind: Kind) -> None:
     for attempt in (SPARED_FROM[kind] - 1, SPARED_FROM[kind]):
         scene = Scene()
-        acts: list[str] = []
         for earlier in range(1, attempt):
             await scene.dispatch(earlier)
-        aim = scene.aim(Fault(kind, Phase.DECODE, Place.DECODE), acts)
-        striking = asyncio.create_task(scene.watch.strike(aim, 0.2))
-        await asyncio.sleep(0)
-        await scene.live(attempt)
-        await striking
-        assert acts == (["decode-0"] if attempt < SPARED_FROM[kind] else [])
+        aim = scene.aim(Fault(kind, Phase.DECODE, Place.DECODE))
+        await scene.live_under(aim, 0.2, attempt)
+        assert scene.acts == (["decode-0"] if attempt < SPARED_FROM[kind] else [])
 
 
 async def test_failures_go_with_the_request_to_another_router() -> None:
@@ -209,15 +208,12 @@ async def second_request(scene: Scene) -> None:
 async def test_a_second_fault_strikes_the_same_request_and_no_other() -> None:
     scene = Scene()
     await scene.live()
-    acts: list[str] = []
-    aim = scene.aim(Fault(Kind.CUT, Phase.DECODE, Place.ROUTER_DECODE), acts)
-    aim.only = REQUEST
-    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
-    await asyncio.sleep(0)
+    aim = scene.aim(Fault(Kind.CUT, Phase.DECODE, Place.ROUTER_DECODE), REQUEST)
+    striking = await scene.striking(aim)
     await second_request(scene)
-    assert not acts
+    assert not scene.acts
     await scene.passes([Sighting(Mark.REPORTED, REQUEST, "decode-0")])
-    assert acts == ["router-0>decode-0"]
+    assert scene.acts == ["router-0>decode-0"]
     hit = await striking
     assert hit is not None
     assert hit.request_id == REQUEST
@@ -225,10 +221,8 @@ async def test_a_second_fault_strikes_the_same_request_and_no_other() -> None:
 
 async def test_a_second_fault_does_not_wait_for_a_stream_that_is_over() -> None:
     scene = Scene()
-    aim = scene.aim(Fault(Kind.CUT, Phase.DECODE, Place.DECODE), [])
-    aim.only = REQUEST
-    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
-    await asyncio.sleep(0)
+    aim = scene.aim(Fault(Kind.CUT, Phase.DECODE, Place.DECODE), REQUEST)
+    striking = await scene.striking(aim)
     scene.watch.end(REQUEST)
     assert await striking is None
     assert REQUEST not in scene.watch.lives
@@ -237,13 +231,9 @@ async def test_a_second_fault_does_not_wait_for_a_stream_that_is_over() -> None:
 async def test_a_client_without_a_gateway_has_connections_of_its_own() -> None:
     scene = Scene()
     scene.life.gateway = ""
-    acts: list[str] = []
-    aim = scene.aim(Fault(Kind.ONE_WAY, Phase.TOKENISE, Place.CLIENT_ROUTER), acts)
-    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
-    await asyncio.sleep(0)
-    await scene.live()
-    await striking
-    assert acts == ["client>router-0"]
+    aim = scene.aim(Fault(Kind.ONE_WAY, Phase.TOKENISE, Place.CLIENT_ROUTER))
+    await scene.live_under(aim)
+    assert scene.acts == ["client>router-0"]
 
 
 @pytest.mark.parametrize(
@@ -259,25 +249,17 @@ async def test_a_client_without_a_gateway_has_connections_of_its_own() -> None:
 )
 async def test_somebody_of_each_kind_is_left(down: set[str], veteran: bool) -> None:
     scene = Scene()
-    acts: list[str] = []
     scene.watch.down |= down
     if veteran:
         scene.decode = Call("decode-2", Method.WORK, scene.watch.lives)
-    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.DECODE), acts)
-    striking = asyncio.create_task(scene.watch.strike(aim, 0.2))
-    await asyncio.sleep(0)
-    await scene.live()
-    assert await striking is None
-    assert not acts
+    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.DECODE))
+    assert await scene.live_under(aim, 0.2) is None
+    assert not scene.acts
 
 
 async def test_a_stream_that_is_over_is_not_struck() -> None:
     scene = Scene()
-    acts: list[str] = []
     del scene.watch.lives[REQUEST]
-    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.DECODE), acts)
-    striking = asyncio.create_task(scene.watch.strike(aim, 0.2))
-    await asyncio.sleep(0)
-    await scene.live()
-    assert await striking is None
-    assert not acts
+    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.DECODE))
+    assert await scene.live_under(aim, 0.2) is None
+    assert not scene.acts

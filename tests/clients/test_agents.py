@@ -23,13 +23,13 @@ from anthropic.types import RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from baton import AsyncClient
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from tests.clients import claude_code
 from tests.clients.node import BIN as NODE
 from tests.clients.programs import ENVIRONMENTS, output_of
 from tests.clients.scripted_model import CONTEXT, Scripts, write_scripted_model
 from tests.fleet.driving import assert_all_is_freed
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tools.house.source_tree import ROOT
@@ -147,19 +147,17 @@ class Served:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+async def served(new_fleet: NewFleet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     folder = tmp_path_factory.mktemp("agents")
     (folder / "home" / "work").mkdir(parents=True)
     sizes = ("--dtype", "float32", "--num-blocks", str(2 * CONTEXT // 16), "--max-num-seqs", "16")
-    spec = FleetSpec(
-        model=write_scripted_model(SCRIPTS, folder / "scripted"),
-        served_model_names=(claude_code.MODEL,),
-        gateways=1,
-        run_dir=folder / "run",
-        extra_args={"prefill": sizes, "decode": sizes},
-    )
+    settings = {
+        "model": write_scripted_model(SCRIPTS, folder / "scripted"),
+        "served_model_names": (claude_code.MODEL,),
+        "extra_args": {"prefill": sizes, "decode": sizes},
+    }
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(gateways=1, **settings) as fleet,
         AsyncClient(fleet.router_addresses) as sdk,
     ):
         yield Served(fleet, sdk, folder / "home")

@@ -16,10 +16,10 @@ import pytest
 import pytest_asyncio
 
 from baton import AsyncClient, ChatMessage, Sampling, Stop
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from tests.clients.programs import ENVIRONMENTS, output_of
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 from tools.house.source_tree import ROOT
 
 pytestmark = [
@@ -57,12 +57,11 @@ class Served:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+async def served(new_fleet: NewFleet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     run_dir = tmp_path_factory.mktemp("foreign")
     in_float32 = {"prefill": ("--dtype", "float32"), "decode": ("--dtype", "float32")}
-    spec = FleetSpec(model=DEMO_MODEL, gateways=1, run_dir=run_dir / "run", extra_args=in_float32)
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(gateways=1, extra_args=in_float32) as fleet,
         AsyncClient(fleet.router_addresses) as sdk,
     ):
         expected = await sdk.complete(

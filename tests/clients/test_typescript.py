@@ -8,18 +8,17 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from baton import AsyncClient
-from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
+from baton.fleet import Fleet, FleetEvent
 from baton.fleet.events import ProcessRestarted
 from tests.clients.node import BIN, SDK
-from tests.fleet.driving import DEMO_MODEL
-from tests.forked import Zygote
+from tests.fleets import NewFleet, kept
 from tests.patience import PATIENCE_S
 from tools.house.source_tree import ROOT
 
@@ -70,8 +69,7 @@ async def run_quick_start(folder: Path, address: str) -> None:
     await run([str(SDK / "node_modules" / ".bin" / "tsc"), *STRICT, *types, name], folder)
 
 
-@asynccontextmanager
-async def kept(fleet: Fleet, pids: Path) -> AsyncIterator[None]:
+def watched(fleet: Fleet, pids: Path) -> AbstractAsyncContextManager[None]:
     """Restart what dies while the block lasts, and keep the ids of the fleet's processes in a file."""
 
     def write_pids() -> None:
@@ -85,23 +83,14 @@ async def kept(fleet: Fleet, pids: Path) -> AsyncIterator[None]:
             write_pids()
 
     write_pids()
-    keeping = asyncio.create_task(Keeper(fleet, on_event).keep())
-    try:
-        yield
-        assert not keeping.done(), keeping
-    finally:
-        keeping.cancel()
-        await asyncio.wait([keeping])
+    return kept(fleet, on_event)
 
 
-async def test_the_typescript_sdk_is_served_through_deaths(tmp_path: Path, zygote: Zygote) -> None:
-    spec = FleetSpec(
-        model=DEMO_MODEL, run_dir=tmp_path / "run", decode=2, routers=2, placement="disaggregated"
-    )
+async def test_the_typescript_sdk_is_served_through_deaths(tmp_path: Path, new_fleet: NewFleet) -> None:
     pids = tmp_path / "pids.json"
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
-        kept(fleet, pids),
+        new_fleet(decode=2, routers=2, placement="disaggregated") as fleet,
+        watched(fleet, pids),
         AsyncClient(fleet.router_addresses) as client,
     ):
         environment = {"BATON_ADDRESSES": ",".join(fleet.router_addresses), "BATON_PIDS_FILE": str(pids)}
@@ -114,9 +103,10 @@ async def test_the_typescript_sdk_is_served_through_deaths(tmp_path: Path, zygot
             await until_idle(client)
 
 
-async def test_a_secured_fleet_serves_a_client_with_its_credentials(tmp_path: Path, zygote: Zygote) -> None:
-    spec = FleetSpec(model=DEMO_MODEL, run_dir=tmp_path / "run", secure=tmp_path / "secure")
-    async with Fleet(spec, make_process=zygote.process) as fleet:
+async def test_a_secured_fleet_serves_a_client_with_its_credentials(
+    tmp_path: Path, new_fleet: NewFleet
+) -> None:
+    async with new_fleet(secure=tmp_path / "secure") as fleet:
         assert fleet.secured is not None
         files = dataclasses.asdict(fleet.secured.credentials)
         files["apiKeyFile"] = files.pop("api_key_file")

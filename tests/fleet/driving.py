@@ -139,6 +139,14 @@ def num_given_up(fleet: Fleet) -> int:
     return sum(log.count("link_broken") for log in logs)
 
 
+async def ask(fleet: Fleet, prompts: list[list[int]]) -> list[Answer]:
+    """One prompt after the other, so that each finds what those before have left."""
+    async with AsyncClient(fleet.router_addresses) as client:
+        answers = [(await greedy(client, [prompt], 8))[0] for prompt in prompts]
+        await assert_all_is_freed(fleet, client)
+    return answers
+
+
 async def assert_all_is_freed(fleet: Fleet, client: AsyncClient) -> None:
     """Every worker has all blocks free or cached, nothing runs, and Redis holds no lease, credit or entry."""
 

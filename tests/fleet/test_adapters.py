@@ -13,10 +13,10 @@ import pytest_asyncio
 
 from baton import AsyncClient, Sampling, Stop
 from baton.errors import InvalidRequest
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from tests.adapters import merge, write_adapter
 from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 from tests.model_zoo import stock_generate
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -42,14 +42,13 @@ class Adapted:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def adapted(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Adapted]:
+async def adapted(new_fleet: NewFleet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Adapted]:
     folder = tmp_path_factory.mktemp("adapters")
     paths = {
         name: write_adapter(DEMO_MODEL, folder / name, seed=seed, rank=rank)
         for name, seed, rank in (("red", 1, 4), ("blue", 2, 8), ("green", 3, 2))
     }
-    spec = FleetSpec(
-        model=DEMO_MODEL,
+    async with new_fleet(
         decode=2,
         gateways=1,
         placement="disaggregated",
@@ -59,9 +58,7 @@ async def adapted(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> A
             "decode-0": EXACT,
             "decode-1": (*EXACT, "--lora", f"green={paths['green']}"),
         },
-        run_dir=tmp_path_factory.mktemp("fleet"),
-    )
-    async with Fleet(spec, make_process=zygote.process) as fleet:
+    ) as fleet:
         yield Adapted(fleet, folder)
 
 

@@ -11,9 +11,9 @@ import openai
 import pytest
 import pytest_asyncio
 
-from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
-from tests.fleet.driving import DEMO_MODEL, until
-from tests.forked import Zygote
+from baton.fleet import Fleet
+from tests.fleet.driving import until
+from tests.fleets import NewFleet, kept
 from tests.gateway.batches import jsonl, line, results
 from tests.patience import PATIENCE_S
 
@@ -31,24 +31,13 @@ VICTIMS = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    spec = FleetSpec(
-        model=DEMO_MODEL,
-        timed="demo-cpu",
-        routers=2,
-        prefill=0,
-        decode=2,
-        gateways=2,
-        run_dir=tmp_path_factory.mktemp("batches"),
-        extra_args={"gateway": ("--batch-lines", "4")},
-    )
-    events: list[FleetEvent] = []
-    async with Fleet(spec, events.append, zygote.process) as started:
-        keeping = asyncio.create_task(Keeper(started, events.append).keep())
+async def fleet(new_fleet: NewFleet) -> AsyncIterator[Fleet]:
+    few = {"gateway": ("--batch-lines", "4")}
+    async with (
+        new_fleet(timed="demo-cpu", routers=2, prefill=0, decode=2, gateways=2, extra_args=few) as started,
+        kept(started, lambda _: None),
+    ):
         yield started
-        assert not keeping.done()
-        keeping.cancel()
-        await asyncio.wait([keeping])
 
 
 class Caller:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -11,8 +12,8 @@ import pytest_asyncio
 from baton import AsyncClient, Regex, Sampling, Stop, Tokens
 from baton.fleet import Fleet
 from tests.deep_model import deepen
-from tests.fleet.driving import DEMO_MODEL, TRIES, busy_workers, exact, labelled, metric, outputs
-from tests.forked import Zygote
+from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES, busy_workers, labelled, metric, outputs
+from tests.fleets import NewFleet
 from tests.model_zoo import stock_generate
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -28,34 +29,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return deepen(DEMO_MODEL, tmp_path_factory.mktemp("deep"), LAYERS)
 
 
-async def fleet_of(
-    zygote: Zygote, run_dir: Path, model: Path, draft_model: Path | None
-) -> AsyncIterator[Fleet]:
-    spec = exact(
-        run_dir,
-        model=model,
-        decode=2 if draft_model else 1,
-        placement="disaggregated",
-        draft_model=draft_model,
-    )
-    async with Fleet(spec, make_process=zygote.process) as fleet:
+SETTINGS: dict[str, Any] = {"placement": "disaggregated", "extra_args": {"prefill": EXACT, "decode": EXACT}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(new_fleet: NewFleet, model: Path) -> AsyncIterator[Fleet]:
+    async with new_fleet(model=model, decode=2, draft_model=DEMO_MODEL, **SETTINGS) as fleet:
         yield fleet
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fleet(
-    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, model: Path
-) -> AsyncIterator[Fleet]:
-    async for started in fleet_of(zygote, tmp_path_factory.mktemp("drafting"), model, DEMO_MODEL):
-        yield started
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def plain(
-    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, model: Path
-) -> AsyncIterator[Fleet]:
-    async for started in fleet_of(zygote, tmp_path_factory.mktemp("plain"), model, None):
-        yield started
+async def plain(new_fleet: NewFleet, model: Path) -> AsyncIterator[Fleet]:
+    async with new_fleet(model=model, **SETTINGS) as fleet:
+        yield fleet
 
 
 async def num_accepted(fleet: Fleet) -> float:

@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 import redis.asyncio
 
-from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
+from baton.fleet import Fleet, FleetEvent
 from baton.fleet.events import ProcessReplaced, ProcessRestarted
-from tests.fleet.driving import DEMO_MODEL, TRIES, until
-from tests.forked import Zygote
+from tests.fleet.driving import TRIES, until
+from tests.fleets import NewFleet, kept
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -34,23 +34,14 @@ class Served:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    spec = FleetSpec(
-        model=DEMO_MODEL,
-        timed="demo-cpu",
-        routers=2,
-        prefill=0,
-        gateways=2,
-        run_dir=tmp_path_factory.mktemp("gateway"),
-    )
+async def served(new_fleet: NewFleet) -> AsyncIterator[Served]:
     events: list[FleetEvent] = []
-    async with Fleet(spec, events.append, zygote.process) as fleet:
-        keeping = asyncio.create_task(Keeper(fleet, events.append).keep())
-        async with httpx.AsyncClient(base_url=fleet.gateway_urls[0], timeout=PATIENCE_S) as http:
-            yield Served(fleet, events, http)
-        assert not keeping.done()
-        keeping.cancel()
-        await asyncio.wait([keeping])
+    async with (
+        new_fleet(events.append, timed="demo-cpu", routers=2, prefill=0, gateways=2) as fleet,
+        kept(fleet, events.append),
+        httpx.AsyncClient(base_url=fleet.gateway_urls[0], timeout=PATIENCE_S) as http,
+    ):
+        yield Served(fleet, events, http)
 
 
 async def chat(http: httpx.AsyncClient, started: asyncio.Event | None = None, **fields: int) -> str:

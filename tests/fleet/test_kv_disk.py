@@ -19,8 +19,7 @@ from tests.fleet.driving import (
     DEMO_MODEL,
     FEW,
     Answer,
-    assert_all_is_freed,
-    greedy,
+    ask,
     labelled,
     metric,
     snapshot,
@@ -57,14 +56,6 @@ def spec_of(
         extra_args={"prefill": args, "decode": args},
         run_dir=run_dir,
     )
-
-
-async def ask(fleet: Fleet, prompts: list[list[int]]) -> list[Answer]:
-    """One prompt after the other, so that each finds what those before have left."""
-    async with AsyncClient(fleet.router_addresses) as client:
-        answers = [(await greedy(client, [prompt], 8))[0] for prompt in prompts]
-        await assert_all_is_freed(fleet, client)
-    return answers
 
 
 async def ask_until_read(fleet: Fleet, prompts: list[list[int]]) -> tuple[int, Answer]:

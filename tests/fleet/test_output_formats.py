@@ -24,10 +24,8 @@ from baton import (
     message_of,
 )
 from baton.errors import InvalidRequest
-from baton.fleet import Fleet, FleetSpec
 from baton.types import FinishReason, OutputFormat
-from tests.fleet.driving import DEMO_MODEL
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -42,18 +40,13 @@ PERSON = {
     "additionalProperties": False,
 }
 WILD = Sampling(temperature=5.0, seed=3)
+OF_CHATS = {"router": ("--reasoning-format", "think")}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AsyncClient]:
-    spec = FleetSpec(
-        model=DEMO_MODEL,
-        placement="disaggregated",
-        run_dir=tmp_path_factory.mktemp("formats"),
-        extra_args={"router": ("--reasoning-format", "think")},  # of chats
-    )
+async def client(new_fleet: NewFleet) -> AsyncIterator[AsyncClient]:
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(placement="disaggregated", extra_args=OF_CHATS) as fleet,
         AsyncClient(fleet.router_addresses) as found,
     ):
         yield found

@@ -10,10 +10,9 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from baton.fleet import Fleet, FleetSpec
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
 from tests.fleet.driving import FEW
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 from tests.script_model import Script, build
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -37,17 +36,11 @@ EXPECTED: Said = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stub(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stub]:
-    folder = tmp_path_factory.mktemp("plain")
+async def stub(new_fleet: NewFleet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stub]:
     scripts = {"whole": Script(WHOLE.split("¦")), "half": Script(HALF.split("¦"))}
-    spec = FleetSpec(
-        model=build(folder / "scripts", scripts, byte_level=True),
-        prefill=0,
-        extra_args={"decode": FEW},
-        run_dir=folder / "run",
-    )
+    model = build(tmp_path_factory.mktemp("plain") / "scripts", scripts, byte_level=True)
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(model=model, prefill=0, extra_args={"decode": FEW}) as fleet,
         grpc.aio.insecure_channel(fleet.router_addresses[0]) as channel,
     ):
         yield inference_pb2_grpc.InferenceServiceStub(channel)

@@ -17,10 +17,10 @@ import pytest
 
 from baton import AsyncClient, Finished, Sampling, Stop, Timeout, Tokens
 from baton.cli.exits import FLEET_FAILED, OK
-from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
+from baton.fleet import Fleet, FleetEvent
 from baton.fleet.events import ProcessRestarted
-from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
+from tests.fleets import NewFleet, kept
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -31,26 +31,17 @@ STOP = Stop(max_tokens=400, ignore_eos=True)
 
 
 @asynccontextmanager
-async def kept(run_dir: Path, make_fleet: MakeFleet) -> AsyncIterator[tuple[Fleet, list[FleetEvent]]]:
+async def kept_fleet(new_fleet: NewFleet) -> AsyncIterator[tuple[Fleet, list[FleetEvent]]]:
     """Timed workers: they are back in seconds, on a busy machine too."""
     events: list[FleetEvent] = []
-    spec = FleetSpec(model=DEMO_MODEL, timed="demo-cpu", run_dir=run_dir)
-    async with make_fleet(spec, events.append) as fleet:
-        keeping = asyncio.create_task(Keeper(fleet, events.append).keep())
-        try:
-            yield fleet, events
-            assert not keeping.done()
-        finally:
-            keeping.cancel()
-            await asyncio.wait([keeping])
+    async with new_fleet(events.append, timed="demo-cpu") as fleet, kept(fleet, events.append):
+        yield fleet, events
 
 
 @pytest.mark.parametrize("name", ["decode-0", "prefill-0", "router-0", "redis"])
-async def test_a_stream_goes_on_when_an_only_process_dies_and_returns(
-    run_dir: Path, make_fleet: MakeFleet, name: str
-) -> None:
+async def test_a_stream_goes_on_when_an_only_process_dies_and_returns(new_fleet: NewFleet, name: str) -> None:
     async with (
-        kept(run_dir, make_fleet) as (fleet, events),
+        kept_fleet(new_fleet) as (fleet, events),
         AsyncClient(fleet.router_addresses, timeout=Timeout(connect_s=PATIENCE_S)) as client,
     ):
         expected = await client.complete(PROMPT, sampling=SAMPLING, stop=STOP)

@@ -32,9 +32,10 @@ from baton import (
     ToolCallBegun,
     message_of,
 )
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from tests.fleet.asking import events, post
 from tests.fleet.driving import FEW
+from tests.fleets import NewFleet
 from tests.forked import Zygote
 from tests.patience import PATIENCE_S
 from tests.script_model import Script, build
@@ -189,8 +190,7 @@ class Family:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    folder = tmp_path_factory.mktemp("families")
+async def fleet(new_fleet: NewFleet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
     scripts = {
         name: Script(written.text.split("¦"), opens=written.opens) for name, written in WRITTEN.items()
     }
@@ -198,15 +198,14 @@ async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Asy
         f"router-{place}": ("--tool-format", tools, "--reasoning-format", reasoning)
         for place, (tools, reasoning) in enumerate(FAMILIES.items())
     }
-    spec = FleetSpec(
-        model=build(folder / "scripts", scripts, special=SPECIAL, byte_level=True),
+    model = build(tmp_path_factory.mktemp("scripts") / "model", scripts, special=SPECIAL, byte_level=True)
+    async with new_fleet(
+        model=model,
         prefill=0,
         routers=len(FAMILIES),
         speculate="lookup",
         extra_args={"decode": FEW, **flags},
-        run_dir=folder / "run",
-    )
-    async with Fleet(spec, make_process=zygote.process) as fleet:
+    ) as fleet:
         yield fleet
 
 

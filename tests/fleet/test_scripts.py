@@ -24,7 +24,7 @@ from baton.wire.convert import request_to_pb
 from tests.fleet import asking
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import FEW, TRIES, busy_workers, metric, until
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 from tests.patience import PATIENCE_S
 from tests.script_model import END, EOS, TOOL, Script, begin, build
 
@@ -80,19 +80,14 @@ class Served:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    folder = tmp_path_factory.mktemp("scripts")
-    spec = FleetSpec(
-        model=build(folder / "scripts", SCRIPTS, ends=ENDS),
-        decode=2,
-        gateways=1,
-        placement="disaggregated",
-        speculate="lookup",
-        extra_args={"prefill": FEW, "decode": FEW},
-        run_dir=folder / "run",
-    )
+async def served(new_fleet: NewFleet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    settings = {
+        "model": build(tmp_path_factory.mktemp("scripts") / "model", SCRIPTS, ends=ENDS),
+        "speculate": "lookup",
+        "extra_args": {"prefill": FEW, "decode": FEW},
+    }
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(decode=2, gateways=1, placement="disaggregated", **settings) as fleet,
         AsyncClient(fleet.router_addresses) as client,
         httpx.AsyncClient(base_url=fleet.gateway_urls[0], timeout=PATIENCE_S) as http,
     ):

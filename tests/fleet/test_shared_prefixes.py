@@ -12,7 +12,7 @@ from baton.fleet import Fleet, FleetSpec
 from kvtransfer.receiving.links import FORGET_S
 from tests.byte_flip_proxy import MIN_MESSAGE_BYTES, ByteFlipProxy
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, FEW, Answer, assert_all_is_freed, greedy, labelled, metric, until
+from tests.fleet.driving import DEMO_MODEL, FEW, Answer, ask, labelled, metric, until
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
@@ -57,14 +57,6 @@ def spec_of(
         },
         run_dir=run_dir,
     )
-
-
-async def ask(fleet: Fleet, prompts: list[list[int]]) -> list[Answer]:
-    """One prompt after the other, so that each finds what those before have left."""
-    async with AsyncClient(fleet.router_addresses) as client:
-        answers = [(await greedy(client, [prompt], 8))[0] for prompt in prompts]
-        await assert_all_is_freed(fleet, client)
-    return answers
 
 
 async def outcomes(fleet: Fleet, name: str = COMPUTES) -> dict[str, float]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from baton import AsyncClient, Regex, Sampling, Stop
 from baton.fleet import Fleet
-from tests.fleet.driving import DEMO_MODEL, exact, metric, outputs
-from tests.forked import Zygote
+from tests.fleet.driving import DEMO_MODEL, EXACT, metric, outputs
+from tests.fleets import NewFleet
 from tests.model_zoo import stock_generate
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -21,22 +21,19 @@ TEXT = "Return the number of items. Return the number of"
 LENGTH = 160
 
 
-async def fleet_of(zygote: Zygote, run_dir: Path, speculate: str) -> AsyncIterator[Fleet]:
-    spec = exact(run_dir, placement="disaggregated", speculate=speculate)
-    async with Fleet(spec, make_process=zygote.process) as fleet:
+SETTINGS: dict[str, Any] = {"placement": "disaggregated", "extra_args": {"prefill": EXACT, "decode": EXACT}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(new_fleet: NewFleet) -> AsyncIterator[Fleet]:
+    async with new_fleet(speculate="lookup", **SETTINGS) as fleet:
         yield fleet
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    async for started in fleet_of(zygote, tmp_path_factory.mktemp("drafting"), "lookup"):
-        yield started
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def plain(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    async for started in fleet_of(zygote, tmp_path_factory.mktemp("plain"), "none"):
-        yield started
+async def plain(new_fleet: NewFleet) -> AsyncIterator[Fleet]:
+    async with new_fleet(speculate="none", **SETTINGS) as fleet:
+        yield fleet
 
 
 async def test_greedy_outputs_are_those_of_stock_transformers(fleet: Fleet) -> None:

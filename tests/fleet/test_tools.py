@@ -27,12 +27,10 @@ from baton import (
 )
 from baton.chat import ToolChoice
 from baton.errors import InvalidRequest
-from baton.fleet import Fleet, FleetSpec
 from baton.types import Completion, FinishReason
 from model_output.formats import ChatFormats, OutputParser, ToolCallArguments, ToolCallBegun
 from model_output.formats import Tool as FormatTool
-from tests.fleet.driving import DEMO_MODEL
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -57,10 +55,9 @@ WILD = Sampling(temperature=5.0, seed=3, n=4)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AsyncClient]:
-    spec = FleetSpec(model=DEMO_MODEL, placement="disaggregated", run_dir=tmp_path_factory.mktemp("tools"))
+async def client(new_fleet: NewFleet) -> AsyncIterator[AsyncClient]:
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(placement="disaggregated") as fleet,
         AsyncClient(fleet.router_addresses) as found,
     ):
         yield found

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from router.api.service import InferenceService
 from router.core.core import RouterCore
 from router.core.model.state import CoreConfig
@@ -22,7 +22,7 @@ from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
 from runtime.state.store import Store
 from tests.fleet.driving import DEMO_MODEL, metric, until
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 from tests.gateway.running import running_gateway
 from tests.patience import PATIENCE_S
 
@@ -37,10 +37,8 @@ BODY = {"prompt": [3, 5, 7], "max_tokens": 8, "temperature": 0, "ignore_eos": Tr
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    run_dir = tmp_path_factory.mktemp("keys")
-    spec = FleetSpec(model=DEMO_MODEL, timed="demo-cpu", gateways=1, run_dir=run_dir)
-    async with Fleet(spec, make_process=zygote.process) as fleet:
+async def fleet(new_fleet: NewFleet) -> AsyncIterator[Fleet]:
+    async with new_fleet(timed="demo-cpu", gateways=1) as fleet:
         yield fleet
 
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 import httpx
 
+from baton import AsyncClient
+from baton.fleet import Fleet
+from tests.fleets import NewFleet
 from tests.patience import PATIENCE_S
 from tools.house.source_tree import ROOT
 
@@ -26,28 +29,58 @@ class Gateway:
     http: httpx.AsyncClient
 
 
+@dataclass(frozen=True)
+class Served:
+    """A gateway before a fleet of timed workers, and what looks into the fleet."""
+
+    fleet: Fleet
+    sdk: AsyncClient
+    gateway: Gateway
+
+    @property
+    def port(self) -> int:
+        return int(self.gateway.url.rpartition(":")[2])
+
+
+@asynccontextmanager
+async def running_timed(new_fleet: NewFleet, *flags: str) -> AsyncIterator[Served]:
+    async with (
+        new_fleet(timed="demo-cpu", prefill=0) as fleet,
+        running_gateway(fleet.router_addresses, *flags) as gateway,
+        AsyncClient(fleet.router_addresses) as sdk,
+    ):
+        yield Served(fleet, sdk, gateway)
+
+
 @asynccontextmanager
 async def running_gateway(
     routers: Sequence[str], *flags: str, stderr: int | None = None
 ) -> AsyncIterator[Gateway]:
     named = [part for router in routers for part in ("--router", router)]
+    command = ("gateway", "--listen", "127.0.0.1:0", "--connect-s", "2", *named, *flags)
+    async with running_program(*command, stderr=stderr) as (address, metrics, process):
+        url = f"http://{address}"
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
+            yield Gateway(url, metrics, process, http)
+
+
+@asynccontextmanager
+async def running_program(
+    module: str, *flags: str, stderr: int | None = None
+) -> AsyncIterator[tuple[str, str, asyncio.subprocess.Process]]:
+    """Run a program of this package; yield its address, that of its metrics, and its process."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "gateway", "--listen", "127.0.0.1:0", "--connect-s", "2", *named, *flags),
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=stderr,
+        sys.executable, "-m", module, *flags, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=stderr
     )
     try:
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
-            ready = re.fullmatch(
-                rb"READY gateway address=(\S+) metrics=(\S+)\n", await process.stdout.readline()
-            )
-            assert ready
-        url = f"http://{ready[1].decode()}"
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
-            yield Gateway(url, ready[2].decode(), process, http)
+            line = await process.stdout.readline()
+        ready = re.fullmatch(
+            rf"READY {module.rpartition('.')[2]} address=(\S+) metrics=(\S+)\n", line.decode()
+        )
+        assert ready
+        yield ready[1], ready[2], process
     finally:
         if process.returncode is None:
             process.terminate()

@@ -10,9 +10,7 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 from tests.gateway.running import running_gateway
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -22,12 +20,9 @@ HELLO = [{"role": "user", "content": [{"type": "text", "text": "How do I read a 
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
-    spec = FleetSpec(
-        model=DEMO_MODEL, prefill=0, placement="aggregated", run_dir=tmp_path_factory.mktemp("anthropic")
-    )
+async def client(new_fleet: NewFleet) -> AsyncIterator[Any]:
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(prefill=0, placement="aggregated") as fleet,
         running_gateway(fleet.router_addresses) as gateway,
         anthropic.AsyncAnthropic(base_url=gateway.url, api_key="unused", max_retries=0) as found,
     ):

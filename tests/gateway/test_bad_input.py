@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from hypothesis import strategies as st
 
-from baton import AsyncClient
-from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
-from tests.forked import Zygote
+from tests.fleet.driving import assert_all_is_freed
+from tests.fleets import NewFleet
 from tests.fuzzing import fuzz
-from tests.gateway.running import Gateway, running_gateway
+from tests.gateway.running import Served, running_timed
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -27,28 +24,10 @@ RESPONSES = "/v1/responses"
 HELLO = b'"messages":[{"role":"user","content":"a"}],"max_tokens":2'
 
 
-@dataclass(frozen=True)
-class Served:
-    fleet: Fleet
-    sdk: AsyncClient
-    gateway: Gateway
-
-    @property
-    def port(self) -> int:
-        return int(self.gateway.url.rpartition(":")[2])
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    spec = FleetSpec(
-        model=DEMO_MODEL, timed="demo-cpu", prefill=0, run_dir=tmp_path_factory.mktemp("bad_input")
-    )
-    async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
-        running_gateway(fleet.router_addresses) as gateway,
-        AsyncClient(fleet.router_addresses) as sdk,
-    ):
-        yield Served(fleet, sdk, gateway)
+async def served(new_fleet: NewFleet) -> AsyncIterator[Served]:
+    async with running_timed(new_fleet) as running:
+        yield running
 
 
 def nested(before: bytes, depth: int) -> bytes:

@@ -11,9 +11,8 @@ import openai
 import pytest
 import pytest_asyncio
 
-from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL
-from tests.forked import Zygote
+from baton.fleet import Fleet
+from tests.fleets import NewFleet
 from tests.gateway.batches import CHATS, HELLO, ended, jsonl, line, results, start, upload
 from tests.gateway.running import running_gateway
 from tests.patience import PATIENCE_S
@@ -22,11 +21,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    spec = FleetSpec(
-        model=DEMO_MODEL, timed="demo-cpu", prefill=0, run_dir=tmp_path_factory.mktemp("batches")
-    )
-    async with Fleet(spec, make_process=zygote.process) as started:
+async def fleet(new_fleet: NewFleet) -> AsyncIterator[Fleet]:
+    async with new_fleet(timed="demo-cpu", prefill=0) as started:
         yield started
 
 

@@ -8,18 +8,15 @@ import random
 import resource
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from baton import AsyncClient
-from baton.fleet import Fleet, FleetSpec
 from benchmarks.doors.observe import scrape, total
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, until
-from tests.forked import Zygote
-from tests.gateway.running import Gateway, running_gateway
+from tests.fleet.driving import assert_all_is_freed, until
+from tests.fleets import NewFleet
+from tests.gateway.running import Gateway, Served, running_timed
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -30,43 +27,27 @@ MOST_GROWTH_BYTES = 16 << 20
 CONNECTIONS = 1000
 
 
-@dataclass(frozen=True)
-class Served:
-    fleet: Fleet
-    sdk: AsyncClient
-    gateway: Gateway
+def resident_bytes(gateway: Gateway) -> int:
+    """Return the memory of the gateway's process."""
+    pages = Path(f"/proc/{gateway.process.pid}/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * resource.getpagesize()
 
-    @property
-    def port(self) -> int:
-        return int(self.gateway.url.rpartition(":")[2])
 
-    def resident_bytes(self) -> int:
-        """Return the memory of the gateway's process."""
-        pages = Path(f"/proc/{self.gateway.process.pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * resource.getpagesize()
+async def until_at_rest(gateway: Gateway, tasks: float) -> None:
+    """Wait until the gateway has no request, and no more tasks than given."""
 
-    async def until_at_rest(self, tasks: float) -> None:
-        """Wait until the gateway has no request, and no more tasks than given."""
+    async def is_at_rest() -> bool:
+        samples = await scrape(gateway.metrics)
+        open_requests = total(samples, "baton_http_open_requests")
+        return open_requests == 0 and total(samples, "baton_event_loop_tasks") <= tasks
 
-        async def is_at_rest() -> bool:
-            samples = await scrape(self.gateway.metrics)
-            open_requests = total(samples, "baton_http_open_requests")
-            return open_requests == 0 and total(samples, "baton_event_loop_tasks") <= tasks
-
-        await until(is_at_rest, "no open request and no task left")
+    await until(is_at_rest, "no open request and no task left")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    spec = FleetSpec(
-        model=DEMO_MODEL, timed="demo-cpu", prefill=0, run_dir=tmp_path_factory.mktemp("leaving")
-    )
-    async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
-        running_gateway(fleet.router_addresses, "--log-level", "warning") as gateway,
-        AsyncClient(fleet.router_addresses) as sdk,
-    ):
-        yield Served(fleet, sdk, gateway)
+async def served(new_fleet: NewFleet) -> AsyncIterator[Served]:
+    async with running_timed(new_fleet, "--log-level", "warning") as running:
+        yield running
 
 
 def request(body: dict[str, object]) -> bytes:
@@ -108,11 +89,11 @@ async def test_a_thousand_callers_who_leave_anywhere_leak_nothing(served: Served
     assert expected == 200
     tasks = total(await scrape(served.gateway.metrics), "baton_event_loop_tasks")
     await some(ROUNDS // 5)
-    await served.until_at_rest(tasks)
-    before = served.resident_bytes()
+    await until_at_rest(served.gateway, tasks)
+    before = resident_bytes(served.gateway)
     await some(ROUNDS)
-    await served.until_at_rest(tasks)
-    assert served.resident_bytes() - before < MOST_GROWTH_BYTES
+    await until_at_rest(served.gateway, tasks)
+    assert resident_bytes(served.gateway) - before < MOST_GROWTH_BYTES
     assert (await served.gateway.http.post("/v1/chat/completions", json=whole)).status_code == 200
 
 
@@ -120,7 +101,7 @@ async def test_a_caller_who_does_not_read_costs_bounded_memory(served: Served) -
     with socket.socket() as caller:
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         caller.connect(("127.0.0.1", served.port))
-        before = served.resident_bytes()
+        before = resident_bytes(served.gateway)
         unread = {"max_tokens": 1500, "n": 8, "logprobs": True, "top_logprobs": 20}
         await asyncio.to_thread(caller.sendall, request(CHAT | unread))
 
@@ -131,7 +112,7 @@ async def test_a_caller_who_does_not_read_costs_bounded_memory(served: Served) -
         neighbour = await served.gateway.http.post("/v1/chat/completions", json=CHAT)
         assert neighbour.text.endswith("data: [DONE]\n\n")
         await assert_all_is_freed(served.fleet, served.sdk)  # the router has given up, not the caller
-        assert served.resident_bytes() - before < 4 * MOST_GROWTH_BYTES
+        assert resident_bytes(served.gateway) - before < 4 * MOST_GROWTH_BYTES
 
 
 async def test_a_thousand_idle_connections_disturb_nobody(served: Served) -> None:

@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field
 
 from baton import AsyncClient, ChatMessage, Sampling, Stop
 from baton.errors import InvalidRequest
-from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, snapshot
-from tests.forked import Zygote
+from baton.fleet import Fleet
+from tests.fleet.driving import EXACT, assert_all_is_freed, snapshot
+from tests.fleets import NewFleet
 from tests.gateway.running import running_gateway
 from tests.patience import PATIENCE_S
 
@@ -39,15 +39,9 @@ class Served:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    spec = FleetSpec(
-        model=DEMO_MODEL,
-        routers=2,
-        run_dir=tmp_path_factory.mktemp("openai"),
-        extra_args={"prefill": EXACT, "decode": EXACT},
-    )
+async def served(new_fleet: NewFleet) -> AsyncIterator[Served]:
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(routers=2, extra_args={"prefill": EXACT, "decode": EXACT}) as fleet,
         running_gateway(fleet.router_addresses) as gateway,
         AsyncClient(fleet.router_addresses) as sdk,
         openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=0) as client,

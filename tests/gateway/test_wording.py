@@ -12,14 +12,12 @@ import pytest_asyncio
 from pydantic import BaseModel
 
 from baton.errors import Unavailable
-from baton.fleet import Fleet, FleetSpec
 from gateway.anthropic.schema import MessagesBody
 from gateway.batches.endpoints import BatchBody
 from gateway.errors import problem_of
 from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.responses.schema import ResponsesBody
-from tests.fleet.driving import DEMO_MODEL
-from tests.forked import Zygote
+from tests.fleets import NewFleet
 from tests.gateway.running import running_gateway
 from tests.gateway.wording import foreign_words
 from tests.redis_server import redis_server
@@ -44,13 +42,10 @@ VALID: dict[str, dict[str, Any]] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def http(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    spec = FleetSpec(
-        model=DEMO_MODEL, timed="demo-cpu", prefill=0, run_dir=tmp_path_factory.mktemp("wording")
-    )
+async def http(new_fleet: NewFleet) -> AsyncIterator[httpx.AsyncClient]:
     with redis_server() as redis:
         async with (
-            Fleet(spec, make_process=zygote.process) as fleet,
+            new_fleet(timed="demo-cpu", prefill=0) as fleet,
             running_gateway(fleet.router_addresses, "--redis", redis.url) as gateway,
         ):
             yield gateway.http

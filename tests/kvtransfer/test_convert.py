@@ -1,7 +1,5 @@
 """The receiver reads what the sender writes."""
 
-from typing import TypeVar
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,56 +11,34 @@ from kvtransfer.manifest import ChecksumKind, Commit, Manifest, NixlPool, Offer,
 from runtime.rpc.convert import columns_from_pb, columns_to_pb, fence_from_pb, fence_to_pb
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
+from tests.drawing import LARGE, SMALL, drawn
 from tests.fuzzing import messages
 
-T = TypeVar("T")
-names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8)
-small = st.integers(0, 2**32 - 1)
-large = st.integers(0, 2**64 - 1)
-floats = st.floats(width=32, allow_nan=False)
-fences = st.builds(Fence, names, names, small, small, small, names, names, names)
-
-
-def tuples(values: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
-    return st.lists(values, max_size=3).map(tuple)
-
-
-columns = st.builds(
+fences = drawn(Fence)
+numbers = st.lists(SMALL, max_size=3).map(tuple)
+floats = st.lists(st.floats(width=32, allow_nan=False), max_size=3)
+columns = drawn(
     TokenColumns,
-    handles=st.lists(large, max_size=3),
-    choices=st.lists(small, max_size=3),
-    indexes=st.lists(small, max_size=3),
-    token_ids=st.lists(small, max_size=3),
+    handles=st.lists(LARGE, max_size=3),
     finish_reasons=st.lists(st.integers(0, 6), max_size=3),
-    text_lengths=st.lists(small, max_size=3),
-    text_utf8=st.binary(max_size=5),
-    logprob_rows=st.lists(small, max_size=3),
-    logprobs=st.lists(floats, max_size=3),
-    top_counts=st.lists(small, max_size=3),
-    top_token_ids=st.lists(small, max_size=3),
-    top_logprobs=st.lists(floats, max_size=3),
-    stop_rows=st.lists(small, max_size=3),
-    stop_places=st.lists(small, max_size=3),
+    logprobs=floats,
+    top_logprobs=floats,
 )
 events = st.one_of(
-    st.builds(
+    drawn(
         Manifest,
-        num_blocks=small,
-        block_size=small,
-        block_bytes=large,
-        checksum_kind=st.sampled_from(ChecksumKind),
-        shm_socket=names,
-        nixl=st.none() | st.builds(NixlPool, agent=st.binary(max_size=5), address=large, num_blocks=small),
+        block_bytes=LARGE,
+        nixl=st.none() | drawn(NixlPool, address=LARGE),
     ),
-    st.builds(
+    drawn(
         Offer,
-        indexes=tuples(small),
-        sender_blocks=tuples(small),
-        block_hashes=tuples(st.binary(max_size=16)),
-        checksums=tuples(large),
+        indexes=numbers,
+        sender_blocks=numbers,
+        block_hashes=st.lists(st.binary(max_size=16), max_size=3).map(tuple),
+        checksums=st.lists(LARGE, max_size=3).map(tuple),
     ),
-    st.builds(Commit, num_tokens=small, first_tokens=columns),
-    st.builds(SenderAbort, reason=names),
+    drawn(Commit, first_tokens=columns),
+    drawn(SenderAbort),
 )
 
 

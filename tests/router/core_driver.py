@@ -8,7 +8,18 @@ from typing import Any
 from router.core.admit import judge_quote
 from router.core.core import RouterCore
 from router.core.judge import Judgement
-from router.core.model.actions import Action, AskGrants, SendDecode, Settle
+from router.core.model.actions import (
+    Action,
+    AskGrants,
+    ChargeTenant,
+    Dequeue,
+    Enqueue,
+    ReleaseCredit,
+    ReleaseLease,
+    SendDecode,
+    Settle,
+    TakeHolds,
+)
 from router.core.model.events import (
     Arrived,
     Enqueued,
@@ -16,6 +27,8 @@ from router.core.model.events import (
     Granted,
     GrantsAnswered,
     SettleAnswered,
+    StoreCall,
+    StoreFailed,
     WorkerFacts,
     WorkerJoined,
     WorkerLoad,
@@ -103,3 +116,27 @@ def grant(core: RouterCore, number: int, worker_key: str, now: float = 1.0) -> l
     (settle,) = [action for action in tell(core, *given, now=now) if isinstance(action, Settle)]
     settled = SettleAnswered(settle.request_key, settle.prefill_key, settle.decoders[0].key, Settled.OK)
     return [action for action in tell(core, settled, now=now) if isinstance(action, SendDecode)]
+
+
+def failure_of(call: Action) -> StoreFailed:
+    """Return what a core hears of a call that fails because the store is away."""
+    failed = StoreFailed(StoreCall.OTHER, "", "away")
+    match call:
+        case Enqueue(entry):
+            failed = StoreFailed(StoreCall.ENQUEUE, entry.request_key, "away")
+        case Dequeue(key, prefill_key, decode_keys):
+            failed = StoreFailed(StoreCall.DEQUEUE, key, "away", prefill_key, decode_keys)
+        case AskGrants(worker):
+            failed = StoreFailed(StoreCall.GRANT, worker.key, "away")
+        case Settle(key, prefill_key, decoders):
+            decode_keys = tuple(room.key for room in decoders)
+            failed = StoreFailed(StoreCall.SETTLE, key, "away", prefill_key, decode_keys)
+        case ReleaseCredit(key, worker_key):
+            failed = StoreFailed(StoreCall.RELEASE_CREDIT, key, "away", worker_key)
+        case ReleaseLease(key, worker_key):
+            failed = StoreFailed(StoreCall.RELEASE_LEASE, key, "away", worker_key)
+        case TakeHolds():
+            failed = StoreFailed(StoreCall.TAKE_HOLDS, "", "away")
+        case ChargeTenant(key):
+            failed = StoreFailed(StoreCall.CHARGE, key, "away")
+    return failed

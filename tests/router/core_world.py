@@ -7,6 +7,7 @@ core says to a client or a worker is checked as it is said.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from router.core.core import RouterCore
 from router.core.model.actions import (
@@ -34,7 +35,6 @@ from router.core.model.actions import (
     TellQuoted,
 )
 from router.core.model.events import (
-    Arrived,
     Charged,
     Event,
     GrantsAnswered,
@@ -42,25 +42,21 @@ from router.core.model.events import (
     QuoteAsked,
     SettleAnswered,
     StepReported,
-    StoreCall,
-    StoreFailed,
     TimerFired,
     WorkerJoined,
     WorkerLoaded,
 )
 from router.core.model.state import CoreConfig
-from router.request import Request
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, ReceiveKind, SamplingParams, SequenceSpec, Slo, StopRules
+from tests.router.core_driver import ARRIVAL, COST, call, failure_of
 from tests.router.core_model import Heard, ModelStore, ModelWorker, Running
 from tests.router.scripted_worker import token_at
 
 PROMPT = (3, 5, 7)
 CONFIG = CoreConfig("router-a", router_incarnation="1")
-COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 
 
 class World:
@@ -171,24 +167,16 @@ class World:
         """A client calls, and listens from now on."""
         listener = len(self.heard) + 1
         self.heard[listener] = Heard(max_tokens)
-        self.tell(
-            Arrived(
-                listener=listener,
-                request=Request(
-                    tenant="t",
-                    request_id=request_id,
-                    session=0,
-                    digest=bytes([n, max_tokens]),
-                    prompt_token_ids=PROMPT,
-                    sampling=SamplingParams(n=n),
-                    seed_given=False,
-                    stop=StopRules(max_tokens),
-                    slo=slo,
-                    received_at=self.now,
-                    resume_grace_s=grace_s,
-                ),
-            )
-        )
+        changes: dict[str, Any] = {
+            "digest": bytes([n, max_tokens]),
+            "prompt_token_ids": PROMPT,
+            "sampling": SamplingParams(n=n),
+            "seed_given": False,
+            "stop": StopRules(max_tokens),
+            "received_at": self.now,
+            "resume_grace_s": grace_s,
+        }
+        self.tell(call(ARRIVAL, listener=listener, request_id=request_id, slo=slo, **changes))
 
     def ask_for_a_quote(self, slo: Slo, tokens: int) -> None:
         """A client asks what a prompt of so many tokens would be promised, and hears it at once."""
@@ -227,27 +215,6 @@ class World:
             case ChargeTenant(request_key):
                 self.tell(Charged(request_key, Standing(0.0, None, 0, is_over=False)))
 
-    def refuse(self, call: Action) -> None:
-        """The store is away."""
-        match call:
-            case Enqueue(entry):
-                self.tell(StoreFailed(StoreCall.ENQUEUE, entry.request_key, "away"))
-            case AskGrants(worker):
-                self.tell(StoreFailed(StoreCall.GRANT, worker.key, "away"))
-            case Settle(key, prefill_key, decoders):
-                decode_keys = tuple(room.key for room in decoders)
-                self.tell(StoreFailed(StoreCall.SETTLE, key, "away", prefill_key, decode_keys))
-            case ReleaseCredit(key, worker_key):
-                self.tell(StoreFailed(StoreCall.RELEASE_CREDIT, key, "away", worker_key))
-            case ReleaseLease(key, worker_key):
-                self.tell(StoreFailed(StoreCall.RELEASE_LEASE, key, "away", worker_key))
-            case Dequeue(key, prefill_key, decode_keys):
-                self.tell(StoreFailed(StoreCall.DEQUEUE, key, "away", prefill_key, decode_keys))
-            case ChargeTenant(request_key):
-                self.tell(StoreFailed(StoreCall.CHARGE, request_key, "away"))
-            case other:
-                self.tell(StoreFailed(StoreCall.OTHER, key_of(other), "away"))
-
     def lose(self, call: Action, *, is_late: bool) -> None:
         """Execute a call now, or at a later time, and never answer it."""
         self.store.forgiven.add(key_of(call))
@@ -255,7 +222,7 @@ class World:
             self.late.append(call)
         else:
             self.execute(call)
-        self.refuse(call)
+        self.tell(failure_of(call))
 
     def execute(self, call: Action) -> None:
         """Let the store execute a call of which nobody hears any more."""

@@ -40,9 +40,10 @@ class Link:
         await self.cut()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(self._host, int(self._port))
-        with self._held(writer), self._held(back), contextlib.suppress(OSError, asyncio.CancelledError):
-            await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+        with self._held(writer), contextlib.suppress(OSError, asyncio.CancelledError):
+            there, back = await asyncio.open_connection(self._host, int(self._port))
+            with self._held(back):
+                await asyncio.gather(self._pump(reader, back), self._pump_back(there, writer))
 
     @contextlib.contextmanager
     def _held(self, writer: asyncio.StreamWriter) -> Iterator[None]:
@@ -52,6 +53,10 @@ class Link:
         finally:
             self._open.discard(writer)
             writer.close()
+
+    async def _pump_back(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        """Pass on what the target says."""
+        await self._pump(source, sink)
 
     @staticmethod
     async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from string import Template
 import httpx
 
 from tests.fleet.driving import until
+from tests.gateway.running import running_program
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tools.house.source_tree import ROOT
@@ -43,25 +42,8 @@ async def running_picker(
 ) -> AsyncIterator[Picker]:
     named = [part for gateway in gateways for part in ("--gateway", gateway)]
     named += [part for router in routers for part in ("--router", router)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "gateway.picker", "--listen", listen, *named, *flags),
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE_S):
-            ready = re.fullmatch(
-                rb"READY picker address=(\S+) metrics=(\S+)\n", await process.stdout.readline()
-            )
-        assert ready
-        yield Picker(ready[1].decode(), process)
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        async with asyncio.timeout(PATIENCE_S):
-            await process.wait()
+    async with running_program("gateway.picker", "--listen", listen, *named, *flags) as (address, _, process):
+        yield Picker(address, process)
 
 
 @asynccontextmanager

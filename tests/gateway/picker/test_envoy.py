@@ -18,10 +18,10 @@ import pytest
 import pytest_asyncio
 
 from baton import AsyncClient
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet
 from benchmarks.doors.observe import scrape
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, until
-from tests.forked import Zygote
+from tests.fleet.driving import assert_all_is_freed, until
+from tests.fleets import NewFleet
 from tests.gateway.picker.running import Envoy, Picker, running_envoy, running_picker
 from tests.gateway.running import Gateway, running_gateway
 from tests.ports import free_port
@@ -48,11 +48,9 @@ class Behind:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fleet(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+async def fleet(new_fleet: NewFleet) -> AsyncIterator[Fleet]:
     # Streams are compared that ran in batches of other sizes, whose sums a processor may round otherwise.
-    run_dir = tmp_path_factory.mktemp("envoy")
-    spec = FleetSpec(model=DEMO_MODEL, prefill=0, deterministic=True, run_dir=run_dir)
-    async with Fleet(spec, make_process=zygote.process) as fleet:
+    async with new_fleet(prefill=0, deterministic=True) as fleet:
         yield fleet
 
 

@@ -18,9 +18,9 @@ import pytest
 import pytest_asyncio
 
 from baton import AsyncClient
-from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, EXACT, assert_all_is_freed, until
-from tests.forked import Zygote
+from baton.fleet import Fleet
+from tests.fleet.driving import EXACT, assert_all_is_freed, until
+from tests.fleets import NewFleet
 from tools.house.source_tree import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -57,17 +57,9 @@ class Served:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    spec = FleetSpec(
-        model=DEMO_MODEL,
-        prefill=0,
-        placement="aggregated",
-        gateways=1,
-        run_dir=tmp_path_factory.mktemp("responses"),
-        extra_args={"decode": EXACT},
-    )
+async def served(new_fleet: NewFleet) -> AsyncIterator[Served]:
     async with (
-        Fleet(spec, make_process=zygote.process) as fleet,
+        new_fleet(prefill=0, placement="aggregated", gateways=1, extra_args={"decode": EXACT}) as fleet,
         AsyncClient(fleet.router_addresses) as sdk,
         openai.AsyncOpenAI(base_url=f"{fleet.gateway_urls[0]}/v1", api_key="unused", max_retries=0) as client,
     ):

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kvtransfer.tiers.copies import InPlaceCopies, Mark
 from kvtransfer.tiers.disk import AT_ONCE, DiskSettings
@@ -204,19 +205,9 @@ def read_to_end(
 
 
 @contextlib.contextmanager
-def opened(
-    path: Path | None,
-    *,
-    most: int = 100,
-    most_in_host: int = 0,
-    pool: MemoryPool | None = None,
-    identity: str = "model",
-    is_late: bool = False,
-) -> Iterator[Driven]:
-    """Open tiers, and close them in order, with nothing cached."""
-    tiers = Driven(
-        path, most=most, most_in_host=most_in_host, pool=pool, identity=identity, is_late=is_late
-    ).open()
+def opened(path: Path | None, **settings: Any) -> Iterator[Driven]:
+    """Open `Driven` tiers, and close them in order, with nothing cached."""
+    tiers = Driven(path, **settings).open()
     try:
         yield tiers
     finally:

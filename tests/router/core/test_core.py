@@ -24,8 +24,9 @@ from router.core.model.session import IN_QUEUE, Phase
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason, FinishReason, Slo, SloClass
+from tests.router.core_driver import COST, failure_of
 from tests.router.core_model import ModelWorker
-from tests.router.core_world import COST, PROMPT, World, key_of
+from tests.router.core_world import PROMPT, World, key_of
 from tests.router.scripted_worker import token_at
 
 FORGOTTEN_S = 63.0
@@ -112,7 +113,7 @@ class CoreMachine(RuleBasedStateMachine):
         if self.world.store_up:
             self.world.answer(call)
         else:
-            self.world.refuse(call)
+            self.world.tell(failure_of(call))
 
     @precondition(lambda self: self.world.calls and self.world.store_up)
     @rule()

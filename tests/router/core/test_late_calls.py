@@ -42,8 +42,6 @@ from router.core.model.events import (
     QueueSeen,
     SettleAnswered,
     StepReported,
-    StoreCall,
-    StoreFailed,
     TimerFired,
     WorkerFacts,
     WorkerJoined,
@@ -57,7 +55,7 @@ from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, SequenceSpec
 from sim.store.memory_store import MemoryStore
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, call
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, call, failure_of
 
 KINDS = (Enqueue, Settle, ReleaseCredit, ReleaseLease, Dequeue)
 LOAD = WorkerLoad(free_blocks=64)
@@ -170,28 +168,10 @@ class Fleet:
 
     def answer(self, call: Action) -> None:
         if self.away:
-            self.fail(call)
+            self.tell(failure_of(call))
             return
         for event in self.execute(call):
             self.tell(event)
-
-    def fail(self, call: Action) -> None:
-        match call:
-            case Enqueue(entry):
-                self.tell(StoreFailed(StoreCall.ENQUEUE, entry.request_key, "away"))
-            case Dequeue(key, prefill_key, decode_keys):
-                self.tell(StoreFailed(StoreCall.DEQUEUE, key, "away", prefill_key, decode_keys))
-            case AskGrants(room):
-                self.tell(StoreFailed(StoreCall.GRANT, room.key, "away"))
-            case Settle(key, prefill_key, decoders):
-                decode_keys = tuple(room.key for room in decoders)
-                self.tell(StoreFailed(StoreCall.SETTLE, key, "away", prefill_key, decode_keys))
-            case ReleaseCredit(key, worker_key):
-                self.tell(StoreFailed(StoreCall.RELEASE_CREDIT, key, "away", worker_key))
-            case ReleaseLease(key, worker_key):
-                self.tell(StoreFailed(StoreCall.RELEASE_LEASE, key, "away", worker_key))
-            case _:
-                self.tell(StoreFailed(StoreCall.OTHER, "", "away"))
 
     def held(self) -> dict[tuple[str, str, str], int]:
         """Return what the store holds of both workers: credits and leases by name."""
@@ -229,7 +209,7 @@ def test_a_settle_that_was_executed_and_failed_leaves_nothing_behind(*, is_cance
         fleet.execute(action)
         if is_cancelled:
             fleet.tell(CancelAsked("t", "r1"))
-        fleet.fail(action)
+        fleet.tell(failure_of(action))
 
     fleet = Fleet(call)
     fleet.arrive(1)
@@ -249,10 +229,10 @@ def test_a_settle_executed_between_two_dequeues_leaves_nothing_behind() -> None:
         if isinstance(action, Settle) and not failed:
             failed.append(action)
             late.append(action)
-            fleet.fail(action)
+            fleet.tell(failure_of(action))
         elif isinstance(action, Dequeue) and len(failed) == 1:
             failed.append(action)
-            fleet.fail(action)
+            fleet.tell(failure_of(action))
         else:
             if isinstance(action, Dequeue) and late:
                 fleet.execute(late.pop())
@@ -272,7 +252,7 @@ def test_a_release_executed_late_takes_nothing_from_a_later_attempt() -> None:
     def call(fleet: Fleet, action: Action) -> None:
         if isinstance(action, ReleaseCredit | ReleaseLease) and action not in late:
             late.append(action)
-            fleet.fail(action)
+            fleet.tell(failure_of(action))
         else:
             fleet.answer(action)
 
@@ -299,7 +279,7 @@ def test_what_a_grant_left_is_not_taken_from_the_next_one(*, is_lost: bool) -> N
             settled.append(action)
             answer = fleet.execute(action)
             if not is_lost:
-                fleet.fail(action)
+                fleet.tell(failure_of(action))
                 return
             fleet.tell(WorkerLost(ONE.key, "its link broke"))
             for event in answer:
@@ -307,7 +287,7 @@ def test_what_a_grant_left_is_not_taken_from_the_next_one(*, is_lost: bool) -> N
             fleet.join(ONE.key)
         elif isinstance(action, ReleaseCredit | ReleaseLease) and action not in late:
             late.append(action)
-            fleet.fail(action)
+            fleet.tell(failure_of(action))
         elif action not in late:
             fleet.answer(action)
 
@@ -397,7 +377,7 @@ class Trouble:
             fleet.execute(action)
         elif outcome == "late":
             self.late.append(action)
-        fleet.fail(action)
+        fleet.tell(failure_of(action))
 
     def execute_one(self, fleet: Fleet) -> None:
         if self.late:

@@ -16,9 +16,8 @@ from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.prediction import QueueAhead, RequestCost
 from scheduling.request import FinishReason, Slo, StopRules
-from tests.router.core_driver import ARRIVAL, call, core_of, grant, judged, tell
+from tests.router.core_driver import ARRIVAL, COST, call, core_of, grant, judged, tell
 
-COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 ASK = RequestCost(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
 SLO = Slo(ttft_ms=100, tpot_ms=20)
 

@@ -17,7 +17,6 @@ from router.core.model.actions import (
     TellFinished,
 )
 from router.core.model.events import (
-    Arrived,
     Enqueued,
     Event,
     Granted,
@@ -35,13 +34,13 @@ from router.core.model.events import (
     WorkerLost,
 )
 from router.core.model.state import CoreConfig
-from router.request import Received, Request
+from router.request import Received
 from runtime.state.records import Hold, Settled
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
-from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
+from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopRules
+from tests.router.core_driver import ARRIVAL, COST, call
 
-COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
+CALLED = call(ARRIVAL, request_id="r", prompt_token_ids=(3, 5, 7), stop=StopRules(max_tokens=2))
 PREFILL, DECODE = (
     WorkerFacts(role, "1", role, f"{role}:1", "fp", 4, 64, 8, 64) for role in ("prefill", "decode")
 )
@@ -87,24 +86,7 @@ class Driver:
                 self.finished.append(listener)
 
     def arrive(self, n: int, *received: Received) -> None:
-        self.tell(
-            Arrived(
-                listener=1,
-                request=Request(
-                    tenant="t",
-                    request_id="r",
-                    session=int(bool(received)),
-                    digest=b"",
-                    prompt_token_ids=(3, 5, 7),
-                    sampling=SamplingParams(n=n),
-                    seed_given=True,
-                    stop=StopRules(max_tokens=2),
-                    slo=Slo(),
-                    received_at=1.0,
-                    received=received,
-                ),
-            )
-        )
+        self.tell(call(CALLED, sampling=SamplingParams(n=n), session=int(bool(received)), received=received))
 
     def step(self, worker: WorkerFacts, index: int, reason: FinishReason = FinishReason.NONE) -> None:
         """A token of every dispatched choice, in one report."""
@@ -144,8 +126,8 @@ def test_returns_that_redis_missed_are_repeated_when_it_is_back() -> None:
     driver.arrive(1)
     driver.step(DECODE, 0, FinishReason.EOS)
     credit, lease = driver.released
-    for call in (StoreCall.RELEASE_CREDIT, StoreCall.RELEASE_LEASE):
-        driver.tell(StoreFailed(call, "t/r/0", "away", DECODE.key))
+    for failed in (StoreCall.RELEASE_CREDIT, StoreCall.RELEASE_LEASE):
+        driver.tell(StoreFailed(failed, "t/r/0", "away", DECODE.key))
     assert driver.released == [credit, lease]
     driver.tell(QueueSeen(0, 0))
     driver.tell(QueueSeen(0, 0))

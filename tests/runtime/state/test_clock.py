@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 import redis.asyncio
 
@@ -39,12 +41,18 @@ class JumpingClock:
         await self._admin.aclose()
 
 
-@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS], ids=["forward", "backward"])
-async def test_a_jump_never_oversells_nor_holds_for_ever(
-    on_the_tests_clock: None, redis_url: str, store: Store, jump_ms: int
-) -> None:
+@pytest.fixture
+async def clock(on_the_tests_clock: None, redis_url: str, store: Store) -> AsyncIterator[JumpingClock]:
     clock = JumpingClock(redis_url, store)
     await clock.jump(0)
+    yield clock
+    await clock.close()
+
+
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS], ids=["forward", "backward"])
+async def test_a_jump_never_oversells_nor_holds_for_ever(
+    clock: JumpingClock, store: Store, jump_ms: int
+) -> None:
     for name, _ in HELD:
         await store.enqueue(entry(name), 10)
         await store.grant("r1", PREFILL, [DECODE])
@@ -65,47 +73,37 @@ async def test_a_jump_never_oversells_nor_holds_for_ever(
     await clock.live(7)
     assert set(await store.leases(DECODE.key)) == {"living"}, "nobody renewed the other"
     assert await store.grant("r1", PREFILL, [DECODE]) == [Grant("next", "r1", PREFILL.key, DECODE.key)]
-    await clock.close()
 
 
 async def test_a_clock_set_back_never_keeps_a_grant_that_nobody_settled(
-    on_the_tests_clock: None, redis_url: str, store: Store
+    clock: JumpingClock, store: Store
 ) -> None:
-    clock = JumpingClock(redis_url, store)
-    await clock.jump(0)
     await store.enqueue(entry("lost"), 10)
     assert await store.grant("r1", PREFILL, [DECODE])
     await clock.jump(-HOUR_MS)
     assert (await store.queue_status()).waiting == 0
     await clock.jump(GRANT_TTL_MS)
     assert (await store.queue_status()).waiting == 1
-    await clock.close()
 
 
-async def test_what_is_held_outlives_a_server_that_stood_still(
-    on_the_tests_clock: None, redis_url: str, store: Store
-) -> None:
-    clock = JumpingClock(redis_url, store)
-    await clock.jump(0)
+async def test_what_is_held_outlives_a_server_that_stood_still(clock: JumpingClock, store: Store) -> None:
     await store.enqueue(entry("living"), 10)
     await store.grant("r1", PREFILL, [DECODE])
     await store.settle("living", PREFILL.key, [DECODE], TTL_S)
     await clock.jump(60_000)
     await clock.live(30)
     assert set(await store.leases(DECODE.key)) == {"living"}
-    await clock.close()
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS], ids=["forward", "backward"])
 async def test_a_peer_that_enters_after_a_jump_has_a_second_as_well(
-    on_the_tests_clock: None, redis_url: str, store: Store, jump_ms: int
+    clock: JumpingClock, redis_url: str, store: Store, jump_ms: int
 ) -> None:
     """To enter what it holds, before anything is granted; nor does the fleet wait for longer."""
     peer = await Store.connect(redis_url, PATIENCE_S)
     await peer.list_workers()
     async with redis.asyncio.Redis.from_url(redis_url) as admin:
         await admin.flushall()
-    clock = JumpingClock(redis_url, store)
     await store.list_workers()
     for _ in range(QUIET_MS // 1000 + 1):
         await clock.jump(1000)
@@ -115,16 +113,11 @@ async def test_a_peer_that_enters_after_a_jump_has_a_second_as_well(
     assert await store.grant("r1", PREFILL, [DECODE]) == []
     await clock.jump(QUIET_MS)
     assert [grant.request_key for grant in await store.grant("r1", PREFILL, [DECODE])] == ["waiting"]
-    await clock.close()
     await peer.close()
 
 
-async def test_a_router_that_stands_still_holds_nobody_up(
-    on_the_tests_clock: None, redis_url: str, store: Store
-) -> None:
+async def test_a_router_that_stands_still_holds_nobody_up(clock: JumpingClock, store: Store) -> None:
     """It is still subscribed, as one that is stopped or behind a link that is half open."""
-    clock = JumpingClock(redis_url, store)
-    await clock.jump(0)
     notices = [await subscribed(store, name) for name in ("still", "slow", "r1")]
     await store.enqueue(entry("first", router="still", due=0), 10)
     await store.enqueue(entry("second", router="slow", due=1), 10)
@@ -137,4 +130,3 @@ async def test_a_router_that_stands_still_holds_nobody_up(
     assert (await store.queue_status()).waiting == 0, "its router asks again when it goes on"
     for stream in notices:
         await stream.aclose()
-    await clock.close()

@@ -21,18 +21,25 @@ from tests.patience import PATIENCE_S
 from tests.runtime.state.common import DECODE, PREFILL, ROOMY, AnyStore, entry, settle, subscribed
 
 
-async def test_settling_leases_the_blocks_and_keeps_the_credit(either: AnyStore) -> None:
+async def granted(either: AnyStore) -> None:
     await either.enqueue(entry("a"), 10)
     await either.grant("r1", PREFILL, [DECODE])
+
+
+async def settled(either: AnyStore) -> None:
+    await granted(either)
     assert await settle(either, "a", "p:1", DECODE) is Settled.OK
+
+
+async def test_settling_leases_the_blocks_and_keeps_the_credit(either: AnyStore) -> None:
+    await settled(either)
     assert await either.leases("d:1") == {"a": 4}
     assert await either.credits("p:1") == {"a": 50}
     assert await either.queue_status() == QueueStatus(0, 0)
 
 
 async def test_settling_twice_changes_nothing(either: AnyStore) -> None:
-    await either.enqueue(entry("a"), 10)
-    await either.grant("r1", PREFILL, [DECODE])
+    await granted(either)
     for _ in range(2):
         assert await settle(either, "a", "p:1", DECODE) is Settled.OK
         assert await either.leases("d:1") == {"a": 4}
@@ -40,17 +47,14 @@ async def test_settling_twice_changes_nothing(either: AnyStore) -> None:
 
 
 async def test_what_was_released_cannot_be_settled_again(either: AnyStore) -> None:
-    await either.enqueue(entry("a"), 10)
-    await either.grant("r1", PREFILL, [DECODE])
-    await settle(either, "a", "p:1", DECODE)
+    await settled(either)
     await either.release_lease("a", "d:1")
     assert await settle(either, "a", "p:1", DECODE) is Settled.EXPIRED
     assert await either.leases("d:1") == {}
 
 
 async def test_a_grant_is_settled_only_for_its_own_worker(either: AnyStore) -> None:
-    await either.enqueue(entry("a"), 10)
-    await either.grant("r1", PREFILL, [DECODE])
+    await granted(either)
     assert await settle(either, "a", "p:2", DECODE) is Settled.EXPIRED
     assert await settle(either, "a", "p:1", DECODE) is Settled.OK
 
@@ -101,16 +105,14 @@ async def test_a_grant_settled_elsewhere_leaves_nothing_where_it_was(either: Any
 
 
 async def test_a_grant_s_own_room_serves_where_the_wanted_worker_has_none(either: AnyStore) -> None:
-    await either.enqueue(entry("a"), 10)
-    await either.grant("r1", PREFILL, [DECODE])
+    await granted(either)
     full = DecodeRoom("d:2", num_blocks=3, max_seqs=4)
     assert await either.settle("a", "p:1", [full, DECODE], ttl_s=30) == Settlement(Settled.OK, "d:1")
     assert await either.leases("d:1") == {"a": 4}
 
 
 async def test_a_grant_that_is_out_no_more_leaves_nothing(either: AnyStore) -> None:
-    await either.enqueue(entry("a"), 10)
-    await either.grant("r1", PREFILL, [DECODE])
+    await granted(either)
     await either.dequeue("a")
     await either.enqueue(entry("a"), 10)
     assert await settle(either, "a", "p:1", DECODE) is Settled.EXPIRED
@@ -158,9 +160,7 @@ async def test_a_request_that_keeps_losing_grants_leaves_the_queue(either: AnySt
 
 
 async def test_a_lease_is_released_once_and_everybody_hears_of_it(either: AnyStore) -> None:
-    await either.enqueue(entry("a"), 10)
-    await either.grant("r1", PREFILL, [DECODE])
-    await settle(either, "a", "p:1", DECODE)
+    await settled(either)
     await either.enqueue(entry("waits"), 10)
     heard = await subscribed(either, "r9")
     assert await either.release_lease("a", "d:1")
@@ -170,9 +170,7 @@ async def test_a_lease_is_released_once_and_everybody_hears_of_it(either: AnySto
 
 
 async def test_nobody_hears_of_a_release_for_which_nothing_waits(either: AnyStore) -> None:
-    await either.enqueue(entry("a"), 10)
-    await either.grant("r1", PREFILL, [DECODE])
-    await settle(either, "a", "p:1", DECODE)
+    await settled(either)
     heard = await subscribed(either, "r9")
     assert await either.release_lease("a", "d:1")
     await either.enqueue(entry("b", router="r9"), 10)

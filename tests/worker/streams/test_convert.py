@@ -12,64 +12,20 @@ from router.core.model.events import SequenceFailed
 from router.links.convert_worker import command_to_pb, joined_from_pb, report_from_pb, spec_to_pb
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FailureReason, Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules
+from tests.drawing import FINITE, LARGE, SMALL, SOME_NAME, drawn
 from worker.commands import CancelHandles, DrainWorker, ReceiveFrom
 from worker.errors import MalformedCommandError
 from worker.streams.convert import command_from_pb, report_to_pb, spec_from_pb
 
-names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
-small = st.integers(0, 2**32 - 1)
-tokens = st.lists(small, max_size=5).map(tuple)
-fences = st.builds(
-    Fence,
-    tenant=names,
-    request_id=names,
-    session=small,
-    attempt=small,
-    choice=small,
-    source_incarnation=names,
-    target_incarnation=names,
-)
-finite = st.floats(allow_nan=False, allow_infinity=False)
-samplings = st.builds(
-    SamplingParams,
-    temperature=finite,
-    top_k=small,
-    top_p=finite,
-    min_p=finite,
-    repetition_penalty=finite,
-    presence_penalty=finite,
-    frequency_penalty=finite,
-    logit_bias=st.dictionaries(small, finite, max_size=3).map(lambda bias: tuple(sorted(bias.items()))),
-    seed=st.integers(0, 2**64 - 1),
-    n=small,
-    logprobs=st.none() | small,
-    prompt_logprobs=st.none() | small,
-    allowed_token_ids=tokens,
-    bad_words=st.lists(tokens, max_size=3).map(tuple),
-)
-stops = st.builds(
-    StopRules,
-    max_tokens=small,
-    min_tokens=small,
-    stop_strings=st.lists(names, max_size=2).map(tuple),
-    stop_token_ids=tokens,
-    ignore_eos=st.booleans(),
-    include_stop=st.booleans(),
-    skip_special_tokens=st.booleans(),
-    reasoning_opens=st.lists(names, max_size=2).map(tuple),
-    reasoning_closes=st.lists(names, max_size=2).map(tuple),
-)
-specs = st.builds(
+biases = st.dictionaries(SMALL, FINITE, max_size=3).map(lambda bias: tuple(sorted(bias.items())))
+specs = drawn(
     SequenceSpec,
-    handle=st.integers(0, 2**64 - 1),
-    fence=fences,
-    prompt_token_ids=st.lists(small, min_size=1, max_size=5).map(tuple),
-    output_token_ids=tokens,
-    choices=st.lists(small, min_size=1, max_size=3, unique=True).map(tuple),
-    sampling=samplings,
-    stop=stops,
-    cache_salt=st.binary(max_size=4),
-    prefix_source=st.none() | st.builds(PrefixSource, address=names, incarnation=names, num_blocks=small),
+    handle=LARGE,
+    fence=drawn(Fence, request_id=SOME_NAME),
+    prompt_token_ids=st.lists(SMALL, min_size=1, max_size=5).map(tuple),
+    choices=st.lists(SMALL, min_size=1, max_size=3, unique=True).map(tuple),
+    sampling=drawn(SamplingParams, seed=LARGE, logit_bias=biases),
+    prefix_source=st.none() | drawn(PrefixSource, address=SOME_NAME, incarnation=SOME_NAME),
     session_age_seconds=st.floats(0, 1e6),
 )
 SPEC = SequenceSpec(
@@ -82,7 +38,7 @@ def test_a_spec_survives_the_way_from_router_to_worker(spec: SequenceSpec) -> No
     assert spec_from_pb(pb.SequenceSpec.FromString(spec_to_pb(spec).SerializeToString())) == spec
 
 
-@given(specs, names)
+@given(specs, SOME_NAME)
 def test_every_command_survives_it(spec: SequenceSpec, address: str) -> None:
     for sent, read in (
         (SendPrefill("w", spec), Prefill(spec)),
