@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import Answer, labelled, until
-from tests.fleet.test_kv_disk import ask, num_blocks
+from tests.fleet.driving import Answer, ask, labelled, until
+from tests.fleet.test_kv_disk import num_blocks
 from tests.model_zoo import VOCAB_SIZE, save_tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.integration, pytest.mark.timeout(1200)]
