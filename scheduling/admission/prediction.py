@@ -22,8 +22,8 @@ from dataclasses import replace
 from operator import attrgetter
 
 from scheduling.admission.prefixes import HeldPrefix
-from scheduling.packing import GRAIN_TOKENS
-from scheduling.speeds import (
+from scheduling.steps.packing import GRAIN_TOKENS
+from scheduling.steps.speeds import (
     DecodeSpeed,
     DecodeView,
     PrefillSpeed,
@@ -34,7 +34,7 @@ from scheduling.speeds import (
     round_s,
     share,
 )
-from scheduling.step import NO_LIMIT_S
+from scheduling.steps.step import NO_LIMIT_S
 from scheduling.value import value
 
 

@@ -20,8 +20,8 @@ from scheduling.admission.prediction import (
     predict,
 )
 from scheduling.cost.cost_model import Band, CostModel, StepShape
-from scheduling.packing import GRAIN_TOKENS
-from scheduling.speeds import (
+from scheduling.steps.packing import GRAIN_TOKENS
+from scheduling.steps.speeds import (
     DecodeView,
     PrefillView,
     chunk_tokens,
