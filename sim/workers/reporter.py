@@ -10,9 +10,9 @@ from router.core.model.events import SequenceFailed, StepReported, TokenRun, Wor
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FinishReason
+from sim.sequence import SimSequence
 from sim.spec import Overheads
 from sim.workers.counted_pool import CountedPool
-from sim.workers.sequence import SimSequence
 
 
 @dataclass(slots=True)

@@ -36,7 +36,6 @@ KNOTS = {
         }
     ),
     frozenset({"kvtransfer", "kvtransfer.loans", "kvtransfer.pools", "kvtransfer.transports"}),
-    frozenset({"sim", "sim.workers"}),
     frozenset(
         {
             "worker",
