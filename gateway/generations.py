@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from baton.chat import Prompt
 from baton.errors import Internal, InvalidRequest
 from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
+from baton.types.chat import Prompt
 from gateway.fleet import FleetClient, ServedModel
 from gateway.serving.requests import raise_if_over, record
 

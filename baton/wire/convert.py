@@ -8,26 +8,8 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from baton.chat import Prompt
-from baton.deltas import (
-    ContentDelta,
-    Delta,
-    ReasoningDelta,
-    ToolCallArguments,
-    ToolCallBegun,
-    ToolCallEnded,
-)
 from baton.errors import Internal
 from baton.operators.v1 import fleet_pb2
-from baton.snapshots import (
-    CostState,
-    FleetCounters,
-    FleetSnapshot,
-    QueueState,
-    Role,
-    StartingState,
-    WorkerState,
-)
 from baton.types import (
     Accepted,
     Attainable,
@@ -56,6 +38,24 @@ from baton.types import (
     Tokens,
     Usage,
     Verdict,
+)
+from baton.types.chat import Prompt
+from baton.types.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+from baton.types.snapshots import (
+    CostState,
+    FleetCounters,
+    FleetSnapshot,
+    QueueState,
+    Role,
+    StartingState,
+    WorkerState,
 )
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from baton.wire.convert_prompt import put_prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from baton.chat import Chat, ChatMessage, NamedTool, Prompt, Tool, ToolChoice, ToolMode
+from baton.types.chat import Chat, ChatMessage, NamedTool, Prompt, Tool, ToolChoice, ToolMode
 from baton.v1 import inference_pb2
 from baton.wire.fields import invalid, json_of, put
 

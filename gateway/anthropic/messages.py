@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
-from baton.chat import ToolChoice
+from baton.types.chat import ToolChoice
 from baton.wire.shown import shown
 from gateway.anthropic.schema import (
     Block,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from baton.chat import Prompt
 from baton.types import (
     Grammar,
     JsonObject,
@@ -16,6 +15,7 @@ from baton.types import (
     Sampling,
     Stop,
 )
+from baton.types.chat import Prompt
 from baton.wire.shown import shown
 from gateway.errors import invalid, renamed
 from gateway.generations import ID_HEADER, Generation, seed_of, user_of

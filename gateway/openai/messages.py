@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
-from baton.chat import ToolChoice
+from baton.types.chat import ToolChoice
 from baton.wire.shown import shown
 from gateway.bodies import TEXTS, read_part, text_of
 from gateway.errors import invalid

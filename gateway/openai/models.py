@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from baton.chat import Prompt
+from baton.types.chat import Prompt
 from gateway.errors import invalid
 from gateway.fleet import FleetClient, ServedModel
 from gateway.openai.messages import chat_of

@@ -8,14 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from baton.deltas import (
-    ContentDelta,
-    CutCalls,
-    Delta,
-    ToolCallBegun,
-    ToolCallEnded,
-    said_by_assistant,
-)
 from baton.errors import BatonError
 from baton.parsing import deltas_of
 from baton.types import (
@@ -29,6 +21,14 @@ from baton.types import (
     Queued,
     TokenLogprobs,
     Tokens,
+)
+from baton.types.deltas import (
+    ContentDelta,
+    CutCalls,
+    Delta,
+    ToolCallBegun,
+    ToolCallEnded,
+    said_by_assistant,
 )
 from gateway.errors import ApiError, openai_error, problem_of
 from gateway.fleet import Vocabulary

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from baton.chat import Chat, ChatMessage, NamedTool
-from baton.deltas import ContentDelta, Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun, ToolCallEnded
 from baton.types import TokenLogprobs
+from baton.types.chat import Chat, ChatMessage, NamedTool
+from baton.types.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
 from gateway.fleet import Vocabulary
 from gateway.generations import Generation
 

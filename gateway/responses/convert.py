@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from baton.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
 from baton.types import JsonObject, JsonSchema, OutputFormat
+from baton.types.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
 from baton.wire.shown import shown
 from gateway.bodies import read_part
 from gateway.errors import invalid, renamed

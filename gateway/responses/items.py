@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from baton.chat import ChatMessage, ToolCall
+from baton.types.chat import ChatMessage, ToolCall
 from baton.wire.shown import shown
 from gateway.bodies import read_part, text_of
 from gateway.errors import invalid

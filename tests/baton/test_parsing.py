@@ -31,8 +31,8 @@ from baton import (
     ToolCallEnded,
     message_of,
 )
-from baton.deltas import CutCalls, Delta, said_by_assistant
 from baton.parsing import EventParser, ParsedEvent
+from baton.types.deltas import CutCalls, Delta, said_by_assistant
 from baton.v1 import generation_pb2, inference_pb2
 from baton.wire.convert import event_from_pb
 from baton.wire.convert_prompt import put_prompt

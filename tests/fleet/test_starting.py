@@ -11,7 +11,7 @@ from baton import AsyncClient
 from baton.fleet import Fleet, FleetEvent, FleetSpec
 from baton.fleet.errors import StartTimeout
 from baton.fleet.events import ProcessReady, ProcessStarting
-from baton.snapshots import Role, StartingState
+from baton.types.snapshots import Role, StartingState
 from kernels.native.loader import library
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import snapshot

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.deltas import (
+from baton.types import Accepted, ChoiceFinished, FinishReason, Promise, Tokens
+from baton.types.deltas import (
     ContentDelta,
     Delta,
     ReasoningDelta,
@@ -15,7 +16,6 @@ from baton.deltas import (
     ToolCallBegun,
     ToolCallEnded,
 )
-from baton.types import Accepted, ChoiceFinished, FinishReason, Promise, Tokens
 from gateway.errors import Problem
 from gateway.responses.draft import Draft, replayed
 from tests.gateway.responses.summing import summed
