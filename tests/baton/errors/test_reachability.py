@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from baton import Client, Credentials
-from baton.cli.__main__ import main
+from baton.cli.program import main
 from baton.errors import Unavailable
 from baton.errors.reachability import Obstacle, probe
 from baton.security.certificates import make_certificates
