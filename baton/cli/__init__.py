@@ -1,9 +1,11 @@
 """The command line.
 
-In reading order: `program` (runs one command), `arguments` (the commands), `request_flags` and `values` (flags
-of these), `commands` (what they do), `checkout_command` (those that run from a checkout), `views` (all that is
-printed), `target` (the fleet that they call), `forwarding` (reaches one in a cluster), `exits` (errors and
-exit codes).
+In reading order:
+
+- `program` runs one command; `arguments`: the commands; `request_flags`, `values`: their flags.
+- `commands`: what they do, and `checkout_command` those that run from a checkout; `views`: what they print.
+- `target`: the fleet that they call; `forwarding` reaches one in a cluster.
+- `exits`: errors and exit codes.
 
 May import the SDK and `baton.fleet`.
 """

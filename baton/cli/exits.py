@@ -17,7 +17,7 @@ from baton.errors import (
     Unsupported,
 )
 from baton.errors.reachability import Blocked, Obstacle
-from baton.fleet.errors import FleetError, NoFleetRunning, ProcessError
+from baton.fleet.processes.errors import FleetError, NoFleetRunning, ProcessError
 from baton.types import Attainable
 
 OK = 0

@@ -15,7 +15,7 @@ from baton.cli.arguments import parser
 from baton.cli.exits import FAILED, INTERRUPTED, TERMINATED, exit_code_of, explain
 from baton.cli.forwarding import forwarded
 from baton.errors import BatonError
-from baton.fleet.errors import FleetError
+from baton.fleet.processes.errors import FleetError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

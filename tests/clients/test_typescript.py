@@ -16,7 +16,7 @@ import pytest
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
-from baton.fleet.events import ProcessRestarted
+from baton.fleet.processes.events import ProcessRestarted
 from tests.clients.node import BIN, SDK
 from tests.fleet.driving import DEMO_MODEL
 from tests.forked import Zygote

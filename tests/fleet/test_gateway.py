@@ -14,7 +14,7 @@ import pytest_asyncio
 import redis.asyncio
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
-from baton.fleet.events import ProcessReplaced, ProcessRestarted
+from baton.fleet.processes.events import ProcessReplaced, ProcessRestarted
 from tests.fleet.driving import DEMO_MODEL, TRIES, until
 from tests.forked import Zygote
 from tests.patience import PATIENCE_S

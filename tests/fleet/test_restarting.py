@@ -18,7 +18,7 @@ import pytest
 from baton import AsyncClient, Finished, Sampling, Stop, Timeout, Tokens
 from baton.cli.exits import FLEET_FAILED, OK
 from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
-from baton.fleet.events import ProcessRestarted
+from baton.fleet.processes.events import ProcessRestarted
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 from tests.patience import PATIENCE_S

@@ -5,7 +5,6 @@ from tools.house.folders import MAX_MODULES, missing_from_map, modules_by_folder
 from tools.house.source_tree import ROOT, product
 
 KNOTS = {
-    frozenset({"baton.fleet", "baton.fleet.processes"}),
     frozenset(
         {
             "engine",

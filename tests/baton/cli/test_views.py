@@ -13,7 +13,7 @@ from baton.cli.views.demo_view import Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter
 from baton.cli.views.message_view import MessageView
 from baton.cli.views.status_view import bar, render
-from baton.fleet.events import (
+from baton.fleet.processes.events import (
     FleetStopping,
     ProcessDied,
     ProcessReady,
