@@ -25,9 +25,9 @@ from baton.types.deltas import (
     said_by_assistant,
 )
 from gateway.anthropic.convert import param_of
-from gateway.errors import ApiError, anthropic_error, problem_of
-from gateway.generations import Running
-from gateway.outcome import early_end, end_of, outcome_json
+from gateway.serving.errors import ApiError, anthropic_error, problem_of
+from gateway.serving.generations import Running
+from gateway.serving.slo import early_end, end_of, outcome_json
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 

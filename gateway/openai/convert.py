@@ -17,8 +17,6 @@ from baton.types import (
 )
 from baton.types.chat import Prompt
 from baton.wire.shown import shown
-from gateway.errors import invalid, renamed
-from gateway.generations import ID_HEADER, Generation, seed_of, user_of
 from gateway.openai.messages import chat_of
 from gateway.openai.schema import (
     ChatBody,
@@ -26,8 +24,10 @@ from gateway.openai.schema import (
     GenerationBody,
     SamplingFields,
 )
-from gateway.serving.ignored import leave_out
-from gateway.slo import slo_of
+from gateway.serving.bodies import leave_out
+from gateway.serving.errors import invalid, renamed
+from gateway.serving.generations import ID_HEADER, Generation, seed_of, user_of
+from gateway.serving.slo import slo_of
 
 MAX_PROMPTS = 128
 """Each prompt is a request to the fleet, with a stream of its own."""

@@ -8,10 +8,9 @@ from typing import Any
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
 from baton.types.chat import ToolChoice
 from baton.wire.shown import shown
-from gateway.bodies import TEXTS, read_part, text_of
-from gateway.errors import invalid
 from gateway.openai.schema import ChatBody, FunctionTool, Message, TokenizeBody
-from gateway.serving.ignored import leave_out
+from gateway.serving.bodies import TEXTS, leave_out, read_part, text_of
+from gateway.serving.errors import invalid
 
 _REASONING_EFFORT = "reasoning_effort"
 _FUNCTION = "function"

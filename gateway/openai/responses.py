@@ -30,9 +30,6 @@ from baton.types.deltas import (
     ToolCallEnded,
     said_by_assistant,
 )
-from gateway.errors import ApiError, openai_error, problem_of
-from gateway.fleet import Vocabulary
-from gateway.generations import Running
 from gateway.openai.choices import (
     DONE,
     finish_reason,
@@ -44,8 +41,11 @@ from gateway.openai.choices import (
 from gateway.openai.convert import param_of
 from gateway.openai.schema import GenerationBody
 from gateway.openai.shapes import Shape, text_end
-from gateway.outcome import comment, early_end, end_of, outcome_json
-from gateway.streaming import merged
+from gateway.serving.errors import ApiError, openai_error, problem_of
+from gateway.serving.fleet import Vocabulary
+from gateway.serving.generations import Running
+from gateway.serving.slo import comment, early_end, end_of, outcome_json
+from gateway.serving.streaming import merged
 
 
 @dataclass(frozen=True, slots=True)

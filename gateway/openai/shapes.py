@@ -15,8 +15,8 @@ from baton.types.deltas import (
     ToolCallBegun,
     ToolCallEnded,
 )
-from gateway.fleet import Vocabulary
-from gateway.generations import Generation
+from gateway.serving.fleet import Vocabulary
+from gateway.serving.generations import Generation
 
 
 class Shape(Protocol):

@@ -15,9 +15,9 @@ from baton.errors import Unavailable
 from baton.fleet import Fleet, FleetSpec
 from gateway.anthropic.schema import MessagesBody
 from gateway.batches.endpoints import BatchBody
-from gateway.errors import problem_of
 from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.responses.schema import ResponsesBody
+from gateway.serving.errors import problem_of
 from tests.fleet.driving import DEMO_MODEL
 from tests.forked import Zygote
 from tests.gateway.running import running_gateway

@@ -22,16 +22,6 @@ KNOTS = {
         }
     ),
     frozenset({"engine.core", "engine.core.groups", "engine.core.memory"}),
-    frozenset(
-        {
-            "gateway",
-            "gateway.anthropic",
-            "gateway.batches",
-            "gateway.openai",
-            "gateway.responses",
-            "gateway.serving",
-        }
-    ),
     frozenset({"kvtransfer", "kvtransfer.loans", "kvtransfer.pools", "kvtransfer.transports"}),
     frozenset(
         {

@@ -16,8 +16,8 @@ from baton.types.deltas import (
     ToolCallBegun,
     ToolCallEnded,
 )
-from gateway.errors import Problem
 from gateway.responses.draft import Draft, replayed
+from gateway.serving.errors import Problem
 from tests.gateway.responses.summing import summed
 
 texts = st.text(min_size=1, max_size=5)

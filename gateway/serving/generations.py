@@ -12,7 +12,7 @@ from baton.errors import Internal, InvalidRequest
 from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
 from baton.types.chat import Prompt
-from gateway.fleet import FleetClient, ServedModel
+from gateway.serving.fleet import FleetClient, ServedModel
 from gateway.serving.requests import raise_if_over, record
 
 T = TypeVar("T")
