@@ -27,11 +27,11 @@ from baton.wire.addresses import resolved
 from baton.wire.convert import (
     detokenize_to_pb,
     from_pb,
+    put_prompt,
     quote_from_pb,
     request_to_pb,
     snapshot_from_pb,
 )
-from baton.wire.convert_prompt import put_prompt
 from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import (
     CANCEL,

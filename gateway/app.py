@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from baton.errors import BatonError, NotAllowed, Unavailable
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.anthropic import convert as anthropic_names
 from gateway.anthropic import endpoints as anthropic
 from gateway.batches import endpoints as batches

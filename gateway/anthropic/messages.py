@@ -8,7 +8,7 @@ from typing import Any
 
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
 from baton.types.chat import ToolChoice
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.anthropic.schema import (
     Block,
     Content,

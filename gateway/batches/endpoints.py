@@ -13,7 +13,7 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from baton.types import Slo, SloClass
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.batches.files import FORM_BYTES, FileStore, StoredFile, StoreLimits
 from gateway.batches.lines import URLS, LineChecker
 from gateway.batches.records import Batch, BatchStore

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from baton.types import Model
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.openai.convert import chat_generation, completion_generations
 from gateway.openai.schema import ChatBody, CompletionBody, SamplingFields
 from gateway.responses.convert import check as check_response

@@ -15,7 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.batches.files import FileStore, StoredFile, new_id
 from gateway.batches.lines import LineChecker
 from gateway.serving.bodies import away_from_loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from baton.types.chat import Prompt
-from gateway.openai.messages import chat_of
+from gateway.openai.convert import chat_of
 from gateway.openai.schema import DetokenizeBody, TokenizeBody
 from gateway.serving.errors import invalid
 from gateway.serving.fleet import FleetClient, ServedModel

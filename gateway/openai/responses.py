@@ -30,17 +30,18 @@ from baton.types.deltas import (
     ToolCallEnded,
     said_by_assistant,
 )
-from gateway.openai.choices import (
+from gateway.openai.convert import param_of
+from gateway.openai.schema import GenerationBody
+from gateway.openai.shapes import (
     DONE,
+    Shape,
     finish_reason,
     finished_usage,
     sse,
     stop_reason,
+    text_end,
     usage_json,
 )
-from gateway.openai.convert import param_of
-from gateway.openai.schema import GenerationBody
-from gateway.openai.shapes import Shape, text_end
 from gateway.serving.errors import ApiError, openai_error, problem_of
 from gateway.serving.fleet import Vocabulary
 from gateway.serving.generations import Running

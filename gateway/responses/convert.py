@@ -7,7 +7,7 @@ from typing import Any
 
 from baton.types import JsonObject, JsonSchema, OutputFormat
 from baton.types.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.openai.convert import sampling_of, stop_of
 from gateway.responses.items import Item, messages_of
 from gateway.responses.schema import FunctionTool, ResponsesBody

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from baton.errors import BatonError
 from baton.types import Finished, Queued
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.responses.convert import check, generation_of, param_of, repeated
 from gateway.responses.draft import Draft, replayed, unix_s
 from gateway.responses.events import Event

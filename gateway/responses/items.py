@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from baton.types.chat import ChatMessage, ToolCall
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.responses.schema import CallItem, CallOutputItem, MessageItem, ReasoningItem, ReferenceItem
 from gateway.serving.bodies import leave_out, read_part, text_of
 from gateway.serving.errors import invalid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.responses.items import REFERENCE, Item
 from gateway.responses.store import ResponseStore
 from gateway.serving.errors import invalid, no_such

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.responses.convert import check_included
 from gateway.responses.items import as_listed
 from gateway.responses.store import Record, ResponseStore

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.serving.errors import ApiError, invalid
 from gateway.serving.slo import Strict
 

@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from baton.errors import BatonError, NotAllowed
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.serving.bodies import LARGE_BYTES
 from gateway.serving.errors import ApiError, Problem, invalid
 from gateway.serving.fleet import FleetClient, caller_key

@@ -12,8 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandle
 from pydantic_core import CoreSchema, PydanticUseDefault
 
 from baton.types import Accepted, Delivery, Finished, FinishReason, Promise, Slo, SloClass, TimeSplit
-from baton.wire.fields import names_of
-from baton.wire.shown import rounded, shown
+from baton.wire.fields import names_of, rounded, shown
 from gateway.serving.errors import Problem, invalid
 
 HEADERS = {

@@ -20,7 +20,7 @@ from baton.parsing import ChoiceDelta, ParsedEvent
 from baton.stream import GenerationStream
 from baton.types import ChoiceFinished, Event, Finished, FinishReason
 from baton.types.chat import ChatMessage, Prompt
-from baton.wire.shown import rounded
+from baton.wire.fields import rounded
 
 E = TypeVar("E")
 
