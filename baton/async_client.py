@@ -16,14 +16,13 @@ from typing import Self
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.errors.reachability import explained
 from baton.operators.v1 import fleet_pb2
-from baton.routers import Names, Routers
+from baton.routers import Names, Routers, resolved
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.stream import GenerationStream
 from baton.types import Completion, Model, OutputFormat, Quote, Sampling, Slo, Stop, Timeout
 from baton.types.chat import Prompt
 from baton.types.snapshots import FleetFacts, FleetSnapshot
 from baton.v1 import inference_pb2
-from baton.wire.addresses import resolved
 from baton.wire.convert import (
     detokenize_to_pb,
     from_pb,
