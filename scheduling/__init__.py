@@ -6,15 +6,16 @@ they are called. The package imports only parts of Python's own library, and `co
 reading order:
 
 - `request`: a request as a worker receives it (sampling, stop rules, SLO)
+- `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced
+- `policies`: the ways to fill a step, one file each, built from `packing`
 - `cost`: what a step costs, and how that is measured
-- `steps`: what a step consists of, how fast a worker computes prompts and decodes, and how many tokens it
-  drafts; `columns`: the tokens that a step produced
-- `policies`: the ways to fill a step, one file each
+- `speeds`: how fast a worker computes prompts and decodes, on one pipeline stage or several
 - `admission`: which requests are accepted, at risk or refused, and which goes first
 - `placement`: which workers serve a request; `roles`: how much of its time a decode worker may spend on
   prompts
 - `memory`: how many KV blocks requests need, which one gives them up, and whether blocks elsewhere are
   read
+- `speculation`: how many drafted tokens a step verifies; `draft_model`: how many of them a draft model drafts
 - `scaling`: how many workers a fleet needs
 - `value`: fast frozen dataclasses
 """

@@ -17,7 +17,7 @@ from benchmarks.report import report
 from scheduling.placement import PathCandidate, choose_conditional
 from scheduling.policies import NAMES, by_name
 from scheduling.roles import MixedLoad, Roles, rebalance
-from scheduling.steps.step import DecodeLoad, PrefillWork, StepView
+from scheduling.step import DecodeLoad, PrefillWork, StepView
 from sim.reporting.progress import tracked
 from sim.reporting.section import Section, markdown
 from sim.reporting.tables import cell

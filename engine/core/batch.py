@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.core.due_times import MEAN_GAPS, DueTimes
 from engine.core.sequence import Choice
-from scheduling.steps.step import DecodeLoad
+from scheduling.step import DecodeLoad
 
 Rows = slice | NDArray[np.int64]
 """Rows that follow each other, with both ends given, or any others."""

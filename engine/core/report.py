@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason, PrefixSource
-from scheduling.steps.speculation import Drafter
+from scheduling.speculation import Drafter
 from scheduling.value import value
 
 

@@ -44,12 +44,12 @@ from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import ChunkWork, Step, within_rows
 from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.draft_model import DraftPlan, ModelOffer, plan_drafts
 from scheduling.policies.policy import Policy
 from scheduling.request import FailureReason
-from scheduling.steps.draft_model import DraftPlan, ModelOffer, plan_drafts
-from scheduling.steps.speculation import Offer, draft_lengths
-from scheduling.steps.speeds import step_limit_s
-from scheduling.steps.step import DecodeLoad, StepPlan, StepView
+from scheduling.speculation import Offer, draft_lengths
+from scheduling.speeds import step_limit_s
+from scheduling.step import DecodeLoad, StepPlan, StepView
 
 Copies = list[tuple[int, int]]
 """(source, target) blocks to copy before the next step."""
@@ -220,7 +220,7 @@ class WorkerCore:
         most: int,
         num_drafted_rows: int,
     ) -> DraftPlan:
-        """Return what a draft model does before a step; see `scheduling.steps.draft_model.plan_drafts`.
+        """Return what a draft model does before a step; see `scheduling.draft_model.plan_drafts`.
 
         The drafts have blocks, as those of `choose_drafts`. They are not counted in the step's shape yet.
         """

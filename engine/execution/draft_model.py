@@ -32,7 +32,7 @@ from engine.model.step_batch import StepBatch
 from engine.sampling.sampler import Draw
 from engine.speculation.computed_blocks import ComputedBlocks
 from scheduling.cost.cost_model import CostModel, StepShape
-from scheduling.steps.draft_model import FollowedCost
+from scheduling.draft_model import FollowedCost
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from engine.execution.draft_model import DraftModel
 from engine.execution.flight import Flight
 from engine.sampling.drawn import Drawn, Sampled
 from engine.sampling.sampler import Draw
-from scheduling.steps.draft_model import ModelOffer
-from scheduling.steps.speculation import MOST_DRAFTS, Drafter, Offer
+from scheduling.draft_model import ModelOffer
+from scheduling.speculation import MOST_DRAFTS, Drafter, Offer
 
 MAX_DRAFT_ROWS = 64
 """Drafted tokens of one step. Their logits are 33 MB for a vocabulary of 128k in float32."""

@@ -18,7 +18,7 @@ from engine.core.step import Step
 from engine.device.copy_stream import mark_steps
 from engine.sampling.drawn import Drawn
 from engine.sampling.prompt_logprobs import TakenRows
-from scheduling.steps.speculation import Drafter
+from scheduling.speculation import Drafter
 
 
 class StepMark:

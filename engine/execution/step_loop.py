@@ -73,7 +73,7 @@ from engine.speculation.computed_blocks import ComputedBlocks
 from model_output.text.detokenizer import Detokenizer
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
-from scheduling.steps.step import StepPlan
+from scheduling.step import StepPlan
 
 LEAST_WAIT_S = 0.001
 """However short a policy would wait: a loop that asks again at once is a busy one."""

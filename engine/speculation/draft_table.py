@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.core.sequence import Choice
 from engine.speculation.prompt_lookup import PromptLookup
-from scheduling.steps.speculation import Acceptance, Drafter
+from scheduling.speculation import Acceptance, Drafter
 
 
 class RowDrafts:

@@ -41,7 +41,7 @@ from scheduling.placement import (
     without_failed,
 )
 from scheduling.roles import START_WEIGHT
-from scheduling.steps.speeds import decode_step_s, num_micro_batches
+from scheduling.speeds import decode_step_s, num_micro_batches
 
 UNLIMITED = 10**12
 """More tokens, blocks or seats than any worker has."""

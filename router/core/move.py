@@ -42,7 +42,7 @@ from scheduling.admission.prediction import QueueAhead, RequestCost, own_prefill
 from scheduling.admission.shares import PATIENCE_S, may_yield
 from scheduling.placement import failed_receipts
 from scheduling.request import Part, ReceiveKind, SequenceSpec
-from scheduling.steps.speeds import decode_step_s
+from scheduling.speeds import decode_step_s
 
 MAX_FAILED_MOVES = 2
 """After so many moves that failed a group is replayed."""

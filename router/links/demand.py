@@ -21,8 +21,8 @@ from scheduling.policies.slack import arrival_s
 from scheduling.scaling.demand import Slot, came, total
 from scheduling.scaling.need import typical
 from scheduling.scaling.steady import WorkerModel, prompt_speed, work_s
-from scheduling.steps.speeds import PrefillSpeed, num_micro_batches
-from scheduling.steps.step import NO_LIMIT_S
+from scheduling.speeds import PrefillSpeed, num_micro_batches
+from scheduling.step import NO_LIMIT_S
 
 FLUSH_S = 1.0
 SAMPLE = 8

@@ -39,7 +39,7 @@ from dataclasses import replace
 from scheduling.admission.prediction import Prediction, RequestCost, own_prefill_s
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo
-from scheduling.steps.speeds import PrefillView, lone_step_s, prefill_speed
+from scheduling.speeds import PrefillView, lone_step_s, prefill_speed
 from scheduling.value import value
 
 MIN_RETRY_S = 0.1

@@ -22,8 +22,8 @@ from dataclasses import replace
 from operator import attrgetter
 
 from scheduling.admission.prefixes import HeldPrefix
-from scheduling.steps.packing import GRAIN_TOKENS
-from scheduling.steps.speeds import (
+from scheduling.packing import GRAIN_TOKENS
+from scheduling.speeds import (
     DecodeSpeed,
     DecodeView,
     PrefillSpeed,
@@ -34,7 +34,7 @@ from scheduling.steps.speeds import (
     round_s,
     share,
 )
-from scheduling.steps.step import NO_LIMIT_S
+from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 
 

@@ -2,7 +2,7 @@
 
 `policy` has the type, and each policy has a file: `static`, `dynamic`, `orca`, `prefill_first` and `chunked`
 are baselines that name their paper or origin; `slack` is Baton's own. A policy may also let a worker wait
-before its next step (`wait_s` of `scheduling.steps.step.StepPlan`), as `dynamic` does. They may import only
+before its next step (`wait_s` of `scheduling.step.StepPlan`), as `dynamic` does. They may import only
 `scheduling`.
 """
 

@@ -7,9 +7,9 @@ OSDI 2024.
 
 from __future__ import annotations
 
+from scheduling.packing import fill_to_budget
 from scheduling.policies.policy import Policy
-from scheduling.steps.packing import fill_to_budget
-from scheduling.steps.step import StepPlan, StepView
+from scheduling.step import StepPlan, StepView
 
 
 def plan(view: StepView) -> StepPlan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from scheduling.policies import static
 from scheduling.policies.policy import Policy
-from scheduling.steps.step import StepPlan, StepView
+from scheduling.step import StepPlan, StepView
 
 WINDOW_S = 0.05
 """The longest time that a request waits for others; about the time of a prompt, so it at most doubles

@@ -8,9 +8,9 @@ advantage: prompts beyond the first join a step only within its token budget.
 
 from __future__ import annotations
 
+from scheduling.packing import whole_prompts
 from scheduling.policies.policy import Policy
-from scheduling.steps.packing import whole_prompts
-from scheduling.steps.step import StepPlan, StepView
+from scheduling.step import StepPlan, StepView
 
 
 def plan(view: StepView) -> StepPlan:

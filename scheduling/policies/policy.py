@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduling.placement import Placement
-from scheduling.steps.step import StepPlan, StepView
+from scheduling.step import StepPlan, StepView
 
 
 class Order(enum.Enum):

@@ -7,9 +7,9 @@ burst of prompts is a gap in every stream.
 
 from __future__ import annotations
 
+from scheduling.packing import whole_prompts
 from scheduling.policies.policy import Policy
-from scheduling.steps.packing import whole_prompts
-from scheduling.steps.step import StepPlan, StepView
+from scheduling.step import StepPlan, StepView
 
 
 def plan(view: StepView) -> StepPlan:

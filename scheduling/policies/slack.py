@@ -14,10 +14,10 @@ it breaks promises of short outputs.
 from __future__ import annotations
 
 from scheduling.cost.cost_model import CostModel
+from scheduling.packing import fill_to_budget, fill_to_duration
 from scheduling.placement import Placement
 from scheduling.policies.policy import Order, Policy
-from scheduling.steps.packing import fill_to_budget, fill_to_duration
-from scheduling.steps.step import NO_LIMIT_S, StepPlan, StepView
+from scheduling.step import NO_LIMIT_S, StepPlan, StepView
 
 ARRIVAL_S = 0.05
 FIXED_SHARE = 0.05

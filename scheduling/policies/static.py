@@ -7,9 +7,9 @@ in one point, to its advantage: a member that has ended is no longer computed.
 
 from __future__ import annotations
 
+from scheduling.packing import whole_batch
 from scheduling.policies.policy import Policy
-from scheduling.steps.packing import whole_batch
-from scheduling.steps.step import StepPlan, StepView
+from scheduling.step import StepPlan, StepView
 
 
 def plan(view: StepView) -> StepPlan:

@@ -33,7 +33,7 @@ from scheduling.scaling.steady import (
     work_s,
 )
 from scheduling.scaling.steady_span import steady_span
-from scheduling.steps.speeds import step_limit_s
+from scheduling.speeds import step_limit_s
 from scheduling.value import value
 
 MOST_WORKERS = 4096

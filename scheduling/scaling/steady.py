@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from scheduling.cost.cost_model import CostModel
 from scheduling.scaling.demand import SLOT_S, Slot, edge_s
-from scheduling.steps.speeds import (
+from scheduling.speeds import (
     DecodeView,
     PrefillSpeed,
     PrefillView,
@@ -25,7 +25,7 @@ from scheduling.steps.speeds import (
     seq_capacity,
     share,
 )
-from scheduling.steps.step import NO_LIMIT_S
+from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 
 FULLEST = 0.95

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from engine.core.sequence import Phase
 from engine.core.step import Step
-from scheduling.steps.speeds import num_micro_batches
+from scheduling.speeds import num_micro_batches
 from sim.bubbles import PipelineTimes
 from sim.step_times import StepEnds
 from sim.workers.counted_pool import CountedSwap

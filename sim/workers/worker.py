@@ -26,7 +26,7 @@ from router.core.model.events import StepReported, WorkerFacts
 from scheduling.columns import TokenColumns
 from scheduling.memory.preemption import SwapSpeed
 from scheduling.request import SequenceSpec
-from scheduling.steps.speeds import num_micro_batches
+from scheduling.speeds import num_micro_batches
 from sim.clock import Clock
 from sim.requests import Requests
 from sim.result import WorkerResult

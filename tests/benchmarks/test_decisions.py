@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.costs.decisions import decisions, microseconds
 from scheduling.policies import NAMES
-from scheduling.steps.step import StepPlan
+from scheduling.step import StepPlan
 
 
 def test_every_policy_is_timed_and_has_something_to_do() -> None:

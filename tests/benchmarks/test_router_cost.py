@@ -38,7 +38,7 @@ def profile() -> Profile:
 @pytest.mark.parametrize(
     ("frames", "part"),
     [
-        ([SUBMIT, "on (/router/core/core.py)", "plan (/scheduling/steps/step.py)"], "decisions"),
+        ([SUBMIT, "on (/router/core/core.py)", "plan (/scheduling/step.py)"], "decisions"),
         (
             [SUBMIT, "do (/router/links/store_calls.py)", "pack (/runtime/state/multiplexer.py)"],
             "calls to Redis",

@@ -20,7 +20,7 @@ from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules
-from scheduling.steps.step import StepPlan, StepView
+from scheduling.step import StepPlan, StepView
 from tests.engine.fake_runner import FakeRunner, FakeStages
 
 VOCAB = 97

@@ -17,7 +17,7 @@ from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.preemption import Means
 from scheduling.request import FailureReason
-from scheduling.steps.step import PrefillWork
+from scheduling.step import PrefillWork
 
 NewChoice = Callable[[SequenceGroup, int], Choice]
 """Makes one choice of a group, as it is before its first token here."""

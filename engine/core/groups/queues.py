@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 from engine.core.sequence import SequenceGroup
-from scheduling.steps.step import PrefillWork
+from scheduling.step import PrefillWork
 
 Queue = dict[int, SequenceGroup]
 """By key, as an ordered set: first in, first served, and a group can leave from anywhere."""

@@ -16,7 +16,7 @@ from scheduling.admission.prediction import Capacity, Lane, capacity_of, free_se
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import arrival_s
-from scheduling.steps.speeds import (
+from scheduling.speeds import (
     DecodeSpeed,
     DecodeView,
     PrefillSpeed,
@@ -29,7 +29,7 @@ from scheduling.steps.speeds import (
     share,
     step_limit_s,
 )
-from scheduling.steps.step import NO_LIMIT_S
+from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 
 MAX_AGE_S = 0.05

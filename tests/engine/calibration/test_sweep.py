@@ -18,7 +18,7 @@ from engine.model.step_batch import StepBatch
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import StepShape
 from scheduling.policies.slack import ARRIVAL_S, SLACK
-from scheduling.steps.step import DecodeLoad, PrefillWork, StepView
+from scheduling.step import DecodeLoad, PrefillWork, StepView
 from tests import model_zoo
 
 

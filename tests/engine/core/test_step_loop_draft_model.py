@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from engine.core.commands import Cancel, Command, Decode
 from scheduling.cost.cost_model import CostModel
+from scheduling.draft_model import NEARLY
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopRules
-from scheduling.steps.draft_model import NEARLY
-from scheduling.steps.speculation import Drafter
+from scheduling.speculation import Drafter
 from tests.engine.core.plays import (
     BUDGETS,
     COSTS,

@@ -19,7 +19,7 @@ from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.prefill_first import PREFILL_FIRST
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopRules
-from scheduling.steps.step import StepView
+from scheduling.step import StepView
 from tests.engine.fake_runner import STEP_S, greedy
 from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, UNKNOWN_COST, VOCAB, Driver, spec, watching
 from tests.model_output.text.tokenizers_zoo import byte_level

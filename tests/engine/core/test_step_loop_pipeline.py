@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.commands import Cancel, Decode, Prefill, Release
-from scheduling.steps.step import StepView
+from scheduling.step import StepView
 from tests.engine.core.test_step_loop_overlap import (
     RANDOM,
     assert_outputs_are_those_of_each_alone,

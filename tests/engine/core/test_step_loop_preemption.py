@@ -14,7 +14,7 @@ from engine.core.commands import Cancel, Decode, KVArrived, Prefill, Receive, Se
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules
-from scheduling.steps.step import StepView
+from scheduling.step import StepView
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, UNKNOWN_COST, VOCAB, Driver, spec, watching
 

@@ -13,7 +13,7 @@ from scheduling.cost.cost_model import StepShape
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.prefill_first import PREFILL_FIRST
 from scheduling.request import SamplingParams, SequenceSpec
-from scheduling.steps.step import Chunk, StepPlan, StepView
+from scheduling.step import Chunk, StepPlan, StepView
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import DEAR_TOKENS, UNKNOWN_COST, VOCAB, Driver, spec, watching
 

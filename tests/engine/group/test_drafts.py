@@ -22,7 +22,7 @@ from engine.group.remote.group import RemoteLeader
 from engine.model.model import load_model
 from engine.model.parallel.stage import Stage
 from scheduling.request import SamplingParams, StopRules
-from scheduling.steps.speculation import Drafter
+from scheduling.speculation import Drafter
 from tests.engine.group_driver import CPU, apart, grouped, staged
 from tests.engine.loop_driver import FREE_DRAFTS, GREEDY, spec
 from tests.engine.real_engine import Engine

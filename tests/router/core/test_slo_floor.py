@@ -19,7 +19,7 @@ from scheduling.admission.prediction import QueueAhead, RequestCost, capacity_of
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, quickest
 from scheduling.request import Slo
-from scheduling.steps.speeds import DecodeView, PrefillView, decode_speed, prefill_speed
+from scheduling.speeds import DecodeView, PrefillView, decode_speed, prefill_speed
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, call, core_of, judged, tell
 
 MS = st.none() | st.integers(1, 5000)

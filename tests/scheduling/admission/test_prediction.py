@@ -20,8 +20,8 @@ from scheduling.admission.prediction import (
     predict,
 )
 from scheduling.cost.cost_model import Band, CostModel, StepShape
-from scheduling.steps.packing import GRAIN_TOKENS
-from scheduling.steps.speeds import (
+from scheduling.packing import GRAIN_TOKENS
+from scheduling.speeds import (
     DecodeView,
     PrefillView,
     chunk_tokens,

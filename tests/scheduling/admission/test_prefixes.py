@@ -12,7 +12,7 @@ from scheduling.cost.cost_model import CostModel
 from scheduling.memory.disk_reads import read_limit_s
 from scheduling.memory.preemption import recompute_s
 from scheduling.memory.prefix_reads import TierHit
-from scheduling.steps.speeds import PrefillView, prefill_speed
+from scheduling.speeds import PrefillView, prefill_speed
 
 BLOCK = 16
 COST = CostModel((0.01, 0.0, 1e-4, 0.0, 1e-8, 0.0), 32.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduling.admission.prediction import Lane, RequestCost, level_s, soonest
 from scheduling.cost.cost_model import CostModel
-from scheduling.steps.speeds import PrefillSpeed, PrefillView
+from scheduling.speeds import PrefillSpeed, PrefillView
 
 waits, rates, owns = st.floats(0, 10), st.floats(100, 50_000), st.floats(0.001, 10)
 fleets = st.lists(st.tuples(waits, rates, owns), min_size=1, max_size=6)

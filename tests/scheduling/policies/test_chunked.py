@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel
 from scheduling.policies import chunked
-from scheduling.steps.step import Chunk, DecodeLoad, PrefillWork, StepPlan, StepView
+from scheduling.step import Chunk, DecodeLoad, PrefillWork, StepPlan, StepView
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=12)
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, StepShape
+from scheduling.packing import GRAIN_TOKENS
 from scheduling.policies import NAMES, by_name, chunked, dynamic, orca, prefill_first, slack, static
-from scheduling.steps.packing import GRAIN_TOKENS
-from scheduling.steps.step import NO_LIMIT_S, Chunk, DecodeLoad, PrefillWork, StepPlan, StepView
+from scheduling.step import NO_LIMIT_S, Chunk, DecodeLoad, PrefillWork, StepPlan, StepView
 
 COST = CostModel((5e-3, 1e-5, 2e-5, 5e-8, 1e-10, 1e-9), 200.0, 0.9, 1.0, 1.1)
 FREE = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
 from runtime.profiles import load_profile
-from scheduling.steps.speeds import num_micro_batches
+from scheduling.speeds import num_micro_batches
 from sim.bubbles import PipelineTimes
 from sim.play.simulation import run
 from sim.result import End, SimResult

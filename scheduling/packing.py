@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduling.cost.cost_model import CostModel, StepShape
-from scheduling.steps.step import Chunk, PrefillWork, StepView
+from scheduling.step import Chunk, PrefillWork, StepView
 
 GRAIN_TOKENS = 64
 """A chunk that does not end its prompt is a multiple of this, and the least that a step computes of one."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduling.admission.prediction import RequestCost, own_prefill_s
 from scheduling.cost.cost_model import CostModel
-from scheduling.steps.speeds import DecodeView, PrefillView, decode_step_s, prefill_speed, seq_capacity
+from scheduling.speeds import DecodeView, PrefillView, decode_step_s, prefill_speed, seq_capacity
 
 COST = CostModel((0.005, 1e-5, 2e-5, 3e-8, 1e-9, 3e-8), 176.0)
 PREFILL = PrefillView(COST, token_budget=8192, limit_s=0.05)

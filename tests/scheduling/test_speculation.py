@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scheduling.cost.cost_model import CostModel, StepShape
-from scheduling.steps.speculation import MOST_DRAFTS, Acceptance, Offer, draft_lengths
-from scheduling.steps.step import DecodeLoad
+from scheduling.speculation import MOST_DRAFTS, Acceptance, Offer, draft_lengths
+from scheduling.step import DecodeLoad
 
 COSTS = st.builds(
     CostModel,

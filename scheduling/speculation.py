@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable
 
 from scheduling.cost.cost_model import CostModel, StepShape
-from scheduling.steps.step import DecodeLoad
+from scheduling.step import DecodeLoad
 from scheduling.value import value
 
 MOST_DRAFTS = 16

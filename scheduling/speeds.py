@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 
 from scheduling.cost.cost_model import CostModel
-from scheduling.steps.packing import GRAIN_TOKENS
-from scheduling.steps.step import NO_LIMIT_S
+from scheduling.packing import GRAIN_TOKENS
+from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 
 # Pipeline stages

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, StepShape
-from scheduling.steps.draft_model import NEARLY, DraftPlan, FollowedCost, ModelOffer, plan_drafts
-from scheduling.steps.speculation import MOST_DRAFTS
-from scheduling.steps.step import DecodeLoad
-from tests.scheduling.steps.test_speculation import COSTS, RATES
+from scheduling.draft_model import NEARLY, DraftPlan, FollowedCost, ModelOffer, plan_drafts
+from scheduling.speculation import MOST_DRAFTS
+from scheduling.step import DecodeLoad
+from tests.scheduling.test_speculation import COSTS, RATES
 
 MODEL = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 """A step takes a second, whatever it computes."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.steps.speeds import num_micro_batches, round_s, share, step_limit_s
+from scheduling.speeds import num_micro_batches, round_s, share, step_limit_s
 from sim.workers.pipeline import Stages
 
 stages = st.integers(1, 8)

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from scheduling.cost.cost_model import WILD, CostModel, StepShape
-from scheduling.steps.speculation import LIKELY, MOST_DRAFTS
-from scheduling.steps.step import DecodeLoad
+from scheduling.speculation import LIKELY, MOST_DRAFTS
+from scheduling.step import DecodeLoad
 from scheduling.value import value
 
 NEARLY = 1 + MOST_DRAFTS
