@@ -2,10 +2,8 @@
 
 In reading order:
 
-- `client`, `async_client`: the clients; `chat`, `types`, `snapshots`, `errors`: what they take, return and
-  raise.
-- `stream`, `progress`, `routers`: how one generation survives routers; `deltas`, `parsing`: what its texts
-  say, as routers read them.
+- `client`, `async_client`: the clients; `types`, `errors`: what they take, return and raise.
+- `stream`, `progress`, `routers`: how one generation survives routers; `parsing`: what its texts say.
 - `wire`: the contract on gRPC; `security`: credentials and certificates.
 - `fleet`: starts a whole fleet on this machine; `cli`: the command line.
 - `v1`, `worker`, `operators`, `picker`: stubs generated from `proto/`.
@@ -21,15 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from baton.async_client import AsyncClient
-    from baton.chat import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
     from baton.client import Client
-    from baton.deltas import (
-        ContentDelta,
-        ReasoningDelta,
-        ToolCallArguments,
-        ToolCallBegun,
-        ToolCallEnded,
-    )
     from baton.errors import BatonError
     from baton.parsing import ChoiceDelta, message_of
     from baton.security.credentials import Credentials
@@ -52,6 +42,14 @@ if TYPE_CHECKING:
         Stop,
         Timeout,
         Tokens,
+    )
+    from baton.types.chat import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
+    from baton.types.deltas import (
+        ContentDelta,
+        ReasoningDelta,
+        ToolCallArguments,
+        ToolCallBegun,
+        ToolCallEnded,
     )
 
 __all__ = [
@@ -94,9 +92,9 @@ __all__ = [
 
 _NAMES = {
     "baton.async_client": "AsyncClient",
-    "baton.chat": "Chat ChatMessage NamedTool Tool ToolCall ToolMode",
+    "baton.types.chat": "Chat ChatMessage NamedTool Tool ToolCall ToolMode",
     "baton.client": "Client",
-    "baton.deltas": "ContentDelta ReasoningDelta ToolCallArguments ToolCallBegun ToolCallEnded",
+    "baton.types.deltas": "ContentDelta ReasoningDelta ToolCallArguments ToolCallBegun ToolCallEnded",
     "baton.errors": "BatonError",
     "baton.parsing": "ChoiceDelta message_of",
     "baton.security.credentials": "Credentials",

@@ -13,25 +13,24 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from baton.chat import Prompt
 from baton.errors import BatonError, NotFound, Unavailable
+from baton.errors.reachability import explained
 from baton.operators.v1 import fleet_pb2
-from baton.routers import Names, Routers
+from baton.routers import Names, Routers, resolved
 from baton.security.credentials import UNENCRYPTED, Credentials
-from baton.security.reachability import explained
-from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
 from baton.types import Completion, Model, OutputFormat, Quote, Sampling, Slo, Stop, Timeout
+from baton.types.chat import Prompt
+from baton.types.snapshots import FleetFacts, FleetSnapshot
 from baton.v1 import inference_pb2
-from baton.wire.addresses import resolved
 from baton.wire.convert import (
     detokenize_to_pb,
     from_pb,
+    put_prompt,
     quote_from_pb,
     request_to_pb,
     snapshot_from_pb,
 )
-from baton.wire.convert_prompt import put_prompt
 from baton.wire.many import MultiplexedTransport
 from baton.wire.transport import (
     CANCEL,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from baton.chat import ChatMessage
-from baton.deltas import ContentDelta, Delta, said_by_assistant
 from baton.errors import Unsupported
 from baton.types import (
     Accepted,
@@ -19,6 +17,8 @@ from baton.types import (
     Queued,
     Tokens,
 )
+from baton.types.chat import ChatMessage
+from baton.types.deltas import ContentDelta, Delta, said_by_assistant
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,7 @@
 In reading order:
 
 - `__main__`, `config`: flags, TLS, start and drain; `app`: the routes.
-- `fleet`: the fleet's client, which acts with each caller's own credential.
-- `bodies`, `streaming`: bounded JSON requests in, event streams out, and a caller who leaves.
-- `generations`: the generations that a request asks for; `slo`, `outcome`: what is promised and delivered.
-- `serving`: connections, bounded in time and size.
-- `errors`: an error's meaning, before it gets an API's own shape.
+- `serving`: what all APIs share, from connections and bodies to the fleet's client and errors.
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
 - `responses`: `/v1/responses`, and those that are stored.
 - `anthropic`: `/v1/messages` and `/v1/messages/count_tokens`.

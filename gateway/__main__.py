@@ -33,16 +33,13 @@ from gateway.app import make_app, respond_to
 from gateway.batches.endpoints import BatchApi
 from gateway.batches.executor import Executor
 from gateway.config import GatewayConfig, parse_config
-from gateway.fleet import FleetClient
-from gateway.serving.connection import LEAVE_S, Connection
-from gateway.serving.door import Door
-from gateway.serving.keys import Keys
+from gateway.serving.connection import LEAVE_S, Connection, Pool
+from gateway.serving.door import Door, Keys, crossing
+from gateway.serving.fleet import FleetClient
 from gateway.serving.metrics import GatewayMetrics
-from gateway.serving.origins import crossing
-from gateway.serving.pool import Pool
 from gateway.serving.requests import Requests
 from gateway.serving.shares import Shares
-from gateway.streaming import LAST_WRITE_S
+from gateway.serving.streaming import LAST_WRITE_S
 from runtime.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from runtime.process.log import configure_logging
 from runtime.process.reports import report

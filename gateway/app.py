@@ -13,18 +13,18 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from baton.errors import BatonError, NotAllowed, Unavailable
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.anthropic import convert as anthropic_names
 from gateway.anthropic import endpoints as anthropic
 from gateway.batches import endpoints as batches
-from gateway.bodies import accepted_by
-from gateway.errors import ANTHROPIC_PREFIX, ApiError, Problem, error_json, invalid, problem_of
-from gateway.fleet import FleetClient, served_by
 from gateway.openai import convert as openai_names
 from gateway.openai import endpoints as openai
 from gateway.responses import convert as responses_names
 from gateway.responses import endpoints as responses
 from gateway.responses.store import ResponseLimits, ResponseStore
+from gateway.serving.bodies import accepted_by
+from gateway.serving.errors import ANTHROPIC_PREFIX, ApiError, Problem, error_json, invalid, problem_of
+from gateway.serving.fleet import FleetClient, served_by
 from gateway.serving.page import page
 from gateway.serving.requests import CLIENT_CLOSED_REQUEST
 from runtime.state.durable import DurableRedis

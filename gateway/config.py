@@ -10,9 +10,9 @@ from pathlib import Path
 
 from baton.security.credentials import Credentials
 from gateway.batches.files import FORM_BYTES, StoreLimits
-from gateway.fleet import CallerCredentials
 from gateway.responses.store import ResponseLimits
-from gateway.serving.origins import ANY, Rules
+from gateway.serving.door import ANY, Rules
+from gateway.serving.fleet import CallerCredentials
 from runtime.security.settings import Security, is_loopback
 from runtime.security.tls import TlsFiles
 from runtime.settings import MAX_PORT, add_log_flags, check_address, check_least, check_redis_url

@@ -15,8 +15,8 @@ from scheduling.admission.prefixes import PrefixHits
 from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
 from sim.reporting.quantiles import rank
 from sim.result import End, RequestResult
+from sim.sequence import SimSequence
 from sim.spec import SimSpec
-from sim.workers.sequence import SimSequence
 from sim.workloads.trace import TraceRequest
 
 _SAMPLING = SamplingParams()

@@ -14,7 +14,7 @@ from scheduling.placement import Placement
 from scheduling.policies import by_name
 from scheduling.policies.policy import Policy
 from sim.delays import KINDS, RecordedDelay
-from sim.workers.step_times import RecordedStep
+from sim.step_times import RecordedStep
 from sim.workloads.trace import TraceRequest
 
 

@@ -1,8 +1,11 @@
 """The command line.
 
-In reading order: `arguments` (the commands), `request_flags` and `values` (their flags), `commands` (what
-they do), `views` (what they print), `target` (the fleet that they call), `forwarding`
-(reaches one in a cluster), `exits` (errors and exit codes).
+In reading order:
+
+- `program` runs one command; `arguments`: the commands; `request_flags`, `values`: their flags.
+- `commands`: what they do, and `checkout_command` those that run from a checkout; `views`: what they print.
+- `target`: the fleet that they call; `forwarding` reaches one in a cluster.
+- `exits`: errors and exit codes.
 
 May import the SDK and `baton.fleet`.
 """
@@ -13,6 +16,6 @@ import signal
 def main() -> int:
     """Run the program `baton`. Until its modules are loaded, Ctrl-C ends it without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from baton.cli.__main__ import main as run  # noqa: PLC0415 -- it takes a while
+    from baton.cli.program import main as run  # noqa: PLC0415 -- it takes a while
 
     return run()

@@ -1,79 +1,8 @@
-"""Parse the command line, run one command, and turn its errors into one line and an exit code."""
+"""`python -m baton.cli` is the program `baton`."""
 
-from __future__ import annotations
-
-import signal
-
-if __name__ == "__main__":
-    # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-import asyncio
-import importlib
-import os
 import sys
-from collections.abc import Coroutine, Sequence
-from typing import Any
 
-from baton.cli.arguments import parser
-from baton.cli.commands import checkout_command
-from baton.cli.exits import FAILED, INTERRUPTED, TERMINATED, exit_code_of, explain
-from baton.cli.forwarding import forwarded
-from baton.errors import BatonError
-from baton.fleet.errors import FleetError
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    typed = sys.argv[1:] if arguments is None else list(arguments)
-    # A shell without job control has its background ignore Ctrl-C: a fleet would stay behind.
-    if signal.getsignal(signal.SIGINT) in {signal.SIG_IGN, signal.SIG_DFL}:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        code = _run(typed)
-        sys.stdout.flush()
-    except (BatonError, FleetError, ValueError) as error:
-        print(f"baton: {explain(error)}", file=sys.stderr)
-        return exit_code_of(error)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except asyncio.CancelledError:
-        return TERMINATED
-    except BrokenPipeError:  # whoever read our output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    return code
-
-
-def _run(typed: Sequence[str]) -> int:
-    if typed and typed[0] in checkout_command.PACKAGES:
-        return checkout_command.run(typed[0], typed[1:])
-    args = parser().parse_args(typed)
-    outcome: int | Coroutine[Any, Any, int]
-    with forwarded(args):
-        outcome = importlib.import_module(f"baton.cli.commands.{args.command}").run(args)
-        return outcome if isinstance(outcome, int) else asyncio.run(_watched(outcome))
-
-
-async def _watched(command: Coroutine[Any, Any, int]) -> int:
-    """Let SIGTERM and the end of the terminal cancel a command as Ctrl-C does."""
-    task = asyncio.current_task()
-    assert task is not None
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
-        loop.add_signal_handler(signal.SIGHUP, _leave_terminal, task, shown)
-    return await command
-
-
-def _leave_terminal(task: asyncio.Task[int], shown: Sequence[int]) -> None:
-    """Cancel a command whose terminal, which has these descriptors, was closed: writing there is an error."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in shown:
-        os.dup2(nothing, descriptor)
-    os.close(nothing)
-    task.cancel()
-
+from baton.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from baton.async_client import DEFAULT_ADDRESS
-from baton.cli.commands.checkout_command import SUMMARIES
+from baton.cli.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.request_flags import add_request_flags
 from baton.cli.values import address, count, decimal, named_json, seconds, unsigned

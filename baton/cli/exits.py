@@ -16,8 +16,8 @@ from baton.errors import (
     Unavailable,
     Unsupported,
 )
-from baton.fleet.errors import FleetError, NoFleetRunning, ProcessError
-from baton.security.reachability import Blocked, Obstacle
+from baton.errors.reachability import Blocked, Obstacle
+from baton.fleet.processes.errors import FleetError, NoFleetRunning, ProcessError
 from baton.types import Attainable
 
 OK = 0

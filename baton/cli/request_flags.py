@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from baton.chat import Chat, ChatMessage
 from baton.cli.values import bias, decimal, json_text, text_or_file, tool_choice, tools, unsigned
 from baton.types import Grammar, JsonSchema, OneOf, OutputFormat, Regex, Sampling, Slo, SloClass, Stop
+from baton.types.chat import Chat, ChatMessage
 
 
 def add_request_flags(command: argparse.ArgumentParser) -> None:

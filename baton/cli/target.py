@@ -13,7 +13,7 @@ from baton.async_client import DEFAULT_ADDRESS, AsyncClient
 from baton.cli.arguments import credentials_of
 from baton.client import Client
 from baton.fleet.checkout import find_checkout
-from baton.fleet.errors import CheckoutNotFound, NoFleetRunning
+from baton.fleet.processes.errors import CheckoutNotFound, NoFleetRunning
 from baton.fleet.rundir import runs_of
 from baton.fleet.running import RunningFleet, running_fleets
 from baton.security.credentials import UNENCRYPTED, Credentials

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from baton.chat import NamedTool, Tool, ToolChoice, ToolMode
+from baton.types.chat import NamedTool, Tool, ToolChoice, ToolMode
 
 # HOST:PORT as gRPC takes it: a name, an IPv4 address, or an IPv6 one in brackets.
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")

@@ -2,18 +2,18 @@
 
 In reading order:
 
-- `spec` (the description), `launcher` (start, replace and stop its processes), `events`, `errors`.
-- `processes`: one process, all of a fleet, and the reaper that ends them.
+- `spec` (the description), `launcher` (start, replace and stop its processes).
+- `processes`: one process, all of a fleet, the reaper that ends them, and the fleet's events and errors.
 - `checkout`, `rundir` (folders), `secured` (certificates and keys), `joining` (await workers).
 - `keeping` (restart what dies), `control` (orders for a running fleet), `running` (find running fleets).
 
 May import the SDK, but none of the services, which run as processes.
 """
 
-from baton.fleet.errors import FleetError
-from baton.fleet.events import FleetEvent
 from baton.fleet.keeping import Keeper
 from baton.fleet.launcher import Fleet
+from baton.fleet.processes.errors import FleetError
+from baton.fleet.processes.events import FleetEvent
 from baton.fleet.processes.process import ManagedProcess
 from baton.fleet.spec import FleetSpec
 

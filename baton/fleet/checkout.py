@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from baton.fleet.errors import CheckoutNotFound, GatewayNotInstalled, RedisServerNotFound
+from baton.fleet.processes.errors import CheckoutNotFound, GatewayNotInstalled, RedisServerNotFound
 
 SERVICES = ("router", "prefill_worker", "decode_worker")
 _GATEWAY_NEEDS = ("fastapi", "httptools", "python_multipart", "redis", "uvicorn")

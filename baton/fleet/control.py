@@ -18,9 +18,9 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from baton.fleet.errors import FleetError, NoFleetRunning, RestartFailed
-from baton.fleet.events import FleetEvent, ProcessReplaced
 from baton.fleet.launcher import Fleet, cancel
+from baton.fleet.processes.errors import FleetError, NoFleetRunning, RestartFailed
+from baton.fleet.processes.events import FleetEvent, ProcessReplaced
 from baton.fleet.running import CONTROL, DESCRIPTION, candidates, described
 from baton.security.secret_files import replace_secret
 

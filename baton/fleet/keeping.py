@@ -11,9 +11,9 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from baton.fleet.errors import FleetError, ProcessFailed, ProcessKeepsDying, StartTimeout
-from baton.fleet.events import FleetEvent, ProcessDied, ProcessRestarted, ProcessRestarting
 from baton.fleet.launcher import Fleet, cancel
+from baton.fleet.processes.errors import FleetError, ProcessFailed, ProcessKeepsDying, StartTimeout
+from baton.fleet.processes.events import FleetEvent, ProcessDied, ProcessRestarted, ProcessRestarting
 from baton.fleet.spec import kind_of
 
 SOON_S = 60.0

@@ -20,9 +20,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from baton.fleet.checkout import check_gateway, find_checkout, find_redis_server
-from baton.fleet.errors import FleetError, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
-from baton.fleet.events import FleetEvent, ProcessDied, ProcessReplaced, ReplacementFailed, WorkersJoined
 from baton.fleet.joining import wait_until_connected, wait_until_serving
+from baton.fleet.processes.errors import FleetError, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
+from baton.fleet.processes.events import (
+    FleetEvent,
+    ProcessDied,
+    ProcessReplaced,
+    ReplacementFailed,
+    WorkersJoined,
+)
 from baton.fleet.processes.group import MakeProcess, ProcessGroup
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
 from baton.fleet.processes.redis import GATEWAY_REDIS, REDIS, redis_process, redis_url

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from baton.fleet.errors import RunDirInUse, RunDirUnusable
+from baton.fleet.processes.errors import RunDirInUse, RunDirUnusable
 
 KEPT_RUNS = 10
 _LOCK = "lock"

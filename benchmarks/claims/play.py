@@ -15,8 +15,8 @@ from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from sim.commands.capacity import alone_s
 from sim.metrics import measure
+from sim.play.simulation import run
 from sim.result import WARMUP_SHARE, End, RequestResult
-from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from sim.workload import Promises, draw
 from sim.workloads.trace import TraceRequest

@@ -11,9 +11,9 @@ from benchmarks.claims.lab import Lab, Settings
 from benchmarks.claims.overload import SLACK, TPOT_RATIO, TTFT_RATIO
 from benchmarks.claims.play import Case, spec_of
 from sim.commands.false_refusals import FalseRefusals, false_refusals
+from sim.play.simulation import run
 from sim.reporting.section import Section, at_most, table
 from sim.reporting.tables import cell as in_words
-from sim.simulation import run
 
 LOADS = (1.2, 1.5, 2.0)
 """Offered loads as multiples of what a worker carries by arithmetic."""

@@ -10,12 +10,12 @@ from functools import partial
 from benchmarks.claims.lab import Lab, Settings
 from runtime.profiles import load_profile
 from scheduling.cost.cost_model import StepShape
+from sim.play.simulation import run as simulate
 from sim.reporting.section import Section, at_most, table
 from sim.reporting.tables import cell
 from sim.result import End
-from sim.simulation import run as simulate
 from sim.spec import FleetShape, SimSpec
-from sim.workers.step_times import RecordedStep
+from sim.step_times import RecordedStep
 from sim.workloads.trace import TraceRequest
 
 PROFILE = "demo-cpu"

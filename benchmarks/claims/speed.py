@@ -9,8 +9,8 @@ from functools import partial
 from benchmarks.claims.cells import cell, estimate
 from benchmarks.claims.lab import Lab
 from benchmarks.claims.play import Case, SimArm, spec_of
+from sim.play.simulation import run
 from sim.reporting.section import Section, at_most, markdown
-from sim.simulation import run
 
 NUM_WORKERS = 16
 LOAD = 0.8

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from baton import AsyncClient
-from baton.snapshots import FleetSnapshot, Role
+from baton.types.snapshots import FleetSnapshot, Role
 
 _SAMPLE_S = 0.25
 

@@ -41,11 +41,11 @@ from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from sim.commands.run_rows import samples as simulated_samples
 from sim.delays import RecordedDelay
+from sim.play.simulation import run as simulate
 from sim.reporting.progress import progress_bars
 from sim.reporting.section import Section, at_most, markdown
-from sim.simulation import run as simulate
 from sim.spec import FleetShape, SimSpec
-from sim.workers.step_times import RecordedStep
+from sim.step_times import RecordedStep
 from sim.workloads.shapes import shapes
 
 WORKER = "decode-0"

@@ -15,8 +15,8 @@ import structlog
 from baton.async_client import AsyncClient
 from baton.errors import BatonError, NotFound
 from baton.security.credentials import Credentials, Options
-from baton.snapshots import FleetSnapshot, WorkerState
 from baton.types import Timeout
+from baton.types.snapshots import FleetSnapshot, WorkerState
 from deploy.controller.observed import Fleet, RouterView, Worker
 
 log = structlog.get_logger()

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from baton import Chat
 from baton.types import JsonSchema, Sampling, Stop
 from gateway.anthropic.schema import MessagesBody
-from gateway.errors import invalid, renamed
-from gateway.generations import ID_HEADER, Generation, seed_of, user_of
-from gateway.slo import slo_of
+from gateway.serving.errors import invalid, renamed
+from gateway.serving.generations import ID_HEADER, Generation, seed_of, user_of
+from gateway.serving.slo import slo_of
 
 _RENAMED = {
     "adapter": "model",

@@ -12,12 +12,12 @@ from gateway.anthropic.convert import generation_of
 from gateway.anthropic.messages import chat_of
 from gateway.anthropic.responses import message_events, message_json
 from gateway.anthropic.schema import CountBody, MessagesBody
-from gateway.bodies import converted, read_body
-from gateway.errors import ANTHROPIC_PREFIX
-from gateway.fleet import FleetClient
-from gateway.generations import Running, complete_all
-from gateway.outcome import promise_headers
-from gateway.streaming import EventStream, unless_gone
+from gateway.serving.bodies import converted, read_body
+from gateway.serving.errors import ANTHROPIC_PREFIX
+from gateway.serving.fleet import FleetClient
+from gateway.serving.generations import Running, complete_all
+from gateway.serving.slo import promise_headers
+from gateway.serving.streaming import EventStream, unless_gone
 
 
 def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:

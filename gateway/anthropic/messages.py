@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
-from baton.chat import ToolChoice
-from baton.wire.shown import shown
+from baton.types.chat import ToolChoice
+from baton.wire.fields import shown
 from gateway.anthropic.schema import (
     Block,
     Content,
@@ -20,10 +20,9 @@ from gateway.anthropic.schema import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from gateway.bodies import read_part
-from gateway.errors import invalid
-from gateway.serving.ignored import leave_out
-from gateway.slo import MAX_MESSAGES
+from gateway.serving.bodies import leave_out, read_part
+from gateway.serving.errors import invalid
+from gateway.serving.slo import MAX_MESSAGES
 
 _RESULT = "result"
 _BLOCKS: dict[str, dict[str, type[Block]]] = {

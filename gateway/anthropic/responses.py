@@ -10,8 +10,11 @@ from typing import Any
 import orjson
 from pydantic_core import from_json
 
-from baton.chat import ChatMessage, ToolCall
-from baton.deltas import (
+from baton.errors import BatonError
+from baton.parsing import deltas_of
+from baton.types import ChoiceFinished, Completion, Event, Finished, FinishReason, Queued, Tokens, Usage
+from baton.types.chat import ChatMessage, ToolCall
+from baton.types.deltas import (
     ContentDelta,
     CutCalls,
     Delta,
@@ -21,13 +24,10 @@ from baton.deltas import (
     ToolCallEnded,
     said_by_assistant,
 )
-from baton.errors import BatonError
-from baton.parsing import deltas_of
-from baton.types import ChoiceFinished, Completion, Event, Finished, FinishReason, Queued, Tokens, Usage
 from gateway.anthropic.convert import param_of
-from gateway.errors import ApiError, anthropic_error, problem_of
-from gateway.generations import Running
-from gateway.outcome import early_end, end_of, outcome_json
+from gateway.serving.errors import ApiError, anthropic_error, problem_of
+from gateway.serving.generations import Running
+from gateway.serving.slo import early_end, end_of, outcome_json
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
+from gateway.serving.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
 
 Content = str | list[dict[str, Any]]
 """A text, or blocks, which `messages` takes apart by their types."""

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message
 
-from gateway.fleet import acting_tenant
+from gateway.serving.fleet import acting_tenant
 
 log = structlog.get_logger()
 

@@ -13,17 +13,17 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from baton.types import Slo, SloClass
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.batches.files import FORM_BYTES, FileStore, StoredFile, StoreLimits
 from gateway.batches.lines import URLS, LineChecker
 from gateway.batches.records import Batch, BatchStore
 from gateway.batches.upload import checked_expiry, received_form, store_upload
-from gateway.bodies import read_body
-from gateway.errors import ApiError, Problem, invalid, needs_redis
-from gateway.fleet import FleetClient
+from gateway.serving.bodies import read_body
+from gateway.serving.errors import ApiError, Problem, invalid, needs_redis
+from gateway.serving.fleet import FleetClient
 from gateway.serving.shares import Room, Shares
-from gateway.slo import Strict
-from gateway.streaming import unless_gone
+from gateway.serving.slo import Strict
+from gateway.serving.streaming import unless_gone
 from runtime.state.durable import DurableRedis
 
 MAX_WINDOW_S = 7 * 86400

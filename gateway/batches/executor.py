@@ -16,8 +16,8 @@ from gateway.batches.lines import Line, is_done, parse_line
 from gateway.batches.records import LEASE_MS, BatchStore, Ended, Lease, Recorded, Status
 from gateway.batches.results import reply_line, request_id_of, unreadable_line, unrun_line
 from gateway.batches.window import WAITED_MS, Outcome, Window
-from gateway.generations import ID_HEADER
-from gateway.slo import CLASS_HEADER
+from gateway.serving.generations import ID_HEADER
+from gateway.serving.slo import CLASS_HEADER
 from runtime.state.errors import StoreUnavailable
 
 T = TypeVar("T")

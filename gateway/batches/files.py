@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.errors import ApiError, Problem, invalid, no_such
+from gateway.serving.errors import ApiError, Problem, invalid, no_such
 from runtime.state import keys
 from runtime.state.durable import DurableRedis
 

@@ -11,18 +11,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from baton.types import Model
-from baton.wire.shown import shown
-from gateway.bodies import explained, leave_out_unknown, refuse_excess
-from gateway.errors import ApiError, Problem, invalid
-from gateway.fleet import accepted_names, served_by
+from baton.wire.fields import shown
 from gateway.openai.convert import chat_generation, completion_generations
 from gateway.openai.schema import ChatBody, CompletionBody, SamplingFields
 from gateway.responses.convert import check as check_response
 from gateway.responses.convert import generation_of as response_generation
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
-from gateway.serving.ignored import lying_in
-from gateway.slo import Strict
+from gateway.serving.bodies import explained, leave_out_unknown, lying_in, refuse_excess
+from gateway.serving.errors import ApiError, Problem, invalid
+from gateway.serving.fleet import accepted_names, served_by
+from gateway.serving.slo import Strict
 
 MAX_LINES = 50_000
 """OpenAI's limit."""

@@ -21,7 +21,7 @@ from gateway.batches.files import (
     page_of,
     pieces_key,
 )
-from gateway.errors import invalid, no_such
+from gateway.serving.errors import invalid, no_such
 from runtime.state import keys
 from runtime.state.durable import DurableRedis
 

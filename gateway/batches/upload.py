@@ -15,11 +15,11 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 from gateway.batches.files import FileStore, StoredFile, new_id
 from gateway.batches.lines import LineChecker
-from gateway.errors import invalid
-from gateway.serving.bounds import away_from_loop
+from gateway.serving.bodies import away_from_loop
+from gateway.serving.errors import invalid
 from gateway.serving.shares import Room
 from runtime.state.errors import StoreUnavailable
 

@@ -11,10 +11,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from baton import Chat
-from gateway.bodies import converted, read_body
-from gateway.errors import invalid
-from gateway.fleet import FleetClient, Vocabulary
-from gateway.generations import Generation, begin_all, complete_all
 from gateway.openai.convert import chat_generation, completion_generations, param_of
 from gateway.openai.models import detokenize, model_json, prompt_of, tokenize
 from gateway.openai.responses import Echo, Writer
@@ -25,8 +21,12 @@ from gateway.openai.schema import (
     TokenizeBody,
 )
 from gateway.openai.shapes import ChatShape, Shape, TextShape
-from gateway.outcome import promise_headers
-from gateway.streaming import EventStream, unless_gone
+from gateway.serving.bodies import converted, read_body
+from gateway.serving.errors import invalid
+from gateway.serving.fleet import FleetClient, Vocabulary
+from gateway.serving.generations import Generation, begin_all, complete_all
+from gateway.serving.slo import promise_headers
+from gateway.serving.streaming import EventStream, unless_gone
 
 
 def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from baton.chat import Prompt
-from gateway.errors import invalid
-from gateway.fleet import FleetClient, ServedModel
-from gateway.openai.messages import chat_of
+from baton.types.chat import Prompt
+from gateway.openai.convert import chat_of
 from gateway.openai.schema import DetokenizeBody, TokenizeBody
+from gateway.serving.errors import invalid
+from gateway.serving.fleet import FleetClient, ServedModel
 
 
 def model_json(served: ServedModel, created: int) -> dict[str, Any]:

@@ -8,14 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from baton.deltas import (
-    ContentDelta,
-    CutCalls,
-    Delta,
-    ToolCallBegun,
-    ToolCallEnded,
-    said_by_assistant,
-)
 from baton.errors import BatonError
 from baton.parsing import deltas_of
 from baton.types import (
@@ -30,22 +22,31 @@ from baton.types import (
     TokenLogprobs,
     Tokens,
 )
-from gateway.errors import ApiError, openai_error, problem_of
-from gateway.fleet import Vocabulary
-from gateway.generations import Running
-from gateway.openai.choices import (
+from baton.types.deltas import (
+    ContentDelta,
+    CutCalls,
+    Delta,
+    ToolCallBegun,
+    ToolCallEnded,
+    said_by_assistant,
+)
+from gateway.openai.convert import param_of
+from gateway.openai.schema import GenerationBody
+from gateway.openai.shapes import (
     DONE,
+    Shape,
     finish_reason,
     finished_usage,
     sse,
     stop_reason,
+    text_end,
     usage_json,
 )
-from gateway.openai.convert import param_of
-from gateway.openai.schema import GenerationBody
-from gateway.openai.shapes import Shape, text_end
-from gateway.outcome import comment, early_end, end_of, outcome_json
-from gateway.streaming import merged
+from gateway.serving.errors import ApiError, openai_error, problem_of
+from gateway.serving.fleet import Vocabulary
+from gateway.serving.generations import Running
+from gateway.serving.slo import comment, early_end, end_of, outcome_json
+from gateway.serving.streaming import merged
 
 
 @dataclass(frozen=True, slots=True)

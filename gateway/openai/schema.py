@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gateway.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
+from gateway.serving.slo import MAX_MESSAGES, NullIsUnset, SloFields, Strict
 
 Text = Annotated[str, NullIsUnset]
 Flag = Annotated[bool, NullIsUnset]

@@ -19,11 +19,11 @@ import grpc.aio
 import structlog
 import uvloop
 
-from gateway.fleet import FleetClient
 from gateway.picker.config import PickerConfig, parse_config
 from gateway.picker.metrics import PickerMetrics
 from gateway.picker.pool import Pool
 from gateway.picker.service import NAME, PickerService
+from gateway.serving.fleet import FleetClient
 from runtime.process.event_loop import freeze_garbage, start_threads, watch_loop
 from runtime.process.log import configure_logging
 from runtime.process.reports import report

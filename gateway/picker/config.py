@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import DEFAULT_MAX_BODY_BYTES, add_model_names, check_model_names
-from gateway.fleet import CallerCredentials
 from gateway.picker.pool import Target
+from gateway.serving.fleet import CallerCredentials
 from runtime.security.settings import is_loopback
 from runtime.settings import MAX_PORT, add_log_flags, check_address, check_least
 

@@ -9,8 +9,8 @@ import orjson
 from google.protobuf.struct_pb2 import Struct
 
 from baton.picker.v1 import ext_proc_pb2 as pb
-from gateway.errors import Problem, error_json
 from gateway.picker.decision import Head, Picked
+from gateway.serving.errors import Problem, error_json
 
 ENDPOINT = "x-gateway-destination-endpoint"
 """The header, and the key in the metadata, that name the gateway."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from gateway.errors import Problem
+from gateway.serving.errors import Problem
 
 NO_GATEWAY = Problem(
     503,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 
-from gateway.errors import Problem
 from gateway.picker.decision import Decision
+from gateway.serving.errors import Problem
 
 
 class PickerMetrics:

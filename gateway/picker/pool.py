@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from baton.wire.addresses import resolved
+from baton.routers import resolved
 from gateway.picker.decision import choose
 
 INTERVAL_S = 1.0

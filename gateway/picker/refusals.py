@@ -12,19 +12,18 @@ from baton.types import Quote, Slo, Verdict
 from gateway.anthropic.convert import generation_of as message_generation
 from gateway.anthropic.messages import chat_of as anthropic_chat
 from gateway.anthropic.schema import MessagesBody
-from gateway.bodies import parsed
-from gateway.errors import ApiError, Problem, problem_of
-from gateway.fleet import FleetClient, caller_key
-from gateway.generations import ID_HEADER, Generation
 from gateway.openai.convert import chat_generation, completion_generations
 from gateway.openai.schema import ChatBody, CompletionBody
 from gateway.picker.decision import Head
 from gateway.responses.convert import generation_of as response_generation
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
-from gateway.serving.bounds import away_from_loop
+from gateway.serving.bodies import away_from_loop, parsed
 from gateway.serving.door import key_of
-from gateway.slo import AT_RISK_HEADER, CLASS_HEADER, HEADERS
+from gateway.serving.errors import ApiError, Problem, problem_of
+from gateway.serving.fleet import FleetClient, caller_key
+from gateway.serving.generations import ID_HEADER, Generation
+from gateway.serving.slo import AT_RISK_HEADER, CLASS_HEADER, HEADERS
 
 QUOTE_S = 1.0
 """A quote that takes longer is not waited for: the gateway finds out."""

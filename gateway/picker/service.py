@@ -21,8 +21,6 @@ import grpc
 import grpc.aio
 
 from baton.picker.v1 import ext_proc_pb2 as pb
-from gateway.errors import Problem
-from gateway.fleet import FleetClient
 from gateway.picker.convert import (
     FULL_DUPLEX,
     BodyModes,
@@ -39,6 +37,8 @@ from gateway.picker.decision import NO_GATEWAY, Decision, Head, Picked
 from gateway.picker.metrics import PickerMetrics
 from gateway.picker.pool import Pool
 from gateway.picker.refusals import refusal
+from gateway.serving.errors import Problem
+from gateway.serving.fleet import FleetClient
 
 NAME = "envoy.service.ext_proc.v3.ExternalProcessor"
 

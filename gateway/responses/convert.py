@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from baton.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
 from baton.types import JsonObject, JsonSchema, OutputFormat
-from baton.wire.shown import shown
-from gateway.bodies import read_part
-from gateway.errors import invalid, renamed
-from gateway.generations import ID_HEADER, Generation, user_of
+from baton.types.chat import Chat, NamedTool, Tool, ToolChoice, ToolMode
+from baton.wire.fields import shown
 from gateway.openai.convert import sampling_of, stop_of
 from gateway.responses.items import Item, messages_of
 from gateway.responses.schema import FunctionTool, ResponsesBody
-from gateway.serving.ignored import leave_out
-from gateway.slo import slo_of
+from gateway.serving.bodies import leave_out, read_part
+from gateway.serving.errors import invalid, renamed
+from gateway.serving.generations import ID_HEADER, Generation, user_of
+from gateway.serving.slo import slo_of
 
 _RENAMED = {
     "adapter": "model",

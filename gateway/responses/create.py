@@ -16,12 +16,7 @@ from starlette.requests import Request
 
 from baton.errors import BatonError
 from baton.types import Finished, Queued
-from baton.wire.shown import shown
-from gateway.bodies import converted
-from gateway.errors import ApiError, Problem, invalid, needs_redis, problem_of
-from gateway.fleet import FleetClient
-from gateway.generations import ID_HEADER, Generation, Running
-from gateway.outcome import comment
+from baton.wire.fields import shown
 from gateway.responses.convert import check, generation_of, param_of, repeated
 from gateway.responses.draft import Draft, replayed, unix_s
 from gateway.responses.events import Event
@@ -30,6 +25,11 @@ from gateway.responses.keeping import Keeping
 from gateway.responses.references import has_references, resolved
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import Record, ResponseStore
+from gateway.serving.bodies import converted
+from gateway.serving.errors import ApiError, Problem, invalid, needs_redis, problem_of
+from gateway.serving.fleet import FleetClient
+from gateway.serving.generations import ID_HEADER, Generation, Running
+from gateway.serving.slo import comment
 from runtime.state.errors import StoreUnavailable
 
 _OWN_SECRET = secrets.token_bytes(32)

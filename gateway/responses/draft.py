@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from baton.deltas import ContentDelta, CutCalls, Delta
 from baton.parsing import deltas_of
 from baton.types import Accepted, ChoiceFinished, Finished, FinishReason, Tokens
 from baton.types import Event as FleetEvent
-from gateway.errors import Problem
-from gateway.outcome import early_end, end_of, outcome_json
+from baton.types.deltas import ContentDelta, CutCalls, Delta
 from gateway.responses.events import Event, Output, deltas_in
+from gateway.serving.errors import Problem
+from gateway.serving.slo import early_end, end_of, outcome_json
 
 _INCOMPLETE = {
     FinishReason.LENGTH: "max_output_tokens",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.bodies import read_body
-from gateway.fleet import FleetClient
-from gateway.outcome import promise_headers
 from gateway.responses.create import accepted, ask, replay, stream, whole
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import ResponseStore
 from gateway.responses.stored import stored_routes
-from gateway.streaming import EventStream, unless_gone
+from gateway.serving.bodies import read_body
+from gateway.serving.fleet import FleetClient
+from gateway.serving.slo import promise_headers
+from gateway.serving.streaming import EventStream, unless_gone
 
 PREFIX = "/v1/responses"
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from baton.deltas import (
+from baton.types.deltas import (
     ContentDelta,
     Delta,
     ReasoningDelta,

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from baton.chat import ChatMessage, ToolCall
-from baton.wire.shown import shown
-from gateway.bodies import read_part, text_of
-from gateway.errors import invalid
+from baton.types.chat import ChatMessage, ToolCall
+from baton.wire.fields import shown
 from gateway.responses.schema import CallItem, CallOutputItem, MessageItem, ReasoningItem, ReferenceItem
-from gateway.serving.ignored import leave_out
-from gateway.slo import Strict
+from gateway.serving.bodies import leave_out, read_part, text_of
+from gateway.serving.errors import invalid
+from gateway.serving.slo import Strict
 
 Item = dict[str, Any]
 """An item as clients see it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from baton.wire.shown import shown
-from gateway.errors import invalid, no_such
+from baton.wire.fields import shown
 from gateway.responses.items import REFERENCE, Item
 from gateway.responses.store import ResponseStore
+from gateway.serving.errors import invalid, no_such
 
 MAX_READ = 8
 """Responses that one request may have read. The newest one usually has all items of those before it."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from gateway.openai.schema import PastText, SamplingFields
-from gateway.slo import NullIsUnset, Strict
+from gateway.serving.slo import NullIsUnset, Strict
 
 Parts = str | list[dict[str, Any]]
 """A text, or parts, of which `items` takes texts and refuses the others by name."""

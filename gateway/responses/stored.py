@@ -6,13 +6,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from baton.wire.shown import shown
-from gateway.errors import ApiError, Problem, invalid, needs_redis, no_such
-from gateway.fleet import FleetClient
+from baton.wire.fields import shown
 from gateway.responses.convert import check_included
 from gateway.responses.items import as_listed
 from gateway.responses.store import Record, ResponseStore
-from gateway.serving.ignored import leave_out
+from gateway.serving.bodies import leave_out
+from gateway.serving.errors import ApiError, Problem, invalid, needs_redis, no_such
+from gateway.serving.fleet import FleetClient
 
 _ONE = "/{response_id}"
 MAX_PAGE = 100

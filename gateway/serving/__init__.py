@@ -1,9 +1,17 @@
-"""HTTP connections, and what is known of their requests.
+"""Parts that all HTTP APIs of the gateway share.
 
-- `connection`: bounds in time and size for each connection, and errors of HTTP itself; `pool`: how many.
-- `door`: what is settled before a body is read; `origins`: browsers' requests; `keys`: proven credentials.
-- `shares`: how much each caller may hold; `bounds`: how much a body may contain.
-- `page`: what people with a browser see.
+In reading order:
+
+- `connection`: each connection, bounded in time and size, and how many there are; `page`: what people with a
+  browser see.
+- `door`: what is settled before a body is read, by credential and origin; `shares`: how much each caller may
+  hold.
 - `requests`: what is counted and logged of each request; `metrics`: the metrics.
-- `ignored`: the parts of a request that are left out, and where they are named.
+- `bodies`: bounded JSON requests in, and which parts are left out; `streaming`: event streams out, and
+  callers who leave.
+- `fleet`: the fleet's client, which acts with each caller's own credential.
+- `generations`: the generations that a request asks for; `slo`: what is promised and delivered.
+- `errors`: an error's meaning, before it gets an API's own shape.
+
+May import nothing else of the gateway.
 """

@@ -12,9 +12,8 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import drained
-from gateway.serving.ignored import HEADER as IGNORED_HEADER
-from gateway.serving.ignored import Ignored, ignored
+from gateway.serving.bodies import IGNORED_HEADER, Ignored, ignored
+from gateway.serving.errors import drained
 from gateway.serving.metrics import GatewayMetrics
 
 CLIENT_CLOSED_REQUEST = 499

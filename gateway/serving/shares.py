@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Self
 
-from gateway.errors import ApiError, Problem
+from gateway.serving.errors import ApiError, Problem
 
 WHOLE = 1.0
 """The weight of a caller who has proven a credential, or needs none."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from router.errors import ValidationError
 from scheduling.admission.admission import Cause
+from sim.play.simulation import run
 from sim.result import End, SimResult
-from sim.simulation import run
 from sim.spec import SimSpec
 from sim.workloads.trace import TraceRequest
 

@@ -16,8 +16,8 @@ from sim.commands.run_rows import facts_of, run_row
 from sim.commands.search import Found, Search, Tried, judge
 from sim.commands.simulate import spec_of, wide_console
 from sim.metrics import measure
+from sim.play.simulation import run
 from sim.reporting.simulated import read
-from sim.simulation import run
 
 NONE_HOLDS = 1
 

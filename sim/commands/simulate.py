@@ -31,10 +31,10 @@ from sim.commands.arms import Arm, arms
 from sim.commands.false_refusals import FalseRefusals, false_refusals
 from sim.commands.run_rows import facts_of, run_row
 from sim.metrics import Metrics, measure
+from sim.play.simulation import run
 from sim.reporting.quantiles import Quantiles
 from sim.reporting.results import StepSample
 from sim.reporting.simulated import promises, read
-from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from sim.workloads.trace import TraceRequest
 

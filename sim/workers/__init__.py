@@ -1,7 +1,7 @@
 """Simulated workers: the engine's own core, with steps that take time and compute nothing.
 
 Read: `worker` (commands, and one worker's turns), `stepping` (one step at a time) and `pipeline` (several
-stages), `outcomes` (what steps do to sequences), `sequence` (what the core does not know of a request),
-`counted_pool` (memory in counts), `step_times` (how long steps take) and `step_record` (when they ended),
-`reporter` (what routers hear), `handoff` (KV between workers). Of the engine it imports `engine.core` alone.
+stages), `outcomes` (what steps do to sequences), `counted_pool` (memory in counts), `step_record` (when steps
+ended), `reporter` (what routers hear), `handoff` (KV between workers). Of the engine it imports `engine.core`
+alone.
 """

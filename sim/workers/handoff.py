@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim.clock import Clock
-from sim.workers.sequence import SimSequence
+from sim.sequence import SimSequence
 
 Key = tuple[int, int]
 """Router and handle."""

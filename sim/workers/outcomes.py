@@ -14,10 +14,10 @@ from router.core.model.events import SequenceFailed
 from sim.clock import Clock
 from sim.reporting.results import StepSample
 from sim.requests import Requests
+from sim.sequence import SimSequence
+from sim.step_times import Times
 from sim.workers.handoff import Handoffs, Tell
 from sim.workers.reporter import Reporter
-from sim.workers.sequence import SimSequence
-from sim.workers.step_times import Times
 
 
 @dataclass(slots=True)

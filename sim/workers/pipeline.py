@@ -19,10 +19,10 @@ from engine.core.sequence import Phase
 from engine.core.step import Step
 from scheduling.prediction import num_micro_batches
 from sim.bubbles import PipelineTimes
+from sim.step_times import StepEnds
 from sim.workers.counted_pool import CountedSwap
 from sim.workers.outcomes import Outcomes
 from sim.workers.step_record import StepRecord
-from sim.workers.step_times import StepEnds
 from sim.workers.stepping import LEAST_WAIT_S
 
 

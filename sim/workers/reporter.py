@@ -11,9 +11,9 @@ from router.core.simulated_runs import RunsReported, TokenRun
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FinishReason
+from sim.sequence import SimSequence
 from sim.spec import Overheads
 from sim.workers.counted_pool import CountedPool
-from sim.workers.sequence import SimSequence
 
 
 @dataclass(slots=True)

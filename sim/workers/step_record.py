@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from engine.core.batch import Batch
 from engine.core.sequence import Choice
-from sim.workers.sequence import SimSequence
-from sim.workers.step_times import Times
+from sim.sequence import SimSequence
+from sim.step_times import Times
 
 
 class StepRecord:

@@ -12,10 +12,10 @@ import numpy as np
 from engine.core.step import Step
 from engine.core.turns.simulated_runs import DecodeRuns
 from scheduling.cost.cost_model import StepShape
+from sim.step_times import LONGEST_STRETCH, StepEnds, Times
 from sim.workers.counted_pool import CountedSwap
 from sim.workers.outcomes import Outcomes
 from sim.workers.step_record import StepRecord
-from sim.workers.step_times import LONGEST_STRETCH, StepEnds, Times
 
 LEAST_WAIT_S = 1e-3
 """However short a policy would wait."""

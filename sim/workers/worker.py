@@ -32,15 +32,15 @@ from scheduling.request import SequenceSpec
 from sim.clock import Clock
 from sim.requests import Requests
 from sim.result import WorkerResult
+from sim.sequence import CountedChoice, SharedNames, SimSequence
 from sim.spec import SimSpec
+from sim.step_times import StepEnds, StepTimes
 from sim.workers.counted_pool import CountedPool, CountedSwap
 from sim.workers.handoff import Handoffs
 from sim.workers.outcomes import Outcomes
 from sim.workers.pipeline import PipelinedSteps
 from sim.workers.reporter import Reporter
-from sim.workers.sequence import CountedChoice, SharedNames, SimSequence
 from sim.workers.step_record import StepRecord
-from sim.workers.step_times import StepEnds, StepTimes
 from sim.workers.stepping import SingleSteps, Stepping
 
 WorkerCommand = (

@@ -8,7 +8,7 @@ from baton.errors import (
     Unavailable,
 )
 from baton.operators.v1 import fleet_pb2
-from baton.snapshots import CostState, Role
+from baton.types.snapshots import CostState, Role
 from baton.v1 import inference_pb2
 from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import Fail, ScriptedRouter

@@ -31,11 +31,10 @@ from baton import (
     ToolCallEnded,
     message_of,
 )
-from baton.deltas import CutCalls, Delta, said_by_assistant
 from baton.parsing import EventParser, ParsedEvent
+from baton.types.deltas import CutCalls, Delta, said_by_assistant
 from baton.v1 import generation_pb2, inference_pb2
-from baton.wire.convert import event_from_pb
-from baton.wire.convert_prompt import put_prompt
+from baton.wire.convert import event_from_pb, put_prompt
 from tests.baton.scripted_reading import ScriptedReading
 from tests.baton.scripted_service import (
     BREAK,

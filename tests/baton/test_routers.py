@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from baton.errors import Unavailable
-from baton.routers import Names, Routers
-from baton.wire.addresses import is_name, of_one_family, resolved
+from baton.routers import Names, Routers, is_name, of_one_family, resolved
 
 
 class Connected:

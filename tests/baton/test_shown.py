@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.wire.shown import rounded, shown
+from baton.wire.fields import rounded, shown
 
 
 @pytest.mark.parametrize(

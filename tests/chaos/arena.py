@@ -23,9 +23,9 @@ from typing import Self
 from baton import AsyncClient, Timeout
 from baton.errors import BatonError
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
-from baton.fleet.errors import FleetError, ProcessFailed, StartTimeout
-from baton.fleet.events import ProcessDied
 from baton.fleet.joining import wait_until_connected
+from baton.fleet.processes.errors import FleetError, ProcessFailed, StartTimeout
+from baton.fleet.processes.events import ProcessDied
 from baton.fleet.processes.process import ProcessSpec
 from baton.fleet.processes.reaper import Reaper
 from baton.security.credentials import UNENCRYPTED

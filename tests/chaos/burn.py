@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton.errors import BatonError
-from baton.fleet.events import ProcessDied
+from baton.fleet.processes.events import ProcessDied
 from baton.types import Choice
 from runtime.state.errors import StoreUnavailable
 from tests.chaos.arena import GATEWAYS, ROUTERS, WORKERS, Arena

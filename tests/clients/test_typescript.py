@@ -16,7 +16,7 @@ import pytest
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetEvent
-from baton.fleet.events import ProcessRestarted
+from baton.fleet.processes.events import ProcessRestarted
 from tests.clients.node import BIN, SDK
 from tests.fleets import NewFleet, kept
 from tests.patience import PATIENCE_S

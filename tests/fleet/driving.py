@@ -11,10 +11,10 @@ from typing import Any
 from prometheus_client.samples import Sample
 
 from baton import AsyncClient, Completion, Regex, Sampling, Stop
-from baton.chat import Prompt
 from baton.fleet import Fleet, FleetSpec
-from baton.snapshots import FleetSnapshot
 from baton.types import Path as RequestPath
+from baton.types.chat import Prompt
+from baton.types.snapshots import FleetSnapshot
 from benchmarks.doors.observe import scrape, total
 from runtime.state.errors import StoreUnavailable
 from runtime.state.store import Store

@@ -12,7 +12,7 @@ import pytest
 from baton import AsyncClient, BatonError, ChatMessage, Finished, Sampling, Slo, Stop, Tokens
 from baton.errors import Conflict, DeadlineExceeded, InvalidRequest, NotFound
 from baton.fleet import Fleet, FleetSpec
-from baton.fleet.errors import ProcessFailed
+from baton.fleet.processes.errors import ProcessFailed
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import assert_all_is_freed
 from tests.model_zoo import MAX_CONTEXT, VOCAB_SIZE, build

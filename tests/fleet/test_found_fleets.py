@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli.__main__ import main
+from baton.cli.program import main
 from baton.fleet.rundir import runs_of
 from tests.fleet.driving import DEMO_MODEL
 from tests.fleet.secured import Secured, secured_fleet

@@ -14,7 +14,7 @@ import pytest_asyncio
 import redis.asyncio
 
 from baton.fleet import Fleet, FleetEvent
-from baton.fleet.events import ProcessReplaced, ProcessRestarted
+from baton.fleet.processes.events import ProcessReplaced, ProcessRestarted
 from tests.fleet.driving import TRIES, until
 from tests.fleets import NewFleet, kept
 from tests.patience import PATIENCE_S

@@ -14,7 +14,7 @@ import pytest
 from baton import AsyncClient, Finished, Sampling, Slo, Stop, Tokens
 from baton.errors import BatonError, InvalidRequest
 from baton.fleet import Fleet, FleetSpec
-from baton.snapshots import WorkerState
+from baton.types.snapshots import WorkerState
 from tests.adapters import copy_adapter, merge, write_adapter
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (

@@ -10,7 +10,7 @@ import pytest
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
-from baton.snapshots import Role
+from baton.types.snapshots import Role
 from benchmarks.crowds.crowd import Load, send
 from benchmarks.doors.observe import snapshot
 from benchmarks.router_cost.redis_calls import monitored, own_redis

@@ -18,7 +18,7 @@ import pytest
 from baton import AsyncClient, Finished, Sampling, Stop, Timeout, Tokens
 from baton.cli.exits import FLEET_FAILED, OK
 from baton.fleet import Fleet, FleetEvent
-from baton.fleet.events import ProcessRestarted
+from baton.fleet.processes.events import ProcessRestarted
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 from tests.fleets import NewFleet, kept
 from tests.patience import PATIENCE_S

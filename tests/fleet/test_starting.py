@@ -9,9 +9,9 @@ import pytest
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetEvent, FleetSpec
-from baton.fleet.errors import StartTimeout
-from baton.fleet.events import ProcessReady, ProcessStarting
-from baton.snapshots import Role, StartingState
+from baton.fleet.processes.errors import StartTimeout
+from baton.fleet.processes.events import ProcessReady, ProcessStarting
+from baton.types.snapshots import Role, StartingState
 from kernels.native.loader import library
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import snapshot

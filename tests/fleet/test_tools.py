@@ -25,9 +25,9 @@ from baton import (
     ToolMode,
     message_of,
 )
-from baton.chat import ToolChoice
 from baton.errors import InvalidRequest
 from baton.types import Completion, FinishReason
+from baton.types.chat import ToolChoice
 from model_output.formats import ChatFormats, OutputParser, ToolCallArguments, ToolCallBegun
 from model_output.formats import Tool as FormatTool
 from tests.fleets import NewFleet

@@ -15,7 +15,7 @@ from baton.types import Model
 from gateway.batches.calls import call
 from gateway.batches.lines import LineChecker, parse_line
 from gateway.batches.upload import _store_lines
-from gateway.errors import ApiError
+from gateway.serving.errors import ApiError
 from tests.gateway.batches import jsonl, line
 
 MODEL = Model("demo_model", "llama", 4096, 300, True, "")

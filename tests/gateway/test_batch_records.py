@@ -17,8 +17,8 @@ from gateway.batches.executor import Executor, patiently
 from gateway.batches.files import EXPIRIES, STORED, FileStore, StoreLimits, pieces_key
 from gateway.batches.records import RUNNABLE, BatchStore, Ended, Lease, Recorded, Status, batch_key
 from gateway.batches.upload import received_form
-from gateway.errors import ApiError
-from gateway.generations import ID_HEADER
+from gateway.serving.errors import ApiError
+from gateway.serving.generations import ID_HEADER
 from gateway.serving.shares import Room, Shares
 from runtime.state import keys
 from runtime.state.durable import DurableRedis

@@ -10,7 +10,7 @@ from gateway.anthropic.schema import CountBody, MessagesBody
 from gateway.batches.endpoints import BatchBody
 from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.responses.schema import ResponsesBody
-from gateway.slo import Strict
+from gateway.serving.slo import Strict
 from tools.house.source_tree import ROOT
 
 BODIES: list[tuple[type[Strict], tuple[str, ...]]] = [

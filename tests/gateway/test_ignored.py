@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.v1 import inference_pb2
-from gateway.bodies import leave_out_unknown
 from gateway.openai.schema import ChatBody
-from gateway.serving.ignored import MAX_CHARACTERS, Ignored, ignored, leave_out
+from gateway.serving.bodies import MAX_CHARACTERS, Ignored, ignored, leave_out, leave_out_unknown
 from tests.baton.scripted_service import WHOLE, ScriptedRouter
 from tests.gateway.running import Gateway, running_gateway
 from tests.gateway.test_openai_requests import MODEL

@@ -14,9 +14,9 @@ from baton.types import Model
 from baton.v1 import inference_pb2
 from gateway.batches.lines import LineChecker
 from gateway.config import parse_config
-from gateway.errors import ApiError
-from gateway.fleet import served_by
 from gateway.picker.config import parse_config as parse_picker
+from gateway.serving.errors import ApiError
+from gateway.serving.fleet import served_by
 from tests.baton.scripted_service import WHOLE, Fail, ScriptedRouter
 from tests.gateway.batches import jsonl, line
 from tests.gateway.running import Gateway, running_gateway

@@ -28,10 +28,10 @@ from baton.types import (
     Tokens,
     Usage,
 )
-from gateway.generations import Running
 from gateway.openai.responses import Echo, Writer
 from gateway.openai.schema import CompletionBody, StreamOptions
 from gateway.openai.shapes import TextShape
+from gateway.serving.generations import Running
 
 VOCABULARY = (b"a", b" long", b"\xc3", "ü".encode(), b"", b"\n")
 PROMPT = (1, 3, 0)

@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from baton.errors import Unavailable
 from gateway.anthropic.schema import MessagesBody
 from gateway.batches.endpoints import BatchBody
-from gateway.errors import problem_of
 from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.responses.schema import ResponsesBody
+from gateway.serving.errors import problem_of
 from tests.fleets import NewFleet
 from tests.gateway.running import running_gateway
 from tests.gateway.wording import foreign_words

@@ -29,7 +29,7 @@ from router.core.model.state import CoreConfig
 from router.core.simulated_runs import SimulatedEvent, SimulatedRouterCore
 from router.replay.recording import digest
 from router.replay.replay import Recorded, RecordingError, read
-from sim import simulation
+from sim.play import simulation
 from tests.adapters import write_adapter
 from tests.fleet.driving import DEMO_MODEL
 from tests.golden import stored

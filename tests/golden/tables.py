@@ -23,8 +23,8 @@ from sim.commands.arguments import Load, Parser, load_of
 from sim.commands.arms import Arm, arms
 from sim.commands.false_refusals import false_refusals
 from sim.metrics import measure
+from sim.play.simulation import run
 from sim.result import RequestResult, SimResult, WorkerResult
-from sim.simulation import run
 from sim.workloads.trace import TraceRequest
 
 FOLDER = Path(__file__).with_name("tables")

@@ -376,7 +376,7 @@ REQUESTS = (
         "the simulator was off by 700 % from the engine it models",
         (
             Guard(
-                "sim/workers/step_times.py",
+                "sim/step_times.py",
                 "return now + (self._cost.predict(shape) * ratio",
                 "return now + (8 * self._cost.predict(shape) * ratio",
                 "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",

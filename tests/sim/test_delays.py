@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sim.delays import KINDS, RecordedDelay, RecordedLine, delay_of
-from sim.simulation import run
+from sim.play.simulation import run
 from sim.spec import FleetShape, SimSpec
 from tests.sim.conftest import make_profile, make_trace
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from scheduling.policies.slack import SLACK
+from sim.play.simulation import run
 from sim.result import End
-from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from tests.sim.conftest import make_profile, make_trace
 

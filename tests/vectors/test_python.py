@@ -32,9 +32,9 @@ from baton import (
     ToolMode,
     message_of,
 )
-from baton.chat import Prompt
-from baton.deltas import Delta
 from baton.errors import BatonError
+from baton.types.chat import Prompt
+from baton.types.deltas import Delta
 from tests.vectors.playing import Seen, Vector, play, vectors
 
 _FORMATS: dict[str, Callable[[Any], Any]] = {

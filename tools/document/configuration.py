@@ -17,7 +17,7 @@ import router.replay.replay
 import sim.__main__
 import tools.make_profile
 from baton.cli.arguments import parser as baton_parser
-from baton.cli.commands.checkout_command import PACKAGES
+from baton.cli.checkout_command import PACKAGES
 from benchmarks.__main__ import COMMANDS
 from tools.document.markdown import table
 from worker.startup.flags import flags as worker_flags

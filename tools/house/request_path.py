@@ -29,7 +29,7 @@ from router.core.model.actions import Action, Relay
 from router.core.model.events import Arrived, Event
 from runtime.profiles import load_profile
 from scheduling import policies
-from sim.simulation import run
+from sim.play.simulation import run
 from sim.spec import FleetShape, SimSpec
 from sim.workloads.trace import TraceRequest
 from tools.house.source_tree import ROOT

@@ -8,17 +8,17 @@ import importlib
 import sys
 from collections.abc import Callable
 
-from baton.chat import ChatMessage, ToolCall
 from baton.cli.exits import OK, explain
 from baton.cli.request_flags import chat_of, request_of
 from baton.cli.target import client_of
 from baton.cli.views.message_view import MessageView, is_whole, shortened
 from baton.cli.views.summary import split_line
 from baton.client import BlockingStream, Client
-from baton.deltas import Delta, said_by_assistant
 from baton.errors import BatonError
 from baton.parsing import ChoiceDelta
 from baton.types import ChoiceFinished, Finished, FinishReason
+from baton.types.chat import ChatMessage, ToolCall
+from baton.types.deltas import Delta, said_by_assistant
 
 HELP = "/reset forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer"
 

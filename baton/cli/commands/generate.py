@@ -11,7 +11,6 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from baton.async_client import AsyncClient
-from baton.chat import ChatMessage, Prompt
 from baton.cli.exits import FAILED, OK
 from baton.cli.request_flags import chat_of, request_of
 from baton.cli.target import client_of
@@ -20,7 +19,8 @@ from baton.cli.views.summary import split_line
 from baton.parsing import ChoiceDelta, ParsedEvent
 from baton.stream import GenerationStream
 from baton.types import ChoiceFinished, Event, Finished, FinishReason
-from baton.wire.shown import rounded
+from baton.types.chat import ChatMessage, Prompt
+from baton.wire.fields import rounded
 
 E = TypeVar("E")
 

@@ -10,8 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from baton.cli.exits import FAILED, OK, UNREACHABLE, explain
 from baton.cli.target import target_of
 from baton.errors import Unavailable
+from baton.errors.reachability import Blocked, explained
 from baton.security.credentials import Credentials
-from baton.security.reachability import Blocked, explained
 
 
 async def run(args: argparse.Namespace) -> int:

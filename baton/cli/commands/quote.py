@@ -12,7 +12,7 @@ from baton.cli.exits import OK, TRY_LATER, in_flags
 from baton.cli.request_flags import request_of
 from baton.cli.target import client_of
 from baton.types import Quote, Verdict
-from baton.wire.shown import rounded
+from baton.wire.fields import rounded
 
 
 async def run(args: argparse.Namespace) -> int:

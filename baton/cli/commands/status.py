@@ -15,8 +15,8 @@ from baton.async_client import AsyncClient
 from baton.cli.exits import OK
 from baton.cli.target import client_of, target_of
 from baton.cli.views.status_view import render
-from baton.snapshots import FleetFacts, FleetSnapshot
-from baton.wire.shown import rounded
+from baton.types.snapshots import FleetFacts, FleetSnapshot
+from baton.wire.fields import rounded
 
 
 async def run(args: argparse.Namespace) -> int:

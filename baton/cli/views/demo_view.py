@@ -14,9 +14,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from baton.chat import ChatMessage, Prompt
 from baton.cli.views.summary import broken_promises
 from baton.types import Event, Finished, Queued, Tokens
+from baton.types.chat import ChatMessage, Prompt
 
 COMPLETIONS = (
     "The list is",

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from baton.fleet import FleetEvent
-from baton.fleet.events import (
+from baton.fleet.processes.events import (
     FleetStopping,
     ProcessDied,
     ProcessReady,

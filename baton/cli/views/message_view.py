@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from baton.deltas import Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun, ToolCallEnded
+from baton.types.deltas import Delta, ReasoningDelta, ToolCallArguments, ToolCallBegun, ToolCallEnded
 
 _DIM, _PLAIN = "\033[2m", "\033[0m"
 _LONGEST = 100

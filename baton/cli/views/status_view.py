@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from baton.snapshots import (
+from baton.types.snapshots import (
     CostState,
     FleetCounters,
     FleetFacts,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from baton.fleet.events import (
+from baton.fleet.processes.events import (
     FleetEvent,
     FleetStopping,
     ProcessDied,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from baton.fleet.errors import ProcessFailed, StartTimeout
+from baton.fleet.processes.errors import ProcessFailed, StartTimeout
 from baton.fleet.processes.reaper import HELPERS_GRACE_S, Reaper, is_running, signal_group, signal_leader
 
 # Writes its id to the reaper's pipe (its stdin), then becomes the program, so that the reaper misses no

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli.__main__ import main
 from baton.cli.arguments import parser
+from baton.cli.program import main
 from baton.cli.request_flags import request_of
 from baton.types import Grammar, JsonSchema, OneOf, Regex, Sampling, Slo, SloClass, Stop
 from tests.baton.cli.examples import FUNCTION

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli.__main__ import main
 from baton.cli.commands.chat import read_lines
+from baton.cli.program import main
 from baton.v1 import inference_pb2
 from tests.baton.cli.examples import FUNCTION
 from tests.baton.scripted_service import WHOLE, ScriptedRouter, accepted, ended, finished, tokens

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli.__main__ import main
-from baton.cli.commands import checkout_command
+from baton.cli import checkout_command
+from baton.cli.program import main
 from baton.fleet.checkout import SERVICES
 from tests.patience import PATIENCE_S
 
@@ -33,8 +33,8 @@ def checkout(tmp_path: Path) -> Path:
 
 def start(checkout: Path, *typed: str) -> subprocess.Popen[str]:
     program = (
-        "import sys; from pathlib import Path; from baton.cli.__main__ import main; "
-        "from baton.cli.commands import checkout_command as c; "
+        "import sys; from pathlib import Path; from baton.cli.program import main; "
+        "from baton.cli import checkout_command as c; "
         f"c.find_checkout = lambda: Path({str(checkout)!r}); sys.exit(main({typed!r}))"
     )
     return subprocess.Popen(

@@ -6,8 +6,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from baton.cli.__main__ import main
 from baton.cli.exits import program
+from baton.cli.program import main
 from baton.v1 import generation_pb2
 from tests.baton.cli.examples import REFUSAL
 from tests.baton.scripted_service import (

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli.__main__ import main
 from baton.cli.arguments import parser
 from baton.cli.forwarding import PortForward, forwarded
+from baton.cli.program import main
 from tests.patience import PATIENCE_S
 
 KUBECTL = '''#!{python}

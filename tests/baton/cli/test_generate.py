@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli.__main__ import main
+from baton.cli.program import main
 from tests.baton.cli.examples import FUNCTION
 from tests.baton.scripted_service import HANG, ScriptedRouter, accepted, ended, finished, tokens
 from tests.patience import PATIENCE_S

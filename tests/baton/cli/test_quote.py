@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from baton.cli.__main__ import main
+from baton.cli.program import main
 from baton.v1 import inference_pb2
 from tests.baton.cli.examples import REFUSAL
 from tests.baton.scripted_service import ScriptedRouter

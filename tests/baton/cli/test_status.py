@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli.__main__ import main
+from baton.cli.program import main
 from baton.operators.v1 import fleet_pb2
 from tests.baton.scripted_service import ScriptedRouter
 
@@ -42,7 +42,7 @@ def test_a_model_that_is_no_folder_is_refused_before_anything_starts(
 
 def test_health_imports_nothing_that_takes_long(router: ScriptedRouter) -> None:
     script = (
-        "import sys; from baton.cli.__main__ import main; main(sys.argv[1:]);"
+        "import sys; from baton.cli.program import main; main(sys.argv[1:]);"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     run = subprocess.run(

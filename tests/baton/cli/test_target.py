@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from baton.cli import target
-from baton.cli.__main__ import main
 from baton.cli.arguments import parser
+from baton.cli.program import main
 from baton.cli.target import Target, in_words, target_of
-from baton.fleet.errors import CheckoutNotFound, NoFleetRunning
+from baton.fleet.processes.errors import CheckoutNotFound, NoFleetRunning
 from baton.fleet.running import RunningFleet
 from baton.security.credentials import UNENCRYPTED, Credentials
 

@@ -13,15 +13,7 @@ from baton.cli.views.demo_view import Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter
 from baton.cli.views.message_view import MessageView
 from baton.cli.views.status_view import bar, render
-from baton.deltas import (
-    ContentDelta,
-    Delta,
-    ReasoningDelta,
-    ToolCallArguments,
-    ToolCallBegun,
-    ToolCallEnded,
-)
-from baton.fleet.events import (
+from baton.fleet.processes.events import (
     FleetStopping,
     ProcessDied,
     ProcessReady,
@@ -30,8 +22,16 @@ from baton.fleet.events import (
     WorkersJoined,
 )
 from baton.operators.v1 import fleet_pb2
-from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.types import Finished, Queued, Tokens
+from baton.types.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+from baton.types.snapshots import FleetFacts, FleetSnapshot
 from baton.wire.convert import event_from_pb, from_pb, snapshot_from_pb
 from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import finished as finished_pb

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
-from baton.fleet.errors import ProcessKeepsDying
-from baton.fleet.events import ProcessDied, ProcessRestarted, ProcessRestarting, ProcessStarted
 from baton.fleet.keeping import LONGEST_PAUSE_S, MAX_EARLY_DEATHS, SOON_S, pause_s
+from baton.fleet.processes.errors import ProcessKeepsDying
+from baton.fleet.processes.events import ProcessDied, ProcessRestarted, ProcessRestarting, ProcessStarted
 from tests.patience import PATIENCE_S
 
 MakeSpec = Callable[..., FleetSpec]

@@ -14,7 +14,8 @@ import pytest
 import redis.asyncio
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec
-from baton.fleet.errors import (
+from baton.fleet.processes import process as process_module
+from baton.fleet.processes.errors import (
     GatewayNotInstalled,
     PortUnusable,
     ProcessFailed,
@@ -22,8 +23,13 @@ from baton.fleet.errors import (
     RunDirUnusable,
     StartTimeout,
 )
-from baton.fleet.events import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
-from baton.fleet.processes import process as process_module
+from baton.fleet.processes.events import (
+    FleetStopping,
+    ProcessDied,
+    ProcessReady,
+    ProcessStarted,
+    ProcessStarting,
+)
 from baton.fleet.processes.redis import GATEWAY_REDIS, REDIS, redis_process
 from tests.patience import PATIENCE_S
 
@@ -336,7 +342,7 @@ _LAUNCHER = """
 import asyncio, sys
 from pathlib import Path
 from baton.fleet import Fleet, FleetSpec
-from baton.fleet.events import ProcessStarted
+from baton.fleet.processes.events import ProcessStarted
 
 async def main():
     root = Path(sys.argv[1])

@@ -13,8 +13,8 @@ import pytest
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec
 from baton.fleet.control import Control, ask_restart
-from baton.fleet.errors import RestartFailed, StartTimeout
-from baton.fleet.events import ProcessDied, ProcessReplaced, ProcessStarted, ReplacementFailed
+from baton.fleet.processes.errors import RestartFailed, StartTimeout
+from baton.fleet.processes.events import ProcessDied, ProcessReplaced, ProcessStarted, ReplacementFailed
 
 MakeSpec = Callable[..., FleetSpec]
 pytestmark = pytest.mark.integration

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from baton.fleet import FleetSpec
-from baton.fleet.errors import RunDirUnusable
+from baton.fleet.processes.errors import RunDirUnusable
 from baton.fleet.processes.process import READY_LINE
 from baton.fleet.rundir import KEPT_RUNS, claim, listed, next_run_dir, runs_of
 from baton.fleet.running import candidates

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli.__main__ import main
+from baton.cli.program import main
 from baton.security.secret_files import replace_secret
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.deltas import (
+from baton.types import Accepted, ChoiceFinished, FinishReason, Promise, Tokens
+from baton.types.deltas import (
     ContentDelta,
     Delta,
     ReasoningDelta,
@@ -15,9 +16,8 @@ from baton.deltas import (
     ToolCallBegun,
     ToolCallEnded,
 )
-from baton.types import Accepted, ChoiceFinished, FinishReason, Promise, Tokens
-from gateway.errors import Problem
 from gateway.responses.draft import Draft, replayed
+from gateway.serving.errors import Problem
 from tests.gateway.responses.summing import summed
 
 texts = st.text(min_size=1, max_size=5)

@@ -16,16 +16,24 @@ from baton.types import Model
 from gateway.anthropic.messages import chat_of
 from gateway.anthropic.schema import MessagesBody
 from gateway.app import make_app
-from gateway.bodies import explained, parsed
-from gateway.errors import ApiError, invalid
-from gateway.fleet import FleetClient, ServedModel
 from gateway.openai.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from gateway.responses.items import read_items
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import ResponseLimits
-from gateway.serving import bounds
-from gateway.serving.bounds import LARGE_BYTES, MAX_CONTAINERS, MAX_ENTRIES, MAX_NAMES, away_from_loop, excess
-from gateway.slo import MAX_MESSAGES, Strict
+from gateway.serving import bodies
+from gateway.serving.bodies import (
+    LARGE_BYTES,
+    MAX_CONTAINERS,
+    MAX_ENTRIES,
+    MAX_NAMES,
+    away_from_loop,
+    excess,
+    explained,
+    parsed,
+)
+from gateway.serving.errors import ApiError, invalid
+from gateway.serving.fleet import FleetClient, ServedModel
+from gateway.serving.slo import MAX_MESSAGES, Strict
 
 BODY_BYTES = 1 << 20
 MOST_ERRORS = 8
@@ -53,9 +61,9 @@ def counted(value: Any) -> tuple[int, int, int]:
 @given(VALUES, st.booleans())
 def test_marks_are_counted_outside_of_texts_alone(value: Any, is_ascii: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "LARGE_BYTES", 0)
+        patch.setattr(bodies, "LARGE_BYTES", 0)
         for name in ("MAX_CONTAINERS", "MAX_NAMES", "MAX_ENTRIES"):
-            patch.setattr(bounds, name, 3)
+            patch.setattr(bodies, name, 3)
         found = excess(json.dumps(value, ensure_ascii=is_ascii).encode())
     assert bool(found) == (max(counted(value)) > 3), found
 
@@ -118,7 +126,7 @@ def error_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(error.error_count())
         return explained(error, *where)
 
-    monkeypatch.setattr("gateway.bodies.explained", noted)
+    monkeypatch.setattr("gateway.serving.bodies.explained", noted)
     return found
 
 

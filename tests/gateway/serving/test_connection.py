@@ -17,8 +17,7 @@ import pytest_asyncio
 import uvicorn
 
 from gateway.serving import connection
-from gateway.serving.connection import MAX_HEAD_BYTES, MAX_PIPELINED, Connection
-from gateway.serving.pool import Pool
+from gateway.serving.connection import MAX_HEAD_BYTES, MAX_PIPELINED, Connection, Pool
 from tests.patience import PATIENCE_S
 
 MAX_CONNECTIONS, MAX_IDLE = 20, 4

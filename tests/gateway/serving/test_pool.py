@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.serving.pool import Pool
+from gateway.serving.connection import Pool
 
 
 class Fake:

@@ -13,7 +13,7 @@ import router.request
 from baton import Chat, ChatMessage, NamedTool, Tool, ToolCall, ToolMode
 from baton.errors import InvalidRequest
 from baton.v1 import inference_pb2
-from baton.wire.convert_prompt import put_prompt
+from baton.wire.convert import put_prompt
 from router.api.convert import chat_from_pb
 from router.errors import ValidationError
 from router.intake.sizes import MAX_PARTS, MAX_SCHEMA_BYTES, MAX_TOOL_CALLS, MAX_TOOLS, check_chat_size

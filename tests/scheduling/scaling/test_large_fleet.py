@@ -13,7 +13,7 @@ from scheduling.scaling.need import Goal, decode_needed, prefill_needed
 from scheduling.scaling.steady import WorkerModel
 from sim.commands.arms import Arm
 from sim.commands.search import judge
-from sim.simulation import run
+from sim.play.simulation import run
 from sim.spec import FleetShape, SimSpec
 from sim.workload import Promises, draw
 from tests.scheduling.scaling.drawn_slots import PROFILE, WORKER

@@ -9,7 +9,7 @@ import pytest
 from engine.core.commands import Decode
 from scheduling.policies import by_name
 from scheduling.request import StopRules
-from sim.simulation import run
+from sim.play.simulation import run
 from sim.spec import FleetShape, Overheads, SimSpec
 from sim.workloads.trace import TraceRequest
 from tests.engine.loop_driver import VOCAB, Driver, spec

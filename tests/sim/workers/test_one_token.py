@@ -1,8 +1,8 @@
 """An answer of one token never decodes: its prompt's end is its end."""
 
 from scheduling.placement import Placement
+from sim.play.simulation import Simulation
 from sim.result import End
-from sim.simulation import Simulation
 from sim.spec import FleetShape, SimSpec
 from sim.workloads.trace import TraceRequest
 from tests.sim.conftest import make_profile

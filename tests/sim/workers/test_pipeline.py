@@ -18,8 +18,8 @@ from engine.core.turns.worker_core import WorkerCore
 from runtime.profiles import load_profile
 from scheduling.prediction import num_micro_batches
 from sim.bubbles import PipelineTimes
+from sim.play.simulation import run
 from sim.result import End, SimResult
-from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from sim.workers.pipeline import Stages
 from sim.workload import Promises, draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.fleet.errors import describe_exit
+from baton.fleet.processes.errors import describe_exit
 
 
 @dataclass(frozen=True, slots=True)

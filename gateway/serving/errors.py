@@ -23,7 +23,7 @@ from baton.errors import (
     Unavailable,
     Unsupported,
 )
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 
 _INVALID = "invalid_request_error"
 _NO_CREDENTIAL = frozenset({"CREDENTIAL_MISSING", "CREDENTIAL_INVALID"})

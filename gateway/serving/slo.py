@@ -1,4 +1,7 @@
-"""The SLO of an HTTP request: the field `slo` of every API's body, or headers."""
+"""The SLO of an HTTP request, in the field `slo` of every API's body or in headers, and what became of it.
+
+A response has the parts that are Baton's own: promise, delivery, and an early end.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticUseDefault
 
-from baton.types import Slo, SloClass
-from baton.wire.shown import shown
-from gateway.errors import invalid
+from baton.types import Accepted, Delivery, Finished, FinishReason, Promise, Slo, SloClass, TimeSplit
+from baton.wire.fields import names_of, rounded, shown
+from gateway.serving.errors import Problem, invalid
 
 HEADERS = {
     "x-baton-ttft-ms": "ttft_ms",
@@ -42,7 +45,7 @@ class Strict(BaseModel):
 
     Otherwise pydantic collects an error, with its value, for every entry: gigabytes for a body of megabytes.
 
-    Fields that it does not know are taken, and `gateway.bodies.leave_out_unknown` takes them out again.
+    Fields that it does not know are taken, and `leave_out_unknown` of `bodies` takes them out again.
     """
 
     unserved: ClassVar[frozenset[str]] = frozenset()
@@ -107,3 +110,54 @@ def slo_of(stated: SloFields | None, headers: Mapping[str, str]) -> Slo:
 def _once(given: dict[str, Any], name: str, header: str) -> None:
     if name in given:
         raise invalid(header, f"{header} is set beside slo.{name}; accepted: one of them")
+
+
+def comment(text: str) -> bytes:
+    """Return a server-sent comment, which clients ignore."""
+    return f": {text}\n\n".encode()
+
+
+def early_end(reason: FinishReason, error: str) -> Problem:
+    """Return the problem of a generation that the fleet could not continue, or that somebody cancelled."""
+    if reason is FinishReason.CANCELLED:
+        return Problem(409, "api_error", "the generation was cancelled", code="cancelled")
+    return Problem(500, "api_error", error or "the fleet could not continue", code="generation_failed")
+
+
+def outcome_json(request_id: str, end: Finished, resumes: int) -> dict[str, Any]:
+    """Return what was promised and delivered, and where the time went, in milliseconds."""
+    return {
+        "request_id": request_id,
+        "promise": _numbers_in(end.promise),
+        "delivery": _numbers_in(end.delivery),
+        "time_split": _numbers_in(end.split),
+        "attempts": end.usage.attempts,
+        "resumes": resumes,
+        "path": end.path,
+    }
+
+
+def _numbers_in(part: Promise | Delivery | TimeSplit) -> dict[str, Any]:
+    found: dict[str, Any] = rounded({name: getattr(part, name) for name in names_of(type(part))})  # type: ignore[arg-type]  # types are hashable
+    return found
+
+
+def promise_headers(accepted: Accepted) -> dict[str, str]:
+    """Return the promise as headers, which a caller has before the first token."""
+    promise = accepted.promise
+    return {
+        "x-request-id": accepted.request_id,
+        "x-baton-seed": str(accepted.seed),
+        "x-baton-predicted-ttft-ms": f"{promise.predicted_ttft_ms:.1f}",
+        "x-baton-predicted-tpot-ms": f"{promise.predicted_tpot_ms:.2f}",
+        "x-baton-at-risk": str(promise.at_risk).lower(),
+    }
+
+
+def end_of(reason: FinishReason, *, has_cut_call: bool) -> FinishReason:
+    """Return how a choice ended.
+
+    An output with a call that a stop rule cut off is as incomplete as one that reached its limit, which is
+    what clients know of calls that must not run.
+    """
+    return FinishReason.LENGTH if has_cut_call and reason is FinishReason.STOP else reason

@@ -22,7 +22,9 @@ Each has a `reason`: the name of a value of `ErrorReason` in the contract (`erro
 client can do about it. It is empty for errors that come from no router, such as a broken connection.
 
 A stream that breaks raises nothing, but is resumed. `Unavailable` is raised if that was impossible for
-`Timeout.connect_s`.
+`Timeout.connect_s`. `reachability` finds out why a router cannot be called.
+
+May import the SDK's types; `reachability` also `baton.security.credentials`.
 """
 
 from __future__ import annotations

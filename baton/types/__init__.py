@@ -2,6 +2,11 @@
 
 A field of a request that is None takes the fleet's default. `proto/baton/v1/generation.proto` names the
 default and the accepted range beside each field. Names that end in `_ms` are milliseconds.
+
+Beside them are `chat` (messages and tools of a prompt), `deltas` (what a text says, as routers read it) and
+`snapshots` (a fleet's state).
+
+May import nothing else of the project.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from baton.deltas import Delta
+from baton.types.deltas import Delta
 
 
 class SloClass(enum.StrEnum):

@@ -14,10 +14,10 @@ import grpc
 import pytest
 
 from baton import Client, Credentials
-from baton.cli.__main__ import main
+from baton.cli.program import main
 from baton.errors import Unavailable
+from baton.errors.reachability import Obstacle, probe
 from baton.security.certificates import make_certificates
-from baton.security.reachability import Obstacle, probe
 from baton.security.secret_files import Certificates
 from baton.types import Timeout
 

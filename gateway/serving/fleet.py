@@ -10,7 +10,7 @@ from typing import Self
 from baton import AsyncClient, Credentials, Timeout
 from baton.errors import NotFound
 from baton.types import Model
-from baton.wire.shown import shown
+from baton.wire.fields import shown
 
 RESUME_GRACE_S = 10.0
 """How long the fleet keeps working for a generation while the gateway looks for another router."""

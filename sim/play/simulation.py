@@ -10,13 +10,13 @@ from router.core.model.state import CoreConfig
 from router.core.simulated_runs import RunsReported, SimulatedRouterCore
 from sim.clock import Clock
 from sim.delays import delay_of
+from sim.play.shell import SimShell
 from sim.requests import Requests
 from sim.result import SimResult
-from sim.shell import SimShell
 from sim.spec import SimSpec
+from sim.step_times import DrawnRatios, RecordedRatios, StepTimes
 from sim.store.memory_store import MemoryStore
 from sim.workers.handoff import Handoffs
-from sim.workers.step_times import DrawnRatios, RecordedRatios, StepTimes
 from sim.workers.worker import SimWorker, WorkerCommand
 
 

@@ -1,24 +1,141 @@
-"""Bounded JSON bodies of HTTP requests, and the texts in them."""
+"""JSON bodies of HTTP requests: bounded before anything looks inside, read strictly, and the texts in them.
+
+A parser makes a Python object for each value, so 4 MiB of `{}` take far more time and memory than a text of
+that length. Bodies of real callers have a few thousand objects. Work on large bodies runs away from the loop.
+
+The parts of a request that are left out are named in a header of the response, and in the log.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar, get_args
+from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
-from baton.wire.shown import shown
-from gateway.errors import ApiError, invalid
-from gateway.serving.bounds import away_from_loop, excess
-from gateway.serving.ignored import leave_out
-from gateway.slo import Strict
+from baton.wire.fields import shown
+from gateway.serving.errors import ApiError, invalid
+from gateway.serving.slo import Strict
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+LARGE_BYTES = 64 << 10
+"""Bodies beyond this are counted before they are parsed, and parsed in a thread."""
+MAX_CONTAINERS = 32_768
+"""Objects and lists in one body."""
+MAX_NAMES = 65_536
+"""Names of fields in one body."""
+MAX_ENTRIES = 1 << 20
+"""Entries of lists and objects in one body: a prompt of token ids has one for each."""
+MAX_TEXTS = 1 << 18
+"""Texts in a body whose marks have to be told from those in its texts."""
+_OTHER_BYTES = bytes(set(range(256)) - set(b'"{}[],:'))
+
+_large_work = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
+"""One thread: large bodies wait for each other, and the loop has its turn after each."""
+
+
+def excess(body: bytes) -> str:
+    """Return what a JSON body has too much of, with what is accepted; empty if nothing."""
+    if len(body) <= LARGE_BYTES or not _excess(body):
+        return ""
+    marks = body.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _OTHER_BYTES)
+    num_texts = marks.count(b'"') // 2
+    if num_texts > MAX_TEXTS:
+        return f"{num_texts} texts; accepted: at most {MAX_TEXTS}"
+    # Marks inside of texts do not count. If the body is not JSON, this is right up to its first error, where
+    # a parser stops.
+    return _excess(b"".join(marks.split(b'"')[::2]))
+
+
+def _excess(marks: bytes) -> str:
+    for what, found, most in (
+        ("objects and lists", marks.count(b"{") + marks.count(b"["), MAX_CONTAINERS),
+        ("names of fields", marks.count(b":"), MAX_NAMES),
+        ("entries", marks.count(b","), MAX_ENTRIES),
+    ):
+        if found > most:
+            return f"{found} {what}; accepted: at most {most}"
+    return ""
+
+
+async def away_from_loop(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of work on this many bytes, done at once if they are few."""
+    if size <= LARGE_BYTES:
+        return work(*args, **kwargs)
+    run = partial(copy_context().run, work, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_large_work, run)
+
+
+IGNORED_HEADER = b"x-baton-ignored"
+MAX_NAME, MAX_CHARACTERS = 96, 1024
+"""The most of one path, and of all of them together: callers choose the names of their fields."""
+_MORE = "..."
+_SAFE = "[]$@:+"
+"""Signs of a path that stand as they are; others than letters, digits and `_.-~` become %XX."""
+
+
+@dataclass(slots=True)
+class Ignored:
+    """The paths of what one request has and this fleet does not serve, each once."""
+
+    is_strict: bool = False
+    """Whether the request is refused instead."""
+    below: str = ""
+    """The path at which the body lies that is looked at: a batch's line has it in a field."""
+    _names: dict[str, None] = field(default_factory=dict)
+    _size: int = 0
+
+    def add(self, param: str) -> None:
+        name = quote((self.below + param)[:MAX_NAME], safe=_SAFE)
+        if name in self._names or _MORE in self._names:
+            return
+        if self._size + len(name) + 1 > MAX_CHARACTERS - len(_MORE):
+            name = _MORE
+        self._names[name] = None
+        self._size += len(name) + 1
+
+    def __str__(self) -> str:
+        """Return the paths as the header has them; `...` at the end stands for more."""
+        return ",".join(self._names)
+
+
+ignored: ContextVar[Ignored | None] = ContextVar("ignored", default=None)
+"""The parts that the HTTP request being served leaves out."""
+
+
+def leave_out(param: str, message: str, *, code: str = "invalid_field") -> None:
+    """Note that the part at this path is left out. Where requests are strict, raise `ApiError` instead."""
+    known = ignored.get()
+    if known is None:
+        return
+    if known.is_strict:
+        raise invalid(param, message, code=code)
+    known.add(param)
+
+
+@contextmanager
+def lying_in(name: str) -> Iterator[None]:
+    """Name paths as those of a body that lies in this field of another one."""
+    known = ignored.get() or Ignored()
+    known.below = f"{name}."
+    try:
+        yield
+    finally:
+        known.below = ""
+
+
 Body = TypeVar("Body", bound=Strict)
 
 _extra_of = attrgetter("__pydantic_extra__")

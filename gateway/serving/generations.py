@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from baton.chat import Prompt
 from baton.errors import Internal, InvalidRequest
 from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
-from gateway.fleet import FleetClient, ServedModel
+from baton.types.chat import Prompt
+from gateway.serving.fleet import FleetClient, ServedModel
 from gateway.serving.requests import raise_if_over, record
 
 T = TypeVar("T")

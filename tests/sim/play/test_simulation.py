@@ -11,10 +11,10 @@ from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
 from sim.commands.false_refusals import false_refusals
+from sim.play.simulation import Simulation, run
 from sim.result import End, SimResult
-from sim.simulation import Simulation, run
 from sim.spec import FleetShape, Overheads, SimSpec
-from sim.workers.step_times import RecordedStep
+from sim.step_times import RecordedStep
 from tests.sim.conftest import make_profile, make_trace
 
 WAYS = [(name, Placement.AGGREGATED) for name in NAMES]

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import drained
+from gateway.serving.errors import drained
 from gateway.serving.requests import ending, raise_if_over
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from typing import get_args
 
 from router.core.model.actions import Action
-from sim.simulation import Simulation
+from sim.play.simulation import Simulation
 from sim.spec import FleetShape, SimSpec
 from tests.sim.conftest import make_profile, make_trace
 

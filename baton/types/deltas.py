@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from baton.chat import ChatMessage, ToolCall
+from baton.types.chat import ChatMessage, ToolCall
 
 
 @dataclass(frozen=True, slots=True)

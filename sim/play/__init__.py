@@ -1,0 +1,4 @@
+"""A simulation as a whole.
+
+`simulation` puts all parts on one clock and plays the trace; `shell` carries out the router core's actions.
+"""
