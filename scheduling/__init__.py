@@ -8,7 +8,7 @@ reading order:
 - `request`: a request as a worker receives it (sampling, stop rules, SLO)
 - `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced
 - `policies`: the ways to fill a step, one file each, built from `packing`
-- `cost`: what a step costs, and how that is measured
+- `cost_model`: what a step costs; `cost`: how that is measured
 - `prediction`: how fast workers compute prompts and decode, and the TTFT, TPOT and ITL of a request
 - `admission`: which requests are accepted, at risk or refused, and which goes first
 - `placement`: which workers serve a request, and how much of its time a decode worker may spend on prompts

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from scheduling.cost.cost_model import WILD, CostModel, StepShape
+from scheduling.cost_model import WILD, CostModel, StepShape
 from scheduling.speculation import LIKELY, MOST_DRAFTS
 from scheduling.step import DecodeLoad
 from scheduling.value import value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.step import Chunk, PrefillWork, StepView
 
 GRAIN_TOKENS = 64

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.packing import GRAIN_TOKENS
 from scheduling.step import NO_LIMIT_S
 from scheduling.value import value

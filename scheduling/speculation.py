@@ -13,7 +13,7 @@ import enum
 import math
 from collections.abc import Iterable
 
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.step import DecodeLoad
 from scheduling.value import value
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.cost.cost_model import Band, CostModel, StepShape
+from scheduling.cost_model import Band, CostModel, StepShape
 from sim.delays import RecordedLine
 
 Times = NDArray[np.float64]

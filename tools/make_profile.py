@@ -22,8 +22,8 @@ from benchmarks.costs.real_steps import StepRecorder
 from engine.building.build import resolve_device
 from runtime.process.event_loop import freeze_garbage
 from scheduling.cost.cost_fit import fit
-from scheduling.cost.cost_model import CostModel, Sample
 from scheduling.cost.profiles import Profile, dump
+from scheduling.cost_model import CostModel, Sample
 from worker.config import WorkerConfig
 from worker.engine.engine import Engine
 from worker.startup.build import build_engine

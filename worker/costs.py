@@ -15,7 +15,7 @@ from engine.core.commands import Command, SetCost
 from engine.core.report import StepReport
 from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.cost.cost_fit import fit
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from worker.metrics import WorkerMetrics
 
 log = structlog.get_logger()

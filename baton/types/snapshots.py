@@ -37,7 +37,7 @@ class QueueState:
 class CostState:
     """A worker's cost model: how long its steps take.
 
-    coefficients, knee_tokens   seconds of a step by its contents, as in `scheduling/cost/cost_model.py`
+    coefficients, knee_tokens   seconds of a step by its contents, as in `scheduling/cost_model.py`
     ratio_q10, ratio_q50, ratio_q95   quantiles of actual / predicted over recent steps
     """
 

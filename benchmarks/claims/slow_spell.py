@@ -9,7 +9,7 @@ from functools import partial
 
 from benchmarks.claims.lab import Lab, Settings
 from runtime.profiles import load_profile
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from sim.play.simulation import run as simulate
 from sim.reporting.section import Section, at_most, table
 from sim.reporting.tables import cell

@@ -35,7 +35,7 @@ from router.request import Request
 from runtime.state.records import Settled
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
 from sim.reporting.progress import tracked

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.decodes import decode, fixed_length, run_all
 from engine.core.commands import Decode
 from engine.core.report import StepReport
-from scheduling.cost.cost_model import Sample
+from scheduling.cost_model import Sample
 from worker.engine.engine import Engine
 
 VOCAB = 500

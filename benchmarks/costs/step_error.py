@@ -25,7 +25,7 @@ from benchmarks.report import report
 from runtime.process.event_loop import freeze_garbage
 from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.cost.cost_fit import fit
-from scheduling.cost.cost_model import CostModel, Sample, StepShape
+from scheduling.cost_model import CostModel, Sample, StepShape
 from sim.reporting.progress import tracked
 from sim.reporting.section import Goal, Section, at_most, markdown
 from worker.engine.engine import Engine

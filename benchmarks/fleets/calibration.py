@@ -23,8 +23,8 @@ from router.core.model.events import (
     WorkerLoad,
 )
 from router.replay.replay import Decided
-from scheduling.cost.cost_model import CostModel
 from scheduling.cost.profiles import Profile
+from scheduling.cost_model import CostModel
 from sim.delays import KINDS, RecordedDelay
 from sim.spec import Overheads
 

@@ -19,7 +19,7 @@ from router.core.model.actions import Outcome, RequestEnded, TellFinished
 from router.core.model.events import Arrived, Event, StepReported, WorkerJoined
 from router.replay.replay import Decided, RecordingError, read, replay
 from router.request import Request
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from sim.reporting.results import Results, StepSample
 from sim.workloads.trace import TraceRequest, dump
 

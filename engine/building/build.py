@@ -52,7 +52,7 @@ from kernels.native.loader import computes, library
 from model_output.grammar.grammar import Grammars
 from model_output.text.detokenizer import Detokenizer
 from scheduling.cost.cost_fit import fit
-from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, Sample
+from scheduling.cost_model import UNKNOWN_COST, CostModel, Sample
 from scheduling.policies import by_name
 
 

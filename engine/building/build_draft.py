@@ -20,7 +20,7 @@ from engine.model.pairing import check_pair
 from engine.model.quantised.quantisation import Quantisation
 from engine.starting import OnProgress
 from scheduling.cost.cost_fit import fit
-from scheduling.cost.cost_model import UNKNOWN_COST
+from scheduling.cost_model import UNKNOWN_COST
 
 
 def read_draft_config(draft: Path, model: Path, config: Config, *, unlisted: bool) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 
 DECODE_COUNTS = (1, 4, 16, 64, 256)
 DECODE_CONTEXTS = (32, 256, 1024)

@@ -19,7 +19,7 @@ from engine.execution.model_runner import ModelRunner
 from engine.model.attention.step_batch import StepBatch
 from engine.starting import OnProgress, Phase, ignore_progress
 from scheduling.cost.cost_fit import least_chunk_s
-from scheduling.cost.cost_model import Sample, StepShape
+from scheduling.cost_model import Sample, StepShape
 
 SECONDS = 1.5
 """Time for a sweep, if one round of the whole grid takes no longer."""

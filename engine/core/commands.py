@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from model_output.grammar.grammar import CompiledGrammar
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import ReceiveKind, SequenceSpec
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scheduling.columns import PromptLogprobs, TokenColumns
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from scheduling.request import FailureReason, PrefixSource
 from scheduling.speculation import Drafter
 from scheduling.value import value

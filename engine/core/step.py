@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from engine.core.batch import Rows
 from engine.core.sequence import Choice, Phase, SequenceGroup
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from scheduling.value import value
 
 MAX_PROMPT_ROWS = 256

@@ -30,7 +30,7 @@ from engine.execution.stages import Runner
 from engine.model.attention.step_batch import StepBatch
 from engine.sampling.sampler import Draw
 from engine.speculation.computed_blocks import ComputedBlocks
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.draft_model import FollowedCost
 
 

@@ -69,7 +69,7 @@ from engine.sampling.sampler import draw as draw_all
 from engine.sampling.sampler import draw_each
 from engine.speculation.computed_blocks import ComputedBlocks
 from model_output.text.detokenizer import Detokenizer
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from scheduling.step import StepPlan
 

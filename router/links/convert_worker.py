@@ -26,7 +26,7 @@ from router.core.model.events import (
 )
 from runtime.rpc.convert import columns_from_pb, fence_to_pb, from_pb, to_pb
 from scheduling.columns import PromptLogprobs
-from scheduling.cost.cost_model import NUM_COEFFICIENTS, Band, CostModel, StepShape
+from scheduling.cost_model import NUM_COEFFICIENTS, Band, CostModel, StepShape
 from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec
 
 ROLES = {worker_pb2.WORKER_ROLE_PREFILL: PREFILL, worker_pb2.WORKER_ROLE_DECODE: DECODE}

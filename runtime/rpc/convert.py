@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from baton.worker.v1 import attempt_pb2, worker_pb2
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import Fence
 
 M = TypeVar("M", bound=Message)

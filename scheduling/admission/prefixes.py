@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.prefix_reads import PrefixRead, TierHit, choose_read
 from scheduling.prediction import HeldPrefix, PeerHit
 from scheduling.value import value

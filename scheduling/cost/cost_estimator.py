@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
-from scheduling.cost.cost_model import WILD, CostModel, Sample, StepShape, is_usable, quantile
 from scheduling.cost.step_record import MEDIAN_OFF, MIN_JUDGED, WINDOW, StepRecord
+from scheduling.cost_model import WILD, CostModel, Sample, StepShape, is_usable, quantile
 
 REFRESH_EVERY = WINDOW
 """Steps between two updates of the bands; each band is judged by the steps after it."""

@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, Sample, is_usable
+from scheduling.cost_model import NUM_COEFFICIENTS, CostModel, Sample, is_usable
 
 Array = NDArray[np.float64]
 

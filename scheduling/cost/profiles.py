@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scheduling.cost.cost_model import Band, CostModel
+from scheduling.cost_model import Band, CostModel
 
 FORMAT = 1
 COEFFICIENTS = (

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scheduling.cost.cost_model import Band, Sample, StepShape
+from scheduling.cost_model import Band, Sample, StepShape
 
 WINDOW = 256
 """The number of recent steps that band and trust depend on."""

@@ -9,7 +9,7 @@ another worker are judged in the same way (`prefix_reads.py`).
 
 from __future__ import annotations
 
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.preemption import recompute_s
 
 MOST_S = 10.0

@@ -18,7 +18,7 @@ import enum
 import math
 from collections.abc import Iterator, Sequence
 
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.value import value
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.disk_reads import read_limit_s
 from scheduling.memory.preemption import recompute_s
 from scheduling.value import value

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from scheduling.placement import Placement
 from scheduling.prediction import step_limit_s
 from scheduling.scaling.demand import SLOT_S, Slot, of_row, total

@@ -15,8 +15,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduling.cost.cost_model import StepShape
 from scheduling.cost.profiles import Profile
+from scheduling.cost_model import StepShape
 from scheduling.placement import Placement
 from sim.spec import FleetShape
 from sim.workloads.shapes import RequestShape

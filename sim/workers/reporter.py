@@ -9,7 +9,7 @@ from engine.core.turns.worker_core import WorkerCore
 from router.core.model.events import SequenceFailed, StepReported, WorkerLoad
 from router.core.simulated_runs import RunsReported, TokenRun
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from scheduling.request import FinishReason
 from sim.sequence import SimSequence
 from sim.spec import Overheads

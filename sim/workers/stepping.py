@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.core.step import Step
 from engine.core.turns.simulated_runs import DecodeRuns
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from sim.step_times import LONGEST_STRETCH, StepEnds, Times
 from sim.workers.counted_pool import CountedSwap
 from sim.workers.outcomes import Outcomes

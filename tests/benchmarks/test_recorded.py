@@ -20,7 +20,7 @@ from router.core.model.state import CoreConfig
 from router.replay.recording import footer, header, line
 from router.request import Request
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
 from sim.workloads.trace import TraceRequest, parse
 

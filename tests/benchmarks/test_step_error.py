@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.costs.real_steps import StepRecorder
 from benchmarks.costs.step_error import judge, perform, repetition
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from worker.engine.engine import Engine
 from worker.startup.build import build_engine
 from worker.startup.flags import parse_config

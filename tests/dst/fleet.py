@@ -7,7 +7,7 @@ from typing import Any
 
 from router.core.model.events import DrainAsked
 from router.core.model.state import CoreConfig
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.policies import by_name
 from tests.dst.nodes.client import ClientNode

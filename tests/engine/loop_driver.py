@@ -16,7 +16,7 @@ from engine.execution.step_loop import StepLoop
 from kvtransfer.tiers.tiers import Tiers
 from model_output.grammar.grammar import Grammars
 from model_output.text.detokenizer import Detokenizer
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import Fence, PrefixSource, SamplingParams, SequenceSpec, StopRules

@@ -21,7 +21,7 @@ from engine.execution.step_loop import StepLoop
 from engine.kv.kv_pool import KVPool
 from engine.model.model import Model
 from model_output.text.detokenizer import Detokenizer
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from tests.engine.loop_driver import CHEAP_DRAFTS, UNKNOWN_COST
 

@@ -37,7 +37,7 @@ from router.core.model.state import CoreConfig
 from router.request import Request
 from runtime.state.records import Settled
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.policies import by_name
 from scheduling.prediction import QueueAhead, RequestCost

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from runtime.profiles import load_profile, names
-from scheduling.cost.cost_model import StepShape
 from scheduling.cost.profiles import dump
+from scheduling.cost_model import StepShape
 
 H200 = "h200-llama-3.1-8b"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, StepShape
+from scheduling.cost_model import UNKNOWN_COST, CostModel, StepShape
 from scheduling.draft_model import NEARLY, DraftPlan, FollowedCost, ModelOffer, plan_drafts
 from scheduling.speculation import MOST_DRAFTS
 from scheduling.step import DecodeLoad

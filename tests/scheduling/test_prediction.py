@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import Band, CostModel, StepShape
+from scheduling.cost_model import Band, CostModel, StepShape
 from scheduling.packing import GRAIN_TOKENS
 from scheduling.prediction import (
     Capacity,

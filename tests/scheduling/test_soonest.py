@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.prediction import Lane, PrefillSpeed, PrefillView, RequestCost, level_s, soonest
 
 waits, rates, owns = st.floats(0, 10), st.floats(100, 50_000), st.floats(0.001, 10)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.speculation import MOST_DRAFTS, Acceptance, Offer, draft_lengths
 from scheduling.step import DecodeLoad
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from scheduling.cost.cost_model import CostModel
 from scheduling.cost.profiles import Profile
+from scheduling.cost_model import CostModel
 from sim.workloads.trace import TraceRequest
 
 COST = CostModel((0.004, 2e-5, 3e-5, 4e-8, 1e-9, 3e-8), 64.0, 0.9, 1.0, 1.2)

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from engine.core.commands import Command, SetCost
 from engine.core.report import Load, StepReport
 from scheduling.cost.cost_estimator import FIT_EVERY_UNTRUSTED, CostEstimator
-from scheduling.cost.cost_model import NUM_COEFFICIENTS, UNKNOWN_COST, CostModel, Sample
 from scheduling.cost.step_record import WINDOW
+from scheduling.cost_model import NUM_COEFFICIENTS, UNKNOWN_COST, CostModel, Sample
 from tests.scheduling.cost.steps import DEMO, grid, measure, slower
 from tests.worker.client import WorkClient, spec_of
 from tests.worker.conftest import Pair

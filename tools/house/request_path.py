@@ -75,7 +75,8 @@ class CallRecorder:
 
     def _caller(self, frame: FrameType) -> Function | None:
         above = frame.f_back
-        while above is not None:
+        # Above this module's own frame is the simulator's core, which hands events on to the live one.
+        while above is not None and above.f_code.co_filename != __file__:
             caller = self._function(above.f_code)
             if caller is not None:
                 return caller

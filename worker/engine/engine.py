@@ -12,7 +12,7 @@ from kvtransfer.receiving.links import Links
 from kvtransfer.tiers.tiers import Tiers
 from model_output.grammar.grammar import Grammars
 from runtime.state.records import LinkRecord, TierRecord
-from scheduling.cost.cost_model import CostModel, Sample
+from scheduling.cost_model import CostModel, Sample
 from scheduling.memory.tiers import Tier
 from worker.adapters.loader import AdapterLoader
 from worker.engine.engine_thread import Loop

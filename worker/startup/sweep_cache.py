@@ -17,7 +17,7 @@ import structlog
 import torch
 
 from engine.calibration.sweep import Sweep
-from scheduling.cost.cost_model import Sample, StepShape, is_usable
+from scheduling.cost_model import Sample, StepShape, is_usable
 from worker.startup.kept_files import file_name, keep, kept
 
 log = structlog.get_logger()

@@ -10,7 +10,7 @@ from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
 from runtime.rpc.convert import columns_to_pb, cost_to_pb, fence_from_pb, from_pb, to_pb
 from runtime.state.records import WorkerRecord
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import Part, PrefixSource, ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from worker.commands import CancelHandles, DrainWorker, PreCopy, ReceiveFrom, RouterCommand, StopAndCopy
 from worker.config import WorkerConfig

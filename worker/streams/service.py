@@ -12,7 +12,7 @@ from baton.worker.v1 import worker_pb2 as pb
 from baton.worker.v1 import worker_pb2_grpc as pb_grpc
 from runtime.rpc.numbering import Incoming, OutOfOrder
 from runtime.state.records import WorkerRecord
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from worker.config import WorkerConfig
 from worker.costs import Costs
 from worker.engine.engine import Computing

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.attention.step_batch import StepBatch
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 
 MAX_LOGIT_ROWS = 512
 MAX_TABLE_VALUES = 1 << 22

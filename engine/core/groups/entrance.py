@@ -10,7 +10,7 @@ from engine.core.memory.block_tables import BlockTables
 from engine.core.report import Failure
 from engine.core.sequence import Goal, Phase, SequenceGroup
 from model_output.text.output import output_rules
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import FailureReason, ReceiveKind
 
 

@@ -13,7 +13,7 @@ from engine.core.memory.room import Room
 from engine.core.memory.stores import BlockPool, SwapMemory
 from engine.core.report import Failure, Prefilled, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.preemption import Means
 from scheduling.request import FailureReason
 from scheduling.step import PrefillWork

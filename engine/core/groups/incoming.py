@@ -16,7 +16,7 @@ from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.stores import KVLinks, KVTiers
 from engine.core.report import Reading
 from engine.core.sequence import Goal, Phase, SequenceGroup
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.prefix_reads import PrefixRead, choose_read
 from scheduling.request import FailureReason, PrefixSource
 

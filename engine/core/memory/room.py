@@ -15,7 +15,7 @@ from engine.core.memory.block_manager import BlockShortage
 from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.stores import BlockPool, SwapMemory
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.preemption import Means, Preemption, SwapSpeed, VictimView, choose
 from scheduling.memory.reservation import LengthQuantiles, peak_blocks, spread
 

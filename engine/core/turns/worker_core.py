@@ -37,7 +37,7 @@ from engine.core.memory.stores import BlockPool, KVLinks, KVTiers, SwapMemory
 from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import ChunkWork, Step, within_rows
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.draft_model import DraftPlan, ModelOffer, plan_drafts
 from scheduling.policies.policy import Policy
 from scheduling.prediction import step_limit_s

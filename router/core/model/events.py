@@ -11,7 +11,7 @@ from runtime.state.records import Settled
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.admission.shares import Standing
 from scheduling.columns import PromptLogprobs, TokenColumns
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import FailureReason, Slo
 from scheduling.value import value
 

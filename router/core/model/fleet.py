@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from router.core.model.events import DECODE, PREFILL, StepReported, WorkerFacts, WorkerLoad
 from router.core.model.session import Group, Move
 from scheduling.admission.learnt import TPOT_SCALE, LearntRatios
-from scheduling.cost.cost_model import CostModel, StepShape, quickest
+from scheduling.cost_model import CostModel, StepShape, quickest
 from scheduling.placement import Placement, Roles
 from scheduling.policies.policy import Policy
 from scheduling.prediction import (

@@ -25,7 +25,7 @@ from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import Step
 from engine.core.turns.worker_core import WorkerCore
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from scheduling.request import SequenceSpec
 from tests.dst.world.process import Process

@@ -35,7 +35,7 @@ from router.core.model.actions import (
     WorkerCommand,
 )
 from router.core.model.events import PREFILL, SequenceFailed, StepReported, WorkerFacts, WorkerLoad
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from tests.dst.nodes.engine import FINGERPRINT, Engine
 from tests.dst.world.network import Connection, Network

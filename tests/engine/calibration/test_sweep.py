@@ -16,7 +16,7 @@ from engine.kv.kv_pool import KVPool
 from engine.model.attention.step_batch import StepBatch
 from engine.model.model import load_model
 from scheduling.cost.cost_fit import fit
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from scheduling.policies.slack import SLACK
 from scheduling.prediction import ARRIVAL_S
 from scheduling.step import DecodeLoad, PrefillWork, StepView

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.core.commands import Decode, Receive, StopAndCopy
 from model_output.grammar.grammar import Grammars, grammar_of
 from model_output.text.detokenizer import Detokenizer
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from tests.engine.core.test_step_loop_moving import fetch, resumed, running

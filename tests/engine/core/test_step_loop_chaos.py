@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from engine.core.commands import Cancel, Decode, KVArrived, KVFailed, Prefill, Receive, Release
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.policies.prefill_first import PREFILL_FIRST

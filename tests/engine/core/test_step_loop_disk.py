@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.core.commands import BlocksRead, Cancel, Decode, HandBack, Prefill, Release
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import VOCAB, spec

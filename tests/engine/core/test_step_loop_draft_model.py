@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.commands import Cancel, Command, Decode
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.draft_model import NEARLY
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopRules
 from scheduling.speculation import Drafter

@@ -10,7 +10,7 @@ import pytest
 
 from engine.core.commands import BeginLoan, BlocksRead, Cancel, Command, Decode, Prefill, Release
 from engine.core.report import Filled, Reading
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from scheduling.request import PrefixSource
 from tests.engine.fake_runner import greedy

@@ -15,7 +15,7 @@ from engine.core.commands import Cancel, Command, Decode, KVArrived, PreCopy, Pr
 from engine.core.report import Filled
 from model_output.text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.prefill_first import PREFILL_FIRST
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopRules

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.core.commands import Cancel, Command, Decode
 from engine.execution.flight import Flight
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import SequenceSpec
 from tests.engine.core.plays import DRAFTED_PLAYS, PLACES, Play, check_move, drafted, drafting, free_requests
 from tests.engine.fake_runner import FakeStages

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.core.commands import Cancel, Decode, KVArrived, Prefill, Receive, SetCost
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules
 from scheduling.step import StepView
 from tests.engine.fake_runner import greedy

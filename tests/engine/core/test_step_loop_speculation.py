@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from engine.core.commands import Decode
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from tests.engine.core.plays import DRAFTED_PLAYS, Play, check_move
 from tests.engine.loop_driver import FREE_DRAFTS, GREEDY, Driver, spec

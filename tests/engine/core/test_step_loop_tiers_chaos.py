@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine.core.commands import BeginLoan, Cancel, Command, Decode, Prefill, Release
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy

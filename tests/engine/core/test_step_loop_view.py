@@ -9,7 +9,7 @@ import pytest
 
 from engine.core.commands import Decode, KVArrived, Prefill, Receive, SetCost
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.prefill_first import PREFILL_FIRST
 from scheduling.request import SamplingParams, SequenceSpec

@@ -14,7 +14,7 @@ from engine.core.report import StepReport
 from engine.model.adapters.checkpoint import read_adapter
 from engine.model.model import Model, load_model
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import FailureReason, SequenceSpec, StopRules
 from tests.adapters import merge, write_adapter
 from tests.engine.loop_driver import DEAR_TOKENS, FREE_DRAFTS, GREEDY, UNKNOWN_COST, spec

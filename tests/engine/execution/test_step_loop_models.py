@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from engine.core.commands import Command, Decode, KVArrived, Prefill, Receive, Release
 from engine.model.model import Model, load_model
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from tests.engine.loop_driver import DEAR_TOKENS, FREE_DRAFTS, GREEDY, UNKNOWN_COST, spec
 from tests.engine.real_engine import Engine

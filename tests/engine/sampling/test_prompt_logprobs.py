@@ -19,7 +19,7 @@ from engine.core.step import MAX_PROMPT_ROWS, within_rows
 from engine.model.model import load_model
 from model_output.text.output import output_rules
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules
 from tests.engine.execution.test_step_loop_models import PROMPTS
 from tests.engine.fake_runner import greedy, logits_after

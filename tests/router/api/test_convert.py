@@ -23,7 +23,7 @@ from router.links.convert_worker import (
     spec_to_pb,
 )
 from runtime.rpc.convert import columns_from_pb, cost_to_pb, to_pb
-from scheduling.cost.cost_model import Band, CostModel
+from scheduling.cost_model import Band, CostModel
 from scheduling.request import Fence, FinishReason, Path, SamplingParams, SequenceSpec, SloClass, StopRules
 
 counts = st.integers(0, 2**32 - 1)

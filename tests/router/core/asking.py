@@ -7,7 +7,7 @@ from router.core.model.actions import Action, ChargeTenant
 from router.core.model.events import Charged, Enqueued, StepReported, WorkerLoad
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import Slo
 from tests.router.core_driver import ARRIVAL, ONE, TWO, call, core_of, tell
 

@@ -14,7 +14,7 @@ from scheduling.admission.admission import Verdict
 from scheduling.admission.learnt import LOAD_WINDOW_S
 from scheduling.admission.shares import BAND_S
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.prediction import QueueAhead, RequestCost
 from scheduling.request import Slo, SloClass
 from tests.router.core.asking import ask

@@ -14,7 +14,7 @@ from router.core.model.events import Granted, SequenceFailed, StepReported, Work
 from router.core.model.session import Phase
 from router.core.model.state import CoreConfig
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.policies import by_name
 from scheduling.request import FailureReason, FinishReason, Slo

@@ -29,7 +29,7 @@ from router.core.model.events import (
 )
 from router.errors import Reason, Refused
 from runtime.state.records import Settled
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import Slo
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, call, core_of, tell

@@ -9,7 +9,7 @@ from router.core.model.actions import AskGrants, TellAccepted
 from router.core.model.events import Granted, GrantsAnswered, StepReported, WorkerFacts, WorkerLoad
 from scheduling.admission.prefixes import PrefixHits
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.placement import Placement
 from scheduling.request import Slo
 from tests.router.core_driver import ARRIVAL, arrive, call, core_of, tell

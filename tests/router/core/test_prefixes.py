@@ -25,7 +25,7 @@ from router.core.model.events import (
 from runtime.state.records import Settled
 from scheduling.admission.prefixes import NO_HITS, PrefixHits
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.prefix_reads import TierHit
 from scheduling.placement import Placement
 from scheduling.prediction import HeldPrefix, PeerHit, QueueAhead, RequestCost

@@ -13,7 +13,7 @@ from router.core.model.state import CoreConfig
 from router.errors import Refused
 from scheduling.admission.admission import Verdict
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.prediction import QueueAhead, RequestCost
 from scheduling.request import FinishReason, Slo, StopRules
 from tests.router.core_driver import ARRIVAL, COST, call, core_of, grant, judged, tell

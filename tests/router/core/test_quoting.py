@@ -24,7 +24,7 @@ from router.replay.recording import footer, header, line
 from router.replay.replay import replay
 from scheduling.admission.admission import Verdict
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import Slo
 from tests.router.core_driver import ARRIVAL, ONE, TWO, call, core_of, tell
 

@@ -16,7 +16,7 @@ from router.core.model.events import StepReported, WorkerLoad
 from router.errors import Reason, Refused, ValidationError
 from scheduling.admission.admission import below_floor
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, quickest
+from scheduling.cost_model import UNKNOWN_COST, CostModel, quickest
 from scheduling.prediction import (
     DecodeView,
     PrefillView,

@@ -13,7 +13,7 @@ from router.core.model.events import Enqueued, StepReported, WorkerLoad
 from router.errors import Refused
 from scheduling.admission.learnt import PAUSE_S
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.request import FinishReason, Slo, SloClass, StopRules
 from tests.router.core_driver import ARRIVAL, ONE, TWO, call, core_of, grant, tell
 

@@ -24,7 +24,7 @@ from router.core.model.state import CoreConfig
 from router.replay import recording
 from router.replay.recording import Recorder, decode_event, encode_event, footer, header, line
 from router.replay.replay import RecordingError, main, read, replay
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 
 EVENT_TYPES = typing.get_args(Event)
 _PRIMITIVES: dict[object, st.SearchStrategy[Any]] = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.admission.prefixes import PrefixHits, least_held
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.disk_reads import read_limit_s
 from scheduling.memory.preemption import recompute_s
 from scheduling.memory.prefix_reads import TierHit

@@ -7,7 +7,7 @@ import math
 import random
 from pathlib import Path
 
-from scheduling.cost.cost_model import CostModel, Sample, StepShape
+from scheduling.cost_model import CostModel, Sample, StepShape
 
 DEMO = CostModel((9e-4, 5e-5, 6e-5, 2e-7, 1e-8, 3e-7), knee_tokens=16)
 

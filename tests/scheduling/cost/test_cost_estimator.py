@@ -18,8 +18,8 @@ from scheduling.cost.cost_estimator import (
     CostEstimator,
 )
 from scheduling.cost.cost_fit import fit
-from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, Sample, StepShape
 from scheduling.cost.step_record import MIN_JUDGED, WINDOW
+from scheduling.cost_model import NUM_COEFFICIENTS, CostModel, Sample, StepShape
 from tests.scheduling.cost.steps import DEMO, H200_SWEPT, grid, h200_steps, measure, slower
 
 UNKNOWN = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)

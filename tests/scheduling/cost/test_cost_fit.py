@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from scheduling.cost.cost_fit import KNEES, MIN_SAMPLES, fit, nnls
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from tests.scheduling.cost.steps import DEMO, grid, measure
 
 positive = st.floats(0.1, 10)

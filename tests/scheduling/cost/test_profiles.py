@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import Band, CostModel
 from scheduling.cost.profiles import Profile, cost_fields, dump, parse, parse_cost
+from scheduling.cost_model import Band, CostModel
 
 PROFILE = Profile(
     name="box",

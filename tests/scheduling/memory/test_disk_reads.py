@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import UNKNOWN_COST, CostModel
+from scheduling.cost_model import UNKNOWN_COST, CostModel
 from scheduling.memory.disk_reads import MOST_S, read_limit_s
 from scheduling.memory.preemption import recompute_s
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.memory.preemption import Means, SwapSpeed, VictimView, choose, recompute_s
 
 COST = CostModel((0.01, 0.0001, 0.00005, 1e-9, 1e-8, 1e-9), 200.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import UNKNOWN_COST, CostModel
+from scheduling.cost_model import UNKNOWN_COST, CostModel
 from scheduling.memory.disk_reads import read_limit_s
 from scheduling.memory.preemption import recompute_s
 from scheduling.memory.prefix_reads import ChosenRead, PrefixRead, choose_read

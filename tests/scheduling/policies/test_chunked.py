@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel
+from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
 from scheduling.policies import chunked
 from scheduling.step import Chunk, DecodeLoad, PrefillWork, StepPlan, StepView
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, StepShape
+from scheduling.cost_model import NUM_COEFFICIENTS, CostModel, StepShape
 from scheduling.packing import GRAIN_TOKENS
 from scheduling.policies import NAMES, by_name, chunked, dynamic, orca, prefill_first, slack, static
 from scheduling.prediction import ARRIVAL_S, FIXED_SHARE

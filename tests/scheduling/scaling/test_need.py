@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import UNKNOWN_COST
+from scheduling.cost_model import UNKNOWN_COST
 from scheduling.placement import Placement
 from scheduling.scaling.demand import EMPTY, SLOT_S, Slot, of_row, total
 from scheduling.scaling.need import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
 from sim.commands.false_refusals import false_refusals

@@ -13,7 +13,7 @@ from kvtransfer.pools.host_blocks import InPlace
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
 from kvtransfer.receiving.receiver import ReceiverLimits
 from model_output.grammar.grammar import Grammars
-from scheduling.cost.cost_model import UNKNOWN_COST
+from scheduling.cost_model import UNKNOWN_COST
 from worker.engine.engine import Engine
 from worker.engine.engine_thread import Loop
 from worker.handoff import staging

@@ -12,7 +12,7 @@ from pathlib import Path
 from engine.core.commands import Cancel, Command
 from engine.core.report import StepReport
 from runtime.process.watchdog import EXIT_STALLED, Watchdog
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from tests.patience import PATIENCE_S
 from worker.engine.engine import LONGEST_STEPS, MIN_LIMIT_S, stall_limit_s
 from worker.engine.engine_thread import EngineThread

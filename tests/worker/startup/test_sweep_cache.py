@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.calibration.sweep import Sweep
-from scheduling.cost.cost_model import Sample
+from scheduling.cost_model import Sample
 from tests.scheduling.cost.steps import DEMO, measure
 from worker.startup.kept_files import device_name
 from worker.startup.sweep_cache import MAX_OVERSTATEMENT, SweepKey, cached_sweep

@@ -9,7 +9,7 @@ from engine.core import commands as engine_commands
 from engine.core.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from scheduling.request import FailureReason, Fence, Part, SequenceSpec
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of

@@ -15,7 +15,7 @@ import pytest
 from baton.worker.v1 import worker_pb2 as pb
 from engine.kv.kv_pool import KVPool
 from runtime.profiles import load_profile
-from scheduling.cost.cost_model import StepShape
+from scheduling.cost_model import StepShape
 from tests.patience import PATIENCE_S
 from tests.redis_server import redis_server
 from tests.worker.client import WorkClient, spec_of

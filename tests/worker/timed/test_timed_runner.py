@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from engine.kv.kv_pool import KVPool
-from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel, StepShape
 from tests.worker.timed.timed_steps import BLOCK, batch_of, generate
 from worker.timed.timed_runner import NEVER, TimedRunner, layout, logits_table, shape_of
 

@@ -28,7 +28,7 @@ from router.core.model.fleet import MAX_AGE_S, FleetCapacity
 from router.core.model.session import Group, Phase
 from runtime.state.records import Settled
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, Slo
 from tests.router.core_driver import ARRIVAL, call, core_of

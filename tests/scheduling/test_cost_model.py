@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost.cost_model import Band, CostModel, StepShape, quantile
+from scheduling.cost_model import Band, CostModel, StepShape, quantile
 
 coefficients = st.tuples(*[st.floats(0, 1e-3) for _ in range(6)])
 models = st.builds(CostModel, coefficients, st.floats(0, 256), chunk_floor_s=st.floats(0, 0.1))
