@@ -150,7 +150,7 @@ async def test_a_running_response_is_seen_and_can_be_cancelled(served: Served) -
     async with served.http.stream("POST", URL, json={"input": "x", "stream": True}, headers=key) as response:
         lines = response.aiter_lines()
         async for line in lines:
-            if line.startswith("data: ") and "model_output.text.delta" in line:
+            if line.startswith("data: ") and "output_text.delta" in line:
                 break
             if '"response.created"' in line:
                 response_id = json.loads(line.removeprefix("data: "))["response"]["id"]
