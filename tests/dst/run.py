@@ -102,7 +102,8 @@ class Run:
             if self.promises.broken is None:
                 self._check_calls()
             if self.promises.broken is None:
-                self._until(lambda: False, lambda: self._quiet_from + QUIET_S)
+                # A fault upon the end of a request strikes after the last call is over.
+                self._until(lambda: False, lambda: max(self._quiet_from, self._last_fault_at) + QUIET_S)
                 self._ask_once_more()
             if self.promises.broken is None:
                 self.promises.at_end()
