@@ -37,7 +37,7 @@ from gateway.serving.connection import LEAVE_S, Connection, Pool
 from gateway.serving.door import Door, Keys, crossing
 from gateway.serving.fleet import FleetClient
 from gateway.serving.metrics import GatewayMetrics
-from gateway.serving.requests import Requests
+from gateway.serving.request_log import Requests
 from gateway.serving.shares import Shares
 from gateway.serving.streaming import LAST_WRITE_S
 from runtime.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop

@@ -26,7 +26,7 @@ from gateway.serving.bodies import accepted_by
 from gateway.serving.errors import ANTHROPIC_PREFIX, ApiError, Problem, error_json, invalid, problem_of
 from gateway.serving.fleet import FleetClient, served_by
 from gateway.serving.page import page
-from gateway.serving.requests import CLIENT_CLOSED_REQUEST
+from gateway.serving.request_log import CLIENT_CLOSED_REQUEST
 from runtime.state.durable import DurableRedis
 from runtime.state.errors import StoreUnavailable
 from runtime.version import VERSION

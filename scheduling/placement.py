@@ -40,8 +40,8 @@ class Placement(enum.Enum):
     AGGREGATED = "aggregated"
     """Prompts are computed where they decode; prefill workers idle."""
     DISAGGREGATED = "disaggregated"
-    """Prefill workers compute all prompts (DistServe); without any, decode workers do, and for a request
-    that the KV of no prefill worker has reached."""
+    """Prefill workers compute all prompts (DistServe). Decode workers do where there are none, and for a
+    request whose handoffs from every prefill worker have failed."""
     CONDITIONAL = "conditional"
     """Each request takes the path that serves it best."""
 
@@ -61,7 +61,7 @@ class DecodeCandidate:
     key: str
     draining: bool
     avoided: bool
-    """An earlier attempt of this request failed there."""
+    """An earlier attempt of this request failed there, found no room, or was taken away."""
     free_blocks: int
     free_seqs: int
     step_after_s: float

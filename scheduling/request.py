@@ -111,7 +111,7 @@ class Slo:
 
 
 class FinishReason(enum.IntEnum):
-    """Values as in the protocol."""
+    """Why a choice ended. The numbers are those of the contract's enum."""
 
     NONE = 0
     EOS = 1

@@ -110,7 +110,7 @@ class RecordedRatios:
         return line.take(now) if line else 1.0
 
     def ratios(self, first: int, count: int) -> None:
-        """They depend on when each step begins."""
+        """Return None: a ratio depends on when its step begins, so later ones are unknown."""
 
 
 class StepEnds:
@@ -131,8 +131,8 @@ class StepEnds:
     ) -> Times | list[float]:
         """Return the ends of `count` steps from number `first` on; `size` sequences decode in each.
 
-        `context` tokens are attended to in the first one. It is the only one answered where the ratios of
-        later ones cannot be known beforehand.
+        `context` tokens are attended to in the first one. Where the ratios of later steps are unknown, only
+        the end of the first one is returned. The formula is `CostModel.predict`'s, over an array of steps.
         """
         head = self._c0 + self._c1 * size + self._c3 * max(0.0, size - self._cost.knee_tokens)
         ratios = self._step_times.ratios(first, count) if count > 1 else None

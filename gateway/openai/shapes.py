@@ -22,7 +22,7 @@ from gateway.serving.generations import Generation
 
 DONE = b"data: [DONE]\n\n"
 
-_FINISH = {
+_FINISH_NAMES = {
     FinishReason.EOS: "stop",
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
@@ -38,7 +38,7 @@ def sse(message: dict[str, Any]) -> bytes:
 
 def finish_reason(reason: FinishReason, *, has_calls: bool = False) -> str | None:
     """Return OpenAI's name for the end of a choice; None if the fleet ended it early, which is an error."""
-    found = _FINISH.get(reason)
+    found = _FINISH_NAMES.get(reason)
     return "tool_calls" if has_calls and found == "stop" else found
 
 

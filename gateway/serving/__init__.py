@@ -6,7 +6,7 @@ In reading order:
   browser see.
 - `door`: what is settled before a body is read, by credential and origin; `shares`: how much each caller may
   hold.
-- `requests`: what is counted and logged of each request; `metrics`: the metrics.
+- `request_log`: what is counted and logged of each request; `metrics`: the metrics.
 - `bodies`: bounded JSON requests in, and which parts are left out; `streaming`: event streams out, and
   callers who leave.
 - `fleet`: the fleet's client, which acts with each caller's own credential.

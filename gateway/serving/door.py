@@ -32,7 +32,7 @@ from baton.wire.fields import shown
 from gateway.serving.bodies import LARGE_BYTES
 from gateway.serving.errors import ApiError, Problem, invalid
 from gateway.serving.fleet import FleetClient, caller_key
-from gateway.serving.requests import record
+from gateway.serving.request_log import record
 from gateway.serving.shares import UNPROVEN, Room, Shares
 
 ANY = "*"

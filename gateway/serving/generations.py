@@ -13,7 +13,7 @@ from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
 from baton.types.chat import Prompt
 from gateway.serving.fleet import FleetClient, ServedModel
-from gateway.serving.requests import raise_if_over, record
+from gateway.serving.request_log import raise_if_over, record
 
 T = TypeVar("T")
 

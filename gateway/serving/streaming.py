@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.serving.errors import drained
-from gateway.serving.requests import ending, raise_if_over
+from gateway.serving.request_log import ending, raise_if_over
 
 T = TypeVar("T")
 

@@ -394,7 +394,7 @@ def failed_at(group: Group, worker: Worker) -> int:
 
 
 def avoids(group: Group, worker: Worker) -> int:
-    """Return the same, and count also where the group had no room, or was taken from."""
+    """Return how often a worker failed the group, had no room for it, or gave it up."""
     return (worker.key in group.avoided) + _failed_sends(group, worker)
 
 

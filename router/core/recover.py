@@ -31,8 +31,8 @@ MAX_DRIFT = 1e-3
 """The clocks of two hosts differ by less than this share of the time that they measure."""
 DOUBT_S = 8.0
 """The rest before another attempt, or the last word, when many failed and workers were lost. They may come
-back: a host that swaps, or that is moved, stands still for seconds. And a request that ends its workers ends
-none meanwhile.
+back: a host that swaps, or that is moved, stands still for seconds. And if the request itself crashes
+workers, it crashes none during the rest.
 """
 
 
@@ -110,7 +110,7 @@ def tell_failures(state: RouterState, session: Session, only: int | None = None)
 
 
 def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
-    """Take in that KV did not arrive. The next attempt goes another way (`queue/ways.py`).
+    """Take in that KV did not arrive. The next attempt goes another way (`avoids` in `grant`).
 
     It is not the request's doing, unless the worker that was to send the KV is lost as well. A worker that
     has left in order took the KV with it: then nothing has failed.

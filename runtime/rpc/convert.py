@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 def to_pb(kind: type[M], value: object, **extra: Any) -> M:
-    """Return a message with the fields of `value`; those in `given` come from there. None stays unset."""
+    """Return a message with the fields of `value`; those in `extra` come from there. None stays unset."""
     described: Any = kind
     names = _message_fields(described)
     return kind(**{name: getattr(value, name) for name in names if name not in extra}, **extra)
 
 
 def from_pb(kind: type[T], message: Message, **extra: Any) -> T:
-    """Return a dataclass `kind` with the fields of a message; those in `given` come from there.
+    """Return a dataclass `kind` with the fields of a message; those in `extra` come from there.
 
     An optional field that is unset becomes None, a repeated one a tuple.
     """

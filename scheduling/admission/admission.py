@@ -44,6 +44,7 @@ from scheduling.request import Slo
 from scheduling.value import value
 
 MIN_RETRY_S = 0.1
+"""Over HTTP the header `retry-after` has whole seconds, rounded up (`gateway/serving/errors.py`)."""
 MAX_RETRY_S = 60.0
 ITL_MARGIN = 0.92
 """The share of a promised gap that the predicted gap may fill. The prediction is the 95 % quantile, and one

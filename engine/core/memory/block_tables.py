@@ -98,7 +98,7 @@ class BlockTables:
         return Received(group.handle, tuple(group.block_table[: len(hashes)]), hashes, num_held)
 
     def accept(self, group: SequenceGroup, num_blocks: int) -> None:
-        """The first `num_blocks` hold what was expected of them; those from the cache do in any case."""
+        """Count the first `num_blocks`, which were verified, and the cached ones; the rest is recomputed."""
         num_tokens = max(group.num_cached_tokens, num_blocks * self._size)
         group.num_computed_tokens = min(num_tokens, group.num_received_tokens)
         self.register_filled(group)

@@ -5,7 +5,7 @@ each row. A live worker has to compute them one by one. A simulator that played 
 as fast, so it asks how many such steps follow each other, and counts all of their tokens at once.
 
 The result equals that of the steps one by one, to the last bit:
-`tests/sim/test_simulation.py::test_stretches_are_exactly_their_steps` plays whole fleets both ways, and
+`tests/sim/play/test_simulation.py::test_stretches_are_exactly_their_steps` plays whole fleets both ways, and
 `tests/engine/core/test_simulated_runs.py` compares the columns of a batch. `router.core.simulated_runs` takes
 the tokens of such steps from one report.
 """

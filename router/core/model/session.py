@@ -104,7 +104,7 @@ class Group:
     num_seqs: int
     """One sequence for each choice."""
     seat_share: int = 0
-    """What its seats count for its tenant."""
+    """The sum of its seats in the queue: seats · 1000 ÷ the weight of its tenant (`share_of`)."""
     expected_tokens: int = 0
     """Expected output of all its choices, by the lengths of such outputs."""
 

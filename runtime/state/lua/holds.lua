@@ -1,4 +1,5 @@
--- holds.lua: precedes the scripts that change what requests hold, after ledger.lua. Milliseconds.
+-- holds.lua: precedes the scripts that change what requests hold, after ledger.lua. Milliseconds. Seats are those of
+-- a decode worker here; those of tenants are in seats.lua.
 -- Each function reads all that it needs of a ledger at once: most of a script's time are its calls.
 
 -- Remove expired holds. Return the sum of the others and the soonest expiry, as `held`, then what this request holds,

@@ -1,7 +1,8 @@
--- seats.lua: precedes the scripts that change the seats which tenants hold, after tenants.lua. Milliseconds.
+-- seats.lua: precedes the scripts that change the seats which tenants hold (grant, settle, release_lease,
+-- take_holds), after tenants.lua. Milliseconds.
 local SEATS, SEAT_EXPIRIES = KEYS[7], KEYS[8]
 
--- Change what a tenant holds, and put the turns of its lanes, unless nobody waits.
+-- Change what a tenant holds. If requests wait, give each of its lanes (lanes.lua) the turn that follows from it.
 local function add_seats(tenant, share, nobody_waits)
   local held = redis.call('HINCRBY', TENANTS, tenant, share)
   if held == 0 then redis.call('HDEL', TENANTS, tenant) end
