@@ -24,7 +24,7 @@ _MAX_PORT = 65_535
 class Place:
     """The place `rank` of `size`; processes meet at the `address` and `port` of rank 0.
 
-    Raises `ValueError` naming the variable, its value and what it accepts.
+    Raises `ValueError` with the environment variable that is wrong, its value and what would be accepted.
     """
 
     rank: int

@@ -30,8 +30,8 @@ _POLL_S = 0.05
 async def claim(run_dir: Path) -> int:
     """Make the folder a fleet's own until the returned descriptor, and all copies of it, are closed.
 
-    Wait for a fleet that is ending because its launcher is gone. Raises `RunDirInUse`, `RunDirUnusable` for a
-    folder in which another user could lead the logs and the secrets elsewhere, and `OSError`.
+    Wait for a fleet that is ending because its launcher is gone. Raises `RunDirInUse`, `OSError`, and
+    `RunDirUnusable` if another user could replace the folder, and so receive logs and secrets.
     """
     _make_own(run_dir)
     give_up = time.monotonic() + _ENDING_S

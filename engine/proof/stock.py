@@ -1,4 +1,4 @@
-"""Runs stock transformers, with its own attention and no paging, and measures how noisy that is."""
+"""Runs stock transformers, with its own attention and no paging, and measures its own rounding errors."""
 
 from __future__ import annotations
 

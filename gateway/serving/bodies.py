@@ -80,7 +80,7 @@ async def away_from_loop(size: int, work: Callable[P, T], *args: P.args, **kwarg
 
 IGNORED_HEADER = b"x-baton-ignored"
 MAX_NAME, MAX_CHARACTERS = 96, 1024
-"""The most of one path, and of all of them together: callers choose the names of their fields."""
+"""Characters of one path in the header, and of all paths: callers may choose names as long as they like."""
 _MORE = "..."
 _SAFE = "[]$@:+"
 """Signs of a path that stand as they are; others than letters, digits and `_.-~` become %XX."""

@@ -181,7 +181,7 @@ def error_json(path: str, problem: Problem) -> dict[str, Any]:
 
 
 def anthropic_error(problem: Problem) -> dict[str, Any]:
-    """Return Anthropic's error object, with the field and the SLO that could have been promised."""
+    """Return Anthropic's error object, with `param` and the SLO that could be met as further fields."""
     error: dict[str, Any] = {
         "type": _ANTHROPIC_TYPES.get(problem.status, problem.type),
         "message": problem.message,

@@ -45,7 +45,7 @@ class Bill:
     total: int
     """The tokens that this call has paid."""
     payer: Payer | None = None
-    """Set if the request has a name: other calls of it may have paid, or count on what this one has."""
+    """Set if the request has a name: then calls of that name pay once, and any of them may be the payer."""
 
 
 class Auth:

@@ -27,7 +27,7 @@ from scheduling.value import value
 
 @value
 class TokenRun:
-    """Consecutive tokens of one choice: none is its first, and only the last may end it."""
+    """Consecutive tokens of one choice, without its first token; the last of them may end the choice."""
 
     handle: int
     choice: int

@@ -35,7 +35,7 @@ LIMIT_BYTES = 2 << 30
 MAX_WAITING = 64
 """Requests that may wait for their grammars; tenants that wait share it."""
 MAX_KEPT_CHARACTERS = 16 << 20
-"""Formats that are kept with their grammars, or with why they are refused: most callers send the same few."""
+"""Characters of the formats whose results are kept: most callers send the same few formats."""
 
 _grammars: Grammars | None = None
 

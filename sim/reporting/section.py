@@ -76,7 +76,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def table(rows: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> str:
-    """Return a table with a line for each row; columns are given by header, with what they show of a row."""
+    """Return a table with a line for each row. `columns` maps each header to what it shows of a row."""
     return markdown(list(columns), ([str(column(row)) for column in columns.values()] for row in rows))
 
 

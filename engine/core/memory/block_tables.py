@@ -104,7 +104,7 @@ class BlockTables:
         self.register_filled(group)
 
     def accept_read(self, group: SequenceGroup, num_blocks: int) -> None:
-        """The first `num_blocks` behind the cached ones hold what they should, and count as cached."""
+        """Count `num_blocks` blocks that were read, right behind the cached ones, as cached too."""
         group.num_computed_tokens += num_blocks * self._size
         group.num_cached_tokens = group.num_computed_tokens
 

@@ -33,7 +33,7 @@ class Probe:
     """One sequence of NUM_TOKENS random tokens, with the pool and batch to compute it."""
 
     def __init__(self, pool: KVPool, vocab_size: int, hidden_size: int) -> None:
-        """`pool` has NUM_TOKENS slots in its second block."""
+        """Compute in the second block of `pool`, which must have NUM_TOKENS slots."""
         self._pool = pool
         generator = torch.Generator().manual_seed(1)
         ids = torch.randint(vocab_size, (NUM_TOKENS,), generator=generator)

@@ -94,7 +94,7 @@ class Choice:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Choices that travel together, and one attempt at running them at a time."""
+    """Choices that run on the same worker. They are run in attempts, one after the other."""
 
     key: str
     session: Session
