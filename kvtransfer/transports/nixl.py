@@ -4,7 +4,7 @@ The receiver reads straight from the sender's registered memory, without the sen
 manifest names the sender's agent, as NIXL packs it, and the address of its pool.
 
 NIXL is optional: see `make test-nixl`. It neither encrypts nor authenticates, so a fleet with certificates
-uses it only if told to (`worker/handoff/nixl.py`).
+uses it only with `--transport nixl`.
 """
 
 from __future__ import annotations
