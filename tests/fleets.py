@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from baton.fleet import Fleet, FleetEvent, FleetSpec, Keeper
-from tests.fleet.driving import DEMO_MODEL
 from tests.forked import Zygote
 
 NewFleet = Callable[..., Fleet]
+DEMO_MODEL = Path(__file__).parents[1] / "demo_model"
 
 
 @pytest.fixture(scope="module")

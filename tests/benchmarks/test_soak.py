@@ -23,7 +23,7 @@ from benchmarks.crowds.soak import (
     section,
 )
 from sim.reporting.section import Section
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 
 MINUTES_10 = 600.0
 

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer
 
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 
 CONTEXT = 65_536
 _HIDDEN = 512

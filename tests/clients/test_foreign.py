@@ -18,8 +18,8 @@ import pytest_asyncio
 from baton import AsyncClient, ChatMessage, Sampling, Stop
 from baton.fleet import Fleet
 from tests.clients.programs import ENVIRONMENTS, output_of
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
-from tests.fleets import NewFleet
+from tests.fleet.driving import assert_all_is_freed
+from tests.fleets import DEMO_MODEL, NewFleet
 from tools.house.source_tree import ROOT
 
 pytestmark = [

@@ -18,9 +18,9 @@ from baton.types.snapshots import FleetSnapshot
 from benchmarks.doors.observe import scrape, total
 from runtime.state.errors import StoreUnavailable
 from runtime.state.store import Store
+from tests.fleets import DEMO_MODEL
 from tests.patience import PATIENCE_S
 
-DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
 FEW = ("--max-num-seqs", "16", "--token-budget", "128")
 """Sizes of steps that are measured quickly at a start: with the default ones it takes seconds in float64."""
 EXACT = ("--dtype", "float64", "--num-blocks", "256", *FEW)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from baton import Client, Credentials
 from baton.security.secret_files import Certificates, replace_secret
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 
 
 @dataclass(frozen=True)

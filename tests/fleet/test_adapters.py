@@ -15,8 +15,8 @@ from baton import AsyncClient, Sampling, Stop
 from baton.errors import InvalidRequest
 from baton.fleet import Fleet
 from tests.adapters import merge, write_adapter
-from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES
-from tests.fleets import NewFleet
+from tests.fleet.driving import EXACT, TRIES
+from tests.fleets import DEMO_MODEL, NewFleet
 from tests.model_zoo import stock_generate
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]

@@ -10,7 +10,8 @@ import pytest
 from baton import AsyncClient, Stop, Timeout
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, num_given_up, snapshot, until
+from tests.fleet.driving import assert_all_is_freed, num_given_up, snapshot, until
+from tests.fleets import DEMO_MODEL
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,8 @@ import pytest
 from baton import AsyncClient, Sampling, Stop, Timeout, Tokens
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, TRIES
+from tests.fleet.driving import TRIES
+from tests.fleets import DEMO_MODEL
 from tests.gateway.picker.running import ENVOY
 from tests.patience import PATIENCE_S
 from tests.ports import free_port

@@ -11,7 +11,8 @@ from baton import AsyncClient, Completion, Slo, Stop, Timeout
 from baton.errors import Overloaded, Refused
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, TRIES, assert_all_is_freed
+from tests.fleet.driving import TRIES, assert_all_is_freed
+from tests.fleets import DEMO_MODEL
 
 pytestmark = pytest.mark.integration
 

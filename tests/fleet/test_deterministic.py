@@ -10,7 +10,8 @@ import pytest
 from baton import AsyncClient, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, Answer, greedy, metric, snapshot
+from tests.fleet.driving import Answer, greedy, metric, snapshot
+from tests.fleets import DEMO_MODEL
 
 pytestmark = pytest.mark.integration
 

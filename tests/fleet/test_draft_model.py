@@ -12,8 +12,8 @@ import pytest_asyncio
 from baton import AsyncClient, Regex, Sampling, Stop, Tokens
 from baton.fleet import Fleet
 from tests.deep_model import deepen
-from tests.fleet.driving import DEMO_MODEL, EXACT, TRIES, busy_workers, labelled, metric, outputs
-from tests.fleets import NewFleet
+from tests.fleet.driving import EXACT, TRIES, busy_workers, labelled, metric, outputs
+from tests.fleets import DEMO_MODEL, NewFleet
 from tests.model_zoo import stock_generate
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]

@@ -18,8 +18,8 @@ import pytest
 
 from baton.cli.program import main
 from baton.fleet.rundir import runs_of
-from tests.fleet.driving import DEMO_MODEL
 from tests.fleet.secured import Secured, secured_fleet
+from tests.fleets import DEMO_MODEL
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration

@@ -21,8 +21,9 @@ import torch
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, children_of, exact, greedy
+from tests.fleet.driving import assert_all_is_freed, children_of, exact, greedy
 from tests.fleet.test_hosts import PROMPTS, assert_like, flags, streams, until_connected
+from tests.fleets import DEMO_MODEL
 from tests.patience import PATIENCE_S
 from worker.errors import EXIT_GROUP
 

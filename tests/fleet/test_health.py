@@ -18,7 +18,8 @@ from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untype
 
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, until
+from tests.fleet.driving import until
+from tests.fleets import DEMO_MODEL
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration

@@ -18,18 +18,9 @@ from baton.fleet import Fleet
 from baton.types import Path as RequestPath
 from tests.adapters import merge, write_adapter
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import (
-    DEMO_MODEL,
-    EXACT,
-    TRIES,
-    assert_all_is_freed,
-    children_of,
-    exact,
-    greedy,
-    snapshot,
-    until,
-)
+from tests.fleet.driving import EXACT, TRIES, assert_all_is_freed, children_of, exact, greedy, snapshot, until
 from tests.fleet.test_leaving import handoffs
+from tests.fleets import DEMO_MODEL
 from tests.forked import ForkedProcess, Zygote
 from tests.model_zoo import stock_generate
 from tests.patience import PATIENCE_S

@@ -15,16 +15,8 @@ from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from kvtransfer.tiers.read_queue import FORGET_S
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import (
-    DEMO_MODEL,
-    FEW,
-    Answer,
-    ask,
-    labelled,
-    metric,
-    snapshot,
-    until,
-)
+from tests.fleet.driving import FEW, Answer, ask, labelled, metric, snapshot, until
+from tests.fleets import DEMO_MODEL
 from tests.redis_server import redis_server
 from worker.errors import EXIT_CONFIG
 

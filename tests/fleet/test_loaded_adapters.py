@@ -17,16 +17,8 @@ from baton.fleet import Fleet, FleetSpec
 from baton.types.snapshots import WorkerState
 from tests.adapters import copy_adapter, merge, write_adapter
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import (
-    DEMO_MODEL,
-    TRIES,
-    assert_all_is_freed,
-    busy_workers,
-    exact,
-    labelled,
-    snapshot,
-    until,
-)
+from tests.fleet.driving import TRIES, assert_all_is_freed, busy_workers, exact, labelled, snapshot, until
+from tests.fleets import DEMO_MODEL
 from tests.model_zoo import stock_generate
 
 pytestmark = pytest.mark.integration

@@ -15,8 +15,8 @@ from benchmarks.crowds.crowd import Load, send
 from benchmarks.doors.observe import snapshot
 from benchmarks.router_cost.redis_calls import monitored, own_redis
 from runtime.state.store import Store
-from tests.fleet.driving import DEMO_MODEL
 from tests.fleet.order_watch import OrderWatch
+from tests.fleets import DEMO_MODEL
 
 pytestmark = pytest.mark.integration
 

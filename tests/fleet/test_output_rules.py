@@ -22,7 +22,8 @@ from baton import (
 )
 from baton.fleet import Fleet
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import BOTH_PATHS, DEMO_MODEL, TRIES, assert_all_is_freed, busy_workers, exact
+from tests.fleet.driving import BOTH_PATHS, TRIES, assert_all_is_freed, busy_workers, exact
+from tests.fleets import DEMO_MODEL
 from tests.model_zoo import load_stock
 
 pytestmark = pytest.mark.integration

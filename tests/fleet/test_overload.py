@@ -16,7 +16,8 @@ from baton.errors import Refused
 from baton.fleet import FleetSpec
 from sim.workloads.shapes import arrivals
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
+from tests.fleet.driving import assert_all_is_freed
+from tests.fleets import DEMO_MODEL
 
 pytestmark = pytest.mark.integration
 

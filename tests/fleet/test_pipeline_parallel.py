@@ -9,7 +9,6 @@ import pytest
 
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL
 from tests.fleet.test_tensor_parallel import (
     EXACT,
     PROMPTS,
@@ -19,6 +18,7 @@ from tests.fleet.test_tensor_parallel import (
     assert_deaths_are_pauses,
     assert_mixes_agree,
 )
+from tests.fleets import DEMO_MODEL
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,8 @@ from baton import AsyncClient, Sampling, Stop
 from baton.fleet import FleetSpec
 from baton.fleet.spec import POLICIES
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
+from tests.fleet.driving import assert_all_is_freed
+from tests.fleets import DEMO_MODEL
 
 pytestmark = pytest.mark.integration
 

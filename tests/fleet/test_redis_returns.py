@@ -15,15 +15,8 @@ from baton.fleet import FleetSpec
 from runtime.state.errors import StoreUnavailable
 from runtime.state.store import Store
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import (
-    DEMO_MODEL,
-    FEW,
-    TRIES,
-    assert_all_is_freed,
-    num_given_up,
-    snapshot,
-    until,
-)
+from tests.fleet.driving import FEW, TRIES, assert_all_is_freed, num_given_up, snapshot, until
+from tests.fleets import DEMO_MODEL
 from tests.redis_server import RedisServer, redis_server
 
 pytestmark = pytest.mark.integration

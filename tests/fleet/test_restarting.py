@@ -19,8 +19,8 @@ from baton import AsyncClient, Finished, Sampling, Stop, Timeout, Tokens
 from baton.cli.exits import FLEET_FAILED, OK
 from baton.fleet import Fleet, FleetEvent
 from baton.fleet.processes.events import ProcessRestarted
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
-from tests.fleets import NewFleet, kept
+from tests.fleet.driving import assert_all_is_freed
+from tests.fleets import DEMO_MODEL, NewFleet, kept
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,8 @@ from baton.fleet import Fleet, FleetSpec
 from kvtransfer.receiving.links import FORGET_S
 from tests.byte_flip_proxy import MIN_MESSAGE_BYTES, ByteFlipProxy
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, FEW, Answer, ask, labelled, metric, until
+from tests.fleet.driving import FEW, Answer, ask, labelled, metric, until
+from tests.fleets import DEMO_MODEL
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,8 @@ from baton.security.credentials import UNENCRYPTED
 from tests.chaos.proxies import MessageProxy
 from tests.chaos.watch import Watch
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, snapshot, until
+from tests.fleet.driving import snapshot, until
+from tests.fleets import DEMO_MODEL
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration

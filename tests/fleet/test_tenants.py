@@ -11,7 +11,8 @@ from baton import AsyncClient, Sampling, Slo, Stop, Tokens
 from baton.errors import Refused
 from baton.fleet import FleetSpec
 from tests.fleet.conftest import MakeFleet
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, until
+from tests.fleet.driving import assert_all_is_freed, until
+from tests.fleets import DEMO_MODEL
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 

@@ -15,7 +15,6 @@ from baton import AsyncClient, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import (
-    DEMO_MODEL,
     FEW,
     TRIES,
     assert_all_is_freed,
@@ -25,6 +24,7 @@ from tests.fleet.driving import (
     metric,
     until,
 )
+from tests.fleets import DEMO_MODEL
 from worker.errors import EXIT_GROUP
 
 pytestmark = pytest.mark.integration

@@ -21,8 +21,8 @@ from router.intake.tokenizer_pool import TokenizerPool
 from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
 from runtime.state.store import Store
-from tests.fleet.driving import DEMO_MODEL, metric, until
-from tests.fleets import NewFleet
+from tests.fleet.driving import metric, until
+from tests.fleets import DEMO_MODEL, NewFleet
 from tests.gateway.running import running_gateway
 from tests.patience import PATIENCE_S
 

@@ -31,7 +31,7 @@ from router.replay.recording import digest
 from router.replay.replay import Recorded, RecordingError, read
 from sim.play import simulation
 from tests.adapters import write_adapter
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 from tests.golden import stored
 from tests.golden.scenes import SCENES, SMALL, Scene
 from tests.golden.schema import differences

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from baton.security.certificates import make_certificates
 from baton.v1 import inference_pb2, inference_pb2_grpc
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 from tests.patience import PATIENCE_S
 from tests.tls_proxy import tls_proxy
 

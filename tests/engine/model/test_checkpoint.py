@@ -16,7 +16,7 @@ from engine.model.checkpoint import check_tokenizer, check_weights
 from engine.model.fingerprint import weights_digest
 from engine.model.model import load_model
 from engine.model.quantised.quantisation import Quantisation
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.sampling.allowed_tokens import GrammarMasks
 from model_output.grammar.grammar import Grammars, grammar_of
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 
 ROWS, VOCAB, EOS = 19, 2048, 2
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from model_output.formats import (
     guided_calls,
 )
 from model_output.grammar.grammar import grammar_of
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 from tests.model_output.formats.writing import NOTATIONS, Call, Said, format_name, parsed, written
 
 LONGEST = 400

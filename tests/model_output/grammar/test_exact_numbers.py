@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from model_output.grammar.exact_numbers import check_numbers, schema_of
 from model_output.grammar.grammar import Grammars, grammar_of
 from model_output.grammar.refusal import GrammarRefused
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 
 FILE = DEMO_MODEL / "tokenizer.json"
 EOS = 1

@@ -20,7 +20,7 @@ from model_output.grammar.bounds import bounded
 from model_output.grammar.grammar import Follower, Grammars, grammar_for, grammar_of
 from model_output.grammar.refusal import GrammarRefused
 from model_output.text.detokenizer import Detokenizer
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 from tests.model_output.text.many_schemas import Trial
 from tests.model_output.text.schemas import is_date, is_time, schema
 from tests.model_output.text.tokenizers_zoo import byte_level, sentence_piece, word_piece

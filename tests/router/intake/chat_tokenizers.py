@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 
 _MARKER = re.compile(r"<\|\w+\|>|</?\w+>|\[/?[A-Z_]+\]")
 _CHARACTERS = [chr(code) for code in range(33, 127)] + ["é", "漢", "\n"]

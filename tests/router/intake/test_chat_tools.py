@@ -28,7 +28,7 @@ from router.request import (
     ToolCall,
     ToolMode,
 )
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 from tests.router.intake.chat_templates import HARMONY, LLAMA, MISTRAL, QWEN, TEMPLATES
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rom <&>", "Köln"]}}}

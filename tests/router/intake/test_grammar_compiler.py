@@ -16,7 +16,7 @@ from model_output.grammar.refusal import GrammarRefused
 from router.errors import Overloaded
 from router.intake.grammar_compiler import FairTurns, GrammarCompiler
 from router.intake.model_facts import read_model_facts
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio]

@@ -12,7 +12,7 @@ import pytest
 from model_output.text.model_files import FileUnusable
 from router.intake.model_facts import ModelUnusable, read_model_facts
 from router.intake.tokenizer_pool import TokenizerPool
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 
 CONFIG = '{"vocab_size": 9, "max_position_embeddings": 9%s}'
 SMALL = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")

@@ -20,7 +20,7 @@ from router.intake.chat_template import ChatTemplate, TemplateRefused
 from router.intake.plain_text.control_tokens import Marks
 from router.intake.plain_text.plain_tokenizer import ids_of
 from router.request import ChatOptions, ChatRefused, Conversation, InContent, Message, Tool, ToolCall
-from tests.fleet.driving import DEMO_MODEL
+from tests.fleets import DEMO_MODEL
 from tests.router.intake.chat_templates import TEMPLATES
 from tests.router.intake.chat_tokenizers import KINDS
 
