@@ -52,6 +52,10 @@ class Progress:
     def has_tokens(self) -> bool:
         return any(self._token_ids.values())
 
+    @property
+    def num_tokens(self) -> int:
+        return sum(map(len, self._token_ids.values()))
+
     def received(self) -> dict[int, Sequence[int]]:
         """Return the tokens of every choice that has any."""
         return {choice: ids.tolist() for choice, ids in self._token_ids.items() if ids}

@@ -247,17 +247,19 @@ class Backoff:
         self._failures = 0
         self._failing_since = None
 
-    async def wait_after(self, error: Unavailable) -> None:
-        """Wait until the next attempt. Raise `error`, explained, once the limit is reached."""
+    async def wait_after(self, error: Unavailable, least_s: float = 0.0) -> None:
+        """Wait until the next attempt, `least_s` or longer. Raise `error`, explained, after the limit."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
         left_s = self._failing_since + self._limit_s - now
         self._failures += 1
         rounds, within = divmod(self._failures, self._num_routers())
-        if within:
-            return
-        if left_s <= 0:
-            raise await self._explain(error)
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(rounds - 1, 10))
-        await asyncio.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
+        pause_s = least_s
+        if not within:
+            if left_s <= 0:
+                raise await self._explain(error)
+            longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(rounds - 1, 10))
+            pause_s = max(least_s, min(left_s, longest_s * random.uniform(0.5, 1.0)))
+        if pause_s:
+            await asyncio.sleep(pause_s)

@@ -40,7 +40,11 @@ from baton.wire.transport import GENERATE, RESUME, Transport
 T = TypeVar("T")
 
 MAX_CRASHES = 3
-"""After this many crashed calls, the generation itself is assumed to crash routers."""
+"""After so many crashed calls without a token between, the generation itself is assumed to crash routers."""
+CRASH_REST_S = 3.0
+"""The rest before the last of these. A machine without memory or descriptors, this one too, crashes calls at
+once, and may have them again in a moment.
+"""
 # Errors of this side, after which the fleet still runs the generation. All others come from the fleet.
 _STILL_RUNNING = (TimedOut, StreamCorrupt, Internal, Unavailable)
 
@@ -129,7 +133,7 @@ class GenerationStream:
         progress = Progress(self._num_choices)
         backoff = self._routers.backoff(self._timeout.connect_s)
         clock = _Clock(self._timeout)
-        crashes = 0
+        crashes = _Crashes()
         while True:
             router = await self._routers.next()
             try:
@@ -151,12 +155,10 @@ class GenerationStream:
                     raise
                 continue
             except CallCrashed as error:
-                crashes += 1
-                if crashes == MAX_CRASHES:
-                    raise Internal(str(error)) from error
+                rest_s = crashes.rest_s(error, progress.num_tokens)
                 self._routers.failed(router)
                 away = Unavailable(str(error), router.address)
-                await clock.limit(backoff.wait_after(away), has_tokens=progress.has_tokens)
+                await clock.limit(backoff.wait_after(away, rest_s), has_tokens=progress.has_tokens)
             progress.next_session()
             if not progress.started:
                 self.retries += 1
@@ -212,6 +214,22 @@ class GenerationStream:
 
 class _RouterLeaves(Exception):
     """The router asked to resume the generation at another router."""
+
+
+class _Crashes:
+    """Counts the crashed calls since the newest token."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._num_tokens = 0
+
+    def rest_s(self, error: CallCrashed, num_tokens: int) -> float:
+        """Return how long to rest after a crash. Raises `Internal` if there were too many."""
+        self._count = 1 if num_tokens > self._num_tokens else self._count + 1
+        self._num_tokens = num_tokens
+        if self._count == MAX_CRASHES:
+            raise Internal(str(error)) from error
+        return CRASH_REST_S if self._count == MAX_CRASHES - 1 else 0.0
 
 
 class _Clock:

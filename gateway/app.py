@@ -26,7 +26,7 @@ from gateway.serving.bodies import accepted_by
 from gateway.serving.errors import ANTHROPIC_PREFIX, ApiError, Problem, error_json, invalid, problem_of
 from gateway.serving.fleet import FleetClient, served_by
 from gateway.serving.page import page
-from gateway.serving.request_log import CLIENT_CLOSED_REQUEST
+from gateway.serving.request_log import CLIENT_CLOSED_REQUEST, problem_to_tell
 from runtime.state.durable import DurableRedis
 from runtime.state.errors import StoreUnavailable
 from runtime.version import VERSION
@@ -99,7 +99,7 @@ def _respond(request: Request, problem: Problem) -> Response:
 
 async def _on_error(request: Request, error: ApiError | BatonError) -> Response:
     param_of = getattr(request.state, "param_of", _param_of(request.url.path))
-    return _respond(request, problem_of(error, param_of))
+    return _respond(request, problem_to_tell(error, param_of))
 
 
 def respond_to(path: str, error: ApiError | BatonError) -> Response:

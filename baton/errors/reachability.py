@@ -67,7 +67,10 @@ async def explained(error: Unavailable, server_name: str = "", *, credentials: C
     """
     if error.reason or "errors resolving" in str(error):  # a router sent it, or there is nothing to probe
         return error
-    found = await asyncio.to_thread(probe, error.address, credentials, server_name)
+    try:
+        found = await asyncio.to_thread(probe, error.address, credentials, server_name)
+    except (OSError, RuntimeError):  # no descriptor, or no thread, to probe with
+        return error
     if found is None:
         return error
     blocked = Blocked(found, error.address)

@@ -52,6 +52,8 @@ _CALLERS_FAULT = (
 # A router that stops ends its calls with CANCELLED, although nobody here cancelled them.
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+# What grpc.aio says of some calls whose connection broke. No router has said it.
+_BROKEN_HERE = "Internal error from Core"
 # The call crashed in the router or in the gRPC library, for example for lack of memory.
 _CRASHED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
@@ -62,6 +64,8 @@ class CallCrashed(Internal):
 
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str) -> BatonError:
     """Return the error to raise for a failed call to the router at `address`."""
+    if (error.details() or "").startswith(_BROKEN_HERE):
+        return Unavailable("the connection broke", address)
     return _error_of(error.code(), error.details() or error.code().name, _status_of(error), address)
 
 

@@ -25,8 +25,9 @@ from baton.types.deltas import (
     said_by_assistant,
 )
 from gateway.anthropic.convert import param_of
-from gateway.serving.errors import ApiError, anthropic_error, problem_of
+from gateway.serving.errors import ApiError, anthropic_error
 from gateway.serving.generations import Running
+from gateway.serving.request_log import problem_to_tell
 from gateway.serving.slo import early_end, end_of, outcome_json
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -89,7 +90,7 @@ async def message_events(running: Running, model: str) -> AsyncGenerator[bytes, 
                 if data:
                     yield data
     except (BatonError, ApiError) as error:
-        yield _sse(anthropic_error(problem_of(error, param_of)))
+        yield _sse(anthropic_error(problem_to_tell(error, param_of)))
 
 
 @dataclass(slots=True)

@@ -42,9 +42,10 @@ from gateway.openai.shapes import (
     text_end,
     usage_json,
 )
-from gateway.serving.errors import ApiError, openai_error, problem_of
+from gateway.serving.errors import ApiError, openai_error
 from gateway.serving.fleet import Vocabulary
 from gateway.serving.generations import Running
+from gateway.serving.request_log import problem_to_tell
 from gateway.serving.slo import comment, early_end, end_of, outcome_json
 from gateway.serving.streaming import merged
 
@@ -109,7 +110,7 @@ class Writer:
                 yield sse(head | {"choices": [], "usage": self.usage(ends, echoes)})
             yield DONE
         except (BatonError, ApiError) as error:
-            yield sse(openai_error(problem_of(error, partial(param_of, body=self.body))))
+            yield sse(openai_error(problem_to_tell(error, partial(param_of, body=self.body))))
         finally:
             for running in runnings:
                 await running.close()

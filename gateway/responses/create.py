@@ -26,9 +26,10 @@ from gateway.responses.references import has_references, resolved
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import Record, ResponseStore
 from gateway.serving.bodies import converted
-from gateway.serving.errors import ApiError, Problem, invalid, needs_redis, problem_of
+from gateway.serving.errors import ApiError, Problem, invalid, needs_redis
 from gateway.serving.fleet import FleetClient
 from gateway.serving.generations import ID_HEADER, Generation, Running
+from gateway.serving.request_log import problem_to_tell
 from gateway.serving.slo import comment
 from runtime.state.errors import StoreUnavailable
 
@@ -227,7 +228,7 @@ class Making:
                         elif found := draft.of(event):
                             yield found
                 except (BatonError, ApiError) as error:
-                    yield draft.fail(problem_of(error, param_of))
+                    yield draft.fail(problem_to_tell(error, param_of))
             has_ended = True
             await self._keeping.end(draft.response)
             yield [draft.closing()]

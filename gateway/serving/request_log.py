@@ -12,8 +12,9 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from baton.errors import BatonError
 from gateway.serving.bodies import IGNORED_HEADER, Ignored, ignored
-from gateway.serving.errors import drained
+from gateway.serving.errors import ApiError, Problem, drained, problem_of
 from gateway.serving.metrics import GatewayMetrics
 
 CLIENT_CLOSED_REQUEST = 499
@@ -40,6 +41,8 @@ class RequestRecord:
     """Called when the response begins."""
     ignored: str = ""
     """The paths of the request's parts that the fleet does not serve."""
+    failed_with: str = ""
+    """Why the fleet failed, which callers are not told."""
 
     def relayed(self, num_tokens: int) -> None:
         """Count tokens that are about to be written."""
@@ -50,6 +53,14 @@ class RequestRecord:
 
 record: ContextVar[RequestRecord | None] = ContextVar("record", default=None)
 """The record of the HTTP request that is being served; tasks that a request starts inherit it."""
+
+
+def problem_to_tell(error: BatonError | ApiError, param_of: Callable[[str], str]) -> Problem:
+    """Return what an error means to the caller. Where the fleet failed, the log says with what."""
+    problem, known = problem_of(error, param_of), record.get()
+    if known is not None and problem.status >= 500:
+        known.failed_with = str(error)
+    return problem
 
 
 def ending() -> asyncio.Future[None] | None:
@@ -147,6 +158,8 @@ class Requests:
             line["ttft_ms"] = round(1000 * ttft_s, 1)
         if known.ignored:
             line["ignored"] = known.ignored
+        if known.failed_with:
+            line["failed_with"] = known.failed_with
         if endpoint in _PROBES:
             return
         structlog.get_logger().info(

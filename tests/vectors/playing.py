@@ -11,6 +11,7 @@ A vector is an object of a JSON file:
              `parsed` is a stream taken apart, and `message_of` makes a message of a completion's `choice`
     sees     what the caller sees: `events`, a `result` or an `error`, `resumes`, `retries`, `aborted`
     calls    for each router, the calls that it sees, in order
+    takes    the least time that it takes, in seconds
 
 A step of a script is an event as protobuf's JSON, or one of:
 
@@ -30,6 +31,7 @@ import asyncio
 import contextlib
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -73,7 +75,9 @@ async def play(vector: Vector, observe: Observe) -> None:
             await stack.enter_async_context(_stage(given, audience)) for given in vector.get("routers", ())
         ]
         addresses = vector.get("client", {}).get("addresses", [link.address for _, link in stages])
+        began_at = time.monotonic()
         seen = await observe(vector, addresses, audience.saw)
+        took_s = time.monotonic() - began_at
     calls = [_calls_of(router) for router, _ in stages]
     differences = [
         *_differences(vector.get("sees", {"error": None}), seen, "sees"),
@@ -81,6 +85,7 @@ async def play(vector: Vector, observe: Observe) -> None:
         *_other_content(calls),
     ]
     assert not differences, "\n".join([*differences, json.dumps(seen), json.dumps(calls)])
+    assert took_s >= vector.get("takes", 0.0)
 
 
 class _Audience:

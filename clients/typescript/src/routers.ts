@@ -93,18 +93,25 @@ export class Backoff {
     this.#failingSince = undefined;
   }
 
-  /** Wait until the next attempt. Throw `error` once the limit is reached, and the signal's reason if it aborts. */
-  async waitAfter(error: Unavailable, signal?: AbortSignal): Promise<void> {
+  /**
+   * Wait until the next attempt, `leastMs` or longer. Throw `error` once the limit is reached, and the signal's
+   * reason if it aborts.
+   */
+  async waitAfter(error: Unavailable, signal?: AbortSignal, leastMs = 0): Promise<void> {
     const now = performance.now();
     this.#failingSince ??= now;
     const leftMs = this.#failingSince + this.#limitMs - now;
     this.#failures += 1;
-    if (this.#failures % this.#numRouters !== 0) return;
-    if (leftMs <= 0) throw error;
-    const rounds = this.#failures / this.#numRouters;
-    const pauseMs = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** Math.min(rounds - 1, 10));
+    let pauseMs = leastMs;
+    if (this.#failures % this.#numRouters === 0) {
+      if (leftMs <= 0) throw error;
+      const rounds = this.#failures / this.#numRouters;
+      const longestMs = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** Math.min(rounds - 1, 10));
+      pauseMs = Math.max(leastMs, Math.min(leftMs, longestMs * (0.5 + Math.random() / 2)));
+    }
+    if (pauseMs === 0) return;
     try {
-      await sleep(Math.min(leftMs, pauseMs * (0.5 + Math.random() / 2)), undefined, signal && { signal });
+      await sleep(pauseMs, undefined, signal && { signal });
     } catch (aborted) {
       signal?.throwIfAborted();
       throw aborted;

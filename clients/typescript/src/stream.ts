@@ -31,8 +31,10 @@ import { resumeOf } from "./wire/requests.ts";
 import type { Router } from "./wire/router.ts";
 import { CallCrashed } from "./wire/status.ts";
 
-/** After this many crashed calls, the generation itself is assumed to crash routers. */
+/** After this many crashed calls without a token between, the generation itself is assumed to crash routers. */
 const MAX_CRASHES = 3;
+/** The rest before the last of these: a machine without memory or descriptors may have them again in a moment. */
+const CRASH_REST_MS = 3000;
 /** Errors of this side, after which the fleet still runs the generation. All others come from the fleet. */
 const STILL_RUNNING = [TimedOut, StreamCorrupt, Internal, Unavailable];
 
@@ -121,6 +123,7 @@ export class GenerationStream implements AsyncIterable<Event> {
       try {
         for await (const event of this.#session(router, progress, limits)) {
           if (event.type !== "accepted") backoff.reset();
+          if (event.type === "tokens") crashes = 0;
           yield event;
           if (event.type === "finished") return;
         }
@@ -132,7 +135,8 @@ export class GenerationStream implements AsyncIterable<Event> {
         if (crashes === MAX_CRASHES) throw new Internal(String(error), { cause: error });
         const away = breakOf(error, router);
         routers.failed(router);
-        if (away !== undefined) await backoff.waitAfter(away, limits.signal);
+        const restMs = error instanceof CallCrashed && crashes === MAX_CRASHES - 1 ? CRASH_REST_MS : 0;
+        if (away !== undefined) await backoff.waitAfter(away, limits.signal, restMs);
       }
       progress.nextSession();
       if (!progress.started) this.retries += 1;

@@ -15,8 +15,8 @@ import pytest
 
 from baton import Client, Credentials
 from baton.cli.program import main
-from baton.errors import Unavailable
-from baton.errors.reachability import Obstacle, probe
+from baton.errors import Unavailable, reachability
+from baton.errors.reachability import Obstacle, explained, probe
 from baton.security.certificates import make_certificates
 from baton.security.secret_files import Certificates
 from baton.types import Timeout
@@ -171,3 +171,14 @@ def test_commands_say_which_flag_is_wrong(
         expected = f"{address} does not speak TLS: leave out --ca"
         assert expected in said("quote", "hi", "--address", address, "--ca", str(made.ca), *quick)
         assert expected in said("health", address, "--ca", str(made.ca))
+
+
+async def test_a_machine_without_descriptors_keeps_the_error_that_was_to_be_explained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_descriptors(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(reachability, "probe", without_descriptors)
+    away = Unavailable("away", "127.0.0.1:1")
+    assert await explained(away, credentials=UNENCRYPTED) is away

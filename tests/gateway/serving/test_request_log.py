@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
+import grpc
 import httpx
 import pytest
 import pytest_asyncio
@@ -14,6 +15,7 @@ from benchmarks.doors.observe import scrape
 from tests.baton.scripted_service import (
     HANG,
     WHOLE,
+    Fail,
     ScriptedRouter,
     Wait,
     accepted,
@@ -94,6 +96,22 @@ async def test_a_request_is_one_line_of_the_log_without_its_prompt(router: Scrip
     assert served["ms"] >= served["ttft_ms"] > 0
     assert (refused["status"], refused["left"]) == (400, False)
     assert "secret" not in log
+
+
+async def test_the_log_has_the_failure_of_the_fleet_that_a_caller_is_not_told(router: ScriptedRouter) -> None:
+    why = Fail(grpc.StatusCode.DATA_LOSS, "what only operators read")
+    async with running_gateway([router.address], stderr=asyncio.subprocess.PIPE) as gateway:
+        router.scripts[:] = [(why,)]
+        refused = await gateway.http.post(CHAT, json={"messages": HELLO})
+        router.scripts[:] = [(accepted(), tokens(0, 10), why)]
+        broken = await gateway.http.post(CHAT, json={"messages": HELLO, "stream": True})
+        gateway.process.terminate()
+        assert gateway.process.stderr is not None
+        log = (await gateway.process.stderr.read()).decode()
+    assert why.message not in refused.text + broken.text
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    told = [line["failed_with"] for line in lines if line["event"] == "request"]
+    assert told == [f"DATA_LOSS: {why.message}"] * 2
 
 
 async def test_a_drained_gateway_ends_its_streams_and_takes_no_others(router: ScriptedRouter) -> None:
