@@ -173,7 +173,7 @@ def test_commands_say_which_flag_is_wrong(
         assert expected in said("health", address, "--ca", str(made.ca))
 
 
-async def test_a_machine_without_descriptors_keeps_the_error_that_was_to_be_explained(
+async def test_a_machine_without_descriptors_keeps_the_unexplained_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def without_descriptors(*_: object) -> None:

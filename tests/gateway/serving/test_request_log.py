@@ -98,7 +98,7 @@ async def test_a_request_is_one_line_of_the_log_without_its_prompt(router: Scrip
     assert "secret" not in log
 
 
-async def test_the_log_has_the_failure_of_the_fleet_that_a_caller_is_not_told(router: ScriptedRouter) -> None:
+async def test_a_failure_of_the_fleet_is_logged_but_not_told(router: ScriptedRouter) -> None:
     why = Fail(grpc.StatusCode.DATA_LOSS, "what only operators read")
     async with running_gateway([router.address], stderr=asyncio.subprocess.PIPE) as gateway:
         router.scripts[:] = [(why,)]
