@@ -10,10 +10,15 @@ same session, another router   neither is newer: the routers do not know of each
 A router is one process here. A router that is started again under the same id numbers runs and attempts anew,
 so it is another one. A run is one stay of a request at its router: from when the router took the request in
 until it forgot it. A request id that is used again after that is a new run.
+
+A session whose work here is over bars no call that came after that. A second use of an id begins with
+session 0, and may resume with session 1 at a router, or on a worker, that knows a later session of the use
+before.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -63,13 +68,15 @@ class _Newest:
     """The attempt of the newest session that was admitted last."""
     begun_s: float
     """When the last call of that session came, as far as is known."""
+    over_at: float | None = None
+    """When its work here was over; None while it runs."""
     by_router: OrderedDict[RouterKey, Fence] = field(default_factory=OrderedDict)
     """The newest attempt of each router, also of those whose session is over; admitted last comes last."""
 
     def add(self, fence: Fence, begun_s: float) -> None:
         is_same_session = fence.session == self.latest.session
         self.begun_s = max(begun_s, self.begun_s) if is_same_session else begun_s
-        self.latest = fence
+        self.latest, self.over_at = fence, None
         router = router_key(fence)
         self.by_router[router] = fence
         self.by_router.move_to_end(router)
@@ -92,7 +99,7 @@ class FenceGuard:
         """
         choice_keys = [choice_key(fence, choice) for choice in choices]
         for key in choice_keys:
-            seen = self._check(fence, key)
+            seen = self._check(fence, key, begun_s)
             if seen is not None and _number(seen) == _number(fence):
                 raise StaleFenceError(fence, seen)
         for key in choice_keys:
@@ -102,21 +109,36 @@ class FenceGuard:
         while len(self._newest) > self._capacity:
             self._newest.popitem(last=False)
 
+    def over(self, fence: Fence, choices: Iterable[int], now: float) -> None:
+        """Take in that an admitted attempt occupies nothing any more, however it ended."""
+        for choice in choices:
+            newest = self._newest.get(choice_key(fence, choice))
+            if newest is not None and newest.latest == fence:
+                newest.over_at = now
+
     def check(self, fence: Fence) -> None:
         """Raise StaleFenceError if a newer attempt at the fence's first choice was admitted."""
         self._check(fence, choice_key(fence, fence.choice))
 
-    def _check(self, fence: Fence, key: ChoiceKey) -> Fence | None:
+    def _check(self, fence: Fence, key: ChoiceKey, begun_s: float = -math.inf) -> Fence | None:
         """Return the newest attempt of the same router at a choice; None if there was none."""
         newest = self._newest.get(key)
         if newest is None:
             return None
-        if fence.session < newest.latest.session:
+        if fence.session < newest.latest.session and not _came_after(fence, begun_s, newest):
             raise LaterSessionError(fence, newest.latest, newest.begun_s)
         seen = newest.by_router.get(router_key(fence))
         if seen is not None and _number(fence) < _number(seen):
             raise StaleFenceError(fence, seen)
         return seen
+
+
+def _came_after(fence: Fence, begun_s: float, newest: _Newest) -> bool:
+    """Return whether the call of an earlier session came after the work of the latest one was over.
+
+    Nothing says when session 0 was called. Its client learns of the later session and takes the request back.
+    """
+    return fence.session > 0 and newest.over_at is not None and begun_s > newest.over_at
 
 
 def _number(fence: Fence) -> tuple[int, int, int]:

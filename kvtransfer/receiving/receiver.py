@@ -45,6 +45,10 @@ log = structlog.get_logger()
 BATCHES_PER_HANDOFF = 2
 """One is verified while the other is fetched."""
 OPEN_BACKOFF_S = (0.005, 0.01, 0.02, 0.05, 0.1)
+TOLD_AGAIN_S = (0.2, 1.0, 2.0, 4.0, 8.0)
+"""Pauses after which a sender out of reach is told again to free its blocks. After 30 s it does so anyway."""
+TELL_S = 1.0
+"""How long one call may take that tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class Receiver:
         self.batches = asyncio.Semaphore(self.limits.max_batches)
         self.transports = TransportContext(mode, self.pool, self.executor, nixl, cuda)
         self.peers = Peers(tls)
-        self._aborts: set[asyncio.Task[None]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
+        """Calls to senders that nobody waits for."""
 
     async def receive(self, task: ReceiveTask) -> ReceiveResult:
         """Receive a task's blocks.
@@ -121,7 +126,11 @@ class Receiver:
             return receive.borrowed(error)
 
     async def close(self) -> None:
-        await asyncio.gather(*self._aborts, return_exceptions=True)
+        if self._telling:
+            _, unheard = await asyncio.wait(self._telling, timeout=TELL_S)
+            for telling in unheard:
+                telling.cancel()
+            await asyncio.gather(*unheard, return_exceptions=True)
         await self.peers.close()
         self.executor.shutdown()
         self.target.close()
@@ -131,19 +140,31 @@ class Receiver:
             self.transports.nixl.close()
 
     def _abort_soon(self, peer: Peer, fence: Fence, reason: str) -> None:
-        """Let the sender free its blocks now, not after its deadline."""
-        abort = asyncio.create_task(
-            self._abort(peer, pb.AbortRequest(fence=fence_to_pb(fence), reason=reason))
-        )
-        self._aborts.add(abort)
-        abort.add_done_callback(self._aborts.discard)
+        self.tell_soon(peer, pb.AbortRequest(fence=fence_to_pb(fence), reason=reason))
 
-    async def _abort(self, peer: Peer, request: pb.AbortRequest) -> None:
-        async with self.peers.lease(peer.address, peer.incarnation) as leased:
-            try:
-                await leased.stub.Abort(request, timeout=1.0)
-            except grpc.aio.AioRpcError as error:
-                log.info("kv_abort_unheard", peer=peer.address, reason=error.details())
+    def tell_soon(self, peer: Peer, request: pb.AbortRequest | pb.AcknowledgeRequest) -> None:
+        """Let the sender free its blocks now, not after its deadline."""
+        telling = asyncio.create_task(self._tell(peer, request))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+    async def _tell(self, peer: Peer, request: pb.AbortRequest | pb.AcknowledgeRequest) -> None:
+        for pause_s in (*TOLD_AGAIN_S, 0.0):
+            async with self.peers.lease(peer.address, peer.incarnation) as leased:
+                try:
+                    if isinstance(request, pb.AbortRequest):
+                        await leased.stub.Abort(request, timeout=TELL_S)
+                    else:
+                        await leased.stub.Acknowledge(request, timeout=TELL_S)
+                except grpc.aio.AioRpcError as error:
+                    is_away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+                    reason = error.details()
+                else:
+                    return
+            if not is_away:
+                break
+            await asyncio.sleep(pause_s)
+        log.info("kv_end_unheard", peer=peer.address, reason=reason)
 
 
 class _Receive:
@@ -320,6 +341,7 @@ class _Receive:
                 raise lost from error
             # Everything is here and verified, first tokens included: the sender is not needed any more.
             log.info("kv_acknowledge_unheard", fence=describe(self._task.fence), reason=str(lost))
+            self._receiver.tell_soon(self._peer, request)
 
     def _error_of(self, error: grpc.aio.AioRpcError) -> KVTransferError:
         details = error.details() or error.code().name

@@ -65,7 +65,10 @@ def _takes_over(state: RouterState, known: Session, request: Request) -> bool:
     same_seed = not request.seed_given or request.sampling.seed == first.sampling.seed
     if request.digest != first.digest or not same_seed:
         raise DuplicateRequest(request.request_id)
-    if request.session < known.number:
+    # Whoever uses an id again counts sessions from 0. A request that has ended, or that nobody hears, has no
+    # other caller.
+    has_caller = bool(known.listeners) and not known.ended
+    if request.session < known.number and has_caller:
         raise Superseded(request.session, known.number)
     received = {part.choice: part.token_ids for part in request.received}
     knows = all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices)
@@ -97,7 +100,7 @@ def _attach(state: RouterState, session: Session, listener: int, request: Reques
         oldest = next(iter(session.listeners))
         state.actions.append(Reject(oldest, Superseded(session.number, session.number)))
         finish.unlisten(state, session, oldest)
-    session.number = request.session
+    session.number = max(session.number, request.session)
     _listen(state, session, listener, request)
     if session.admitted:
         tell_accepted(state, session, listener)

@@ -32,6 +32,35 @@ def refused(guard: FenceGuard, fence: Fence, choices: Sequence[int] = ()) -> boo
     return False
 
 
+@pytest.mark.parametrize("router", ["router", "another"])
+def test_a_session_whose_work_is_over_bars_no_call_that_came_after_it(router: str) -> None:
+    """A second use of an id counts sessions from 0, and may resume on a worker that remembers the first."""
+    guard = FenceGuard()
+    earlier = dataclasses.replace(FENCE, session=3)
+    admit(guard, earlier, 1.0)
+    again = dataclasses.replace(FENCE, session=1, router_id=router, run=2)
+    with pytest.raises(LaterSessionError):
+        admit(guard, again, 6.0)
+    guard.over(earlier, (0,), 5.0)
+    for session, begun_s in ((1, 4.0), (0, 6.0)):
+        with pytest.raises(LaterSessionError):
+            admit(guard, dataclasses.replace(again, session=session), begun_s)
+    admit(guard, again, 6.0)
+    guard.check(again)
+    assert refused(guard, again)
+    admit(guard, dataclasses.replace(FENCE, session=2, router_id="a third"), 7.0)
+
+
+def test_an_attempt_that_is_over_says_nothing_of_the_one_after_it() -> None:
+    guard = FenceGuard()
+    first, second = (dataclasses.replace(FENCE, session=3, attempt=attempt) for attempt in (1, 2))
+    admit(guard, first, 1.0)
+    admit(guard, second, 1.0)
+    guard.over(first, (0,), 5.0)
+    with pytest.raises(LaterSessionError):
+        admit(guard, FENCE, 6.0)
+
+
 @pytest.mark.parametrize(("session", "attempt"), [(0, 9), (1, 0), (1, 1)])
 def test_an_older_or_equal_attempt_is_refused(session: int, attempt: int) -> None:
     guard = FenceGuard()

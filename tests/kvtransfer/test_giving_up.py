@@ -1,6 +1,7 @@
 """Handoffs that one side leaves, or ends: the other one notices, and nothing stays held for it."""
 
 import asyncio
+import dataclasses
 import signal
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from tests.kvtransfer.conftest import (
     wrong_blocks,
 )
 from tests.patience import PATIENCE_S
+from tests.vectors.link import Link
 from tools.house.source_tree import ROOT
 
 pytestmark = pytest.mark.integration
@@ -108,6 +110,24 @@ async def test_a_sender_that_dies_after_its_commit_fails_no_receive(ends: Ends) 
         result = await receiver.receive(task)
     assert result.num_verified_blocks == 6
     assert wrong_blocks(receiver, task) == []
+
+
+async def test_a_sender_that_was_out_of_reach_is_told_of_the_end_again(grpc_ends: Ends) -> None:
+    sender, receiver = grpc_ends
+    async with Link(sender.address) as link:
+        task = dataclasses.replace(offered(sender, 6), source_address=link.address)
+        acknowledge = receiver_module._Receive._acknowledge
+
+        async def unheard(self: receiver_module._Receive) -> None:
+            await link.stop()
+            await acknowledge(self)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(receiver_module._Receive, "_acknowledge", unheard)
+            result = await receiver.receive(task)
+        await link.listen_again()
+        heard = await sender.hear()
+    assert (result.num_verified_blocks, heard["end"]) == (6, "acknowledged")
 
 
 @BOTH

@@ -177,6 +177,18 @@ REQUESTS = (
                 "tests/router/core/test_taking_back.py::test_earlier_calls_end",
             ),
             Guard(
+                "kvtransfer/fence.py",
+                "and begun_s > newest.over_at",
+                "and False",
+                "tests/router/core/test_using_an_id_again.py::test_an_id_comes_again_after_it_was_resumed",
+            ),
+            Guard(
+                "router/core/arrive.py",
+                "has_caller = bool(known.listeners) and not known.ended",
+                "has_caller = True",
+                "tests/router/core/test_using_an_id_again.py::test_an_id_comes_again_after_it_was_resumed",
+            ),
+            Guard(
                 "worker/streams/hub.py",
                 "self._clock() - spec.session_age_seconds",
                 "self._clock()",

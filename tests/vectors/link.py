@@ -39,6 +39,11 @@ class Link:
         self._server.close()
         await self.cut()
 
+    async def listen_again(self) -> None:
+        """Listen at the same address, after a stop."""
+        host, _, port = self.address.rpartition(":")
+        self._server = await asyncio.start_server(self._serve, host, int(port))
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with self._held(writer), contextlib.suppress(OSError, asyncio.CancelledError):
             there, back = await asyncio.open_connection(self._host, int(self._port))

@@ -245,6 +245,9 @@ class Hub:
         self._sides.on_report(report)
         self._split(report)
         for handle in report.freed:
+            freed = self._sequences.get(handle)
+            if freed is not None:
+                self._guard.over(freed.fence, freed.choices, self._clock())
             self._sequences.remove(handle)
         if not len(self._sequences):
             self._emptied.set()

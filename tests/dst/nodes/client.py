@@ -21,8 +21,8 @@ from tests.dst.world.network import Network
 from tests.dst.world.process import Process
 from tests.dst.world.rpc import Call, Servers, unary
 
-CONNECT_S = 60.0
-"""Longer than any fault lasts."""
+CONNECT_S = 180.0
+"""Longer than all faults of a scenario together: routers may be away all that time."""
 
 
 class SimTransport:

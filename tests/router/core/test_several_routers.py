@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 
 from engine.core.commands import Decode
-from engine.core.report import Load
+from engine.core.report import Load, StepReport
 from kvtransfer.fence import FenceGuard
 from router.core.core import RouterCore
 from router.core.model.actions import Action, Reject, SendCancel, SendDecode, TellRetrying
@@ -42,6 +42,8 @@ NUM_ROUTERS = 3
 GRACE_S = 5.0
 MAX_ROUNDS = 100
 """More than the calls below need until all is still."""
+
+ROOMY = Load(free_blocks=64)
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -131,7 +133,7 @@ class Fleet:
         self.routers[number], self.links[number] = new, self.hub.connect(f"router-{number}")
 
     async def _started(self) -> Hub:
-        sequences = Sequences(Load(free_blocks=64))
+        sequences = Sequences(ROOMY)
         return Hub("1", sequences, self.sides, lambda command: None, FenceGuard(), WorkerMetrics())
 
     # Clients
@@ -195,6 +197,11 @@ class Fleet:
     def is_over(self, client: Client) -> bool:
         """Return whether the client has hung up, or knows that its call has ended."""
         return client.is_lost or self.routers[client.router].heard[client.listener].over > 0
+
+    def free(self) -> None:
+        """The engine frees all blocks: what runs has ended, or was cancelled."""
+        self.hub.on_report(StepReport(ROOMY, freed=list(self.begun.values())))
+        self.begun.clear()
 
     # Messages
 

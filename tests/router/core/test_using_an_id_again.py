@@ -29,6 +29,7 @@ def serve(fleet: Fleet, client: Client) -> None:
     router.report(worker, [(group.handle, 0, 0, token_at(PROMPT, 0, 0), int(FinishReason.EOS))])
     router.attend()
     fleet.settle()
+    fleet.free()
     assert router.heard[client.listener].ended == {0: FinishReason.EOS}
 
 
@@ -54,20 +55,31 @@ def test_a_router_started_again_serves_the_same_ids() -> None:
             fleet.restart(0)
 
 
-@given(st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.booleans()), min_size=1, max_size=6))
-def test_an_id_comes_again_after_it_was_resumed(uses: list[tuple[int, bool, bool]]) -> None:
-    """Workers remember the later session of an earlier use. The call that came last is served anyway."""
+USE = st.tuples(st.integers(0, 1), st.integers(0, 3), st.booleans(), st.booleans())
+
+
+@given(st.lists(USE, min_size=1, max_size=6))
+def test_an_id_comes_again_after_it_was_resumed(uses: list[tuple[int, int, bool, bool]]) -> None:
+    """Workers, and routers for a minute, remember the later session of an earlier use.
+
+    The call that came last is served anyway, also if it is a resumption with a lower session.
+    """
     with fleet_of(RATES) as fleet:
-        for number, is_resumed, restarts in uses:
+        for number, num_resumes, restarts, is_soon in uses:
             client = fleet.call(number)
             fleet.settle()
-            if is_resumed:
+            for _ in range(num_resumes):
+                if fleet.is_over(client):
+                    break
                 fleet.wait(1.0)
-                fleet.resume(client, 1 - number, is_noticed=True)
+                fleet.resume(client, 1 - client.router, is_noticed=True)
                 fleet.settle()
-            assert fleet.served_in(client) is not None
-            serve(fleet, client)
-            fleet.wait(FORGOTTEN_S)
+            if not fleet.is_over(client):  # else a router that knows the request has replayed it
+                assert fleet.served_in(client) is not None
+                serve(fleet, client)
+            assert not client.is_lost
+            fleet.free()
+            fleet.wait(1.0 if is_soon else FORGOTTEN_S)
             fleet.wait(1.0)
             if restarts:
                 fleet.restart(number)
