@@ -82,6 +82,14 @@ class Progress:
         self.session = max(self.session, session) + 1
         return True
 
+    def goes_on(self, first_index: int) -> bool:
+        """Return True if tokens from this index on are the next ones of the first choice."""
+        return first_index == len(self._tokens_of(0)) and not self._finished
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Record tokens of the first choice that go on."""
+        self._token_ids[0].extend(token_ids)
+
     def admit(self, event: Event) -> bool:
         """Record an event. Return False if a resumed session only repeats it.
 

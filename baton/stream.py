@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self, TypeVar
@@ -30,14 +30,20 @@ from baton.errors import (
 )
 from baton.parsing import EventParser, ParsedEvent
 from baton.progress import Collector, Progress
-from baton.routers import Routers
+from baton.routers import Backoff, Routers
 from baton.types import Accepted, Completion, Event, Finished, FinishReason, Timeout
+from baton.types.deltas import Delta
 from baton.v1 import inference_pb2
-from baton.wire.convert import event_from_pb, resume_to_pb
+from baton.wire.convert import deltas_from_pb, event_from_pb, resume_to_pb
 from baton.wire.status import CallCrashed
-from baton.wire.transport import GENERATE, RESUME, Transport
+from baton.wire.transport import GENERATE, RESUME, Row, Transport
 
 T = TypeVar("T")
+
+Relay = Callable[[str, Sequence[Delta], int], bool]
+"""Takes the text of tokens, what they say with `Accepted.has_deltas`, and their number. Returns False if they
+have to be an event.
+"""
 
 MAX_CRASHES = 3
 """After so many crashed calls without a token between, the generation itself is assumed to crash routers."""
@@ -72,8 +78,19 @@ class GenerationStream:
         self._routers = routers
         self._timeout = timeout
         self._abandon = abandon
+        self._progress = Progress(self._num_choices)
+        self._relay: Relay | None = None
         self._entered: AsyncGenerator[Event, None] | None = None
         self._begun = False
+
+    def relay_to(self, relay: Relay) -> None:
+        """Hand tokens to `relay` in place of their `Tokens` event, as long as the next event is awaited.
+
+        That costs much less, and is possible where generations share calls, for one choice, without
+        log-probabilities and without a limit of time. Otherwise all tokens are events.
+        """
+        if self._num_choices == 1 and not _Clock(self._timeout).is_limited:
+            self._relay = relay
 
     # Declared as a generator, because the blocking client closes it.
     def __aiter__(self) -> AsyncGenerator[Event, None]:  # noqa: PYI058
@@ -130,35 +147,29 @@ class GenerationStream:
                 self._abandon(self.request_id)
 
     async def _sessions(self) -> AsyncGenerator[Event, None]:
-        progress = Progress(self._num_choices)
-        backoff = self._routers.backoff(self._timeout.connect_s)
-        clock = _Clock(self._timeout)
-        crashes = _Crashes()
+        progress, clock = self._progress, _Clock(self._timeout)
+        breaks = _Breaks(self._routers.backoff(self._timeout.connect_s))
         while True:
             router = await self._routers.next()
             try:
                 async with aclosing(self._session(router, progress, clock)) as events:
                     async for event in events:
                         if not isinstance(event, Accepted):
-                            backoff.reset()
+                            breaks.heard()
                         yield event
                         if isinstance(event, Finished):
                             return
                 raise Unavailable("the stream ended before the generation did", router.address)
             except _RouterLeaves:
                 self._routers.failed(router)
-            except Unavailable as error:
+            except (Unavailable, CallCrashed) as error:
                 self._routers.failed(router)
-                await clock.limit(backoff.wait_after(error), has_tokens=progress.has_tokens)
+                pause = breaks.wait_after(error, router.address, progress.num_tokens)
+                await clock.limit(pause, has_tokens=progress.has_tokens)
             except Superseded as error:
                 if not progress.take_back(error.session):
                     raise
                 continue
-            except CallCrashed as error:
-                rest_s = crashes.rest_s(error, progress.num_tokens)
-                self._routers.failed(router)
-                away = Unavailable(str(error), router.address)
-                await clock.limit(backoff.wait_after(away, rest_s), has_tokens=progress.has_tokens)
             progress.next_session()
             if not progress.started:
                 self.retries += 1
@@ -201,7 +212,9 @@ class GenerationStream:
         self, router: Transport, progress: Progress
     ) -> AsyncGenerator[inference_pb2.GenerateResponse | inference_pb2.ResumeResponse, None]:
         if progress.session == 0:
-            return router.stream(GENERATE, self._request)
+            if self._relay is None:
+                return router.stream(GENERATE, self._request)
+            return router.stream(GENERATE, self._request, self._take)
         resume = resume_to_pb(
             self._request,
             progress.session,
@@ -211,25 +224,46 @@ class GenerationStream:
         )
         return router.stream(RESUME, resume)
 
+    def _take(self, row: Row) -> bool:
+        relay, progress = self._relay, self._progress
+        if relay is None or row.choice or not progress.goes_on(row.first_index):
+            return False
+        deltas = deltas_from_pb(row.deltas) if row.deltas else ()
+        if not relay(row.text, deltas, len(row.token_ids)):
+            return False
+        progress.extend(row.token_ids)
+        return True
+
 
 class _RouterLeaves(Exception):
     """The router asked to resume the generation at another router."""
 
 
-class _Crashes:
-    """Counts the crashed calls since the newest token."""
+class _Breaks:
+    """Waits after each break of a generation, and counts crashed calls, since the newest token."""
 
-    def __init__(self) -> None:
-        self._count = 0
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self._crashes = 0
         self._num_tokens = 0
 
-    def rest_s(self, error: CallCrashed, num_tokens: int) -> float:
-        """Return how long to rest after a crash. Raises `Internal` if there were too many."""
-        self._count = 1 if num_tokens > self._num_tokens else self._count + 1
-        self._num_tokens = num_tokens
-        if self._count == MAX_CRASHES:
+    def heard(self) -> None:
+        """Begin to wait again: the fleet does something."""
+        self._backoff.reset()
+
+    async def wait_after(self, error: Unavailable | CallCrashed, address: str, num_tokens: int) -> None:
+        """Wait for the next call. Raises `Unavailable` after too long, `Internal` after too many crashes."""
+        if num_tokens > self._num_tokens:
+            self._num_tokens, self._crashes = num_tokens, 0
+            self._backoff.reset()
+        if not isinstance(error, CallCrashed):
+            await self._backoff.wait_after(error)
+            return
+        self._crashes += 1
+        if self._crashes == MAX_CRASHES:
             raise Internal(str(error)) from error
-        return CRASH_REST_S if self._count == MAX_CRASHES - 1 else 0.0
+        rest_s = CRASH_REST_S if self._crashes == MAX_CRASHES - 1 else 0.0
+        await self._backoff.wait_after(Unavailable(str(error), address), rest_s)
 
 
 class _Clock:

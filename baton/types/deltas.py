@@ -46,6 +46,8 @@ class ToolCallEnded:
     index: int
 
 
+TextDelta = ContentDelta | ReasoningDelta | ToolCallArguments
+"""A delta that only adds text to what was begun."""
 Delta = ContentDelta | ReasoningDelta | ToolCallBegun | ToolCallArguments | ToolCallEnded
 
 

@@ -274,7 +274,7 @@ def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
         case "tokens":
             tokens = event.tokens
             logprobs = _logprobs_from_pb(tokens.logprobs) if tokens.logprobs else ()
-            deltas = _deltas_from_pb(tokens.deltas) if tokens.deltas else ()
+            deltas = deltas_from_pb(tokens.deltas) if tokens.deltas else ()
             token_ids = tuple(tokens.token_ids)
             return Tokens(tokens.choice, tokens.first_index, token_ids, tokens.text, logprobs, deltas)
         case "accepted":
@@ -288,7 +288,7 @@ def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
             reason = _REASONS.get(event.choice_finished.reason)
             if reason is None:
                 raise _unknown("a finish reason", event.choice_finished.reason)
-            deltas = _deltas_from_pb(event.choice_finished.deltas)
+            deltas = deltas_from_pb(event.choice_finished.deltas)
             return from_pb(ChoiceFinished, event.choice_finished, reason=reason, deltas=deltas)
         case "finished":
             return _finished_from_pb(event.finished)
@@ -296,7 +296,8 @@ def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
             raise _unknown("an event", other)
 
 
-def _deltas_from_pb(deltas: Iterable[inference_pb2.Delta]) -> tuple[Delta, ...]:
+def deltas_from_pb(deltas: Iterable[inference_pb2.Delta]) -> tuple[Delta, ...]:
+    """Return the deltas that this client knows."""
     return tuple(found for delta in deltas if (found := _delta_from_pb(delta)) is not None)
 
 

@@ -3,6 +3,9 @@
     Generate ──▶ GenerateMany: each call takes new generations for a while, and ends with its last one
     Resume   ──▶ a call of its own, and so are all others
 
+Where a caller awaits the next event of a generation and can take tokens as they are, they are no event: a row
+of the message goes to the caller at once, without a task or a message of its own.
+
 A generation alone on its call cannot suffer from what others do, so whatever goes wrong with a shared call
 leads there: a generation that has begun is resumed, and one that has not is sent again.
 """
@@ -11,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias, cast
 
 import grpc
@@ -24,7 +29,16 @@ from baton.errors import BatonError, Internal, Unavailable, Unsupported
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.v1 import errors_pb2, inference_pb2
 from baton.wire.status import from_rpc_error, from_status
-from baton.wire.transport import GENERATE, GENERATE_MANY, GrpcTransport, Method, Request, Response
+from baton.wire.transport import (
+    GENERATE,
+    GENERATE_MANY,
+    GrpcTransport,
+    Method,
+    Request,
+    Response,
+    Row,
+    TakeRow,
+)
 
 Heard: TypeAlias = "inference_pb2.GenerateResponse | status_pb2.Status"
 """An event of a generation, or the status that ends it in place of its `Finished`."""
@@ -57,10 +71,12 @@ class MultiplexedTransport(GrpcTransport):
         """The call that new generations go to, unless it takes no more."""
         self._is_supported = True
 
-    def stream(self, method: Method[Request, Response], request: Request) -> AsyncGenerator[Response, None]:
+    def stream(
+        self, method: Method[Request, Response], request: Request, take: TakeRow | None = None
+    ) -> AsyncGenerator[Response, None]:
         if not isinstance(request, inference_pb2.GenerateRequest):
             return super().stream(method, request)
-        return cast("AsyncGenerator[Response, None]", self._generate(request))
+        return cast("AsyncGenerator[Response, None]", self._generate(request, take))
 
     async def close(self) -> None:
         for call in self._calls:
@@ -68,12 +84,12 @@ class MultiplexedTransport(GrpcTransport):
         await super().close()
 
     async def _generate(
-        self, request: inference_pb2.GenerateRequest
+        self, request: inference_pb2.GenerateRequest, take: TakeRow | None
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         command = self._command(request)
         if command is not None:
             call = self._call()
-            generation = call.begin(command)
+            generation = call.begin(command, take)
             try:
                 while not isinstance(item := await generation.next(), _Over):
                     yield item
@@ -129,24 +145,44 @@ class _Over:
 class _Generation:
     """The events of one generation that have arrived and are unread."""
 
-    def __init__(self, generation_id: int) -> None:
+    def __init__(self, generation_id: int, take: TakeRow | None) -> None:
         self.id = generation_id
         self.has_begun = False
-        self._unread: asyncio.Queue[inference_pb2.GenerateResponse | _Over] = asyncio.Queue()
+        self._take = take
+        self._unread: deque[inference_pb2.GenerateResponse | _Over] = deque()
         self._unread_tokens = 0
+        self._waiting: asyncio.Future[None] | None = None
+        """Set while everything has been read and the next event is awaited."""
+
+    def take(self, row: Row) -> bool:
+        """Hand a row over. Return False if it has to wait its turn, as an event."""
+        return self._waiting is not None and self._take is not None and self._take(row)
 
     def put(self, item: inference_pb2.GenerateResponse) -> bool:
         """Add an event. Return whether there is room for more."""
         self.has_begun = True
-        self._unread.put_nowait(item)
+        self._add(item)
         self._unread_tokens += _num_tokens(item)
         return self._unread_tokens <= MAX_UNREAD_TOKENS
 
     def end(self, over: _Over) -> None:
-        self._unread.put_nowait(over)
+        self._add(over)
+
+    def _add(self, item: inference_pb2.GenerateResponse | _Over) -> None:
+        self._unread.append(item)
+        if self._waiting is not None:
+            if not self._waiting.done():
+                self._waiting.set_result(None)
+            self._waiting = None
 
     async def next(self) -> inference_pb2.GenerateResponse | _Over:
-        item = await self._unread.get()
+        if not self._unread:
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        item = self._unread.popleft()
         if not isinstance(item, _Over):
             self._unread_tokens -= _num_tokens(item)
         return item
@@ -178,10 +214,10 @@ class _SharedCall:
             and time.monotonic() - self._began < TAKES_NEW_S
         )
 
-    def begin(self, command: inference_pb2.GenerateManyRequest) -> _Generation:
+    def begin(self, command: inference_pb2.GenerateManyRequest, take: TakeRow | None) -> _Generation:
         self._last_id += 1
         command.id = self._last_id
-        generation = self._by_id[command.id] = _Generation(command.id)
+        generation = self._by_id[command.id] = _Generation(command.id, take)
         self._commands.put_nowait(command)
         return generation
 
@@ -203,8 +239,8 @@ class _SharedCall:
         failure: BaseException | None = None
         try:
             async for response in self._call:
-                for generation_id, heard in events_in(response):
-                    self._hear(generation_id, heard)
+                for generation_id, part in _parts_of(response):
+                    self._hear(generation_id, part)
         except grpc.aio.AioRpcError as error:
             failure = from_rpc_error(error, self._address)
         except asyncio.CancelledError as error:  # the client is closed: what a call of its own would raise
@@ -220,10 +256,21 @@ class _SharedCall:
                 generation.end(self._over(generation, failure))
             self._by_id.clear()
 
-    def _hear(self, generation_id: int, heard: Heard) -> None:
+    def _hear(self, generation_id: int, part: Heard | Row) -> None:
         generation = self._by_id.get(generation_id)
         if generation is None:
             return  # it has left, and this was on its way
+        if isinstance(part, Row):
+            try:
+                if generation.take(part):
+                    return
+            except Exception as own:  # noqa: BLE001 -- its own caller gets it, and no other on this call
+                generation.end(_Over(own))
+                self.leave(generation)
+                return
+            heard: Heard = _response_of(part)
+        else:
+            heard = part
         if isinstance(heard, status_pb2.Status):
             error = from_status(heard, self._address)
             is_full = error.reason == _BUSY and not generation.has_begun
@@ -257,14 +304,20 @@ def events_in(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[in
 
     Raises `ValueError` if the columns of its tokens do not fit each other.
     """
+    for generation_id, part in _parts_of(response):
+        yield generation_id, _response_of(part) if isinstance(part, Row) else part
+
+
+def _parts_of(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[int, Heard | Row]]:
+    """Yield the events and the rows of a message. Raises `ValueError` as `events_in` does."""
     rows = _rows_in(response.tokens)
     taken = 0
     for event in response.events:
         if event.after_rows > len(response.tokens.ids):
             raise ValueError(f"an event after row {event.after_rows} of {len(response.tokens.ids)}")
-        while taken < event.after_rows:
-            yield next(rows)
-            taken += 1
+        if event.after_rows > taken:
+            yield from islice(rows, event.after_rows - taken)
+            taken = event.after_rows
         if event.WhichOneof("event") == "status":
             yield event.id, status_pb2.Status.FromString(event.status)
         else:
@@ -272,33 +325,45 @@ def events_in(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[in
     yield from rows
 
 
-def _rows_in(rows: inference_pb2.TokenRows) -> Iterator[tuple[int, inference_pb2.GenerateResponse]]:
-    token_ids, text = list(rows.token_ids), rows.text_utf8
-    num_deltas = rows.num_deltas or [0] * len(rows.ids)
+def _rows_in(rows: inference_pb2.TokenRows) -> Iterator[tuple[int, Row]]:
+    # Lists: to iterate over a field of protobuf's costs three times as much.
+    token_ids, text, deltas = list(rows.token_ids), rows.text_utf8, list(rows.deltas)
     columns = zip(
-        rows.ids,
-        rows.choices,
-        rows.first_indexes,
-        rows.num_tokens,
-        rows.text_lengths,
-        num_deltas,
+        list(rows.ids),
+        list(rows.choices),
+        list(rows.first_indexes),
+        list(rows.num_tokens),
+        list(rows.text_lengths),
+        list(rows.num_deltas) or [0] * len(rows.ids),
         strict=True,
     )
     token_at = text_at = delta_at = 0
-    for generation_id, choice, first_index, num_tokens, text_length, deltas in columns:
-        token_end, text_end, delta_end = token_at + num_tokens, text_at + text_length, delta_at + deltas
-        response = inference_pb2.GenerateResponse()
-        tokens = response.event.tokens
-        tokens.choice = choice
-        tokens.first_index = first_index
-        tokens.token_ids.extend(token_ids[token_at:token_end])
-        tokens.text = text[text_at:text_end].decode()
-        if deltas:
-            tokens.deltas.extend(rows.deltas[delta_at:delta_end])
+    for generation_id, choice, first_index, num_tokens, text_length, num_deltas in columns:
+        token_end, text_end, delta_end = token_at + num_tokens, text_at + text_length, delta_at + num_deltas
+        yield (
+            generation_id,
+            Row(
+                choice,
+                first_index,
+                token_ids[token_at:token_end],
+                text[text_at:text_end].decode(),
+                deltas[delta_at:delta_end],
+            ),
+        )
         token_at, text_at, delta_at = token_end, text_end, delta_end
-        yield generation_id, response
-    if (token_at, text_at, delta_at) != (len(token_ids), len(text), len(rows.deltas)):
+    if (token_at, text_at, delta_at) != (len(token_ids), len(text), len(deltas)):
         raise ValueError(
-            f"{len(token_ids)} tokens and {len(text)} bytes, with {len(rows.deltas)} deltas; "
+            f"{len(token_ids)} tokens and {len(text)} bytes, with {len(deltas)} deltas; "
             f"{token_at}, {text_at} and {delta_at} have rows"
         )
+
+
+def _response_of(row: Row) -> inference_pb2.GenerateResponse:
+    response = inference_pb2.GenerateResponse()
+    tokens = response.event.tokens
+    tokens.choice = row.choice
+    tokens.first_index = row.first_index
+    tokens.token_ids.extend(row.token_ids)
+    tokens.text = row.text
+    tokens.deltas.extend(row.deltas)
+    return response

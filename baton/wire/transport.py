@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -65,6 +65,20 @@ DESCRIBE = _fleet("Describe", fleet_pb2.DescribeRequest, fleet_pb2.DescribeRespo
 DRAIN = _fleet("Drain", fleet_pb2.DrainRequest, fleet_pb2.DrainResponse)
 
 
+class Row(NamedTuple):
+    """Tokens of one choice as they stand in a message of many generations."""
+
+    choice: int
+    first_index: int
+    token_ids: Sequence[int]
+    text: str
+    deltas: Sequence[inference_pb2.Delta]
+
+
+TakeRow = Callable[[Row], bool]
+"""Takes a row at once, in place of its event. Returns False if it has to be an event."""
+
+
 class Transport(Protocol):
     """Calls to one router. Every failure is a `BatonError`; after `Unavailable` a call may be repeated."""
 
@@ -75,8 +89,14 @@ class Transport(Protocol):
         self, method: Method[Request, Response], request: Request, timeout_s: float | None
     ) -> Response: ...
 
-    def stream(self, method: Method[Request, Response], request: Request) -> AsyncGenerator[Response, None]:
-        """Yield the responses. Closing the generator ends the call."""
+    def stream(
+        self, method: Method[Request, Response], request: Request, take: TakeRow | None = None
+    ) -> AsyncGenerator[Response, None]:
+        """Yield the responses. Closing the generator ends the call.
+
+        A transport may offer rows to `take` while the next response is awaited. Those that it takes are no
+        responses.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -117,7 +137,7 @@ class GrpcTransport:
             raise from_rpc_error(error, self._address) from None
 
     async def stream(
-        self, method: Method[Request, Response], request: Request
+        self, method: Method[Request, Response], request: Request, take: TakeRow | None = None
     ) -> AsyncGenerator[Response, None]:
         start = self._channel.unary_stream(
             method.path,

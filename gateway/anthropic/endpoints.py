@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -37,7 +38,7 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
             return JSONResponse(message_json(completion, model.name), headers=headers)
         running = await unless_gone(request, Running.begin(fleet, generation))
         headers = _with_id(promise_headers(running.accepted))
-        return EventStream(message_events(running, model.name), headers)
+        return EventStream(partial(message_events, running, model.name), headers)
 
     @router.post(f"{ANTHROPIC_PREFIX}/count_tokens")
     async def count(request: Request) -> dict[str, Any]:

@@ -19,17 +19,21 @@ from baton.types.deltas import (
     CutCalls,
     Delta,
     ReasoningDelta,
+    TextDelta,
     ToolCallArguments,
     ToolCallBegun,
     ToolCallEnded,
     said_by_assistant,
 )
 from gateway.anthropic.convert import param_of
+from gateway.serving.direct import Frames, Line
 from gateway.serving.errors import ApiError, anthropic_error
 from gateway.serving.generations import Running
 from gateway.serving.request_log import problem_to_tell
 from gateway.serving.slo import early_end, end_of, outcome_json
 
+_BLOCKS = {ContentDelta: "text", ReasoningDelta: "thinking", ToolCallArguments: "tool_use"}
+"""The block that a delta goes on with."""
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -79,9 +83,10 @@ def _input(call: ToolCall) -> dict[str, Any] | None:
         return None
 
 
-async def message_events(running: Running, model: str) -> AsyncGenerator[bytes, None]:
+async def message_events(running: Running, model: str, line: Line) -> AsyncGenerator[bytes, None]:
     """Yield the events of a stream, and an error as its last one."""
     events = _Events(running, model)
+    running.write_directly(line, events.said)
     try:
         async with aclosing(running.events) as received:
             yield events.opening()
@@ -105,6 +110,17 @@ class _Events:
     kind: str = ""
     has_calls: bool = False
     cut_calls: CutCalls = field(default_factory=CutCalls)
+    frames: Frames = field(init=False)
+    """Of the block that is open."""
+
+    def __post_init__(self) -> None:
+        self.frames = Frames(self._add)
+
+    def said(self, deltas: Sequence[TextDelta], _: int) -> bytes | None:
+        """Return the events of tokens that go on with the open block; None for others."""
+        if any(self.kind != _BLOCKS[type(delta)] for delta in deltas):
+            return None
+        return b"".join(map(self.frames.of, deltas))
 
     def opening(self) -> bytes:
         accepted = self.running.accepted
@@ -153,6 +169,7 @@ class _Events:
         closing = self._close()
         self.index += 1
         self.kind = kind
+        self.frames = Frames(self._add)
         block = {"type": kind, **fields}
         return closing + _sse({"type": "content_block_start", "index": self.index, "content_block": block})
 

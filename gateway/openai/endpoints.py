@@ -106,7 +106,9 @@ def routes(fleet: FleetClient, max_body_bytes: int) -> APIRouter:
         echoes = [await _echo(fleet, generation, token_ids, body) for generation, token_ids in asked]
         if body.stream:
             runnings = await unless_gone(request, begin_all(fleet, generations))
-            return EventStream(writer.chunks(runnings, echoes), promise_headers(runnings[0].accepted))
+            return EventStream(
+                partial(writer.chunks, runnings, echoes), promise_headers(runnings[0].accepted)
+            )
         completions = await unless_gone(request, complete_all(fleet, generations))
         headers = {"x-request-id": completions[0].request_id}
         return JSONResponse(writer.whole(completions, echoes), headers=headers)

@@ -26,6 +26,7 @@ from baton.types.deltas import (
     ContentDelta,
     CutCalls,
     Delta,
+    TextDelta,
     ToolCallBegun,
     ToolCallEnded,
     said_by_assistant,
@@ -42,6 +43,7 @@ from gateway.openai.shapes import (
     text_end,
     usage_json,
 )
+from gateway.serving.direct import Frames, Line
 from gateway.serving.errors import ApiError, openai_error
 from gateway.serving.fleet import Vocabulary
 from gateway.serving.generations import Running
@@ -93,7 +95,7 @@ class Writer:
         }
 
     async def chunks(
-        self, runnings: Sequence[Running], echoes: Sequence[Echo] = ()
+        self, runnings: Sequence[Running], echoes: Sequence[Echo], line: Line
     ) -> AsyncGenerator[bytes, None]:
         """Yield the chunks of a stream of one prompt or several, and an error as its last one."""
         head = self.head(self.shape.chunk, runnings[0].accepted.request_id)
@@ -101,6 +103,8 @@ class Writer:
             _Chunks(self, running, head, place, echoes[place] if echoes else None)
             for place, running in enumerate(runnings)
         ]
+        if len(runnings) == 1 and not echoes and not self.tells_tokens and not self.prompts:
+            runnings[0].write_directly(line, parts[0].said)
         try:
             async with aclosing(merged([part.written() for part in parts])) as written:
                 async for data in written:
@@ -114,6 +118,11 @@ class Writer:
         finally:
             for running in runnings:
                 await running.close()
+
+    @property
+    def tells_tokens(self) -> bool:
+        """Whether chunks tell more of tokens than what they say."""
+        return self.wants_logprobs or self.body.return_token_ids or self.body.counts_usage
 
     def _choice(self, completion: Completion, choice: Choice, echo: Echo | None) -> dict[str, Any]:
         if finish_reason(choice.finish_reason) is None:
@@ -192,6 +201,12 @@ class _Chunks:
         self._callers: set[int] = set()
         """The choices whose end says that they call tools."""
         self._last_end: ChoiceFinished | None = None
+        self._frames = Frames(lambda delta: self._chunk(0, writer.shape.piece(delta)))
+
+    def said(self, deltas: Sequence[TextDelta], num_tokens: int) -> bytes:
+        """Return the chunks of tokens that are text."""
+        self._num_output += num_tokens
+        return b"".join(map(self._frames.of, deltas))
 
     async def written(self) -> AsyncGenerator[bytes, None]:
         """Yield the chunks of the generation."""
@@ -246,8 +261,9 @@ class _Chunks:
     def _pieces_of(self, event: Tokens) -> list[bytes]:
         body, writer = self._body, self._writer
         pieces = self._pieces(event.choice, deltas_of(event, self._running.accepted))
-        tells_tokens = writer.wants_logprobs or body.return_token_ids or body.counts_usage
-        if not pieces and tells_tokens:  # the bytes of an unfinished character, or what may begin a call
+        if (
+            not pieces and writer.tells_tokens
+        ):  # the bytes of an unfinished character, or what may begin a call
             pieces = [writer.shape.piece(None)]
         if pieces and writer.wants_logprobs:
             pieces[0]["logprobs"] = self._logprobs(event.choice, event.token_ids, event.logprobs)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import secrets
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from baton.errors import BatonError
 from baton.types import Finished, Queued
+from baton.types.deltas import TextDelta
 from baton.wire.fields import shown
 from gateway.responses.convert import check, generation_of, param_of, repeated
 from gateway.responses.draft import Draft, replayed, unix_s
@@ -26,6 +27,7 @@ from gateway.responses.references import has_references, resolved
 from gateway.responses.schema import ResponsesBody
 from gateway.responses.store import Record, ResponseStore
 from gateway.serving.bodies import converted
+from gateway.serving.direct import Frames, Line
 from gateway.serving.errors import ApiError, Problem, invalid, needs_redis
 from gateway.serving.fleet import FleetClient
 from gateway.serving.generations import ID_HEADER, Generation, Running
@@ -33,6 +35,8 @@ from gateway.serving.request_log import problem_to_tell
 from gateway.serving.slo import comment
 from runtime.state.errors import StoreUnavailable
 
+_NUMBER = b"0}\n\n"
+"""The end of an event whose number is 0."""
 _OWN_SECRET = secrets.token_bytes(32)
 """For ids without Redis, where nothing is kept."""
 
@@ -179,19 +183,20 @@ async def whole(asked: Asked, running: Running) -> dict[str, Any]:
     return made.draft.response
 
 
-async def stream(asked: Asked, running: Running) -> AsyncGenerator[bytes, None]:
+async def stream(asked: Asked, running: Running, line: Line) -> AsyncGenerator[bytes, None]:
     """Yield the events of a stream, an error among them as the last one."""
-    number = 0
-    async with aclosing(Making(asked, running).events()) as found:
+    made = Making(asked, running)
+    running.write_directly(line, made.said)
+    async with aclosing(made.events()) as found:
         async for events in found:
-            if isinstance(events, Queued):
-                yield comment(f"queued, {events.position} ahead")
-                continue
-            yield b"".join(sse(event, number + place) for place, event in enumerate(events))
-            number += len(events)
+            yield (
+                comment(f"queued, {events.position} ahead")
+                if isinstance(events, Queued)
+                else (made.numbered(events))
+            )
 
 
-async def replay(known: Record) -> AsyncGenerator[bytes, None]:
+async def replay(known: Record, _: Line) -> AsyncGenerator[bytes, None]:
     """Yield the events of a response that has ended before."""
     for number, event in enumerate(replayed(known.response)):
         yield sse(event, number)
@@ -210,6 +215,29 @@ class Making:
         self._keeping = asked.keeping
         self._running = running
         self.draft = Draft(asked.keeping.record.response, running.accepted)
+        self._number = 0
+        """Of the next event of a stream."""
+        self._frames: Frames | None = None
+        """Of the item that is open, before the number of an event."""
+
+    def numbered(self, events: Sequence[Event]) -> bytes:
+        """Return the next events of a stream."""
+        self._frames = None  # another item may be open
+        first, self._number = self._number, self._number + len(events)
+        return b"".join(sse(event, first + place) for place, event in enumerate(events))
+
+    def said(self, deltas: Sequence[TextDelta], num_tokens: int) -> bytes | None:
+        """Return the events of tokens that only add text to the open item; None for others."""
+        if self._keeping.is_due or not self.draft.only_adds(deltas):
+            return None
+        if self._frames is None:
+            self._frames = Frames(lambda delta: sse(self.draft.added(delta), 0).removesuffix(_NUMBER))
+        events = []
+        for delta in deltas:
+            events.append(b"%b%d}\n\n" % (self._frames.of(delta), self._number))
+            self._number += 1
+        self.draft.add(deltas, num_tokens)
+        return b"".join(events)
 
     async def events(self) -> AsyncGenerator[list[Event] | Queued, None]:
         """Yield the events as they come. If nobody takes all of them, the generation is cancelled."""

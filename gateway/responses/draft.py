@@ -9,7 +9,7 @@ from typing import Any
 from baton.parsing import deltas_of
 from baton.types import Accepted, ChoiceFinished, Finished, FinishReason, Tokens
 from baton.types import Event as FleetEvent
-from baton.types.deltas import ContentDelta, CutCalls, Delta
+from baton.types.deltas import ContentDelta, CutCalls, Delta, TextDelta
 from gateway.responses.events import Event, Output, deltas_in
 from gateway.serving.errors import Problem
 from gateway.serving.slo import early_end, end_of, outcome_json
@@ -58,6 +58,21 @@ class Draft:
             case ChoiceFinished():
                 self._end = event
         return []
+
+    def only_adds(self, deltas: Sequence[TextDelta]) -> bool:
+        """Return whether all of them only add text to the item that is open."""
+        return all(map(self._output.goes_on, deltas))
+
+    def added(self, delta: TextDelta) -> Event:
+        """Return the event of a delta that only adds text, without adding it."""
+        return self._output.added(delta)
+
+    def add(self, deltas: Sequence[TextDelta], num_tokens: int) -> None:
+        """Add the text of deltas, whose events the caller has."""
+        for delta in deltas:
+            self._output.add(delta)
+        if self._output.is_reasoning:
+            self._num_reasoning += num_tokens
 
     def finish(self, finished: Finished, request_id: str, resumes: int) -> list[Event]:
         """End the output. Only `closing` remains to be sent."""

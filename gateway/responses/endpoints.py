@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
@@ -30,10 +32,14 @@ def routes(fleet: FleetClient, max_body_bytes: int, store: ResponseStore | None)
         body = await read_body(request, ResponsesBody, max_body_bytes)
         asked = await unless_gone(request, ask(request, body, fleet, store))
         if asked.known is not None:
-            return EventStream(replay(asked.known), {}) if body.stream else JSONResponse(asked.known.response)
+            return (
+                EventStream(partial(replay, asked.known), {})
+                if body.stream
+                else JSONResponse(asked.known.response)
+            )
         running = await unless_gone(request, accepted(asked, fleet))
         if body.stream:
-            return EventStream(stream(asked, running), promise_headers(running.accepted))
+            return EventStream(partial(stream, asked, running), promise_headers(running.accepted))
         response = await unless_gone(request, whole(asked, running))
         return JSONResponse(response, headers=promise_headers(running.accepted))
 

@@ -23,6 +23,7 @@ from baton.types.deltas import (
     ContentDelta,
     Delta,
     ReasoningDelta,
+    TextDelta,
     ToolCallArguments,
     ToolCallBegun,
     ToolCallEnded,
@@ -32,6 +33,12 @@ from gateway.responses.items import Item, item_id
 Event = dict[str, Any]
 """An event without its number."""
 
+_KINDS: dict[type, str] = {
+    ContentDelta: "message",
+    ReasoningDelta: "reasoning",
+    ToolCallArguments: "function_call",
+}
+"""The item that a delta adds text to."""
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 """The kind of part that an item consists of."""
 _BARE: dict[str, Item] = {
@@ -61,18 +68,29 @@ class Output:
     def of(self, delta: Delta) -> list[Event]:
         """Return the events of one delta."""
         match delta:
-            case ContentDelta():
-                return self._text("message", delta.text)
-            case ReasoningDelta():
-                return self._text("reasoning", delta.text)
             case ToolCallBegun():
                 call = {"call_id": delta.id, "name": delta.name, "arguments": ""}
-                return [*self.end(), self._add("function_call", call)]
-            case ToolCallArguments():
-                self._pieces.append(delta.text)
-                return [self._event("function_call_arguments.delta", delta=delta.text)]
+                return [*self.end(), self._begin("function_call", call)]
             case ToolCallEnded():
                 return []
+        begun = [] if self.goes_on(delta) else self._begin_text(_KINDS[type(delta)])
+        self.add(delta)
+        return [*begun, self.added(delta)]
+
+    def goes_on(self, delta: Delta) -> bool:
+        """Return whether a delta only adds text to the item that is open."""
+        return self._is_open and self.items[-1]["type"] == _KINDS.get(type(delta))
+
+    def add(self, delta: TextDelta) -> None:
+        self._pieces.append(delta.text)
+
+    def added(self, delta: TextDelta) -> Event:
+        """Return the event of text that the open item goes on with."""
+        if isinstance(delta, ToolCallArguments):
+            return self._event("function_call_arguments.delta", delta=delta.text)
+        kind = _KINDS[type(delta)]
+        more = _LOGPROBS if kind == "message" else {}
+        return self._event(f"{_PARTS[kind]}.delta", content_index=0, delta=delta.text, **more)
 
     def end(self, status: str = "completed") -> list[Event]:
         """Return the events that end the open item, if there is one."""
@@ -96,19 +114,14 @@ class Output:
             ]
         return [*events, self._item_event("done")]
 
-    def _text(self, kind: str, text: str) -> list[Event]:
-        events = []
-        if not self._is_open or self.items[-1]["type"] != kind:
-            events = [
-                *self.end(),
-                self._add(kind, _BARE[kind]),
-                self._event("content_part.added", content_index=0, part=_part(kind, "")),
-            ]
-        self._pieces.append(text)
-        more = _LOGPROBS if kind == "message" else {}
-        return [*events, self._event(f"{_PARTS[kind]}.delta", content_index=0, delta=text, **more)]
+    def _begin_text(self, kind: str) -> list[Event]:
+        return [
+            *self.end(),
+            self._begin(kind, _BARE[kind]),
+            self._event("content_part.added", content_index=0, part=_part(kind, "")),
+        ]
 
-    def _add(self, kind: str, content: Item) -> Event:
+    def _begin(self, kind: str, content: Item) -> Event:
         self._is_open = True
         head = {"id": item_id(kind, self.owner, len(self.items)), "type": kind, "status": "in_progress"}
         self.items.append(head | content)

@@ -42,9 +42,14 @@ class Keeping:
                 raise
             self.store = None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to renew the lease."""
+        return self.store is not None and time.monotonic() >= self._leased_at + RENEW_S and self._may_wait
+
     async def renew(self) -> None:
         """Renew the lease if it is time."""
-        if time.monotonic() >= self._leased_at + RENEW_S and self._may_wait:
+        if self.is_due:
             with contextlib.suppress(StoreUnavailable):
                 await self._keep(LEASE_S)
 

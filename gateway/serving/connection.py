@@ -165,7 +165,27 @@ class Connection(HttpToolsProtocol):
         self._parts += 1
         self._num_body = 0
         self._in_head = True
-        self.scope["state"]["abort"] = self.transport.abort
+        self.scope["state"]["connection"] = self
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the response that is written can go on at once, by `write_now`."""
+        running = self._running
+        return (
+            running is not None
+            and running.response_started
+            and not running.response_complete
+            and not running.disconnected
+            and bool(running.chunked_encoding)
+            and not self.flow.write_paused
+        )
+
+    def write_now(self, data: bytes) -> None:
+        """Write a part of the response that is written."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:

@@ -12,6 +12,7 @@ from baton.errors import Internal, InvalidRequest
 from baton.stream import GenerationStream
 from baton.types import Accepted, Completion, Event, OutputFormat, Sampling, Slo, Stop, Tokens
 from baton.types.chat import Prompt
+from gateway.serving.direct import Line, Say, relay
 from gateway.serving.fleet import FleetClient, ServedModel
 from gateway.serving.request_log import raise_if_over, record
 
@@ -100,6 +101,12 @@ class Running:
             await events.aclose()
             raise Internal(f"the stream began with {type(first).__name__}")
         return cls(first, stream, events)
+
+    def write_directly(self, line: Line, say: Say) -> None:
+        """Have tokens written to `line` as soon as they come, wherever that is possible."""
+        accepted = self.accepted
+        if accepted.has_deltas or not (accepted.tool_format or accepted.reasoning_format):
+            relay(self._stream, line, say, has_deltas=accepted.has_deltas)
 
     @property
     def resumes(self) -> int:

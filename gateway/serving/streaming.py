@@ -15,6 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.serving.connection import Connection
+from gateway.serving.direct import Line
 from gateway.serving.errors import drained
 from gateway.serving.request_log import ending, raise_if_over
 
@@ -86,26 +88,34 @@ async def merged(sources: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerat
 
 
 class EventStream(Response):
-    """A response of server-sent events. `events` yields them ready to send and is closed at the end."""
+    """A response of server-sent events.
+
+    `events` yields them ready to send, and is closed at the end. It may write others to its line, while the
+    next one is awaited.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, events: Callable[[Line], AsyncGenerator[bytes, None]], headers: Mapping[str, str]
+    ) -> None:
         # A proxy that buffers would hold tokens back.
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
-        self._events = events
+        self._events = events(self)
         self._now = asyncio.get_running_loop().time
+        self._connection: Connection | None = None
         self._written_at = 0.0
         self._is_writing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._connection = scope["state"]["connection"]
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._written_at = self._now()
         works: tuple[Coroutine[Any, Any, None], ...] = (
             self._pump(send),
             _gone(receive),
-            self._watch(send, scope["state"]["abort"]),
+            self._watch(send, self._connection.abort),
         )
         tasks = [asyncio.ensure_future(work) for work in works]
         over = ending()
@@ -119,6 +129,15 @@ class EventStream(Response):
                 await asyncio.wait(tasks[:1], timeout=LAST_WRITE_S)
         finally:
             await _end(*tasks)
+
+    @property
+    def is_free(self) -> bool:
+        return not self._is_writing and self._connection is not None and self._connection.is_free
+
+    def write_now(self, event: bytes) -> None:
+        assert self._connection is not None
+        self._connection.write_now(event)
+        self._written_at = self._now()
 
     async def _pump(self, send: Send) -> None:
         async with aclosing(self._events) as events:

@@ -27,7 +27,7 @@ class ManyScripts:
             while (event := await self._said.get()) is not None:
                 if isinstance(event, CallAborted):
                     raise event
-                yield inference_pb2.GenerateManyResponse(events=[event])
+                yield _message(event)
         finally:
             tasks = (reading, *self._playing.values())
             for task in tasks:
@@ -57,6 +57,26 @@ class ManyScripts:
         else:
             if not has_finished:
                 self._said.put_nowait(None)
+
+
+def _message(event: inference_pb2.GenerateManyEvent) -> inference_pb2.GenerateManyResponse:
+    """Return the message with an event. As from a router, tokens without log-probabilities are a row."""
+    tokens = event.generation.tokens
+    if not event.generation.HasField("tokens") or tokens.logprobs:
+        return inference_pb2.GenerateManyResponse(events=[event])
+    text = tokens.text.encode()
+    rows = inference_pb2.TokenRows(
+        ids=[event.id],
+        choices=[tokens.choice],
+        first_indexes=[tokens.first_index],
+        num_tokens=[len(tokens.token_ids)],
+        token_ids=tokens.token_ids,
+        text_lengths=[len(text)],
+        text_utf8=text,
+        num_deltas=[len(tokens.deltas)] if tokens.deltas else [],
+        deltas=tokens.deltas,
+    )
+    return inference_pb2.GenerateManyResponse(tokens=rows)
 
 
 class CallAborted(Exception):

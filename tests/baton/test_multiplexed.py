@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc
 import pytest
@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton import Accepted, AsyncClient, Finished
-from baton.errors import Unavailable
+from baton.errors import StreamCorrupt, Unavailable
+from baton.types import ChoiceFinished, Event, Tokens
+from baton.types.deltas import Delta
 from baton.v1 import inference_pb2
 from baton.wire import many
 from baton.wire.many import MultiplexedTransport, events_in
@@ -277,3 +279,120 @@ def _plain(heard: many.Heard) -> object:
     found = heard.event.tokens
     contents = [delta.content for delta in found.deltas]
     return found.choice, tuple(found.token_ids), found.text, contents
+
+
+class Relayed:
+    """Takes tokens, as long as it likes."""
+
+    def __init__(self, takes: Callable[[str], bool] = lambda _: True) -> None:
+        self.texts: list[str] = []
+        self._takes = takes
+
+    def take(self, text: str, deltas: Sequence[Delta], num_tokens: int) -> bool:
+        if not self._takes(text):
+            return False
+        self.texts.append(text)
+        return True
+
+
+async def until_it_awaits(event: asyncio.Task[Event]) -> None:
+    """Wait until everything that has arrived was read."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not event.done()
+
+
+async def test_tokens_are_relayed_while_their_event_is_awaited(gate: asyncio.Event) -> None:
+    gates = [asyncio.Event() for _ in range(2)]
+    script = (
+        accepted(),
+        Wait(gates[0]),
+        tokens(0, 10),
+        Wait(gates[1]),
+        tokens(1, 11, 12),
+        ended(3),
+        finished(),
+    )
+    relayed = Relayed()
+    async with ScriptedRouter(script) as router, AsyncClient(router.address, multiplex=True) as client:
+        stream = client.generate("hello")
+        stream.relay_to(relayed.take)
+        events = aiter(stream)
+        assert isinstance(await anext(events), Accepted)
+        following: asyncio.Task[Event] = asyncio.ensure_future(anext(events))
+        await until_it_awaits(following)
+        gates[0].set()
+        async with asyncio.timeout(PATIENCE_S):
+            while not relayed.texts:
+                await asyncio.sleep(0.001)
+        assert not following.done()
+        gates[1].set()
+        assert isinstance(await following, ChoiceFinished)
+        assert relayed.texts == ["<10>", "<11><12>"]
+        assert isinstance(await anext(events), Finished)
+
+
+@pytest.mark.parametrize("kept", ["<10>", "<11>", "<12>"])
+async def test_tokens_that_the_relay_leaves_are_events(kept: str) -> None:
+    script = (accepted(), tokens(0, 10), tokens(1, 11), tokens(2, 12), ended(3), finished())
+    relayed = Relayed(lambda text: text != kept)
+    async with ScriptedRouter(script) as router, AsyncClient(router.address, multiplex=True) as client:
+        stream = client.generate("hello")
+        stream.relay_to(relayed.take)
+        told = [event.text async for event in stream if isinstance(event, Tokens)]
+    assert kept in told
+    assert sorted(told + relayed.texts) == ["<10>", "<11>", "<12>"]
+
+
+async def test_a_break_is_resumed_with_the_tokens_that_were_relayed(gate: asyncio.Event) -> None:
+    broken = (accepted(), Wait(gate), tokens(0, 10, 11), Fail(grpc.StatusCode.UNAVAILABLE))
+    rest = (accepted(), tokens(2, 12), ended(3), finished())
+    relayed = Relayed()
+    async with ScriptedRouter(broken, rest) as router, AsyncClient(router.address, multiplex=True) as client:
+        stream = client.generate("hello")
+        stream.relay_to(relayed.take)
+        events = aiter(stream)
+        await anext(events)
+        following: asyncio.Task[Event] = asyncio.ensure_future(anext(events))
+        await until_it_awaits(following)
+        gate.set()
+        assert (await following, relayed.texts) == (Tokens(0, 2, (12,), "<12>"), ["<10><11>"])
+        assert [list(one.token_ids) for one in (await router.until_heard("Resume")).received] == [[10, 11]]
+        assert isinstance([event async for event in events][-1], Finished)
+
+
+async def test_a_lost_row_is_noticed_and_not_relayed(gate: asyncio.Event) -> None:
+    script = (accepted(), Wait(gate), tokens(1, 11), HANG)
+    relayed = Relayed()
+    async with ScriptedRouter(script) as router, AsyncClient(router.address, multiplex=True) as client:
+        stream = client.generate("hello")
+        stream.relay_to(relayed.take)
+        events = aiter(stream)
+        await anext(events)
+        following: asyncio.Task[Event] = asyncio.ensure_future(anext(events))
+        await until_it_awaits(following)
+        gate.set()
+        with pytest.raises(StreamCorrupt):
+            await following
+    assert relayed.texts == []
+
+
+async def test_a_relay_that_fails_ends_only_its_own_generation(gate: asyncio.Event) -> None:
+    def fail(_: str) -> bool:
+        raise ValueError("a bug")
+
+    async with ScriptedRouter(waiting(gate)) as router, AsyncClient(router.address, multiplex=True) as client:
+        streams = [client.generate("hello") for _ in range(2)]
+        for stream, relayed in zip(streams, (Relayed(fail), Relayed()), strict=True):
+            stream.relay_to(relayed.take)
+        events = [aiter(stream) for stream in streams]
+        for iterator in events:
+            await anext(iterator)
+        following: list[asyncio.Task[Event]] = [asyncio.ensure_future(anext(iterator)) for iterator in events]
+        for task in following:
+            await until_it_awaits(task)
+        gate.set()
+        with pytest.raises(ValueError, match="a bug"):
+            await following[0]
+        assert isinstance(await following[1], ChoiceFinished)
+        assert isinstance(await anext(events[1]), Finished)

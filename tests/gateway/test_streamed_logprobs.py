@@ -31,6 +31,7 @@ from baton.types import (
 from gateway.openai.responses import Echo, Writer
 from gateway.openai.schema import CompletionBody, StreamOptions
 from gateway.openai.shapes import TextShape
+from gateway.serving.direct import Line
 from gateway.serving.generations import Running
 
 VOCABULARY = (b"a", b" long", b"\xc3", "ü".encode(), b"", b"\n")
@@ -54,9 +55,9 @@ async def chunks_of(writer: Writer, events: list[Event], echoes: list[Echo]) -> 
         for event in events:
             yield event
 
-    stream = cast("GenerationStream", SimpleNamespace(resumes=0))
+    stream = cast("GenerationStream", SimpleNamespace(resumes=0, relay_to=lambda _: None))
     running = Running(Accepted("r", PROMISE, 1, len(PROMPT)), stream, told())
-    lines = [line async for line in writer.chunks([running], echoes)]
+    lines = [line async for line in writer.chunks([running], echoes, cast("Line", None))]
     assert lines.pop() == b"data: [DONE]\n\n"
     return [json.loads(line.removeprefix(b"data: ")) for line in lines]
 
