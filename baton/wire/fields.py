@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from baton.errors import FieldViolation, InvalidRequest
@@ -53,30 +53,49 @@ _ACCEPTED = {
 }
 
 
+_SCALARS = frozenset({str, int, float, bool})
+
+
 def put_all(message: Message, prefix: str, options: object, **given: Any) -> None:
     """Set each field of a message from `given`, or else from `options`."""
-    names = (name for name in message.DESCRIPTOR.fields_by_name if name not in given)
-    put(message, prefix, **{name: getattr(options, name) for name in names}, **given)
+    for name in _fields_of(message.DESCRIPTOR):
+        _put(message, prefix, name, given[name] if name in given else getattr(options, name))
 
 
 def put(message: Message, prefix: str, **values: Any) -> None:
     """Set the values that are not None. Protobuf refuses a value of the wrong type or outside its range."""
     for name, value in values.items():
-        if value is None:
-            continue
-        target: Any = getattr(message, name)
-        is_list = isinstance(target, MutableSequence)
+        _put(message, prefix, name, value)
+
+
+@cache
+def _fields_of(descriptor: Descriptor) -> tuple[str, ...]:
+    return tuple(descriptor.fields_by_name)
+
+
+def _put(message: Message, prefix: str, name: str, value: Any) -> None:
+    if value is None or value == ():  # most fields of most messages
+        return
+    if type(value) in _SCALARS:
         try:
-            if is_list:
-                target.extend(_parts(value))
-            elif isinstance(target, MutableMapping):
-                target.update(value)
-            else:
-                setattr(message, name, value)
-        except (TypeError, ValueError) as error:
-            kind = message.DESCRIPTOR.fields_by_name[name].cpp_type
-            accepted = f"{'a list; each entry ' if is_list else ''}{_ACCEPTED.get(kind, str(error))}"
-            raise invalid(prefix + name, value, f"it must be {accepted}") from None
+            setattr(message, name, value)
+        except (AttributeError, TypeError, ValueError):  # a list, or the wrong type: what follows says so
+            pass
+        else:
+            return
+    target: Any = getattr(message, name)
+    is_list = isinstance(target, MutableSequence)
+    try:
+        if is_list:
+            target.extend(_parts(value))
+        elif isinstance(target, MutableMapping):
+            target.update(value)
+        else:
+            setattr(message, name, value)
+    except (TypeError, ValueError) as error:
+        kind = message.DESCRIPTOR.fields_by_name[name].cpp_type
+        accepted = f"{'a list; each entry ' if is_list else ''}{_ACCEPTED.get(kind, str(error))}"
+        raise invalid(prefix + name, value, f"it must be {accepted}") from None
 
 
 def _parts(values: Any) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import httptools
@@ -98,6 +99,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._running: RequestResponseCycle | None = None
+        self._on_lost: Callable[[], object] | None = None
         self._reading_since: float | None = self.loop.time()
         self._closing_since: float | None = None
         self._num_heads = self._num_unread = self._num_body = self._parts = 0
@@ -118,6 +120,18 @@ class Connection(HttpToolsProtocol):
         if running is not None and not running.response_complete:  # not the newest, if others wait behind it
             running.disconnected = True
             running.message_event.set()
+        self._tell_lost()
+
+    def when_lost(self, tell: Callable[[], object]) -> None:
+        """Have `tell` called, in place of the one before, if the caller leaves before the response ends."""
+        self._on_lost = tell
+        if self._running is None or self._running.disconnected:
+            self.loop.call_soon(self._tell_lost)
+
+    def _tell_lost(self) -> None:
+        tell, self._on_lost = self._on_lost, None
+        if tell is not None:
+            tell()
 
     def data_received(self, data: bytes) -> None:
         if self._closing_since is not None or self.transport.is_closing():
@@ -211,6 +225,7 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._on_lost = None
         super().on_response_complete()
         if self._is_idle:
             self._pool.idle(self)

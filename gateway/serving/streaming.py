@@ -7,7 +7,7 @@ cancelled. A caller who does not read for `MAX_WRITE_S` is cut off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -30,12 +30,14 @@ LAST_WRITE_S = 0.5
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`. Cancels it and raises `ClientDisconnect` if the caller leaves before.
 
     Raises `ApiError` if the gateway has to leave before.
     """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request.receive))
+    working = asyncio.ensure_future(work)
+    leaving: asyncio.Future[None] = working.get_loop().create_future()
+    request.state.connection.when_lost(leaving.cancel)
     over = ending()
     ends = (working, leaving) if over is None else (working, leaving, over)
     try:
@@ -44,7 +46,7 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
             return working.result()
         raise ClientDisconnect if leaving.done() else drained()
     finally:
-        await _end(working, leaving)
+        await _end(working)
 
 
 async def merged(sources: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerator[bytes, None]:
@@ -105,30 +107,30 @@ class EventStream(Response):
         self._events = events(self)
         self._now = asyncio.get_running_loop().time
         self._connection: Connection | None = None
+        self._watching: asyncio.TimerHandle | None = None
         self._written_at = 0.0
         self._is_writing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._connection = scope["state"]["connection"]
+        self._connection = connection = scope["state"]["connection"]
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._written_at = self._now()
-        works: tuple[Coroutine[Any, Any, None], ...] = (
-            self._pump(send),
-            _gone(receive),
-            self._watch(send, self._connection.abort),
-        )
-        tasks = [asyncio.ensure_future(work) for work in works]
+        self._watch()
+        pumping = asyncio.ensure_future(self._pump(send))
+        connection.when_lost(pumping.cancel)
         over = ending()
-        ends = tasks if over is None else [*tasks, over]
+        ends = (pumping,) if over is None else (pumping, over)
         try:
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            if over in done and not tasks[0].done():
-                tasks[0].cancel()  # the events end with an error instead, which is written
-                await asyncio.wait(tasks[:1], timeout=LAST_WRITE_S)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not pumping.done():
+                pumping.cancel()  # the events end with an error instead, which is written
+                await asyncio.wait((pumping,), timeout=LAST_WRITE_S)
+            if pumping.done() and not pumping.cancelled():
+                pumping.result()
         finally:
-            await _end(*tasks)
+            assert self._watching is not None
+            self._watching.cancel()
+            await _end(pumping)
 
     @property
     def is_free(self) -> bool:
@@ -142,34 +144,24 @@ class EventStream(Response):
     async def _pump(self, send: Send) -> None:
         async with aclosing(self._events) as events:
             async for event in events:
-                await self._write(send, event)
+                self._written_at, self._is_writing = self._now(), True
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+                self._is_writing = False
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _watch(self, send: Send, abort: Callable[[], None]) -> None:
-        """Fill silences with comments; return once the caller has not read for `MAX_WRITE_S`."""
-        try:
-            while True:
-                limit_s = MAX_WRITE_S if self._is_writing else KEEP_ALIVE_S
-                await asyncio.sleep(self._written_at + limit_s - self._now())
-                if self._now() < self._written_at + limit_s:
-                    continue
-                if self._is_writing:
-                    raise TimeoutError
-                async with asyncio.timeout(MAX_WRITE_S):
-                    await self._write(send, KEEP_ALIVE)
-        except TimeoutError:
-            abort()
-
-    async def _write(self, send: Send, event: bytes) -> None:
-        self._written_at, self._is_writing = self._now(), True
-        await send({"type": "http.response.body", "body": event, "more_body": True})
-        self._is_writing = False
-
-
-async def _gone(receive: Receive) -> None:
-    """Return when the caller has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    def _watch(self) -> None:
+        """Fill a silence with a comment. Cut off a caller who has not read for `MAX_WRITE_S`."""
+        assert self._connection is not None
+        now, is_free = self._now(), self.is_free
+        due_at = self._written_at + (KEEP_ALIVE_S if is_free else MAX_WRITE_S)
+        if now >= due_at:
+            if not is_free:
+                self._connection.abort()
+                return
+            self.write_now(KEEP_ALIVE)
+            due_at = now + KEEP_ALIVE_S
+        next_at = min(due_at, now + KEEP_ALIVE_S)  # the caller may read again meanwhile
+        self._watching = asyncio.get_running_loop().call_at(next_at, self._watch)
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import asdict
 from typing import Any, cast
 
 from google.protobuf import struct_pb2
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+from google.protobuf.message import Message as AnyMessage
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from model_output.formats import (
@@ -50,22 +51,32 @@ def request_from_pb(
     message: inference_pb2.GenerateRequest, resume: inference_pb2.ResumeRequest | None = None
 ) -> RawRequest:
     """Return the request as received, which `resume` continues; unset fields stay None."""
-    resume = resume or inference_pb2.ResumeRequest()
-    values = {
-        name: field_of(part, name)
-        for part in (message.sampling, message.stop, message.slo)
-        for name in part.DESCRIPTOR.fields_by_name
-    }
-    values |= prompt_from_pb(message) | {
-        "token_ids": tuple(message.tokens.token_ids) if message.HasField("tokens") else None,
-        "logit_bias": dict(message.sampling.logit_bias),
-        "session": resume.session,
-        "received": tuple((tokens.choice, tuple(tokens.token_ids)) for tokens in resume.received),
-        "failed_attempts": resume.failed_attempts,
-        "received_prompt_logprobs": resume.received_prompt_logprobs,
-        "output_format": output_format_from_pb(message.output_format),
-    }
-    return from_pb(RawRequest, message, **values)
+    values = prompt_from_pb(message)
+    for part in (message, message.sampling, message.stop, message.slo):
+        values |= _set_fields(part)
+    if message.HasField("tokens"):
+        values["token_ids"] = tuple(message.tokens.token_ids)
+    if message.HasField("output_format"):
+        values["output_format"] = output_format_from_pb(message.output_format)
+    if resume is not None:
+        values |= _set_fields(resume) | {
+            "received": tuple((tokens.choice, tuple(tokens.token_ids)) for tokens in resume.received)
+        }
+    return RawRequest(**values)
+
+
+def _set_fields(message: AnyMessage) -> dict[str, Any]:
+    """Return the fields of a message that are set, and no messages among them.
+
+    Most are unset, and a `RawRequest` has what that means.
+    """
+    values: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            values[field.name] = tuple(value) if field.is_repeated else value
+        elif isinstance(value, MutableMapping):
+            values[field.name] = dict(value)
+    return values
 
 
 def output_format_from_pb(message: generation_pb2.OutputFormat) -> tuple[str, str] | None:

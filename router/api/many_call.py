@@ -24,7 +24,7 @@ from router.auth.auth import TENANT, Auth
 from router.auth.principal import set_caller
 from router.core.model.actions import TellFinished, TellPromptLogprobs
 from router.errors import InternalError, MalformedMessage, Overloaded, Reason, RouterError, ValidationError
-from router.links.client_stream import ClientStream, Outbox, StreamItem, TokenBatch
+from router.links.client_stream import ClientStream, Outbox, RowColumns, StreamItem, TokenBatch
 from router.outputs import OutputReader
 from runtime.rpc.handlers import Context, Unreadable
 
@@ -202,7 +202,7 @@ class ManyCall:
                 return
 
     def _rows(self) -> Rows:
-        rows = Rows()
+        rows = Rows(self._outbox.take_rows())
         while rows.size < MAX_MESSAGE and (stream := self._outbox.next()) is not None:
             generation = self._by_stream.get(stream)
             if generation is not None and not generation.ended.done():
@@ -231,6 +231,8 @@ class ManyCall:
                     return
             if generation.first_written_at is None and isinstance(item, TokenBatch):
                 generation.first_written_at = now
+                if not generation.reader.has_deltas:
+                    stream.row_id = generation.id
             try:
                 rows.add(generation.id, item, generation.reader, generation.first_written_at, now)
             except Exception as error:  # noqa: BLE001 -- a text that cannot be read ends its own generation
@@ -244,19 +246,19 @@ class ManyCall:
 
 
 class Rows:
-    """The next message of a call."""
+    """The next message of a call, which begins with rows of one token."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: RowColumns) -> None:
         self._message = inference_pb2.GenerateManyResponse()
-        self._ids: list[int] = []
-        self._choices: list[int] = []
-        self._first_indexes: list[int] = []
-        self._num_tokens: list[int] = []
-        self._token_ids: list[int] = []
-        self._texts: list[bytes] = []
-        self._num_deltas: list[int] = []
-        self.size = 0
+        self._ids = first.ids
+        self._choices = first.choices
+        self._first_indexes = first.indexes
+        self._token_ids = first.token_ids
+        self._texts = first.texts
+        self.size = len(first.ids)
         """How many numbers it has, about."""
+        self._num_tokens = [1] * self.size
+        self._num_deltas = [0] * self.size
 
     def add(
         self,

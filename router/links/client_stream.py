@@ -65,6 +65,10 @@ class ClientStream:
         self.accepted = False
         self._waiter: asyncio.Future[None] | None = None
         self._had_items = False
+        self.row_id: int | None = None
+        """What its rows in the outbox are for, once its tokens need nothing else. Its reader sets it."""
+        self.row_in = -1
+        """The number of the message that has its newest row."""
 
     def push(self, item: StreamItem) -> None:
         """Add an event."""
@@ -83,6 +87,10 @@ class ClientStream:
 
         A `free` token does not count: it is replayed from what the session holds anyway.
         """
+        if self.row_id is not None and not self._items and logprobs is None and self._error is None:
+            assert self._outbox is not None, "only its streams have ids of rows"
+            if self._outbox.add_row(self, choice, index, token_id, text):
+                return True
         if self._error is not None:
             return True
         batch = self._batches.get(choice)
@@ -157,11 +165,29 @@ class ClientStream:
             self._waiter.set_result(None)
 
 
+@dataclass(slots=True)
+class RowColumns:
+    """Tokens of many generations, one of each."""
+
+    ids: list[int] = field(default_factory=list)
+    choices: list[int] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+
+
 class Outbox:
-    """The streams of a call that carries many generations. Bounds what waits in all of them."""
+    """The streams of a call that carries many generations. Bounds what waits in all of them.
+
+    The first token of a stream for the next message is a row of `rows` already, if nothing of the stream
+    waits. Later ones wait in the stream, where they become one row.
+    """
 
     def __init__(self, max_tokens: int = MAX_OUTBOX_TOKENS) -> None:
         self.max_tokens = max_tokens
+        self._rows = RowColumns()
+        self._message = 0
+        """The number of the message that `rows` are for."""
         self._num_tokens = 0
         self._ready: dict[ClientStream, None] = {}
         """Streams with something to take, in the order in which they got it."""
@@ -171,6 +197,27 @@ class Outbox:
         """Note that a stream has something to take."""
         self._ready[stream] = None
         self.wake()
+
+    def add_row(self, stream: ClientStream, choice: int, index: int, token_id: int, text: str) -> bool:
+        """Add a stream's token to the next message. Return False if the stream has a row there."""
+        if stream.row_in == self._message:
+            return False
+        stream.row_in = self._message
+        rows = self._rows
+        rows.ids.append(stream.row_id)  # type: ignore[arg-type]  # the stream has one
+        rows.choices.append(choice)
+        rows.indexes.append(index)
+        rows.token_ids.append(token_id)
+        rows.texts.append(text.encode())
+        if self._waiter is not None:
+            self.wake()
+        return True
+
+    def take_rows(self) -> RowColumns:
+        """Take the rows of the next message."""
+        rows, self._rows = self._rows, RowColumns()
+        self._message += 1
+        return rows
 
     def add_token(self) -> bool:
         """Count a token that waits. Return False if there are too many."""
@@ -189,8 +236,8 @@ class Outbox:
         return stream
 
     async def wait(self) -> None:
-        """Wait until `wake` is called, or a stream is ready."""
-        if self._ready:
+        """Wait until `wake` is called, or something waits for the next message."""
+        if self._ready or self._rows.ids:
             return
         self._waiter = asyncio.get_running_loop().create_future()
         try:

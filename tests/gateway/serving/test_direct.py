@@ -98,7 +98,7 @@ def message(running: Running, line: Line) -> AsyncGenerator[bytes, None]:
 
 
 def response(running: Running, line: Line) -> AsyncGenerator[bytes, None]:
-    head = {"id": "resp_r", "object": "response", "model": "m", "output": [], "usage": None}
+    head: dict[str, Any] = {"id": "resp_r", "object": "response", "model": "m", "output": [], "usage": None}
     keeping = Keeping(None, "", Record(head, [], [], "r", ""), is_demanded=False)
     return create.stream(create.Asked(GENERATION, keeping, None), running, line)
 
@@ -133,7 +133,7 @@ async def stream_of(
     relays: list[Relay] = []
 
     async def told() -> AsyncGenerator[Event, None]:
-        yield Queued(1, 2.0, 3.0)
+        yield Queued(1, 2, 3.0)
         for index, deltas in enumerate(said):
             text = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
             if directly and relays and relays[0](text, deltas if has_deltas else (), 1):

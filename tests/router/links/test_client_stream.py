@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.core.model.actions import TellChoiceFinished
 from router.errors import Overloaded, Reason, Unavailable
@@ -107,3 +109,51 @@ async def test_what_waits_in_an_outbox_is_bounded_for_all_streams_together() -> 
     streams[1].drop()
     assert all(push(streams[0], 0, 10 + index) for index in range(5))
     assert not push(streams[1], 0, 5)
+
+
+STEPS = st.lists(st.sampled_from(["token of 0", "token of 1", "end of 0", "message"]), max_size=30)
+
+
+@given(STEPS)
+def test_rows_and_what_waits_behind_them_are_in_order(steps: list[str]) -> None:
+    """The first token of a stream for a message is a row, unless something of the stream waits before it."""
+    outbox = Outbox()
+    streams = [ClientStream(outbox=outbox) for _ in range(2)]
+    for row_id, stream in enumerate(streams):
+        stream.row_id = row_id
+    given: list[list[int | str]] = [[], []]
+    read: list[list[int | str]] = [[], []]
+    for step in [*steps, "message"]:
+        if step == "end of 0":
+            streams[0].push(TellChoiceFinished(1, 0, FinishReason.LENGTH, 5))
+            given[0].append("end")
+        elif step == "message":
+            rows = outbox.take_rows()
+            assert len(set(rows.ids)) == len(rows.ids)
+            for row_id, index in zip(rows.ids, rows.indexes, strict=True):
+                read[row_id].append(index)
+            while (ready := outbox.next()) is not None:
+                for item in ready.take_now():
+                    told = read[streams.index(ready)]
+                    if isinstance(item, TokenBatch):
+                        told += range(item.first_index, item.first_index + len(item.token_ids))
+                    else:
+                        told.append("end")
+        else:
+            place = int(step[-1])
+            index = sum(isinstance(item, int) for item in given[place])
+            push(streams[place], 0, index)
+            given[place].append(index)
+    assert read == given
+
+
+async def test_a_row_wakes_the_writer() -> None:
+    outbox = Outbox()
+    stream = ClientStream(outbox=outbox)
+    stream.row_id = 7
+    waiting = asyncio.create_task(outbox.wait())
+    await asyncio.sleep(0)
+    push(stream, 0, 0)
+    await waiting
+    assert outbox.take_rows().ids == [7]
+    assert outbox.next() is None
