@@ -57,7 +57,8 @@ _SCALARS = frozenset({str, int, float, bool})
 
 
 def put_all(message: Message, prefix: str, options: object, **given: Any) -> None:
-    """Set each field of a message from `given`, or else from `options`."""
+    """Set each field of a message, which is then set itself, from `given`, or else from `options`."""
+    message.SetInParent()
     for name in _fields_of(message.DESCRIPTOR):
         _put(message, prefix, name, given[name] if name in given else getattr(options, name))
 

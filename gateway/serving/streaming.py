@@ -37,7 +37,9 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """
     working = asyncio.ensure_future(work)
     leaving: asyncio.Future[None] = working.get_loop().create_future()
-    request.state.connection.when_lost(leaving.cancel)
+    connection: Connection | None = getattr(request.state, "connection", None)
+    if connection is not None:  # a line of a batch has none
+        connection.when_lost(leaving.cancel)
     over = ending()
     ends = (working, leaving) if over is None else (working, leaving, over)
     try:
