@@ -15,7 +15,7 @@ from baton.async_client import AsyncClient
 from baton.errors import BatonError
 from baton.types import ChoiceFinished, Finished, FinishReason, Sampling, Slo, Stop, Timeout, Tokens
 from baton.wire.status import from_rpc_error
-from baton.wire.transport import Method, Request, Response
+from baton.wire.transport import Method, Request, Response, TakeRow
 from tests.dst.nodes.engine import answer_length, token_at
 from tests.dst.world.network import Network
 from tests.dst.world.process import Process
@@ -46,7 +46,7 @@ class SimTransport:
         return response
 
     async def stream(
-        self, method: Method[Request, Response], request: Request
+        self, method: Method[Request, Response], request: Request, take: TakeRow | None = None
     ) -> AsyncGenerator[Response, None]:
         call = self._make(_name(method)).begin(request)
         try:
