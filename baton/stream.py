@@ -212,8 +212,6 @@ class GenerationStream:
         self, router: Transport, progress: Progress
     ) -> AsyncGenerator[inference_pb2.GenerateResponse | inference_pb2.ResumeResponse, None]:
         if progress.session == 0:
-            if self._relay is None:
-                return router.stream(GENERATE, self._request)
             return router.stream(GENERATE, self._request, self._take)
         resume = resume_to_pb(
             self._request,

@@ -316,9 +316,9 @@ async def test_tokens_are_relayed_while_their_event_is_awaited(gate: asyncio.Eve
     relayed = Relayed()
     async with ScriptedRouter(script) as router, AsyncClient(router.address, multiplex=True) as client:
         stream = client.generate("hello")
-        stream.relay_to(relayed.take)
         events = aiter(stream)
         assert isinstance(await anext(events), Accepted)
+        stream.relay_to(relayed.take)
         following: asyncio.Task[Event] = asyncio.ensure_future(anext(events))
         await until_it_awaits(following)
         gates[0].set()

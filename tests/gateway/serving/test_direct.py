@@ -47,7 +47,9 @@ from gateway.responses import create
 from gateway.responses.keeping import Keeping
 from gateway.responses.store import Record
 from gateway.serving.direct import Line
+from gateway.serving.fleet import CallerCredentials, FleetClient
 from gateway.serving.generations import Generation, Running
+from tests.baton.scripted_service import ScriptedRouter, Wait, accepted, ended, finished, tokens
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
 DELTAS = st.one_of(
@@ -200,3 +202,22 @@ def test_calls_and_reasoning_are_written_directly_between_their_ends() -> None:
         line = Written([True])
         asyncio.run(stream_of(api, said, line, has_deltas=True, directly=True))
         assert line.num_direct == num_direct
+
+
+async def test_rows_of_a_router_are_written_directly() -> None:
+    gate, line = asyncio.Event(), Written([True])
+    script = (accepted(), Wait(gate), tokens(0, 10), tokens(1, 11, 12), ended(3), finished())
+    async with (
+        ScriptedRouter(script) as router,
+        FleetClient([router.address], CallerCredentials(), 2.0) as fleet,
+        aclosing(chat(await Running.begin(fleet, GENERATION), line)) as events,
+    ):
+        line.written.append(await anext(events))
+        following = asyncio.ensure_future(anext(events))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        gate.set()
+        line.written.append(await following)
+    assert line.num_direct == 2
+    assert b"<10>" in line.written[1]
+    assert b"<11><12>" in line.written[2]
