@@ -2,7 +2,8 @@
 
 In reading order:
 
-- `__main__`, `config`: flags, TLS, start and drain; `app`: the routes.
+- `__main__`, `config`: flags, TLS, start and drain; `app`: the routes; `page`: what people with a
+  browser see.
 - `serving`: what all APIs share, from connections and bodies to the fleet's client and errors.
 - `openai`: `/v1/models`, `/v1/completions`, `/v1/chat/completions`, `/tokenize` and `/detokenize`.
 - `responses`: `/v1/responses`, and those that are stored.

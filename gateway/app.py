@@ -19,13 +19,13 @@ from gateway.anthropic import endpoints as anthropic
 from gateway.batches import endpoints as batches
 from gateway.openai import convert as openai_names
 from gateway.openai import endpoints as openai
+from gateway.page import page
 from gateway.responses import convert as responses_names
 from gateway.responses import endpoints as responses
 from gateway.responses.store import ResponseLimits, ResponseStore
 from gateway.serving.bodies import accepted_by
 from gateway.serving.errors import ANTHROPIC_PREFIX, ApiError, Problem, error_json, invalid, problem_of
 from gateway.serving.fleet import FleetClient, served_by
-from gateway.serving.page import page
 from gateway.serving.request_log import CLIENT_CLOSED_REQUEST, problem_to_tell
 from runtime.state.durable import DurableRedis
 from runtime.state.errors import StoreUnavailable

@@ -111,7 +111,7 @@ class _Events:
     has_calls: bool = False
     cut_calls: CutCalls = field(default_factory=CutCalls)
     frames: Frames = field(init=False)
-    """Of the block that is open."""
+    """For texts of the block that is open."""
 
     def __post_init__(self) -> None:
         self.frames = Frames(self._add)

@@ -216,9 +216,9 @@ class Making:
         self._running = running
         self.draft = Draft(asked.keeping.record.response, running.accepted)
         self._number = 0
-        """Of the next event of a stream."""
+        """The number of the next event of a stream."""
         self._frames: Frames | None = None
-        """Of the item that is open, before the number of an event."""
+        """For texts of the item that is open; they lack the number of the event."""
 
     def numbered(self, events: Sequence[Event]) -> bytes:
         """Return the next events of a stream."""

@@ -2,15 +2,15 @@
 
 In reading order:
 
-- `connection`: each connection, bounded in time and size, and how many there are; `page`: what people with a
-  browser see.
+- `connection`: each connection, bounded in time and size, and how many there are.
 - `door`: what is settled before a body is read, by credential and origin; `shares`: how much each caller may
   hold.
 - `request_log`: what is counted and logged of each request; `metrics`: the metrics.
 - `bodies`: bounded JSON requests in, and which parts are left out; `streaming`: event streams out, and
   callers who leave.
 - `fleet`: the fleet's client, which acts with each caller's own credential.
-- `generations`: the generations that a request asks for; `slo`: what is promised and delivered.
+- `generations`: the generations that a request asks for; `direct`: the shortest way of their tokens;
+  `slo`: what is promised and delivered.
 - `errors`: an error's meaning, before it gets an API's own shape.
 
 May import nothing else of the gateway.

@@ -66,7 +66,7 @@ class ClientStream:
         self._waiter: asyncio.Future[None] | None = None
         self._had_items = False
         self.row_id: int | None = None
-        """What its rows in the outbox are for, once its tokens need nothing else. Its reader sets it."""
+        """The id of its rows in the outbox. Its reader sets it once tokens need nothing but a row."""
         self.row_in = -1
         """The number of the message that has its newest row."""
 

@@ -357,7 +357,8 @@ async def test_a_break_is_resumed_with_the_tokens_that_were_relayed(gate: asynci
         await until_it_awaits(following)
         gate.set()
         assert (await following, relayed.texts) == (Tokens(0, 2, (12,), "<12>"), ["<10><11>"])
-        assert [list(one.token_ids) for one in (await router.until_heard("Resume")).received] == [[10, 11]]
+        (received,) = (await router.until_heard("Resume")).received
+        assert list(received.token_ids) == [10, 11]
         assert isinstance([event async for event in events][-1], Finished)
 
 
