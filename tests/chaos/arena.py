@@ -172,9 +172,8 @@ class Arena:
 
         self.fleet = await self._stack.enter_async_context(Fleet(spec, make_process=make))
         self._stack.push_async_callback(_end, asyncio.create_task(self._undertake()))
-        # With a call for each, faults find the request that they strike on the way to a router, too.
         self.client = await self._stack.enter_async_context(
-            AsyncClient(list(doors.values()), timeout=Timeout(connect_s=CONNECT_S), multiplex=False)
+            AsyncClient(list(doors.values()), timeout=Timeout(connect_s=CONNECT_S))
         )
         self.http = {
             name: await self._stack.enter_async_context(OpenAIClient(url))
