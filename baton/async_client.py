@@ -70,9 +70,9 @@ class AsyncClient:
     A name of several addresses, such as that of a headless Kubernetes service, stands for several routers,
     which are looked up again as they come and go.
     For `resume_grace_s` the fleet keeps working after a connection breaks. `credentials` are for a secured
-    fleet. Generations share calls, which costs less where many run at once; behind a proxy that spreads calls
-    over routers, those on one call go to the same router. Without `multiplex` each has a call of its own.
-    `connect` creates the `Transport` for an address. A client belongs to one event loop.
+    fleet. With `multiplex`, generations share calls, which costs less where many run at once; behind a proxy
+    that spreads calls over routers, those on one call go to the same router. `connect` creates the
+    `Transport` for an address. A client belongs to one event loop.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AsyncClient:
         timeout: Timeout | None = None,
         resume_grace_s: float = 10.0,
         credentials: Credentials = UNENCRYPTED,
-        multiplex: bool = True,
+        multiplex: bool = False,
         connect: Connect | None = None,
     ) -> None:
         transport = MultiplexedTransport if multiplex else GrpcTransport

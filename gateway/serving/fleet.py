@@ -88,6 +88,7 @@ class FleetClient:
             timeout=Timeout(connect_s=connect_s),
             resume_grace_s=RESUME_GRACE_S,
             credentials=credentials,
+            multiplex=True,
         )
         self.has_own_key = credentials.api_key_file is not None
         self.sends_keys = credentials.ca is not None
