@@ -88,6 +88,8 @@ class Arena:
         self._needy_until: dict[str, float] = {}
         self._reviving = {name: asyncio.Lock() for name in (*GATEWAYS, *ROUTERS, *WORKERS)}
         self._killed: set[int] = set()
+        self._told: dict[str, int] = {}
+        """The pids of processes that were told to leave."""
         self.num_deaths: Counter[str] = Counter()
         self.links: dict[str, Link] = {}
         self.recordings: dict[str, Recording] = {}
@@ -241,6 +243,7 @@ class Arena:
     def leave(self, name: str, *, by_call: bool) -> None:
         """Tell a process to leave: by a signal, or a worker by a call as well."""
         self._expect_end(name)
+        self._told[name] = self.fleet.process(name).pid
         if by_call and name in WORKERS:
             self._works[name] = asyncio.create_task(self._told_by_call(name))
         else:
@@ -264,8 +267,11 @@ class Arena:
         work = self._works.pop(name, None)
         if work is not None:
             await work
+        process = self.fleet.process(name)
+        if process.pid != self._told.pop(name):
+            return True  # it had ended before the call was over that told it, and another one has its place
         async with asyncio.timeout(DRAIN_S + OVERRUN_S):
-            return await self.fleet.process(name).wait() == 0
+            return await process.wait() == 0
 
     def begin_replacing(self, name: str) -> None:
         """Let the fleet replace a process, as in a rolling restart."""
