@@ -75,7 +75,7 @@ def _fields_of(descriptor: Descriptor) -> tuple[str, ...]:
 
 
 def _put(message: Message, prefix: str, name: str, value: Any) -> None:
-    if value is None or value == ():  # most fields of most messages
+    if value is None or (type(value) is tuple and not value):  # most fields of most messages
         return
     if type(value) in _SCALARS:
         try:
