@@ -261,9 +261,8 @@ class _Chunks:
     def _pieces_of(self, event: Tokens) -> list[bytes]:
         body, writer = self._body, self._writer
         pieces = self._pieces(event.choice, deltas_of(event, self._running.accepted))
-        if (
-            not pieces and writer.tells_tokens
-        ):  # the bytes of an unfinished character, or what may begin a call
+        # What says nothing is bytes of an unfinished character, or what may begin a call.
+        if not pieces and writer.tells_tokens:
             pieces = [writer.shape.piece(None)]
         if pieces and writer.wants_logprobs:
             pieces[0]["logprobs"] = self._logprobs(event.choice, event.token_ids, event.logprobs)

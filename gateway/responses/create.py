@@ -189,11 +189,10 @@ async def stream(asked: Asked, running: Running, line: Line) -> AsyncGenerator[b
     running.write_directly(line, made.said)
     async with aclosing(made.events()) as found:
         async for events in found:
-            yield (
-                comment(f"queued, {events.position} ahead")
-                if isinstance(events, Queued)
-                else (made.numbered(events))
-            )
+            if isinstance(events, Queued):
+                yield comment(f"queued, {events.position} ahead")
+            else:
+                yield made.numbered(events)
 
 
 async def replay(known: Record, _: Line) -> AsyncGenerator[bytes, None]:

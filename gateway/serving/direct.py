@@ -16,12 +16,11 @@ from typing import Protocol
 import orjson
 
 from baton.stream import GenerationStream
-from baton.types.deltas import ContentDelta, Delta, ReasoningDelta, TextDelta, ToolCallArguments
+from baton.types.deltas import ContentDelta, Delta, TextDelta, ToolCallArguments
 from gateway.serving.request_log import record
 
 _MARK = uuid.uuid4().hex
 _ENCODED_MARK = orjson.dumps(_MARK)
-_TEXT_DELTAS = (ContentDelta, ReasoningDelta, ToolCallArguments)
 
 
 class Line(Protocol):
@@ -72,7 +71,7 @@ def relay(stream: GenerationStream, line: Line, say: Say, *, has_deltas: bool) -
         if not line.is_free:
             return False
         if has_deltas:
-            texts = [delta for delta in deltas if isinstance(delta, _TEXT_DELTAS)]
+            texts = [delta for delta in deltas if isinstance(delta, TextDelta)]
             if len(texts) < len(deltas):
                 return False
         else:
