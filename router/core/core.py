@@ -149,7 +149,7 @@ class RouterCore:
                 self._store_answered()
                 on_enqueued(state, event)
             case QueueWasFull(request_key):
-                state.queue_was_full = state.offer_due = True
+                state.queue_stands = state.offer_due = True
                 on_queue_full(state, request_key)
             case Granted():
                 on_granted(state, event)

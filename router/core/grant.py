@@ -64,7 +64,7 @@ def offer_capacity(state: RouterState) -> None:
     """Offer workers' free capacity to the head of the queue, as far as groups of this router wait."""
     num_waiting = len(state.waiting)
     if num_waiting == 0:
-        if state.queue_was_full:
+        if state.queue_stands:
             _clear_queue(state)
         return
     if state.config.policy.binds_at_arrival:
@@ -117,12 +117,12 @@ def _rooms(state: RouterState, prefill: Worker, pace_ms: int | None) -> tuple[De
 
 
 def _clear_queue(state: RouterState) -> None:
-    """Ask for grants although nothing of this router waits: the queue was full for it.
+    """Ask for grants although nothing of this router waits: a newcomer was turned away for what does.
 
     Places of a router that died, or that the store entered late, leave the queue when they are granted. If
     all its places are such, nobody would ask, and every newcomer would be refused for ever.
     """
-    state.queue_was_full = False
+    state.queue_stands = False
     worker = min((each for each in state.fleet.computing if not each.asking), key=_bound, default=None)
     if worker is not None:
         _ask(state, worker, _prompt_room(state, worker, MOST_CLEARED), _rooms(state, worker, None))

@@ -34,7 +34,15 @@ from runtime.state import keys
 from runtime.state.access import UNENCRYPTED, RedisAccess, connection_settings
 from runtime.state.errors import NO_EVICTION, StoreEvicts, StoreUnavailable
 from runtime.state.multiplexer import Multiplexer
-from runtime.state.records import CLASS_SCORE, GRANT_TTL_MS, LEASE_TTL_S, MAX_GRANTS_LOST, SILENT_MS
+from runtime.state.records import (
+    ABANDONED_MS,
+    CLASS_SCORE,
+    GRANT_TTL_MS,
+    LEASE_TTL_S,
+    MAX_GRANTS_LOST,
+    MOST_FORGOTTEN,
+    SILENT_MS,
+)
 from runtime.state.standstill import time_limit
 from scheduling.admission.shares import ACTIVE_MS, CHARGED_MS, MAX_DEBTS, SEAT_SHARE
 from scheduling.request import SloClass
@@ -96,6 +104,8 @@ _CONSTANTS = {
     "CHARGED_MS": CHARGED_MS,
     "LONGEST_SILENCE_MS": LONGEST_SILENCE_MS,
     "SILENT_MS": SILENT_MS,
+    "ABANDONED_MS": ABANDONED_MS,
+    "MOST_FORGOTTEN": MOST_FORGOTTEN,
     "SEEN_MS": 100,
     "DAY_MS": 86_400_000,
 }

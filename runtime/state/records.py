@@ -17,6 +17,12 @@ LEASE_TTL_S = 10.0
 """The holds of a dead router expire after this time; a living router renews them every second."""
 SILENT_MS = 3000
 """A router that has asked for no place and no grants for this long gets none, even if its requests wait."""
+ABANDONED_MS = round(LEASE_TTL_S * 1000)
+"""The first places of a router that has asked for nothing for this long are forgotten, as its holds are. One
+that only stood still asks for them again.
+"""
+MOST_FORGOTTEN = 100
+"""Places that one call forgets, so that no call takes long."""
 MAX_GRANTS_LOST = 2
 """An entry gets its place back after this many expired grants; then its router must enqueue it again."""
 START_TTL_MS = 30_000

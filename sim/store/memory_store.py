@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from runtime.state.errors import QueueFull
 from runtime.state.records import (
+    ABANDONED_MS,
     CLASS_SCORE,
     GRANT_TTL_MS,
     MAX_GRANTS_LOST,
+    MOST_FORGOTTEN,
     MOST_PASSED,
     SILENT_MS,
     DecodeRoom,
@@ -81,6 +83,7 @@ class MemoryStore:
         """Put a request in its place; raise `QueueFull` if `capacity` others wait."""
         now, key = self._now(), entry.request_key
         self._return_expired(now)
+        self._forget_abandoned(now)
         self._called[entry.router_id] = now
         if key in self._grants:
             return QueuePlace(0, 0)
@@ -122,8 +125,22 @@ class MemoryStore:
 
     def queue_status(self) -> QueueStatus:
         """Return the number of waiting requests, and the work of these and of the granted ones."""
-        self._return_expired(self._now())
+        now = self._now()
+        self._return_expired(now)
+        self._forget_abandoned(now)
         return QueueStatus(len(self._line), self._line.tokens + self._granted_tokens)
+
+    def _forget_abandoned(self, now: int) -> None:
+        """Forget the first places while their routers have asked for nothing for long, some at each call."""
+        for _ in range(MOST_FORGOTTEN):
+            head = self._line.head
+            if head is None:
+                return
+            entry = self._entries[head[1]]
+            if now - self._called.get(entry.router_id, now) <= ABANDONED_MS:
+                return
+            self._leave_line(entry)
+            del self._entries[head[1]]
 
     def _return_expired(self, now: int) -> None:
         """Give requests whose grants were not settled their places back, a few times."""

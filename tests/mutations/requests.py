@@ -263,6 +263,32 @@ REQUESTS = (
         ),
     ),
     Failure(
+        "abandoned",
+        "Baton itself",
+        "places of a router that was killed stayed in an idle queue, and newcomers were refused for them",
+        (
+            Guard(
+                "runtime/state/lua/queue_status.lua",
+                "forget_abandoned()\n",
+                "",
+                "tests/runtime/state/test_clock.py"
+                "::test_places_of_a_dead_router_are_forgotten_without_grants",
+            ),
+            Guard(
+                "router/core/grant.py",
+                "        if state.queue_stands:\n            _clear_queue(state)\n",
+                "",
+                "tests/router/core/test_shedding.py::test_a_newcomer_refused_for_what_waits_has_it_granted",
+            ),
+            Guard(
+                "router/core/admit.py",
+                "        if ahead.requests >= len(state.groups):",
+                "        if False:",
+                "tests/router/core/test_shedding.py::test_a_newcomer_refused_for_what_waits_has_it_granted",
+            ),
+        ),
+    ),
+    Failure(
         "priority",
         "vllm#40004",
         "a high priority waited behind a low one when all slots were taken",

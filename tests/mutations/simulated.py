@@ -69,12 +69,6 @@ SIMULATED = (
                 "for worker in self.workers.values()), 1)\n",
                 f"{_FOUND}[measured-without-workers]",
             ),
-            Guard(
-                "router/core/grant.py",
-                "        if state.queue_was_full:\n            _clear_queue(state)\n",
-                "",
-                f"{_FOUND}[full-of-abandoned-places]",
-            ),
         ),
     ),
 )

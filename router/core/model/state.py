@@ -115,8 +115,8 @@ class RouterState:
         # What is due after this event
         self.offer_due = False
         """Capacity came free, or something new waits for it: offer free capacity to the queue."""
-        self.queue_was_full = False
-        """A group got no place in the store's queue, and nobody has asked for grants since."""
+        self.queue_stands = False
+        """A newcomer was turned away for what waits in the store's queue, and none asked for grants since."""
         self.plan_wanted = False
         self.planned_at = float("-inf")
         self.capacity_died = False

@@ -43,6 +43,7 @@ local function work_ahead(key, score, position)
 end
 
 return_expired()
+forget_abandoned()
 redis.call('HSET', EPOCH, 'called:' .. ARGV[2], now) -- see grant.lua
 local key = ARGV[1]
 local waiting = read_entry(key)

@@ -60,6 +60,20 @@ local function put_back(key, entry)
   join_line(key, entry)
 end
 
+-- Forget the first places while their routers have asked for nothing for so long that whatever these held has expired.
+-- A router that is gone never takes its requests out, and a fleet without other work grants nothing.
+local function forget_abandoned()
+  for _ = 1, MOST_FORGOTTEN do
+    local key = redis.call('ZRANGE', QUEUE, 0, 0)[1]
+    if not key then return end
+    local entry = read_entry(key)
+    local asked_at = redis.call('HGET', EPOCH, 'called:' .. entry.router)
+    if not asked_at or now - asked_at <= ABANDONED_MS then return end
+    leave_line(key, entry)
+    redis.call('HDEL', ENTRIES, key)
+  end
+end
+
 -- Return the requests of expired grants to their places, a few times each.
 local function return_expired()
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', GRANTS, '-inf', now)) do

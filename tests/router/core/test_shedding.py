@@ -7,6 +7,7 @@ import pytest
 from router.core import admit
 from router.core.model.actions import (
     Action,
+    AskGrants,
     ChargeTenant,
     Dequeue,
     Enqueue,
@@ -169,3 +170,12 @@ def test_batch_is_let_through_once_it_is_owed_a_prompt() -> None:
     promoted = [group.key for group in core.state.groups.values() if group.is_promoted]
     assert promoted == ["t/r1/0"]
     assert core.state.waiting.head_of(SloClass.BATCH) is core.state.groups["t/r1/0"]
+
+
+def test_a_newcomer_refused_for_what_waits_has_it_granted() -> None:
+    """It may all be of a router that died. Where nobody waits any more, nobody else would ask."""
+    core = core_with(bound=0)
+    told = ask(core, 1, 10, Slo(ttft_ms=300), 100_000)
+    assert [action for action in told if isinstance(action, Reject)]
+    (asked,) = [action for action in told if isinstance(action, AskGrants)]
+    assert asked.worker.max_grants > 1

@@ -8,7 +8,15 @@ import pytest
 import redis.asyncio
 
 from runtime.state.connection import QUIET_MS
-from runtime.state.records import GRANT_TTL_MS, SILENT_MS, Grant, Settled
+from runtime.state.records import (
+    ABANDONED_MS,
+    GRANT_TTL_MS,
+    MOST_FORGOTTEN,
+    SILENT_MS,
+    Grant,
+    QueueStatus,
+    Settled,
+)
 from runtime.state.store import Store
 from tests.patience import PATIENCE_S
 from tests.runtime.state.common import DECODE, PREFILL, ROOMY, entry, subscribed
@@ -130,3 +138,30 @@ async def test_a_router_that_stands_still_holds_nobody_up(clock: JumpingClock, s
     assert (await store.queue_status()).waiting == 0, "its router asks again when it goes on"
     for stream in notices:
         await stream.aclose()
+
+
+async def test_places_of_a_dead_router_are_forgotten_without_grants(
+    clock: JumpingClock, store: Store
+) -> None:
+    """A fleet that has nothing else to do asks for no grants, and its status would tell of work for ever."""
+    for number in range(MOST_FORGOTTEN + 1):
+        await store.enqueue(entry(f"gone{number:03}", router="gone", due=number), 1000)
+    for _ in range(ABANDONED_MS // 1000):
+        await clock.jump(1000)
+        assert (await store.queue_status()).waiting == MOST_FORGOTTEN + 1, "it may only stand still"
+    await clock.jump(1000)
+    assert await store.queue_status() == QueueStatus(1, 50), "no call takes long"
+    place = await store.enqueue(entry("new", due=5000), 1000)
+    assert (place.position, place.work_ahead_tokens) == (0, 0)
+
+
+async def test_a_router_that_stood_still_for_long_gets_its_place_again(
+    clock: JumpingClock, store: Store
+) -> None:
+    await store.enqueue(entry("first", router="still", due=0), 10)
+    for _ in range(ABANDONED_MS // 1000 + 1):
+        await clock.jump(1000)
+        await store.enqueue(entry("second", due=20_000), 10)
+    assert (await store.queue_status()).waiting == 1
+    assert (await store.enqueue(entry("first", router="still", due=0), 10)).position == 0
+    assert (await store.queue_status()).waiting == 2
