@@ -36,9 +36,9 @@ from router.core.core import RouterCore
 from router.core.model.events import RouterLeaving, RouterStopping
 from router.core.model.state import CoreConfig
 from router.errors import RouterError
+from router.intake.helpers.tokenizer_pool import TokenizerPool
 from router.intake.model_facts import ModelFacts, ModelUnusable, read_model_facts
 from router.intake.preprocessor import Preprocessor
-from router.intake.tokenizer_pool import TokenizerPool
 from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
 from router.processes import Processes

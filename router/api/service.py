@@ -33,10 +33,10 @@ from router.auth.principal import as_caller, tenant_of_call
 from router.core.model.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
 from router.core.model.events import CancelAsked
 from router.errors import DeadlineExpired, RouterError, ValidationError
+from router.intake.helpers.tokenizer_pool import BYTES_PER_TOKEN
 from router.intake.model_facts import ModelFacts
 from router.intake.preprocessor import Preprocessor
 from router.intake.sizes import check_chat_size, check_sizes
-from router.intake.tokenizer_pool import BYTES_PER_TOKEN
 from router.intake.validation import (
     check_before_tokenising,
     check_model,

@@ -1,11 +1,9 @@
 """From a request as received to one that the core can take.
 
 In reading order: `sizes` (counts the entries of a message), `validation` (every field is in its range),
-`preprocessor` (checks, tokenises and hashes), `tokenizer_pool` (the processes that tokenise),
-`tokenizer_process` (what they run), `tokenizer_line` (the order in which they do), `chat_encoder` (a chat's
-tokens and the calls that it asks for), `chat_template`, `plain_text` (control tokens that callers write),
-`grammar_compiler` (output formats, tenants in turns), `helpers` (the ends of these processes), `model_facts`
-(the model's limits), `prefix_lookup` (which workers have a prompt's beginning).
+`preprocessor` (checks, tokenises and hashes), `helpers` (the processes that tokenise and render chats),
+`plain_text` (control tokens that callers write), `grammar_compiler` (output formats, tenants in turns),
+`model_facts` (the model's limits), `prefix_lookup` (which workers have a prompt's beginning).
 
 May import `model_output`, `runtime` and `scheduling`, and of the router all but `api` and
 `auth`.

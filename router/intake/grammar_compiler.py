@@ -9,20 +9,17 @@ another: the time of an answer must not say which formats others use.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import resource
 import signal
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from model_output.grammar.kept import Kept
 from model_output.grammar.refusal import GrammarRefused
 from router.errors import Overloaded, Reason
-from router.intake.helpers import end_with_parent
+from router.intake.helpers.helper import Helper, HelperLost
 from router.intake.model_facts import ModelFacts
 
 if TYPE_CHECKING:
@@ -44,8 +41,6 @@ def _start(facts: ModelFacts) -> None:
     from model_output.grammar.grammar import Grammars  # noqa: PLC0415 -- the router itself does without llguidance
 
     global _grammars  # noqa: PLW0603 -- one per process, loaded before its first task
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
-    end_with_parent()
     _grammars = Grammars(facts.tokenizer_file, facts.vocab_size, facts.eos_token_ids)
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
 
@@ -71,7 +66,7 @@ class GrammarCompiler:
 
     def __init__(self, facts: ModelFacts) -> None:
         self._facts = facts
-        self._pool: ProcessPoolExecutor | None = None
+        self._helper: Helper | None = None
         self._work: asyncio.Task[str | GrammarRefused] | None = None
         """The last work of the process, which goes on when its caller leaves."""
         self._turns = FairTurns(MAX_WAITING)
@@ -112,14 +107,13 @@ class GrammarCompiler:
 
     async def _tried(self, *asked: str) -> str | GrammarRefused | None:
         """Return the grammar, or why there is none, or None if the process has ended."""
-        if self._pool is None:
-            spawn = multiprocessing.get_context("spawn")  # forking gRPC's threads is unsafe
-            self._pool = ProcessPoolExecutor(1, spawn, _start, (self._facts,))
+        if self._helper is None:
+            self._helper = Helper(_start, self._facts)
         try:
-            return await asyncio.wrap_future(self._pool.submit(_compile, *asked))
+            return await self._helper.submit(_compile, *asked)
         except GrammarRefused as refused:
             return refused
-        except BrokenProcessPool:
+        except HelperLost:
             self._end_process()
             return None
 
@@ -130,9 +124,9 @@ class GrammarCompiler:
         self._end_process()
 
     def _end_process(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        if self._helper is not None:
+            self._helper.close()
+            self._helper = None
 
 
 class FairTurns:

@@ -11,7 +11,7 @@ import jinja2
 
 from model_output.formats import ChatFormats, formats_of
 from model_output.text.model_files import FileUnusable, eos_token_ids, read_object, read_text
-from router.intake.chat_template import ChatTemplate
+from router.intake.helpers.chat_template import ChatTemplate
 
 MAX_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
 

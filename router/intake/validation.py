@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from model_output.formats import ChatFormats, are_calls_unlike_json
 from router.errors import SET, DeadlineExpired, Described, ModelNotFound, Reason, ValidationError
-from router.intake.chat_template import ChatTemplate
+from router.intake.helpers.chat_template import ChatTemplate
 from router.intake.model_facts import ModelFacts
 from router.request import ChatOptions, Conversation, Message, RawRequest, Received, ToolMode, prompt_field
 from scheduling.request import (

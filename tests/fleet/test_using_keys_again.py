@@ -15,9 +15,9 @@ from baton.fleet import Fleet
 from router.api.service import InferenceService
 from router.core.core import RouterCore
 from router.core.model.state import CoreConfig
+from router.intake.helpers.tokenizer_pool import TokenizerPool
 from router.intake.model_facts import read_model_facts
 from router.intake.preprocessor import Preprocessor
-from router.intake.tokenizer_pool import TokenizerPool
 from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
 from runtime.state.store import Store
@@ -63,7 +63,8 @@ async def forgetful_router(fleet: Fleet) -> AsyncIterator[tuple[RouterCore, str]
     shell = Shell(core, store, RouterMetrics(), facts.name)
     pool = TokenizerPool(facts.tokenizer_file, 1, facts.chat_template)
     server = grpc.aio.server()
-    InferenceService(shell, Preprocessor(shell, facts, pool), facts).add_to(server)
+    preprocessor = Preprocessor(shell, facts, pool)
+    InferenceService(shell, preprocessor, facts).add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     running = asyncio.create_task(shell.run())
@@ -74,6 +75,7 @@ async def forgetful_router(fleet: Fleet) -> AsyncIterator[tuple[RouterCore, str]
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await shell.store_calls.settle()
+        preprocessor.close()
         pool.close()
         await store.close()
 

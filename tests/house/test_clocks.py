@@ -10,7 +10,7 @@ from tools.house.source_tree import module_name, modules
 JUMPING = {("time", "time"), ("time", "time_ns"), ("time", "localtime"), ("time", "gmtime")}
 JUMPING |= {(owner, name) for owner in ("datetime", "date") for name in ("now", "utcnow", "today")}
 DATES = {
-    "router.intake.chat_template": "the date that a template puts into a prompt",
+    "router.intake.helpers.chat_template": "the date that a template puts into a prompt",
     "runtime.security.settings": "whether a certificate is valid today",
     "runtime.process.clock": "whether a machine's clock is right",
     "baton.cli.commands.certs": "from when on a certificate is valid",

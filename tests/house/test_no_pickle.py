@@ -12,9 +12,7 @@ FORBIDDEN = {"cPickle", "cloudpickle", "copyreg", "dill", "joblib", "marshal", "
 # What pickles under the hood. A pool of processes does, over pipes that only parent and child hold.
 UNDER_THE_HOOD = {"multiprocessing", "concurrent"}
 POOLS = {
-    "router.intake.tokenizer_pool": "texts and token ids, to and from its own processes",
-    "router.intake.grammar_compiler": "texts, to and from its own process",
-    "router.intake.helpers": "nothing: it waits for the end of a process",
+    "router.intake.helpers.helper": "texts, token ids and grammars, to and from the router's own processes",
 }
 THREADS_ONLY = {f"concurrent.futures.{name}" for name in ("Executor", "Future", "ThreadPoolExecutor")}
 MAKES_CODE = {"scheduling.value": "methods of our own classes, from the names of their fields"}

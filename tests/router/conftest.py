@@ -20,9 +20,9 @@ from router.api.scaler_service import ScalerService
 from router.api.service import InferenceService
 from router.core.core import RouterCore
 from router.core.model.state import CoreConfig
+from router.intake.helpers.tokenizer_pool import TokenizerPool
 from router.intake.model_facts import ModelFacts, read_model_facts
 from router.intake.preprocessor import Preprocessor
-from router.intake.tokenizer_pool import TokenizerPool
 from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
 from runtime.state.store import Store
@@ -129,7 +129,8 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
     core = RouterCore(CoreConfig("router-a", queue_capacity=64))
     shell = Shell(core, store, RouterMetrics(), facts.name)
     server = grpc.aio.server(interceptors=(ErrorInterceptor(lambda error: None),))
-    InferenceService(shell, Preprocessor(shell, facts, pool), facts).add_to(server)
+    preprocessor = Preprocessor(shell, facts, pool)
+    InferenceService(shell, preprocessor, facts).add_to(server)
     FleetService(shell, facts).add_to(server)
     ScalerService(shell).add_to(server)
     server.add_generic_rpc_handlers((UnknownMethods(),))
@@ -143,6 +144,7 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
         started = RunningFleet(store, shell, address, inference, operators)
         yield started
         await server.stop(grace=None)
+        preprocessor.close()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await asyncio.gather(*(worker.stop() for worker in started.workers))

@@ -12,9 +12,9 @@ from router.api.auth_interceptor import AuthInterceptor
 from router.api.error_interceptor import ErrorInterceptor
 from router.api.service import InferenceService
 from router.auth.auth import Auth
+from router.intake.helpers.tokenizer_pool import TokenizerPool
 from router.intake.model_facts import ModelFacts
 from router.intake.preprocessor import Preprocessor
-from router.intake.tokenizer_pool import TokenizerPool
 from router.limits import Limits
 from tests.router.conftest import RunningFleet
 
@@ -34,3 +34,4 @@ async def served(
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield inference_pb2_grpc.InferenceServiceStub(channel)
     await server.stop(grace=None)
+    preprocessor.close()

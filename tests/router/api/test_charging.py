@@ -11,8 +11,8 @@ from google.protobuf.message import Message
 from baton.security.auth_file import add_key, new_api_key
 from baton.v1 import generation_pb2, inference_pb2
 from router.auth.auth import Auth
+from router.intake.helpers.tokenizer_pool import TokenizerPool
 from router.intake.model_facts import ModelFacts
-from router.intake.tokenizer_pool import TokenizerPool
 from tests.router.api.served import served
 from tests.router.conftest import RunningFleet
 

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from baton.v1 import generation_pb2, inference_pb2
-from router.intake.tokenizer_pool import TokenizerPool
+from router.intake.helpers.tokenizer_pool import TokenizerPool
 from runtime.state.store import Store
 from tests.router.calls import events_of, expected, request, tokens_of
 from tests.router.conftest import RunningFleet, until

@@ -15,8 +15,8 @@ from baton.security.auth_file import add_key, new_api_key
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
 from model_output.formats import Delta
 from router.auth.auth import Auth
+from router.intake.helpers.tokenizer_pool import TokenizerPool
 from router.intake.model_facts import ModelFacts
-from router.intake.tokenizer_pool import TokenizerPool
 from router.outputs import OutputReader, Reading
 from tests.router.api.served import served
 from tests.router.calls import events_of, expected, finished_of, reason_of, request, tokens_of

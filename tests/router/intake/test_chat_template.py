@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from router.intake.chat_template import ChatTemplate, TemplateRefused
+from router.intake.helpers.chat_template import ChatTemplate, TemplateRefused
 from router.intake.model_facts import read_model_facts
 from router.request import ChatOptions, Conversation, Message
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from model_output.grammar.grammar import Grammars
 from model_output.grammar.refusal import GrammarRefused
 from router.errors import Overloaded
 from router.intake.grammar_compiler import FairTurns, GrammarCompiler
+from router.intake.helpers.helper import Helper
 from router.intake.model_facts import read_model_facts
 from tests.fleets import DEMO_MODEL
 from tests.patience import PATIENCE_S
@@ -36,16 +36,16 @@ def huge(prefix: str) -> str:
 
 
 @pytest.fixture
-def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Future[str]]:
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[str]]:
     """Record the work that processes are given."""
-    found: list[Future[str]] = []
-    inner = ProcessPoolExecutor.submit
+    found: list[asyncio.Future[str]] = []
+    inner = Helper.submit
 
-    def submit(pool: ProcessPoolExecutor, work: Callable[..., str], *arguments: Any) -> Future[str]:
-        found.append(inner(pool, work, *arguments))
+    def submit(helper: Helper, work: Callable[..., str], *arguments: Any) -> asyncio.Future[str]:
+        found.append(inner(helper, work, *arguments))
         return found[-1]
 
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
+    monkeypatch.setattr(Helper, "submit", submit)
     return found
 
 
@@ -56,10 +56,10 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def test_a_caller_that_leaves_a_costly_format_harms_no_other(
-    compiler: GrammarCompiler, submitted: list[Future[str]]
+    compiler: GrammarCompiler, submitted: list[asyncio.Future[str]]
 ) -> None:
     left = asyncio.create_task(compiler.compile("a", "json_schema", huge("p")))
-    await until(lambda: bool(submitted) and (submitted[0].running() or submitted[0].done()))
+    await until(lambda: bool(submitted))
     left.cancel()
     assert await compiler.compile("b", "choice", '["yes"]')
     with pytest.raises(GrammarRefused, match="does not compile within"):
@@ -68,11 +68,11 @@ async def test_a_caller_that_leaves_a_costly_format_harms_no_other(
 
 
 async def test_a_format_whose_process_is_killed_from_outside_compiles(
-    compiler: GrammarCompiler, submitted: list[Future[str]]
+    compiler: GrammarCompiler, submitted: list[asyncio.Future[str]]
 ) -> None:
     others = set(multiprocessing.active_children())
     asked = asyncio.create_task(compiler.compile("a", "choice", '["yes"]'))
-    await until(lambda: bool(submitted) and submitted[0].running())
+    await until(lambda: bool(submitted))
     for process in set(multiprocessing.active_children()) - others:
         process.kill()
     assert await asked
@@ -96,10 +96,10 @@ async def test_a_tenant_with_costly_formats_delays_others_by_one_of_them(compile
     costly = [end for end in ended if end != "usual"]
     assert all("does not compile within" in end for end in costly)
     # The answer is known now: no process is ended for it again.
-    pool = compiler._pool
+    helper = compiler._helper
     with pytest.raises(GrammarRefused, match="does not compile within"):
         await compiler.compile("a", "json_schema", huge("p0_"))
-    assert compiler._pool is pool
+    assert compiler._helper is helper
 
 
 async def test_a_format_that_many_ask_for_is_compiled_once(
@@ -129,7 +129,7 @@ async def test_a_format_that_many_ask_for_is_compiled_once(
     ],
 )
 async def test_nothing_that_is_kept_of_a_format_is_shared_by_tenants(
-    compiler: GrammarCompiler, submitted: list[Future[str]], kind: str, text: str, around: str
+    compiler: GrammarCompiler, submitted: list[asyncio.Future[str]], kind: str, text: str, around: str
 ) -> None:
     found = [await compiler.compile(tenant, kind, text, around) for tenant in ("", "a", "b", "a", "b")]
     assert len(submitted) == 3

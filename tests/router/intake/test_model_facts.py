@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from model_output.text.model_files import FileUnusable
+from router.intake.helpers.tokenizer_pool import TokenizerPool
 from router.intake.model_facts import ModelUnusable, read_model_facts
-from router.intake.tokenizer_pool import TokenizerPool
 from tests.fleets import DEMO_MODEL
 
 CONFIG = '{"vocab_size": 9, "max_position_embeddings": 9%s}'

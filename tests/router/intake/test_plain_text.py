@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from model_output.formats import formats_of
-from router.intake.chat_encoder import ChatEncoder
-from router.intake.chat_template import ChatTemplate, TemplateRefused
+from router.intake.helpers.chat_encoder import ChatEncoder
+from router.intake.helpers.chat_template import ChatTemplate, TemplateRefused
 from router.intake.plain_text.control_tokens import Marks
 from router.intake.plain_text.plain_tokenizer import ids_of
 from router.request import ChatOptions, ChatRefused, Conversation, InContent, Message, Tool, ToolCall

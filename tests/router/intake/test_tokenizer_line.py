@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.intake.tokenizer_line import Place, TokenizerLine
+from router.intake.helpers.tokenizer_line import Place, TokenizerLine
 
 T = "tenant"
 SHORT, LONG = 2_000, 2_000_000

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from router.errors import Overloaded, Unavailable
+from router.intake.helpers.tokenizer_pool import CALL_BYTES, TokenizerPool
 from router.intake.model_facts import ModelFacts
-from router.intake.tokenizer_pool import CALL_BYTES, TokenizerPool
 from router.request import Conversation, Message
 
 pytestmark = pytest.mark.integration
@@ -113,13 +113,11 @@ async def test_chats_are_rendered_in_the_process(bounded: TokenizerPool) -> None
 
 
 async def test_a_process_that_dies_takes_only_the_text_it_had(bounded: TokenizerPool) -> None:
-    process_ids: list[int] = []
     await encode(bounded, SHORT)
-    process_ids.extend(bounded._slots[0]._processes)
+    process_id = bounded._slots[0].pid
     tasks = [asyncio.create_task(encode(bounded, LONG)) for _ in range(5)]
     await asyncio.sleep(0)
-    for process_id in process_ids:
-        os.kill(process_id, signal.SIGKILL)
+    os.kill(process_id, signal.SIGKILL)
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(action) for action in found if not isinstance(action, list)] == [Unavailable]
 

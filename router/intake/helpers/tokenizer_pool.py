@@ -6,13 +6,10 @@ Chats are rendered there too: a template is a program that comes with the model,
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,11 +18,12 @@ from model_output.text.detokenizer import PROMPT_TAIL
 from model_output.text.model_files import FileUnusable
 from model_output.text.output import Beginning, OutputRules
 from router.errors import Overloaded, Reason, Unavailable
-from router.intake import tokenizer_process
-from router.intake.chat_encoder import EncodedPrompt
-from router.intake.chat_template import ChatTemplate, TemplateRefused
-from router.intake.helpers import LIMIT_S
-from router.intake.tokenizer_line import Place, TokenizerLine
+from router.intake.helpers import tokenizer_process
+from router.intake.helpers.chat_encoder import EncodedPrompt
+from router.intake.helpers.chat_template import ChatTemplate, TemplateRefused
+from router.intake.helpers.helper import Helper, HelperLost
+from router.intake.helpers.template_limits import LIMIT_S
+from router.intake.helpers.tokenizer_line import Place, TokenizerLine
 from router.limits import MAX_WAITING_BYTES
 from router.request import Conversation, InContent
 from scheduling.request import StopRules
@@ -61,7 +59,7 @@ class TokenizerPool:
         self._num_processes = num_processes
         self._chats = template, formats or ChatFormats(), special_tokens_in_content
         self._max_waiting_bytes = max_waiting_bytes
-        self._slots = [self._new_pool() for _ in range(num_processes)]
+        self._slots = [self._new_helper() for _ in range(num_processes)]
         """One process each: one that ends takes only the text that it had."""
         self._starting: set[int] = set()
         """Slots whose process was replaced, and has not begun yet."""
@@ -77,14 +75,8 @@ class TokenizerPool:
         self.longest_token: int | None = None
         """The most bytes of text that one token stands for; None if that is not known."""
 
-    def _new_pool(self) -> ProcessPoolExecutor:
-        # Forking a process that runs gRPC's threads is unsafe.
-        return ProcessPoolExecutor(
-            1,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=tokenizer_process.start,
-            initargs=(str(self._tokenizer_file), *self._chats),
-        )
+    def _new_helper(self) -> Helper:
+        return Helper(tokenizer_process.start, str(self._tokenizer_file), *self._chats)
 
     async def warm_up(self) -> None:
         """Start every process. Raises `FileUnusable` for a tokenizer or template of no use."""
@@ -206,27 +198,20 @@ class TokenizerPool:
             self._turns[place].set_result(None)
 
     async def _run_now(self, place: Place, work: Callable[..., T], *arguments: object) -> T:
-        loop = asyncio.get_running_loop()
         slot = self._slot_of[place] = min(set(range(self._num_processes)).difference(self._slot_of.values()))
-        pool, future = self._submit(slot, work, *arguments)
-        # If the caller leaves, its process works on: the turn ends with the work.
-        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._end_turn, place, done))
+        if self._slots[slot].is_lost:  # it ended before this text came
+            self._replace(slot, self._slots[slot])
+        helper = self._slots[slot]
+        answer = helper.submit(work, *arguments)
+        answer.add_done_callback(lambda done: self._end_turn(place, done))
         try:
-            return await asyncio.wrap_future(future)
-        except BrokenProcessPool as error:
-            self._replace(slot, pool)
-            raise Unavailable(Reason.TOKENIZER_LOST, "a tokenizer process died", RETRY_S) from error
+            # If the caller leaves, its process works on: the turn ends with the work.
+            return await asyncio.shield(answer)
+        except HelperLost:
+            self._replace(slot, helper)
+            raise Unavailable(Reason.TOKENIZER_LOST, "a tokenizer process died", RETRY_S) from None
 
-    def _submit(
-        self, slot: int, work: Callable[..., T], *arguments: object
-    ) -> tuple[ProcessPoolExecutor, Future[T]]:
-        try:
-            return self._slots[slot], self._slots[slot].submit(work, *arguments)
-        except BrokenProcessPool:
-            self._replace(slot, self._slots[slot])  # it broke before this text arrived
-            return self._slots[slot], self._slots[slot].submit(work, *arguments)
-
-    def _end_turn(self, place: Place, done: Future[T]) -> None:
+    def _end_turn(self, place: Place, done: asyncio.Future[T]) -> None:
         """Free a process, and give it the next text."""
         taken_s = time.monotonic() - self._running[place]
         if not done.cancelled() and done.exception() is None:
@@ -235,30 +220,22 @@ class TokenizerPool:
         del self._slot_of[place]
         self._start_next()
 
-    def _replace(self, slot: int, broken: ProcessPoolExecutor) -> None:
+    def _replace(self, slot: int, lost: Helper) -> None:
         """Start another process in place of one that has ended."""
-        if self._slots[slot] is broken and not self._closed:
-            broken.shutdown(wait=False)
-            self._slots[slot] = self._new_pool()
+        if self._slots[slot] is lost and not self._closed:
+            lost.close()
+            helper = self._slots[slot] = self._new_helper()
             self._starting.add(slot)
-            self._await(slot)
+            helper.submit(tokenizer_process.ready).add_done_callback(
+                lambda done: self._on_start(slot, helper, done)
+            )
 
-    def _await(self, slot: int) -> None:
-        loop, pool = asyncio.get_running_loop(), self._slots[slot]
-
-        def on_ready(done: Future[None]) -> None:
-            if not self._closed and not loop.is_closed():
-                loop.call_soon_threadsafe(self._on_start, slot, pool, done)
-
-        pool.submit(tokenizer_process.ready).add_done_callback(on_ready)
-
-    def _on_start(self, slot: int, pool: ProcessPoolExecutor, done: Future[None]) -> None:
-        if self._slots[slot] is not pool or done.cancelled():
-            return
+    def _on_start(self, slot: int, helper: Helper, done: asyncio.Future[None]) -> None:
         if done.exception() is None:
-            self._starting.discard(slot)
-        else:
-            asyncio.get_running_loop().call_later(RETRY_S, self._replace, slot, pool)
+            if self._slots[slot] is helper:
+                self._starting.discard(slot)
+        elif self._slots[slot] is helper and not self._closed:
+            asyncio.get_running_loop().call_later(RETRY_S, self._replace, slot, helper)
 
     @property
     def works(self) -> bool:
@@ -274,5 +251,5 @@ class TokenizerPool:
     def close(self) -> None:
         """End the processes."""
         self._closed = True
-        for pool in self._slots:
-            pool.shutdown(wait=True, cancel_futures=True)
+        for helper in self._slots:
+            helper.close(wait=True)

@@ -17,7 +17,7 @@ from model_output.formats import ChatFormats, NotForcible, is_reasoning_open, sp
 from model_output.grammar.bounds import bounded
 from model_output.grammar.exact_numbers import check_numbers
 from model_output.grammar.refusal import GrammarRefused
-from router.intake.chat_template import ChatTemplate, TemplateRefused
+from router.intake.helpers.chat_template import ChatTemplate, TemplateRefused
 from router.intake.plain_text.control_tokens import ControlTokens, Marks
 from router.intake.plain_text.plain_tokenizer import ids_of
 from router.request import ChatRefused, Conversation, InContent, Tool

@@ -6,7 +6,6 @@ without gRPC and the rest of the router, it starts in half the time.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from model_output.text.detokenizer import Detokenizer
 from model_output.text.model_files import FileUnusable, read_tokenizer
 from model_output.text.output import Beginning, OutputRules
 from model_output.text.token_sizes import most_bytes_of_a_token
-from router.intake.chat_encoder import ChatEncoder, EncodedPrompt
-from router.intake.chat_template import ChatTemplate, TemplateRefused
-from router.intake.helpers import end_with_parent, limit_templates
+from router.intake.helpers.chat_encoder import ChatEncoder, EncodedPrompt
+from router.intake.helpers.chat_template import ChatTemplate, TemplateRefused
+from router.intake.helpers.template_limits import limit_templates
 from router.intake.plain_text.plain_tokenizer import ids_of
 from router.request import Conversation, InContent
 from scheduling.request import StopRules
@@ -39,8 +38,6 @@ def start(
 ) -> None:
     """Load what the other functions use."""
     global _tokenizer, _detokenizer, _encoder, _unusable  # noqa: PLW0603 -- one of each in a process
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
-    end_with_parent()
     try:
         _tokenizer = read_tokenizer(Path(tokenizer_file))
     except FileUnusable as error:

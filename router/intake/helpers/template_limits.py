@@ -1,4 +1,4 @@
-"""Processes that compute for the router: they end with it, and templates run in them within limits.
+"""The limits of time and memory within which chat templates run, in a helper process.
 
 A template is a program from outside. What it takes too long for, or too much memory, ends with an error. Only
 a single operation that takes as long again, such as a power of large numbers, ends the process.
@@ -6,11 +6,9 @@ a single operation that takes as long again, such as a power of large numbers, e
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -82,15 +80,3 @@ def limited() -> Iterator[None]:
         raise OverLimit(f"it takes more than {LIMIT_BYTES >> 30} GiB of memory") from None
     finally:
         _limits.clear()
-
-
-def end_with_parent() -> None:
-    """End this process when the one that spawned it has ended, even if that was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "called in a spawned process"
-
-    def wait() -> None:
-        parent.join()
-        os._exit(0)
-
-    threading.Thread(target=wait, name="parent", daemon=True).start()

@@ -16,7 +16,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from router.intake.helpers import OverLimit, limited
+from router.intake.helpers.template_limits import OverLimit, limited
 from router.intake.plain_text.control_tokens import Marks
 from router.request import ChatRefused, Conversation, template_tools
 
