@@ -13,6 +13,7 @@ from baton.v1 import generation_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2, worker_pb2_grpc
 from runtime.state.records import WorkerRecord
 from runtime.state.store import Store
+from tests.ports import free_port
 from worker.streams.probes import ProbeResponder
 
 FINGERPRINT = "scripted"
@@ -91,7 +92,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def start(self) -> None:
         self._server = grpc.aio.server()
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
-        port = self._server.add_insecure_port("127.0.0.1:0")
+        port = self._server.add_insecure_port(f"127.0.0.1:{free_port()}")
         self.address = f"127.0.0.1:{port}"
         self._probes.start("127.0.0.1", port)
         await self._server.start()
