@@ -6,15 +6,21 @@ The waiting text is bounded; beyond that, text is refused.
 from __future__ import annotations
 
 import os
+import select
 import stat
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+GATHER_S = 0.05
+"""The thread rests for this long after a write. Where there are many texts, each wake-up costs the process
+more than what it writes, so one writes all that has come meanwhile.
+"""
 
 
 class BackgroundWriter:
-    """Writes to a file descriptor, in order. Calls `failed` on its thread for each write that fails."""
+    """Writes to a file descriptor, in order. Calls `failed` on its thread for each text that is lost."""
 
     def __init__(self, fd: int, max_waiting_bytes: int, failed: Callable[[OSError], None]) -> None:
         self._fd = fd
@@ -24,6 +30,10 @@ class BackgroundWriter:
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._closed = False
+        self._flushes = 0
+        """Callers that wait in `flush`."""
+        self._rests = False
+        """Whether the thread wakes up by itself."""
         # A daemon: a stuck write must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
@@ -36,13 +46,18 @@ class BackgroundWriter:
                 return False
             self._waiting.append(data)
             self._waiting_bytes += len(data)
-            self._changed.notify_all()
+            if self._is_much() or (len(self._waiting) == 1 and not self._rests):
+                self._changed.notify_all()
         return True
 
     def flush(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s` until everything is written; return whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting_bytes, timeout_s)
+            self._flushes += 1
+            self._changed.notify_all()
+            is_written = self._changed.wait_for(lambda: not self._waiting_bytes, timeout_s)
+            self._flushes -= 1
+            return is_written
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits for at most `timeout_s`, and stop. Return whether all was written.
@@ -61,14 +76,36 @@ class BackgroundWriter:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
                     return
-                data = self._waiting.popleft()
-            try:
-                _write_all(self._fd, data)
-            except OSError as error:
-                self._failed(error)
+                texts = list(self._waiting)
+                self._waiting.clear()
+            for together in _in_pieces(texts):
+                try:
+                    _write_all(self._fd, b"".join(together))
+                except OSError as error:
+                    for _ in together:
+                        self._failed(error)
             with self._changed:
-                self._waiting_bytes -= len(data)
+                self._waiting_bytes -= sum(map(len, texts))
                 self._changed.notify_all()
+                self._rests = True
+                self._changed.wait_for(lambda: self._closed or self._flushes or self._is_much(), GATHER_S)
+                self._rests = False
+
+    def _is_much(self) -> bool:
+        return 4 * self._waiting_bytes > self._max_waiting_bytes
+
+
+def _in_pieces(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Group texts into what a pipe takes in one piece, since others may write to it, too."""
+    piece: list[bytes] = []
+    size = 0
+    for text in texts:
+        if piece and size + len(text) > select.PIPE_BUF:
+            yield piece
+            piece, size = [], 0
+        piece.append(text)
+        size += len(text)
+    yield piece
 
 
 def open_unblocked(path: Path) -> int:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
-from runtime.process.background import open_unblocked
+import pytest
+
+from runtime.process import background
+from runtime.process.background import BackgroundWriter, open_unblocked
+from tests.patience import PATIENCE_S
 
 
 def test_what_is_written_over_an_older_file_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -23,3 +28,29 @@ def test_a_device_may_be_written_to() -> None:
     mode = device.stat().st_mode
     os.close(open_unblocked(device))
     assert device.stat().st_mode == mode
+
+
+def test_texts_of_a_burst_are_written_together_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "GATHER_S", PATIENCE_S)
+    written: list[bytes] = []
+    first = threading.Event()
+
+    def write_all(_fd: int, data: bytes) -> None:
+        written.append(data)
+        first.set()
+
+    monkeypatch.setattr(background, "_write_all", write_all)
+    with (tmp_path / "log").open("wb") as file:
+        writer = BackgroundWriter(file.fileno(), 4000, lambda _: None)
+        assert writer.write("0")
+        assert first.wait(PATIENCE_S), "nothing waits for more to come while there is little"
+        for place in range(1, 10):
+            assert writer.write(str(place))
+        assert writer.flush(PATIENCE_S)
+        assert written == [b"0", b"123456789"]
+        assert writer.write("x" * 3000), "much is written at once, too"
+        assert writer.write("y" * 900)
+        assert writer.close(PATIENCE_S)
+    assert b"".join(written[2:]) == b"x" * 3000 + b"y" * 900
