@@ -18,8 +18,8 @@ from model_output.grammar.bounds import bounded
 from model_output.grammar.exact_numbers import check_numbers
 from model_output.grammar.refusal import GrammarRefused
 from router.intake.helpers.chat_template import ChatTemplate, TemplateRefused
+from router.intake.helpers.kept_tokens import KeptTokens
 from router.intake.plain_text.control_tokens import ControlTokens, Marks
-from router.intake.plain_text.plain_tokenizer import ids_of
 from router.request import ChatRefused, Conversation, InContent, Tool
 
 
@@ -58,7 +58,7 @@ class ChatEncoder:
         formats: ChatFormats,
         special_tokens_in_content: InContent = InContent.TEXT,
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokens = KeptTokens(tokenizer)
         self._template = template
         self._formats = formats
         self._control = ControlTokens(tokenizer, template.written, formats, special_tokens_in_content)
@@ -73,7 +73,7 @@ class ChatEncoder:
         such as Qwen's `<tool_call>`, for a special one, which the same text in a grammar does not match."""
 
     def encode(
-        self, chat: Conversation, *, has_format: bool = False, most_bytes: int | None = None
+        self, chat: Conversation, *, has_format: bool = False, most_bytes: int | None = None, tenant: str = ""
     ) -> EncodedPrompt:
         """Return an encoded chat, whose output may have a format.
 
@@ -103,7 +103,7 @@ class ChatEncoder:
         elif chat.guides_calls:
             calls_grammar = grammar(model_output.formats.guided_calls, formats)
         return EncodedPrompt(
-            self._tokens_of(text, marks),
+            self._tokens_of(text, marks, tenant),
             formats,
             is_open,
             bool(special_markers(formats, self._special)),
@@ -111,11 +111,9 @@ class ChatEncoder:
             around_format,
         )
 
-    def _tokens_of(self, text: str, marks: Marks | None) -> list[int]:
-        if marks is not None:
-            return marks.encode(text)
+    def _tokens_of(self, text: str, marks: Marks | None, tenant: str) -> list[int]:
         # The template writes the special tokens itself.
-        return ids_of(self._tokenizer, text)
+        return self._tokens.ids_of(text, tenant) if marks is None else marks.encode(text)
 
     def _grammar(
         self,

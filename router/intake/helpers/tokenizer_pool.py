@@ -103,7 +103,7 @@ class TokenizerPool:
 
         Raises errors of `ChatEncoder.encode`, and of `encode`.
         """
-        call = tenant, chat.num_bytes, tokenizer_process.encode_chat, chat, has_format, most_bytes
+        call = tenant, chat.num_bytes, tokenizer_process.encode_chat, chat, has_format, most_bytes, tenant
         try:
             return await self._run(*call)
         except Unavailable:

@@ -76,9 +76,9 @@ def encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(token_ids for token_ids in encoded if token_ids))
 
 
-def encode_chat(chat: Conversation, has_format: bool, most_bytes: int | None) -> EncodedPrompt:
+def encode_chat(chat: Conversation, has_format: bool, most_bytes: int | None, tenant: str) -> EncodedPrompt:
     assert _encoder is not None, "checked before"
-    return _encoder.encode(chat, has_format=has_format, most_bytes=most_bytes)
+    return _encoder.encode(chat, has_format=has_format, most_bytes=most_bytes, tenant=tenant)
 
 
 def longest_token() -> int | None:
