@@ -106,7 +106,7 @@ async def _serve_with(
         options=config.limits.server_options(shares_port=config.processes > 1),
     )
     preprocessor = Preprocessor(shell, facts, pool, config.limits)
-    health, inference = await _add_services(server, shell, preprocessor, facts, auth, config)
+    generations, health, inference = await _add_services(server, shell, preprocessor, facts, auth, config)
     await _update_health(shell, pool, health, inference)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, service.listen, tls, client_ca)
@@ -127,6 +127,7 @@ async def _serve_with(
     structlog.get_logger().info("draining", running_sessions=len(shell.core.state.live))
     await health.leave()
     shell.submit(RouterLeaving())
+    generations.leave()
     await _drain(shell, service.drain_s)
     await server.stop(grace=1.0)
     preprocessor.close()
@@ -175,8 +176,8 @@ async def _add_services(
     facts: ModelFacts,
     auth: Auth | None,
     config: RouterConfig,
-) -> tuple[Health, str]:
-    """Add all services. Return the health service, and the name under which it reports inference."""
+) -> tuple[InferenceService, Health, str]:
+    """Add all services. Return that of inference, and that of health with the former's name there."""
     service = InferenceService(
         shell, preprocessor, facts, auth, config.limits.max_streams, shares_port=config.processes > 1
     )
@@ -186,7 +187,7 @@ async def _add_services(
     await health.set_status([*others, *reflection.NAMES], serving=True)
     reflection.add_reflection(server, [inference, *others])
     server.add_generic_rpc_handlers((UnknownMethods(),))
-    return health, inference
+    return service, health, inference
 
 
 def _print_ready(router_id: str, address: str, metrics: str) -> None:

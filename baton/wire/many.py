@@ -1,6 +1,6 @@
 """Many generations over one call: a message for all tokens that arrive together, in place of one for each.
 
-    Generate ──▶ GenerateMany: each call takes new generations for a while, and ends with its last one
+    Generate ──▶ GenerateMany: each call takes new generations for a while, and then ends with its last one
     Resume   ──▶ a call of its own, and so are all others
 
 Where a caller awaits the next event of a generation and can take tokens as they are, they are no event: a row
@@ -13,7 +13,6 @@ leads there: a generation that has begun is resumed, and one that has not is sen
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
@@ -46,7 +45,9 @@ Heard: TypeAlias = "inference_pb2.GenerateResponse | status_pb2.Status"
 MAX_GENERATIONS = 256
 """With this many generations at once, the next one opens another call. Routers accept more on each."""
 TAKES_NEW_S = 10.0
-"""So long a call takes new generations. Where a proxy spreads calls over routers, it so spreads these too."""
+"""So long a call takes new generations, and stays open without any, since opening one costs as much as a
+generation's messages. Where a proxy spreads calls over routers, it so spreads these too.
+"""
 MAX_SHARED_BYTES = 64 * 1024
 """A larger request has a call of its own: one that is too large for a router ends the call that it is on."""
 MAX_UNREAD_TOKENS = 8192
@@ -194,7 +195,7 @@ def _num_tokens(response: inference_pb2.GenerateResponse) -> int:
 
 
 class _SharedCall:
-    """One GenerateMany call. It ends when its last generation does."""
+    """One GenerateMany call. Once it takes no new generations, it ends with its last one."""
 
     def __init__(self, start: Any, address: str) -> None:
         self._address = address
@@ -202,17 +203,14 @@ class _SharedCall:
         self._last_id = 0
         self._commands: asyncio.Queue[inference_pb2.GenerateManyRequest | None] = asyncio.Queue()
         self._is_open = True
-        self._began = time.monotonic()
+        self._is_young = True
+        self._timer = asyncio.get_running_loop().call_later(TAKES_NEW_S, self._grow_old)
         self._call = start(self._written())
         self.reading = asyncio.create_task(self._read(), name=f"generations at {address}")
 
     @property
     def takes_new(self) -> bool:
-        return (
-            self._is_open
-            and len(self._by_id) < MAX_GENERATIONS
-            and time.monotonic() - self._began < TAKES_NEW_S
-        )
+        return self._is_open and self._is_young and len(self._by_id) < MAX_GENERATIONS
 
     def begin(self, command: inference_pb2.GenerateManyRequest, take: TakeRow | None) -> _Generation:
         self._last_id += 1
@@ -249,6 +247,7 @@ class _SharedCall:
             failure = Internal(f"{self._address}: a message of GenerateMany has unequal columns: {error}")
         finally:
             self._call.cancel()
+            self._timer.cancel()
             self._is_open = False
             # grpc.aio goes on to wait for requests after the router has ended the call.
             self._commands.put_nowait(None)
@@ -286,12 +285,21 @@ class _SharedCall:
 
     def _forget(self, generation_id: int) -> None:
         del self._by_id[generation_id]
-        if not self._by_id and self._is_open:
+        self._end_unless_used()
+
+    def _grow_old(self) -> None:
+        self._is_young = False
+        self._end_unless_used()
+
+    def _end_unless_used(self) -> None:
+        if self._is_open and not self._is_young and not self._by_id:
             self._is_open = False
             self._commands.put_nowait(None)
 
     def _over(self, generation: _Generation, failure: BaseException | None) -> _Over:
         """Return how a generation ends when the call does."""
+        if failure is None and not generation.has_begun:
+            return _Over(is_unsent=True)  # it was on its way when a router that leaves ended the call
         if failure is None or isinstance(failure, Unavailable) or not isinstance(failure, BatonError):
             return _Over(failure)
         if generation.has_begun:

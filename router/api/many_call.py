@@ -73,6 +73,12 @@ class ManyCall:
         """Generations that ended with an error, and its status."""
         self._has_room = asyncio.Event()
         self._has_room.set()
+        self._leaves = False
+
+    def leave(self) -> None:
+        """End the call once it carries no generation: its client may keep it open for later ones."""
+        self._leaves = True
+        self._outbox.wake()
 
     async def serve(
         self,
@@ -195,6 +201,8 @@ class ManyCall:
             rows = self._rows()
             if rows.size:
                 await context.write(rows.message())
+            elif self._leaves and not self._by_id:
+                return
             elif not reading.done() or (self._by_id and reading.exception() is None):
                 await self._outbox.wait()
             else:

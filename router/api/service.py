@@ -79,11 +79,17 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._shares_port = shares_port
         """True if a call may reach another process of this router than the one that it is about."""
         self._pending = PendingCalls()
+        self._many: set[ManyCall] = set()
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Serve on `server`; returns the service's full name, for reflection."""
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, server)
         return inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+
+    def leave(self) -> None:
+        """End calls that clients keep open for later generations, as soon as they carry none."""
+        for many in self._many:
+            many.leave()
 
     async def Generate(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
         self, request: inference_pb2.GenerateRequest, context: Context
@@ -111,7 +117,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> None:
         shell = self._shell
         many = ManyCall(self._open_stream, self._auth, self._max_generations, shell.now, self._count)
-        await many.serve(request_iterator, context)
+        self._many.add(many)
+        try:
+            await many.serve(request_iterator, context)
+        finally:
+            self._many.discard(many)
 
     async def Cancel(
         self, request: inference_pb2.CancelRequest, context: Context

@@ -24,6 +24,7 @@ from tests.baton.scripted_service import (
     Fail,
     FailShared,
     ScriptedRouter,
+    Silence,
     Step,
     Wait,
     accepted,
@@ -50,17 +51,39 @@ def num_writing() -> int:
     return sum("_consume_request_iterator" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
-async def test_generations_at_once_share_a_call_and_the_last_one_ends_it(gate: asyncio.Event) -> None:
+async def test_generations_share_a_call_at_once_and_one_after_the_other(gate: asyncio.Event) -> None:
     async with ScriptedRouter(waiting(gate)) as router, AsyncClient(router.address, multiplex=True) as client:
         running = [asyncio.create_task(client.complete(f"prompt {number}")) for number in range(20)]
         await router.until_heard("Generate", 20)
         gate.set()
         completions = await asyncio.gather(*running)
         assert {completion.choices[0].token_ids for completion in completions} == {(10, 11, 12)}
+        await client.complete("afterwards")
         assert len(router.calls("GenerateMany")) == 1
+        assert not router.calls("GenerateMany over")
+
+
+async def test_a_call_that_nobody_uses_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "TAKES_NEW_S", 0.2)
+    async with ScriptedRouter() as router, AsyncClient(router.address, multiplex=True) as client:
+        await client.complete("hello")
         await router.until_heard("GenerateMany over")
         await client.complete("afterwards")
         assert len(router.calls("GenerateMany")) == 2
+        await router.until_heard("GenerateMany over", 2)
+        assert num_writing() == 0
+
+
+async def test_a_generation_on_its_way_to_a_call_that_ends_is_sent_again() -> None:
+    """A router that leaves ends calls without generations, as far as it knows."""
+    async with (
+        ScriptedRouter(WHOLE, (Silence(),), WHOLE) as router,
+        AsyncClient(router.address, multiplex=True) as client,
+    ):
+        await client.complete("hello")
+        completion = await client.complete("on its way")
+        assert completion.choices[0].token_ids == (10, 11, 12)
+        assert len(router.calls("Generate")) == 3
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_GENERATIONS", 1), ("TAKES_NEW_S", 0.0)])
@@ -69,8 +92,10 @@ async def test_a_call_takes_no_more_than_its_limits_allow(
 ) -> None:
     monkeypatch.setattr(many, limit, value)
     async with ScriptedRouter(waiting(gate)) as router, AsyncClient(router.address, multiplex=True) as client:
-        running = [asyncio.create_task(client.complete("hello")) for _ in range(3)]
-        await router.until_heard("Generate", 3)
+        running = []
+        for number in range(3):
+            running.append(asyncio.create_task(client.complete("hello")))
+            await router.until_heard("Generate", number + 1)
         gate.set()
         await asyncio.gather(*running)
     assert len(router.calls("GenerateMany")) == 3

@@ -95,6 +95,7 @@ class RunningFleet:
     address: str
     inference: inference_pb2_grpc.InferenceServiceAsyncStub
     operators: fleet_pb2_grpc.FleetServiceAsyncStub
+    service: InferenceService
     handoffs: Handoffs = field(default_factory=Handoffs)
     workers: list[ScriptedWorker] = field(default_factory=list)
 
@@ -130,7 +131,8 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
     shell = Shell(core, store, RouterMetrics(), facts.name)
     server = grpc.aio.server(interceptors=(ErrorInterceptor(lambda error: None),))
     preprocessor = Preprocessor(shell, facts, pool)
-    InferenceService(shell, preprocessor, facts).add_to(server)
+    service = InferenceService(shell, preprocessor, facts)
+    service.add_to(server)
     FleetService(shell, facts).add_to(server)
     ScalerService(shell).add_to(server)
     server.add_generic_rpc_handlers((UnknownMethods(),))
@@ -141,7 +143,7 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
     async with grpc.aio.insecure_channel(address) as channel:
         inference = inference_pb2_grpc.InferenceServiceStub(channel)
         operators = fleet_pb2_grpc.FleetServiceStub(channel)
-        started = RunningFleet(store, shell, address, inference, operators)
+        started = RunningFleet(store, shell, address, inference, operators, service)
         yield started
         await server.stop(grace=None)
         preprocessor.close()

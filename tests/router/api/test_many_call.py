@@ -320,3 +320,18 @@ async def test_a_text_that_cannot_be_read_ends_its_own_generation(
     [*before, last] = many.heard[1]
     assert not any(is_status(event) for event in before)
     assert reason(last) == "INTERNAL_ERROR"
+
+
+async def test_a_router_that_leaves_ends_a_call_with_its_last_generation(fleet: RunningFleet) -> None:
+    await fleet.pair(step_s=0.01)
+    unused, used = ManyClient(fleet.inference), ManyClient(fleet.inference)
+    await unused.send(0, generate=request(3))
+    await until(lambda: "finished" in kinds(unused.events(0)))
+    await used.send(0, generate=request(20, "goes on"))
+    await used.heard_tokens(0)
+    fleet.service.leave()
+    assert unused.reading is not None
+    assert used.reading is not None
+    await unused.reading
+    await used.reading
+    assert tokens_of(used.events(0)) == expected(20)
