@@ -298,8 +298,6 @@ class _SharedCall:
 
     def _over(self, generation: _Generation, failure: BaseException | None) -> _Over:
         """Return how a generation ends when the call does."""
-        if failure is None and not generation.has_begun:
-            return _Over(is_unsent=True)  # it was on its way when a router that leaves ended the call
         if failure is None or isinstance(failure, Unavailable) or not isinstance(failure, BatonError):
             return _Over(failure)
         if generation.has_begun:

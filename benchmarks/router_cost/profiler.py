@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "calls to Redis": ("(/runtime/state/", "(/router/links/store_calls.py", "/site-packages/redis/"),
     "commands to workers": ("_write (/router/links/worker_link.py", "(/router/links/discovery.py"),
     "reports of workers": ("(/router/links/worker_link.py",),
-    "tokenising": ("(/router/intake/tokenizer_", "/concurrent/futures/", "/multiprocessing/"),
+    "tokenising": ("(/router/intake/helpers/", "/multiprocessing/"),
     "events to clients": (
         *("_write (/router/api/", "_relay (/router/links/shell.py", "(/router/links/client_stream.py"),
         *("_rows (/router/api/many_call.py", "_move (/router/api/many_call.py"),

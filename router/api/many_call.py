@@ -23,7 +23,15 @@ from router.api.status import status_to_pb
 from router.auth.auth import TENANT, Auth
 from router.auth.principal import set_caller
 from router.core.model.actions import TellFinished, TellPromptLogprobs
-from router.errors import InternalError, MalformedMessage, Overloaded, Reason, RouterError, ValidationError
+from router.errors import (
+    InternalError,
+    MalformedMessage,
+    Overloaded,
+    Reason,
+    RouterError,
+    Unavailable,
+    ValidationError,
+)
 from router.links.client_stream import ClientStream, Outbox, RowColumns, StreamItem, TokenBatch
 from router.outputs import OutputReader
 from runtime.rpc.handlers import Context, Unreadable
@@ -201,8 +209,9 @@ class ManyCall:
             rows = self._rows()
             if rows.size:
                 await context.write(rows.message())
-            elif self._leaves and not self._by_id:
-                return
+            elif self._leaves and not self._by_id and self._last_id >= 0:
+                why = "this router is shutting down, and this call carries no generation"
+                raise Unavailable(Reason.ROUTER_LEAVING, why)
             elif not reading.done() or (self._by_id and reading.exception() is None):
                 await self._outbox.wait()
             else:

@@ -80,6 +80,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """True if a call may reach another process of this router than the one that it is about."""
         self._pending = PendingCalls()
         self._many: set[ManyCall] = set()
+        self._leaves = False
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Serve on `server`; returns the service's full name, for reflection."""
@@ -88,6 +89,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     def leave(self) -> None:
         """End calls that clients keep open for later generations, as soon as they carry none."""
+        self._leaves = True
         for many in self._many:
             many.leave()
 
@@ -118,6 +120,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         shell = self._shell
         many = ManyCall(self._open_stream, self._auth, self._max_generations, shell.now, self._count)
         self._many.add(many)
+        if self._leaves:
+            many.leave()
         try:
             await many.serve(request_iterator, context)
         finally:

@@ -167,7 +167,7 @@ def admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: fl
         if not judgement.may_be_tried:
             state.learnt.virtual_finish = finish_at
         leave_queue(state, group)
-        if ahead.requests >= len(state.groups):  # more than this router's own, which include the newcomer
+        if ahead.requests >= len(state.groups):  # some of it is not this router's, whatever its groups do
             state.queue_stands = state.offer_due = True
         turn_away(state, session, Refused(judgement.decision, retry_after_s(finish_at, now, group.key)))
         return False

@@ -185,7 +185,9 @@ class RouterCore:
                 on_worker_lost(state, worker_key, reason)
                 state.plan_wanted = state.capacity_died = True
             case DrainAsked(worker_id):
-                self._drain(worker_id)
+                for worker in state.fleet.workers.values():
+                    if worker.facts.worker_id == worker_id and not worker.drain_asked:
+                        self._drain(worker)
             case RouterLeaving():
                 leave(state)
             case RouterStopping():
@@ -225,16 +227,16 @@ class RouterCore:
         worker.coming_tokens = sum(group.work_tokens for group in coming)
         worker.bound_prompts = len(coming)
         state.fleet.join(worker)
+        if key in state.fleet.unheard_drains:
+            self._drain(worker)
         on_worker_back(state, key)
         state.offer_due = True
 
-    def _drain(self, worker_id: str) -> None:
+    def _drain(self, worker: Worker) -> None:
         state = self.state
-        for worker in state.fleet.workers.values():
-            if worker.facts.worker_id == worker_id and not worker.drain_asked:
-                state.fleet.drain(worker)
-                state.plan_wanted = state.capacity_died = True
-                state.actions.append(SendDrain(worker.key))
+        state.fleet.drain(worker)
+        state.plan_wanted = state.capacity_died = True
+        state.actions.append(SendDrain(worker.key))
 
 
 class Chores:

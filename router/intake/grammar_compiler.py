@@ -102,7 +102,7 @@ class GrammarCompiler:
             limits = f"{LIMIT_S:g} s of a processor and {LIMIT_BYTES >> 30} GiB"
             found = GrammarRefused(f"its grammar does not compile within {limits}")
         tenant, kind, text, around = asked
-        self._kept.put((tenant, kind, text, around), found, len(text) + len(str(found)))
+        self._kept.put((tenant, kind, text, around), found, len(text) + len(around) + len(str(found)))
         return found
 
     async def _tried(self, *asked: str) -> str | GrammarRefused | None:
@@ -112,7 +112,7 @@ class GrammarCompiler:
         try:
             return await self._helper.submit(_compile, *asked)
         except GrammarRefused as refused:
-            return refused
+            return GrammarRefused(str(refused))  # without its traceback, which would be kept as well
         except HelperLost:
             self._end_process()
             return None

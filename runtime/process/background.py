@@ -55,9 +55,10 @@ class BackgroundWriter:
         with self._changed:
             self._flushes += 1
             self._changed.notify_all()
-            is_written = self._changed.wait_for(lambda: not self._waiting_bytes, timeout_s)
-            self._flushes -= 1
-            return is_written
+            try:
+                return self._changed.wait_for(lambda: not self._waiting_bytes, timeout_s)
+            finally:
+                self._flushes -= 1
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits for at most `timeout_s`, and stop. Return whether all was written.
@@ -84,8 +85,9 @@ class BackgroundWriter:
                 except OSError as error:
                     for _ in together:
                         self._failed(error)
+                with self._changed:
+                    self._waiting_bytes -= sum(map(len, together))
             with self._changed:
-                self._waiting_bytes -= sum(map(len, texts))
                 self._changed.notify_all()
                 self._rests = True
                 self._changed.wait_for(lambda: self._closed or self._flushes or self._is_much(), GATHER_S)

@@ -263,6 +263,20 @@ REQUESTS = (
         ),
     ),
     Failure(
+        "unheard drain",
+        "Baton itself",
+        "a worker went on that an operator had drained: the message was lost with its stream",
+        (
+            Guard(
+                "router/core/core.py",
+                "        if key in state.fleet.unheard_drains:\n            self._drain(worker)\n",
+                "",
+                "tests/router/core/test_draining.py"
+                "::test_a_worker_that_may_not_have_heard_it_is_told_again_to_drain",
+            ),
+        ),
+    ),
+    Failure(
         "abandoned",
         "Baton itself",
         "places of a router that was killed stayed in an idle queue, and newcomers were refused for them",

@@ -205,6 +205,8 @@ class Fleet:
         """Counts changes of the workers that take new work."""
         self.moves = 0
         """Counts reports and dispatches."""
+        self.unheard_drains: set[str] = set()
+        """Keys of workers that were asked to drain and have not said that they do: a message may be lost."""
         self.block_size = 1
         """The same on all workers; 1 until a worker has joined."""
         self.fingerprint = ""
@@ -219,6 +221,8 @@ class Fleet:
     def join(self, worker: Worker) -> None:
         """Add a worker that is connected now."""
         self.workers[worker.key] = worker
+        if worker.load.draining:
+            self.unheard_drains.discard(worker.key)
         self.fingerprint = worker.facts.fingerprint
         self.changed()
 
@@ -280,6 +284,8 @@ class Fleet:
         worker.load, worker.sent_tokens = load, 0
         worker.count()
         worker.draining = worker.drain_asked or load.draining
+        if load.draining:
+            self.unheard_drains.discard(worker.key)
         if worker.draining != was_draining:
             self.changed()
         else:
@@ -333,6 +339,7 @@ class Fleet:
     def drain(self, worker: Worker) -> None:
         """Give a worker nothing new from now on."""
         worker.drain_asked = worker.draining = True
+        self.unheard_drains.add(worker.key)
         self.changed()
 
     def watch(self, worker: Worker, running_step_s: float) -> None:

@@ -58,7 +58,7 @@ class ChatEncoder:
         formats: ChatFormats,
         special_tokens_in_content: InContent = InContent.TEXT,
     ) -> None:
-        self._tokens = KeptTokens(tokenizer)
+        self._tokens = KeptTokens(tokenizer, template.written)
         self._template = template
         self._formats = formats
         self._control = ControlTokens(tokenizer, template.written, formats, special_tokens_in_content)

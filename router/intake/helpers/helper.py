@@ -79,12 +79,16 @@ class Helper:
         if self._is_over:
             answer.set_exception(HelperLost())
             return answer
-        if not self._awaited:
-            loop.add_reader(self._socket, self._read)
-        self._awaited.append(answer)
         call = ForkingPickler.dumps((work, arguments, named))
-        self._unsent += _SIZE.pack(len(call))
-        self._unsent += call
+        packed = b"".join((_SIZE.pack(len(call)), call))
+        loop.add_reader(self._socket, self._read)
+        # An answer without its call, or half a call, would give callers the answers of others.
+        self._awaited.append(answer)
+        try:
+            self._unsent += packed
+        except MemoryError:
+            self._awaited.pop()
+            raise
         self._write()
         return answer
 
@@ -125,15 +129,18 @@ class Helper:
         received += data
         while (found := _first_message(received)) is not None:
             begin, end = found
-            succeeded, result = ForkingPickler.loads(bytes(received[begin:end]))
+            try:
+                succeeded, result = ForkingPickler.loads(bytes(received[begin:end]))
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the caller must not wait for ever
+                succeeded, result = False, error
             del received[:end]
             self._answer(succeeded=succeeded, result=result)
 
     def _answer(self, *, succeeded: bool, result: Any) -> None:
         answer = self._awaited.popleft()
         if not self._awaited:
-            answer.get_loop().remove_reader(self._socket)
-        if answer.done():
+            asyncio.get_running_loop().remove_reader(self._socket)
+        if answer.done() or answer.get_loop().is_closed():
             return  # its caller has left
         if succeeded:
             answer.set_result(result)
@@ -178,7 +185,7 @@ def _serve(calls: Connection, start: Callable[..., object], arguments: tuple[obj
         try:
             answer = True, work(*given, **named)
         except Exception as error:  # noqa: BLE001 -- the caller gets it, whatever it is
-            error.add_note("".join(traceback.format_exception(error))[-MOST_TOLD:])
+            error.__notes__ = ["".join(traceback.format_exception(error))[-MOST_TOLD:]]
             answer = False, error
         with contextlib.suppress(OSError):  # the next call finds that nobody asks any more
             calls.send(answer)

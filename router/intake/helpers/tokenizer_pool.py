@@ -200,15 +200,19 @@ class TokenizerPool:
     async def _run_now(self, place: Place, work: Callable[..., T], *arguments: object) -> T:
         slot = self._slot_of[place] = min(set(range(self._num_processes)).difference(self._slot_of.values()))
         if self._slots[slot].is_lost:  # it ended before this text came
-            self._replace(slot, self._slots[slot])
+            self._replace_soon(slot, self._slots[slot])
         helper = self._slots[slot]
-        answer = helper.submit(work, *arguments)
+        try:
+            answer = helper.submit(work, *arguments)
+        except BaseException:
+            self._free(place)
+            raise
         answer.add_done_callback(lambda done: self._end_turn(place, done))
         try:
             # If the caller leaves, its process works on: the turn ends with the work.
             return await asyncio.shield(answer)
         except HelperLost:
-            self._replace(slot, helper)
+            self._replace_soon(slot, helper)
             raise Unavailable(Reason.TOKENIZER_LOST, "a tokenizer process died", RETRY_S) from None
 
     def _end_turn(self, place: Place, done: asyncio.Future[T]) -> None:
@@ -216,19 +220,31 @@ class TokenizerPool:
         taken_s = time.monotonic() - self._running[place]
         if not done.cancelled() and done.exception() is None:
             self._samples.append(taken_s / place.size)
+        self._free(place)
+
+    def _free(self, place: Place) -> None:
         del self._running[place]
         del self._slot_of[place]
         self._start_next()
 
+    def _replace_soon(self, slot: int, lost: Helper) -> None:
+        if slot not in self._starting:  # otherwise that is being tried
+            self._replace(slot, lost)
+
     def _replace(self, slot: int, lost: Helper) -> None:
         """Start another process in place of one that has ended."""
-        if self._slots[slot] is lost and not self._closed:
-            lost.close()
-            helper = self._slots[slot] = self._new_helper()
-            self._starting.add(slot)
-            helper.submit(tokenizer_process.ready).add_done_callback(
-                lambda done: self._on_start(slot, helper, done)
-            )
+        if self._slots[slot] is not lost or self._closed:
+            return
+        lost.close()
+        self._starting.add(slot)
+        try:
+            helper = self._new_helper()
+            ready = helper.submit(tokenizer_process.ready)
+        except (OSError, MemoryError):  # this process is short of something now
+            asyncio.get_running_loop().call_later(RETRY_S, self._replace, slot, lost)
+            return
+        self._slots[slot] = helper
+        ready.add_done_callback(lambda done: self._on_start(slot, helper, done))
 
     def _on_start(self, slot: int, helper: Helper, done: asyncio.Future[None]) -> None:
         if done.exception() is None:

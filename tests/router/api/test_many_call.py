@@ -330,8 +330,8 @@ async def test_a_router_that_leaves_ends_a_call_with_its_last_generation(fleet: 
     await used.send(0, generate=request(20, "goes on"))
     await used.heard_tokens(0)
     fleet.service.leave()
-    assert unused.reading is not None
-    assert used.reading is not None
-    await unused.reading
-    await used.reading
+    later = ManyClient(fleet.inference)
+    await later.send(0, generate=request(3, "later"))
+    for many in (unused, used, later):
+        assert (await many.error()).code() is grpc.StatusCode.UNAVAILABLE
     assert tokens_of(used.events(0)) == expected(20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from router.core.core import RouterCore
 from router.core.model.actions import (
     Action,
@@ -9,22 +11,26 @@ from router.core.model.actions import (
     Enqueue,
     SendCancel,
     SendDecode,
+    SendDrain,
     SendPreCopy,
     SendReceive,
     SendStopAndCopy,
 )
 from router.core.model.events import (
+    DrainAsked,
     SequenceFailed,
     StepReported,
     Timer,
     TimerFired,
     TimerKind,
     WorkerFacts,
+    WorkerJoined,
     WorkerLoad,
     WorkerLost,
 )
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, ReceiveKind, SamplingParams
+from tests.router.core.asking import COST
 from tests.router.core_driver import ARRIVAL, ONE, TWO, call, core_of, start, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
@@ -191,3 +197,27 @@ def test_without_room_elsewhere_it_stays() -> None:
     assert not sent(stays, SendPreCopy)
     assert not sent(stays, Enqueue)
     assert not sent(stays, SendDecode)
+
+
+def joined(load: WorkerLoad) -> WorkerJoined:
+    return WorkerJoined(ONE, load, COST)
+
+
+def test_a_worker_that_may_not_have_heard_it_is_told_again_to_drain() -> None:
+    """The message that told it is lost with its stream, and whoever asked for it was told that it drains."""
+    core = core_of("slack")
+    assert sent(tell(core, DrainAsked(ONE.worker_id)), SendDrain) == [SendDrain(ONE.key)]
+    tell(core, WorkerLost(ONE.key, "a report is missing"))
+    assert sent(tell(core, joined(WorkerLoad())), SendDrain) == [SendDrain(ONE.key)]
+    assert core.state.fleet.workers[ONE.key].draining
+    tell(core, StepReported(ONE.key, TokenColumns(), DRAINING))
+    tell(core, WorkerLost(ONE.key, "again"))
+    assert not sent(tell(core, joined(DRAINING)), SendDrain)
+
+
+def test_the_next_process_of_a_worker_does_not_drain() -> None:
+    core = core_of("slack")
+    tell(core, DrainAsked(ONE.worker_id), WorkerLost(ONE.key, "it died"))
+    successor = replace(ONE, incarnation="next")
+    assert not sent(tell(core, WorkerJoined(successor, WorkerLoad(), COST)), SendDrain)
+    assert not core.state.fleet.workers[successor.key].draining

@@ -18,6 +18,7 @@ from router.core.model.actions import (
     TellAccepted,
 )
 from router.core.model.events import (
+    Charged,
     Enqueued,
     StoreCall,
     StoreFailed,
@@ -30,7 +31,7 @@ from router.errors import Refused
 from scheduling.admission.backlog import DEFAULT_TTFT_MS
 from scheduling.admission.shares import Standing
 from scheduling.request import Slo, SloClass
-from tests.router.core.asking import ask, core_with
+from tests.router.core.asking import WITHIN_SHARE, ask, core_with
 from tests.router.core_driver import ARRIVAL, ONE, TWO, call, grant, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
@@ -179,3 +180,13 @@ def test_a_newcomer_refused_for_what_waits_has_it_granted() -> None:
     assert [action for action in told if isinstance(action, Reject)]
     (asked,) = [action for action in told if isinstance(action, AskGrants)]
     assert asked.worker.max_grants > 1
+
+
+def test_a_newcomer_refused_for_this_routers_own_changes_nothing() -> None:
+    core = core_with(bound=0)
+    event = call(ARRIVAL, prompt_token_ids=range(10), slo=Slo(ttft_ms=300))
+    tell(core, call(event, listener=1, request_id="judged"), call(event, listener=2, request_id="refused"))
+    told = tell(core, Enqueued("t/refused/0", 1, 100_000))
+    told += tell(core, Charged("t/refused/0", WITHIN_SHARE))
+    assert [action for action in told if isinstance(action, Reject)]
+    assert not [action for action in told if isinstance(action, AskGrants)]

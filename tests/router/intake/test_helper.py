@@ -31,6 +31,17 @@ def fail(why: str) -> None:
     raise ValueError(why)
 
 
+class Odd(Exception):
+    """An error that cannot be unpickled: it is made with other arguments than it has."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def fail_oddly() -> None:
+    raise Odd("a", "b")
+
+
 async def test_each_caller_gets_its_own_answer(helper: Helper) -> None:
     texts = [str(place) * (1 << place) for place in range(22)]
     assert await asyncio.gather(*(helper.submit(doubled, text) for text in texts)) == [2 * t for t in texts]
@@ -44,6 +55,20 @@ async def test_an_error_comes_back_with_its_traceback(helper: Helper) -> None:
         await helper.submit(fail, "x" * 1_000_000)
     assert len(error.value.__notes__[0]) < 10_000
     assert await helper.submit(doubled, "a") == "aa"
+
+
+async def test_an_answer_that_cannot_be_read_ends_its_own_call(helper: Helper) -> None:
+    with pytest.raises(TypeError):
+        await helper.submit(fail_oddly)
+    assert await helper.submit(doubled, "a") == "aa"
+
+
+async def test_a_call_that_cannot_be_sent_leaves_the_others_alone(helper: Helper) -> None:
+    waiting = helper.submit(doubled, "a")
+    with pytest.raises(Exception, match="pickle"):
+        helper.submit(lambda: None)
+    assert await helper.submit(doubled, "b") == "bb"
+    assert await waiting == "aa"
 
 
 async def test_large_calls_and_results_come_in_pieces(helper: Helper) -> None:

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from router.errors import Overloaded, Unavailable
+from router.intake.helpers.helper import Helper
 from router.intake.helpers.tokenizer_pool import CALL_BYTES, TokenizerPool
 from router.intake.model_facts import ModelFacts
 from router.request import Conversation, Message
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -120,6 +122,41 @@ async def test_a_process_that_dies_takes_only_the_text_it_had(bounded: Tokenizer
     os.kill(process_id, signal.SIGKILL)
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(action) for action in found if not isinstance(action, list)] == [Unavailable]
+
+
+async def test_a_text_that_cannot_be_sent_keeps_no_process_busy(
+    bounded: TokenizerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The router may have no memory for a moment."""
+
+    def submit(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Helper, "submit", submit)
+        with pytest.raises(MemoryError):
+            await encode(bounded, SHORT)
+    assert await encode(bounded, SHORT) == [5, 6]
+
+
+async def test_a_lost_process_is_replaced_once_there_are_descriptors_again(
+    bounded: TokenizerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bounded.warm_up()
+
+    def start(*_: object) -> None:
+        raise OSError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Helper, "__init__", start)
+        os.kill(bounded._slots[0].pid, signal.SIGKILL)
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await encode(bounded, SHORT)
+    async with asyncio.timeout(PATIENCE_S):
+        while not bounded.works:
+            await asyncio.sleep(0.01)
+    assert await encode(bounded, SHORT) == [5, 6]
 
 
 async def test_a_full_line_of_one_tenant_keeps_no_other_out(bounded: TokenizerPool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import stat
 import threading
 from pathlib import Path
@@ -50,7 +51,24 @@ def test_texts_of_a_burst_are_written_together_and_in_order(
             assert writer.write(str(place))
         assert writer.flush(PATIENCE_S)
         assert written == [b"0", b"123456789"]
-        assert writer.write("x" * 3000), "much is written at once, too"
-        assert writer.write("y" * 900)
+        first.clear()
+        for _ in range(3):
+            assert writer.write("x" * 1000)
+        assert first.wait(PATIENCE_S), "much is written at once, too"
         assert writer.close(PATIENCE_S)
-    assert b"".join(written[2:]) == b"x" * 3000 + b"y" * 900
+    assert b"".join(written[2:]) == b"x" * 3000
+
+
+def test_no_piece_is_longer_than_a_pipe_takes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+    monkeypatch.setattr(background, "_write_all", lambda _fd, data: written.append(data))
+    with (tmp_path / "log").open("wb") as file:
+        writer = BackgroundWriter(file.fileno(), 1 << 20, lambda _: None)
+        lines = [f"{place:04}" * 300 + "\n" for place in range(50)]
+        for line in [*lines, "x" * 9000]:
+            assert writer.write(line)
+        assert writer.close(PATIENCE_S)
+    assert b"".join(written).decode() == "".join(lines) + "x" * 9000
+    assert sorted(map(len, written))[-2] <= select.PIPE_BUF
