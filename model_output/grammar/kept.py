@@ -1,4 +1,4 @@
-"""Values made from texts that may be asked for again."""
+"""Values that may be asked for again, within a bound."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Value = TypeVar("Value")
 
 
 class Kept(Generic[Key, Value]):
-    """Values that were used last, as many as have `most` characters of source text in all."""
+    """Values that were used last, as many as have the size `most` in all: characters of source text, say."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
-        self._num_characters = 0
+        self._size = 0
 
     def get(self, key: Key) -> Value | None:
         entry = self._values.get(key)
@@ -25,10 +25,10 @@ class Kept(Generic[Key, Value]):
         self._values.move_to_end(key)
         return entry[0]
 
-    def put(self, key: Key, value: Value, num_characters: int) -> None:
+    def put(self, key: Key, value: Value, size: int) -> None:
         """Keep a value that is not kept yet."""
-        self._values[key] = value, num_characters
-        self._num_characters += num_characters
-        while self._num_characters > self._most:
-            _, (_, num_left) = self._values.popitem(last=False)
-            self._num_characters -= num_left
+        self._values[key] = value, size
+        self._size += size
+        while self._size > self._most:
+            _, (_, size_left) = self._values.popitem(last=False)
+            self._size -= size_left

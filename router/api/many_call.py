@@ -84,7 +84,7 @@ class ManyCall:
         self._leaves = False
 
     def leave(self) -> None:
-        """End the call once it carries no generation: its client may keep it open for later ones."""
+        """End the call after its last generation: its client may keep it open for later ones."""
         self._leaves = True
         self._outbox.wake()
 
@@ -209,7 +209,7 @@ class ManyCall:
             rows = self._rows()
             if rows.size:
                 await context.write(rows.message())
-            elif self._leaves and not self._by_id and self._last_id >= 0:
+            elif self._leaves and not self._by_id and self._last_id >= 0 and not reading.done():
                 why = "this router is shutting down, and this call carries no generation"
                 raise Unavailable(Reason.ROUTER_LEAVING, why)
             elif not reading.done() or (self._by_id and reading.exception() is None):

@@ -88,6 +88,8 @@ class Helper:
             self._unsent += packed
         except MemoryError:
             self._awaited.pop()
+            if not self._awaited:
+                loop.remove_reader(self._socket)
             raise
         self._write()
         return answer
@@ -126,7 +128,12 @@ class Helper:
             self._lose()
             return
         received = self._received
-        received += data
+        try:
+            received += data
+        except MemoryError:  # what follows would be read as something else
+            self._process.kill()
+            self._lose()
+            return
         while (found := _first_message(received)) is not None:
             begin, end = found
             try:

@@ -24,8 +24,10 @@ LEAST_CHARACTERS = 1024
 """Parts are at least this long; a shorter text is not cut."""
 MAX_KEPT_TOKENS = 4 << 20
 """Four bytes for each."""
+ENTRY_TOKENS = 128
+"""Each part counts as so many more tokens, for its name and its place."""
 MAX_SHARE = 8
-"""A part with more than this part of all tokens that may be kept is not kept."""
+"""A part is not kept if so many like it would not fit."""
 
 
 class KeptTokens:
@@ -57,8 +59,9 @@ class KeptTokens:
         kept = self._kept.get(name)
         if kept is None:
             kept = array("I", ids_of(self._tokenizer, part))
-            if MAX_SHARE * len(kept) <= self._most_tokens:
-                self._kept.put(name, kept, len(kept))
+            size = len(kept) + ENTRY_TOKENS
+            if MAX_SHARE * size <= self._most_tokens:
+                self._kept.put(name, kept, size)
         return kept
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
+
 from model_output.formats import ChatFormats
 from model_output.text.detokenizer import PROMPT_TAIL
 from model_output.text.model_files import FileUnusable
@@ -105,12 +107,12 @@ class TokenizerPool:
         """
         call = tenant, chat.num_bytes, tokenizer_process.encode_chat, chat, has_format, most_bytes, tenant
         try:
-            return await self._run(*call)
-        except Unavailable:
+            return await self._attempt(*call)
+        except HelperLost:
             # The process may have been killed from outside. If the next one ends too, it is the chat.
             try:
-                return await self._run(*call)
-            except Unavailable:
+                return await self._attempt(*call)
+            except HelperLost:
                 why = f"it takes more than {2 * LIMIT_S:g} s of a processor, without a pause"
                 raise TemplateRefused(why) from None
 
@@ -159,6 +161,13 @@ class TokenizerPool:
         return num_bytes * statistics.median(self._samples) if self._samples else 0.0
 
     async def _run(self, tenant: str, num_bytes: int, work: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await self._attempt(tenant, num_bytes, work, *arguments)
+        except HelperLost:
+            raise _process_died() from None
+
+    async def _attempt(self, tenant: str, num_bytes: int, work: Callable[..., T], *arguments: object) -> T:
+        """Have a process work. Raises `HelperLost` if that ends meanwhile, and errors of `encode`."""
         place = self._join(tenant, num_bytes + CALL_BYTES)
         turn = self._turns[place] = asyncio.get_running_loop().create_future()
         try:
@@ -195,14 +204,15 @@ class TokenizerPool:
             if place is None:
                 return
             self._running[place] = time.monotonic()
-            self._turns[place].set_result(None)
+            turn = self._turns[place]
+            if not turn.done():  # cancelled in this turn of the loop, it gives its place back
+                turn.set_result(None)
 
     async def _run_now(self, place: Place, work: Callable[..., T], *arguments: object) -> T:
-        slot = self._slot_of[place] = min(set(range(self._num_processes)).difference(self._slot_of.values()))
-        if self._slots[slot].is_lost:  # it ended before this text came
-            self._replace_soon(slot, self._slots[slot])
-        helper = self._slots[slot]
+        free = set(range(self._num_processes)).difference(self._slot_of.values())
+        slot = self._slot_of[place] = min(free, key=lambda slot: (self._slots[slot].is_lost, slot))
         try:
+            helper = self._living(slot)
             answer = helper.submit(work, *arguments)
         except BaseException:
             self._free(place)
@@ -212,8 +222,18 @@ class TokenizerPool:
             # If the caller leaves, its process works on: the turn ends with the work.
             return await asyncio.shield(answer)
         except HelperLost:
-            self._replace_soon(slot, helper)
-            raise Unavailable(Reason.TOKENIZER_LOST, "a tokenizer process died", RETRY_S) from None
+            if slot in self._starting:
+                raise _process_died() from None
+            self._replace(slot, helper)
+            raise
+
+    def _living(self, slot: int) -> Helper:
+        """Return the process of a slot, a new one if that ended before. Raises `Unavailable`."""
+        if self._slots[slot].is_lost and slot not in self._starting:  # otherwise that is being tried
+            self._replace(slot, self._slots[slot])
+        if self._slots[slot].is_lost:
+            raise _process_died()
+        return self._slots[slot]
 
     def _end_turn(self, place: Place, done: asyncio.Future[T]) -> None:
         """Free a process, and give it the next text."""
@@ -227,10 +247,6 @@ class TokenizerPool:
         del self._slot_of[place]
         self._start_next()
 
-    def _replace_soon(self, slot: int, lost: Helper) -> None:
-        if slot not in self._starting:  # otherwise that is being tried
-            self._replace(slot, lost)
-
     def _replace(self, slot: int, lost: Helper) -> None:
         """Start another process in place of one that has ended."""
         if self._slots[slot] is not lost or self._closed:
@@ -239,11 +255,17 @@ class TokenizerPool:
         self._starting.add(slot)
         try:
             helper = self._new_helper()
-            ready = helper.submit(tokenizer_process.ready)
-        except (OSError, MemoryError):  # this process is short of something now
+        except Exception:  # noqa: BLE001 -- the slot would have no process for ever
+            # Most often this process is short of descriptors or memory.
+            structlog.get_logger().warning("tokenizer_not_started", slot=slot, exc_info=True)
             asyncio.get_running_loop().call_later(RETRY_S, self._replace, slot, lost)
             return
         self._slots[slot] = helper
+        try:
+            ready = helper.submit(tokenizer_process.ready)
+        except MemoryError:
+            asyncio.get_running_loop().call_later(RETRY_S, self._replace, slot, helper)
+            return
         ready.add_done_callback(lambda done: self._on_start(slot, helper, done))
 
     def _on_start(self, slot: int, helper: Helper, done: asyncio.Future[None]) -> None:
@@ -269,3 +291,7 @@ class TokenizerPool:
         self._closed = True
         for helper in self._slots:
             helper.close(wait=True)
+
+
+def _process_died() -> Unavailable:
+    return Unavailable(Reason.TOKENIZER_LOST, "a tokenizer process died", RETRY_S)

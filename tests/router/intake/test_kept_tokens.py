@@ -107,7 +107,7 @@ def test_what_is_kept_is_bounded_and_each_tenants_own(monkeypatch: pytest.Monkey
         return ids_of(tokenizer, text)
 
     monkeypatch.setattr(kept_tokens, "ids_of", counted)
-    kept = KeptTokens(tokenizer_of("byte level"), WRITTEN, most_tokens=320)
+    kept = KeptTokens(tokenizer_of("byte level"), WRITTEN, most_tokens=320 + 20 * kept_tokens.ENTRY_TOKENS)
     first = "<|user|>" + "ab " * 10
     ends = "<|end|>"
 
@@ -123,7 +123,7 @@ def test_what_is_kept_is_bounded_and_each_tenants_own(monkeypatch: pytest.Monkey
     for place in range(40):
         parts(f"{first}{place}", "b")
     assert parts(first, "a") == [first], "it made room"
-    long = "<|user|>" + "ab " * 100
+    long = "<|user|>" + "ab " * 1000
     assert parts(long, "a") == [long]
     assert parts(long, "a") == [long], "it would take the room of all others"
 

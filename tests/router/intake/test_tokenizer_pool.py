@@ -153,10 +153,31 @@ async def test_a_lost_process_is_replaced_once_there_are_descriptors_again(
         for _ in range(3):
             with pytest.raises(Unavailable):
                 await encode(bounded, SHORT)
+            with pytest.raises(Unavailable):
+                await bounded.encode_chat(Conversation((Message("user", "w5"),)))
     async with asyncio.timeout(PATIENCE_S):
         while not bounded.works:
             await asyncio.sleep(0.01)
     assert await encode(bounded, SHORT) == [5, 6]
+
+
+async def test_a_process_that_cannot_be_replaced_leaves_the_texts_to_others(
+    facts: ModelFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> None:
+        raise OSError
+
+    pool = TokenizerPool(facts.tokenizer_file, 2)
+    try:
+        await pool.warm_up()
+        with monkeypatch.context() as patched:
+            patched.setattr(Helper, "__init__", start)
+            os.kill(pool._slots[0].pid, signal.SIGKILL)
+            found = await asyncio.gather(*(encode(pool, SHORT) for _ in range(9)), return_exceptions=True)
+        assert [each for each in found if isinstance(each, list)], "one at most had the text"
+        assert await encode(pool, SHORT) == [5, 6]
+    finally:
+        pool.close()
 
 
 async def test_a_full_line_of_one_tenant_keeps_no_other_out(bounded: TokenizerPool) -> None:
