@@ -41,7 +41,7 @@ from gateway.serving.request_log import Requests
 from gateway.serving.shares import Shares
 from gateway.serving.streaming import LAST_WRITE_S
 from runtime.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
-from runtime.process.log import configure_logging
+from runtime.process.log import configure_logging, say_why
 from runtime.process.reports import report
 from runtime.rpc.listening import AddressUnusable, MetricsServer
 from runtime.security.tls import check_in_date
@@ -231,10 +231,10 @@ def main() -> int:
         configure_logging(config.log_level, config.log_format, gateway=config.listen)
         uvloop.run(serve(config))
     except (ValueError, ssl.SSLError, OSError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 -- one sentence for the person who started the gateway
+        say_why(error)
         return EXIT_CONFIG
     except StoreEvicts as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        say_why(error)
         return EXIT_REDIS
     return 0
 

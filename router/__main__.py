@@ -44,7 +44,7 @@ from router.links.shell import Shell
 from router.processes import Processes
 from router.replay.recording import Recorder
 from runtime.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
-from runtime.process.log import configure_logging
+from runtime.process.log import configure_logging, say_why
 from runtime.process.reports import report
 from runtime.rpc import reflection
 from runtime.rpc.health import SERVICE_NAME, WHOLE, Health
@@ -262,7 +262,7 @@ def _facts(config: RouterConfig) -> ModelFacts:
 
 
 def _leave(code: int, error: Exception) -> int:
-    print(error, file=sys.stderr)  # noqa: T201 -- one sentence for the person who started the router
+    say_why(error)
     return code
 
 

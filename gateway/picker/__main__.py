@@ -25,7 +25,7 @@ from gateway.picker.pool import Pool
 from gateway.picker.service import NAME, PickerService
 from gateway.serving.fleet import FleetClient
 from runtime.process.event_loop import freeze_garbage, start_threads, watch_loop
-from runtime.process.log import configure_logging
+from runtime.process.log import configure_logging, say_why
 from runtime.process.reports import report
 from runtime.rpc.health import SERVICE_NAME, WHOLE, Health
 from runtime.rpc.listening import MetricsServer, add_port
@@ -105,7 +105,7 @@ def main() -> int:
         configure_logging(config.log_level, config.log_format, picker=config.listen)
         uvloop.run(serve(config))
     except (ValueError, ssl.SSLError, OSError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 -- one sentence for the person who started the picker
+        say_why(error)
         return EXIT_CONFIG
     return 0
 

@@ -59,6 +59,12 @@ def flush_log() -> None:
         lines.drain()
 
 
+def say_why(why: object) -> None:
+    """Write, after the waiting lines, a sentence for the person who started this process, which ends."""
+    flush_log()
+    print(why, file=sys.stderr, flush=True)  # noqa: T201 -- instead of a traceback
+
+
 def configure_logging(level: str, log_format: str, **always: str) -> None:
     """Set up structlog, once per process. The fields in `always` go into every line of every thread."""
 

@@ -17,7 +17,7 @@ import structlog
 from engine.group.links import Link
 from engine.starting import Phase
 from runtime.process.event_loop import uncollected_imports
-from runtime.process.log import configure_logging
+from runtime.process.log import configure_logging, say_why
 from runtime.security.tls import CertificateRole
 from runtime.settings import draw_number
 from worker.config import WorkerConfig
@@ -172,7 +172,7 @@ def _gather(config: WorkerConfig, place: Place) -> Members:
 
 
 def _leave(code: int, why: object) -> Never:
-    print(why, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
+    say_why(why)
     sys.exit(code)
 
 

@@ -11,7 +11,6 @@ import asyncio
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -41,6 +40,7 @@ from runtime.process.event_loop import (
     uncollected_imports,
     watch_loop,
 )
+from runtime.process.log import say_why
 from runtime.process.reports import report
 from runtime.process.watchdog import Watchdog, leave_stalled
 from runtime.rpc.listening import MetricsServer
@@ -135,7 +135,7 @@ def main(
 
 
 def _exit_code(code: int, error: Exception) -> int:
-    print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
+    say_why(error)
     return code
 
 
