@@ -227,7 +227,7 @@ class RouterCore:
         worker.coming_tokens = sum(group.work_tokens for group in coming)
         worker.bound_prompts = len(coming)
         state.fleet.join(worker)
-        if key in state.fleet.unheard_drains:
+        if key in state.fleet.unheard_drains and not worker.draining:
             self._drain(worker)
         on_worker_back(state, key)
         state.offer_due = True

@@ -269,8 +269,8 @@ REQUESTS = (
         (
             Guard(
                 "router/core/core.py",
-                "        if key in state.fleet.unheard_drains:\n            self._drain(worker)\n",
-                "",
+                "        if key in state.fleet.unheard_drains and not worker.draining:\n",
+                "        if False:\n",
                 "tests/router/core/test_draining.py"
                 "::test_a_worker_that_may_not_have_heard_it_is_told_again_to_drain",
             ),

@@ -221,8 +221,6 @@ class Fleet:
     def join(self, worker: Worker) -> None:
         """Add a worker that is connected now."""
         self.workers[worker.key] = worker
-        if worker.load.draining:
-            self.unheard_drains.discard(worker.key)
         self.fingerprint = worker.facts.fingerprint
         self.changed()
 

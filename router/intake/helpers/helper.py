@@ -27,7 +27,6 @@ T = TypeVar("T")
 _SIZE, _LARGE_SIZE = struct.Struct("!i"), struct.Struct("!Q")
 """The heads of a message of `multiprocessing.connection`; a -1 in the short one announces the long one."""
 
-
 MOST_READ = 1 << 18
 """Bytes read at once."""
 MOST_TOLD = 8000
