@@ -25,8 +25,10 @@ PROFILE = "h200-llama-3.1-8b"
 """Workers are timed: what they carry does not depend on what else the host's processor does meanwhile."""
 PROMPT_TOKENS = (2000, 6000)
 OUTPUT_TOKENS = 24
-CONCURRENCY = 24
-CAPACITY_REQUESTS = 96
+CAPACITY = 18.0
+"""Requests per second that two such workers carry. It follows from the profile, so it is written here: measured
+inside the test it depended on the host's other load, and twice too small a figure is no overload."""
+TPOT_MS = 100
 OVERLOAD_S = 8.0
 
 
@@ -41,20 +43,6 @@ async def one(client: AsyncClient, prompt: list[int], slo: Slo) -> Finished:
     return found.finished
 
 
-async def capacity(client: AsyncClient, work: list[list[int]]) -> tuple[float, float]:
-    """Requests per second with the fleet kept full, and the median TPOT (ms) at that."""
-    waiting = iter(work[:CAPACITY_REQUESTS])
-
-    async def lane() -> list[Finished]:
-        return [await one(client, prompt, Slo()) for prompt in waiting]
-
-    began = time.monotonic()
-    lanes = await asyncio.gather(*(lane() for _ in range(CONCURRENCY)))
-    finished = list(itertools.chain.from_iterable(lanes))
-    rate = len(finished) / (time.monotonic() - began)
-    return rate, statistics.median(done.delivery.tpot_ms or 0.0 for done in finished)
-
-
 async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:
@@ -64,10 +52,9 @@ async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
     ):
         work = prompts(1, 400)
         alone = [(await one(client, prompt, Slo())).delivery.ttft_ms for prompt in work[:8]]
-        rate, tpot_ms = await capacity(client, work[8:])
         ttft_ms = round(10 * statistics.median(alone))
-        slo = Slo(ttft_ms=ttft_ms, tpot_ms=round(2.5 * tpot_ms))
-        times = list(itertools.takewhile(lambda due: due < OVERLOAD_S, arrivals("poisson", 2 * rate, seed=1)))
+        slo = Slo(ttft_ms=ttft_ms, tpot_ms=TPOT_MS)
+        times = list(itertools.takewhile(lambda due: due < OVERLOAD_S, arrivals("poisson", 2 * CAPACITY, seed=1)))
 
         kept: list[bool] = []
         refusals: list[tuple[float, Refused]] = []
@@ -81,10 +68,10 @@ async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
                 refusals.append((time.monotonic() - sent, refusal))
 
         async with asyncio.TaskGroup() as group:
-            for due, prompt in zip(times, work[8 + CAPACITY_REQUESTS :], strict=False):
+            for due, prompt in zip(times, work[8:], strict=False):
                 group.create_task(at(due, prompt))
 
-        offered = f"capacity {rate:.1f}/s, {len(times)} offered, {len(kept)} accepted, {slo}"
+        offered = f"{len(times)} offered, {len(kept)} accepted, {slo}"
         assert len(kept) + len(refusals) == len(times)
         # Twice the capacity for long enough: what cannot be carried must have been refused. How much of the
         # capacity is used is a benchmark's figure; here it must only be enough for a share to mean something.
