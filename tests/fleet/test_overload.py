@@ -26,8 +26,8 @@ PROFILE = "h200-llama-3.1-8b"
 PROMPT_TOKENS = (2000, 6000)
 OUTPUT_TOKENS = 24
 CAPACITY = 18.0
-"""Requests per second that two such workers carry. It follows from the profile, so it is written here: measured
-inside the test it depended on the host's other load, and twice too small a figure is no overload."""
+"""Requests per second that two such workers carry, which follows from the profile: measured in the test it
+depended on what else the host had to do, and twice too small a figure is no overload."""
 TPOT_MS = 100
 OVERLOAD_S = 8.0
 
@@ -54,7 +54,9 @@ async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
         alone = [(await one(client, prompt, Slo())).delivery.ttft_ms for prompt in work[:8]]
         ttft_ms = round(10 * statistics.median(alone))
         slo = Slo(ttft_ms=ttft_ms, tpot_ms=TPOT_MS)
-        times = list(itertools.takewhile(lambda due: due < OVERLOAD_S, arrivals("poisson", 2 * CAPACITY, seed=1)))
+        times = list(
+            itertools.takewhile(lambda due: due < OVERLOAD_S, arrivals("poisson", 2 * CAPACITY, seed=1))
+        )
 
         kept: list[bool] = []
         refusals: list[tuple[float, Refused]] = []
