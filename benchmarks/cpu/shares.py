@@ -29,7 +29,7 @@ from engine.model.attention.cpu_attention import CpuAttention
 from engine.model.fusion.native_sequence import NativeSequence
 from engine.model.fusion.packed_linears import PackedLinear, PanelLinear
 from engine.model.model import DTYPES
-from engine.model.quantised.int8_weights import Int8Linear
+from engine.model.quantised.whole_linears import WholeLinear
 from kernels.native.layers import Seconds
 from scheduling.policies import DEFAULT
 
@@ -154,7 +154,7 @@ def _counted(spent: Spent, part: str, own: Callable[..., Any]) -> Callable[..., 
 
 
 def _hooks(spent: Spent, module: nn.Module) -> Iterator[Any]:
-    if not isinstance(module, nn.Linear | Int8Linear | PackedLinear | PanelLinear):
+    if not isinstance(module, nn.Linear | WholeLinear | PackedLinear | PanelLinear):
         return
     start_s = 0.0
 

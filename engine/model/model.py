@@ -38,8 +38,8 @@ from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import LayerCut, Stage, cut_layers
 from engine.model.quantised.compressed_tensors import loader, unpack_linears
-from engine.model.quantised.int8_weights import Quantised, quantise_linears, quantised_of
 from engine.model.quantised.quantisation import Quantisation
+from engine.model.quantised.rounding import Quantised, quantise_linears, quantised_of
 from engine.model.unlisted import check_unlisted, check_windows
 from engine.starting import OnProgress, Phase, ignore_progress
 
@@ -78,7 +78,7 @@ class Model:
     is_deterministic: bool = False
     """Whether products and norms reduce each row alone; on a CPU its steps have to be padded."""
     quantised: Quantised | None = None
-    """Its int8 weights, if it has any."""
+    """Its weights of 8 or 4 bits, if it has any."""
     stored: torch.dtype | None = None
     """The dtype that keys and values are stored in, if it is not `dtype`."""
     fusion: FusionReport = NOT_FUSED
@@ -188,7 +188,7 @@ def load_model(
     if not is_listed(config):
         check_unlisted(directory, config)
     if quantisation.weights or (random_seed is None and config.get("quantization_config")):
-        _check_int8(dtype, device, deterministic=deterministic)
+        _check_whole(quantisation.weights or 8, dtype, device, deterministic=deterministic)
     if quantisation.kv == "float8_e4m3fn":
         _check_fp8(device)
     if random_seed is None:
@@ -224,9 +224,11 @@ def load_model(
     return replace(load(fused=False), fusion=report)
 
 
-def _check_int8(dtype: torch.dtype, device: torch.device, *, deterministic: bool) -> None:
+def _check_whole(bits: int, dtype: torch.dtype, device: torch.device, *, deterministic: bool) -> None:
     if dtype == torch.float64:
-        raise ValueError(f"dtype is {dtype} with int8 weights; accepted: float32 or bfloat16")
+        raise ValueError(f"dtype is {dtype} with int{bits} weights; accepted: float32 or bfloat16")
+    if bits == 4 and device.type != "cpu":
+        raise ValueError(f"int4 weights on {device}; accepted: on a CPU, or int8")
     # The kernel chooses its tiles, and how it splits a sum, by the number of rows.
     if deterministic and device.type != "cpu":
         raise ValueError(f"deterministic with int8 weights on {device}; accepted: on a CPU")
@@ -268,7 +270,7 @@ def _load(
     module.eval().requires_grad_(requires_grad=False)
     unpack_linears(directory, module, device)
     if quantisation.weights:
-        quantise_linears(module, device, on_progress)
+        quantise_linears(module, quantisation.weights, device, on_progress)
     module.to(device)
     quantised = quantised_of(module)
     layers = dry_run(directory, module, device)

@@ -9,6 +9,7 @@
         linear.c     linear layers
         adapters.c   LoRA adapters beside linear layers
         group.c      waits for the other processes that compute parts of the same layers
+        whole.h      weights of 8 and 4 bits, which these multiply
         products.h   the sums of products that both are made of, in vectors or in AMX tiles
         program.c    how threads share the work
         common.h     what all use

@@ -13,7 +13,8 @@ from torch import Tensor
 from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.group import Group
 from kernels.native.loader import call
-from kernels.native.ops import ACTIVATIONS, address, fields
+from kernels.native.ops import ACTIVATIONS, PanelsStruct, address, fields, struct_of
+from kernels.native.panels import Panels
 from kernels.paged_attention.arguments import Softmax
 
 
@@ -27,7 +28,10 @@ class Seconds(ctypes.Structure):
 
 
 class _Weight(ctypes.Structure):
-    _fields_ = fields(pointers="panels bias adapters", sizes="inputs outputs num_parts")
+    _fields_ = [
+        ("panels", PanelsStruct),
+        *fields(pointers="bias adapters", sizes="inputs outputs num_parts"),
+    ]
 
 
 class _Norm(ctypes.Structure):
@@ -63,12 +67,10 @@ class _Step(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class LinearWeight:
-    """A weight in panels (`kernels.native.panels`) and its bias [outputs]."""
+    """A weight and its bias [outputs]."""
 
-    panels: Tensor
+    panels: Panels
     bias: Tensor | None
-    inputs: int
-    outputs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +136,17 @@ class NativeLayers:
         self._hidden_size = hidden_size
         self._num_q_heads = num_q_heads
         first = layers[0]
-        self._dtype = first.qkv.panels.dtype
+        self._dtype = first.next_norm.weight.dtype
         self._widths = (
-            first.qkv.outputs,
-            first.output.inputs,
-            first.output.inputs,
+            first.qkv.panels.outputs,
+            first.output.panels.inputs,
+            first.output.panels.inputs,
             hidden_size,
-            max(layer.gate_up.outputs for layer in layers),
-            max(layer.down.inputs for layer in layers),
+            max(layer.gate_up.panels.outputs for layer in layers),
+            max(layer.down.panels.inputs for layer in layers),
         )
         self._weights_in_all = sum(
-            weight.panels.numel()
+            weight.panels.inputs * weight.panels.outputs
             for layer in layers
             for weight in (layer.qkv, layer.output, layer.gate_up, layer.down)
         )
@@ -242,7 +244,8 @@ def _layer(layer: LayerWeights, sinks: Tensor | None) -> _Layer:
 
 
 def _weight(weight: LinearWeight) -> _Weight:
-    return _Weight(weight.panels.data_ptr(), address(weight.bias), None, weight.inputs, weight.outputs, 0)
+    panels = weight.panels
+    return _Weight(struct_of(panels), address(weight.bias), None, panels.inputs, panels.outputs, 0)
 
 
 def _norm(norm: NormWeight | None) -> _Norm:

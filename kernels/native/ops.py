@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.native.loader import call, supports
+from kernels.native.panels import Panels
 from kernels.paged_attention.arguments import Softmax
 
 ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1, "gelu": 2}
@@ -56,8 +57,18 @@ class _Attention(ctypes.Structure):
     )
 
 
+class PanelsStruct(ctypes.Structure):
+    """`Panels` of ops.h."""
+
+    _fields_ = fields(pointers="numbers scales zeros", sizes="stored group")
+
+
 class _Linear(ctypes.Structure):
-    _fields_ = fields(pointers="x panels bias out", sizes="rows stride_x inputs outputs")
+    _fields_ = [
+        *fields(pointers="x"),
+        ("panels", PanelsStruct),
+        *fields(pointers="bias out", sizes="rows stride_x inputs outputs"),
+    ]
 
 
 def address(tensor: Tensor | None) -> int | None:
@@ -151,12 +162,20 @@ def paged_attention(
     return out
 
 
-def linear(x: Tensor, panels: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
+def linear(x: Tensor, panels: Panels, bias: Tensor | None) -> Tensor:
     """Multiply x [n, in], whose rows are contiguous, with a weight in panels (`kernels.native.panels`)."""
-    rows, inputs = x.shape
-    out = torch.empty((rows, outputs), dtype=x.dtype)
+    rows = len(x)
+    out = torch.empty((rows, panels.outputs), dtype=x.dtype)
     arguments = _Linear(
-        x.data_ptr(), panels.data_ptr(), address(bias), out.data_ptr(), rows, x.stride(0), inputs, outputs
-    )
-    call("baton_linear", x.dtype, byref(arguments), work=panels.numel())
+        x.data_ptr(), struct_of(panels), address(bias), out.data_ptr(), rows, x.stride(0), panels.inputs,
+        panels.outputs,
+    )  # fmt: skip
+    call("baton_linear", x.dtype, byref(arguments), work=panels.numbers.numel())
     return out
+
+
+def struct_of(panels: Panels) -> PanelsStruct:
+    """Return the addresses of panels, which must outlive it."""
+    return PanelsStruct(
+        panels.numbers.data_ptr(), address(panels.scales), address(panels.zeros), panels.stored, panels.group
+    )

@@ -35,7 +35,7 @@ from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.model import DTYPES, Model
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import Stage
-from engine.model.quantised.int8_weights import Quantised
+from engine.model.quantised.rounding import Quantised
 from engine.proof.proving import Proof
 from engine.proof.versions import own_code
 from engine.starting import OnProgress, ignore_progress
@@ -120,7 +120,7 @@ def build_engine(
     if runner.model.fusion != NOT_FUSED:
         _log_fusion(runner.model.fusion)
     if runner.model.quantised is not None:
-        _log_quantisation(runner.model.quantised, device)
+        _log_quantisation(runner.model.quantised)
     if runner.model.adapters is not None:
         _log_adapters(runner.model)
     loader = None
@@ -229,7 +229,7 @@ def _log_fusion(report: FusionReport) -> None:
         log.warning("not_fused", reason=report.reason)
 
 
-def _log_quantisation(quantised: Quantised, device: torch.device) -> None:
+def _log_quantisation(quantised: Quantised) -> None:
     log.info(
         "weights_quantised",
         layers=quantised.num_layers,
@@ -237,11 +237,6 @@ def _log_quantisation(quantised: Quantised, device: torch.device) -> None:
         mb=round(quantised.num_bytes / MEBIBYTE, 1),
         float_mb=round(quantised.float_bytes / MEBIBYTE, 1),
     )
-    if device.type == "cpu":
-        reason = (
-            "on a CPU, int8 weights save memory and cost time: several times that of a step on large models"
-        )
-        log.warning("int8_is_slow", device="cpu", reason=reason)
 
 
 def _adapter_room(config: WorkerConfig) -> AdapterRoom:

@@ -17,7 +17,7 @@ from engine.model.adapters.checkpoint import AdapterFiles
 from engine.model.adapters.layers import AdaptedLinear, AdapterStep
 from engine.model.fusion import NativeSequence, fused_place
 from engine.model.parallel.adapter_share import AdapterShare
-from engine.model.quantised.int8_weights import Int8Linear
+from engine.model.quantised.whole_linears import WholeLinear
 from kernels.native.adapters import MAX_RANK, AdapterParts, AdapterWeights
 
 _MEBIBYTE = 1024 * 1024
@@ -100,8 +100,10 @@ def linear_sizes(module: Any) -> dict[str, tuple[int, int]]:
     logits = module.get_output_embeddings()
     sizes: dict[str, tuple[int, int]] = {}
     for name, each in module.named_modules():
-        if isinstance(each, nn.Linear | Int8Linear) and each is not logits:
-            sizes[name] = (each.weight.shape[1], each.weight.shape[0])
+        if isinstance(each, WholeLinear):
+            sizes[name] = (each.inputs, each.outputs)
+        elif isinstance(each, nn.Linear) and each is not logits:
+            sizes[name] = (each.in_features, each.out_features)
         elif isinstance(each, Conv1D):
             sizes[name] = (each.weight.shape[0], each.weight.shape[1])
     return sizes

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from engine.model.fusion.packed_linears import PackedLinear, modules_by_weight, packs
-from engine.model.quantised.int8_weights import Int8Linear
+from engine.model.quantised.whole_linears import WholeLinear
 from engine.starting import OnProgress, Phase, ignore_progress
 
 BASE_ROWS = 16
@@ -135,8 +135,8 @@ def _tiled(module: nn.Module, *, packs: bool) -> nn.Module | None:
     if not isinstance(weight, Tensor) or weight.ndim != 2 or isinstance(module, nn.Embedding):
         return None
     bias = getattr(module, "bias", None)
-    if isinstance(module, Int8Linear):
-        return TiledLinear(weight, TiledProduct(module.multiply, weight.shape[1], module.scale.dtype))
+    if isinstance(module, WholeLinear):
+        return TiledLinear(weight, TiledProduct(module.multiply, module.inputs, module.dtype))
     if isinstance(module, nn.Linear):
         product = TiledProduct.of_weight(weight, bias, packs=packs)
         return TiledLinear(None if packs else weight, product)

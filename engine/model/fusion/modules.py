@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from engine.model.attention.attention import RotatingStep
-from engine.model.quantised.int8_weights import Int8Linear
+from engine.model.quantised.whole_linears import WholeLinear
 from kernels.add_rms_norm import add_rms_norm
 from kernels.gated_activation import gated_activation
 from kernels.paged_attention.arguments import Softmax
 from kernels.rope_store_kv import HeadNorms
 
-Product = nn.Linear | Int8Linear
+Product = nn.Linear | WholeLinear
 """A linear layer. Outputs are the first dimension of weight, scale and bias, so layers can be merged."""
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of each token, [T, R]."""
@@ -219,11 +219,11 @@ def merged(products: Sequence[Product]) -> Product:
     first = products[0]
     if len(products) == 1:
         return first
-    weight = torch.cat([product.weight for product in products])
     biases = [product.bias for product in products if product.bias is not None]
     bias = torch.cat(biases) if biases else None
-    if isinstance(first, Int8Linear):
-        return Int8Linear(weight, torch.cat([cast(Int8Linear, product).scale for product in products]), bias)
+    if isinstance(first, WholeLinear):
+        return first.with_outputs_of(cast("Sequence[WholeLinear]", products[1:]), bias)
+    weight = torch.cat([product.weight for product in products])
     # On the "meta" device no memory is allocated for weights that are replaced at once.
     whole = nn.Linear(first.in_features, len(weight), bias=bias is not None, device="meta")
     whole.weight = nn.Parameter(weight, requires_grad=False)

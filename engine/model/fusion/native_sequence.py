@@ -19,14 +19,13 @@ from engine.model.fusion.modules import (
     Rotation,
     Scale,
 )
-from engine.model.fusion.packed_linears import PanelLinear
+from engine.model.fusion.packed_linears import PanelLinear, is_native_linear
 from engine.model.fusion.structure import activation_of, is_gated, misfit
 from kernels.checks import MAX_HEAD_DIM
 from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.group import Group
 from kernels.native.layers import LayerWeights, LinearWeight, NativeLayers, NormWeight, Seconds
 from kernels.native.ops import MAX_GROUP
-from kernels.native.panels import fits
 
 
 class NativeSequence(nn.Module):
@@ -96,8 +95,7 @@ def can_be_native(module: Any, layers: LayerFacts) -> bool:
     activation = activation_of(module.config)
     if not all(is_gated(layer.mlp, activation) for layer in module.model.layers):
         return False
-    linears = [each for each in module.modules() if isinstance(each, Product)]
-    return all(type(each) is nn.Linear and fits(each.in_features, each.weight.dtype) for each in linears)
+    return all(is_native_linear(each) for each in module.modules() if isinstance(each, Product))
 
 
 def is_native(sequence: LayerSequence, layers: LayerFacts) -> bool:
@@ -148,7 +146,7 @@ def _weights(layer: Any, rotation: int) -> LayerWeights:
 
 
 def _linear(linear: Any) -> LinearWeight:
-    return LinearWeight(linear.panels, linear.bias, linear.inputs, linear.outputs)
+    return LinearWeight(linear.panels, linear.bias)
 
 
 def _norm(norm: Norm) -> NormWeight:

@@ -13,8 +13,9 @@ from collections import defaultdict
 import torch
 from torch import Tensor, nn
 
+from engine.model.quantised.whole_linears import WholeLinear
 from kernels.native import ops
-from kernels.native.panels import fits, rows_of, to_panels
+from kernels.native.panels import WHOLE_GRAIN, Panels, fits, rows_of, to_panels
 
 _ops = torch.ops.mkldnn
 """The ops that code of torch's own compiler calls; torch has no public names for them."""
@@ -25,40 +26,45 @@ TYPICAL_ROWS = 32
 class PanelLinear(nn.Module):
     """A linear layer that native ops compute. A row's bits depend on that row alone."""
 
-    panels: Tensor
     bias: Tensor | None
 
-    def __init__(self, panels: Tensor, bias: Tensor | None, inputs: int, outputs: int) -> None:
-        """Panels of a weight [outputs, inputs], bias [outputs] or None."""
+    def __init__(self, panels: Panels, bias: Tensor | None) -> None:
+        """Take a weight in panels and its bias [outputs] or None."""
         super().__init__()
-        self.register_buffer("panels", panels)
+        _hold(self, panels)
+        self.panels = panels
         self.register_buffer("bias", bias)
-        self.inputs = inputs
-        self.outputs = outputs
+        self.inputs = panels.inputs
+        self.outputs = panels.outputs
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Multiply [..., inputs] to [..., outputs]."""
         rows = hidden.reshape(-1, self.inputs)
         if rows.stride(1) != 1:
             rows = rows.contiguous()
-        product = ops.linear(rows, self.panels, self.bias, self.outputs)
+        product = ops.linear(rows, self.panels, self.bias)
         return product.view(*hidden.shape[:-1], self.outputs)
 
 
 class PanelEmbedding(nn.Module):
     """An embedding that shares the panels of a linear layer."""
 
-    panels: Tensor
-
-    def __init__(self, panels: Tensor, embedding_dim: int) -> None:
+    def __init__(self, panels: Panels) -> None:
         super().__init__()
-        self.register_buffer("panels", panels)
-        self.embedding_dim = embedding_dim
+        _hold(self, panels)
+        self.panels = panels
+        self.embedding_dim = panels.inputs
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """Embed [...] to [..., embedding_dim]."""
         rows = rows_of(self.panels, token_ids.reshape(-1))
         return rows.view(*token_ids.shape, self.embedding_dim)
+
+
+def _hold(module: nn.Module, panels: Panels) -> None:
+    """Count the memory of panels as the module's."""
+    for name in ("numbers", "scales", "zeros"):
+        module.register_buffer(name, getattr(panels, name))
 
 
 class PackedLinear(nn.Module):
@@ -82,6 +88,9 @@ def pack_linears(model: nn.Module) -> None:
 
     An embedding that shares a weight is replaced too. A weight that anything else shares is left as it is.
     """
+    for name, module in list(model.named_modules()):
+        if isinstance(module, WholeLinear) and is_native_linear(module):
+            model.set_submodule(name, PanelLinear(module.panels(), module.bias))
     for names in modules_by_weight(model):
         modules = [model.get_submodule(name) for name in names]
         linears = [module for module in modules if type(module) is nn.Linear]
@@ -89,15 +98,20 @@ def pack_linears(model: nn.Module) -> None:
         if len(linears) != 1:
             continue
         weight, bias = linears[0].weight, linears[0].bias
-        outputs, inputs = weight.shape
-        if fits(inputs, weight.dtype) and all(type(module) is nn.Embedding for module in others):
+        if fits(weight.shape[1], weight.dtype) and all(type(module) is nn.Embedding for module in others):
             panels = to_panels(weight)
             for name, module in zip(names, modules, strict=True):
                 is_linear = module is linears[0]
-                linear = PanelLinear(panels, bias, inputs, outputs)
-                model.set_submodule(name, linear if is_linear else PanelEmbedding(panels, inputs))
+                model.set_submodule(name, PanelLinear(panels, bias) if is_linear else PanelEmbedding(panels))
         elif not others and packs(weight):
             model.set_submodule(names[0], PackedLinear(weight, bias))
+
+
+def is_native_linear(module: nn.Linear | WholeLinear) -> bool:
+    """Return whether native ops multiply a linear layer's weights on this processor."""
+    if isinstance(module, WholeLinear):
+        return module.inputs % WHOLE_GRAIN == 0 and fits(module.inputs, module.dtype)
+    return fits(module.in_features, module.weight.dtype)
 
 
 def packs(weight: Tensor) -> bool:

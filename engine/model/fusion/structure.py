@@ -25,7 +25,7 @@ from engine.model.fusion.modules import (
     Scale,
     merged,
 )
-from engine.model.quantised.int8_weights import Int8Linear
+from engine.model.quantised.whole_linears import WholeLinear
 from kernels.rope_store_kv import HeadNorms
 
 DECODER = {"embed_tokens", "layers", "norm", "rotary_emb"}
@@ -82,7 +82,7 @@ def is_gated(mlp: Any, activation: str) -> bool:
     return (
         {*names, "down_proj"} <= _children(mlp) <= {*names, "down_proj", "act_fn", "activation_fn"}
         and are_mergeable(products)
-        and sum(len(product.weight) for product in products) == 2 * mlp.down_proj.weight.shape[1]
+        and sum(len(product.weight) for product in products) == 2 * inputs_of(mlp.down_proj)
         and activation in ACTIVATIONS
     )
 
@@ -171,9 +171,20 @@ def _present(module: nn.Module, *groups: tuple[str, ...]) -> tuple[str, ...]:
 
 def are_mergeable(products: Sequence[Any]) -> bool:
     """Return whether products have one class and input size, and either all a bias or none."""
-    known = all(type(product) in (nn.Linear, Int8Linear) for product in products)
-    alike = {(type(product), product.weight.shape[1], product.bias is None) for product in products if known}
-    return len(alike) == 1
+    first = products[0]
+    if any((product.bias is None) != (first.bias is None) for product in products):
+        return False
+    if isinstance(first, WholeLinear):
+        return all(isinstance(product, WholeLinear) and first.is_like(product) for product in products)
+    return all(
+        type(product) is nn.Linear and product.in_features == first.in_features for product in products
+    )
+
+
+def inputs_of(product: Any) -> int:
+    """Return the number of inputs of a linear layer."""
+    inputs: int = product.inputs if isinstance(product, WholeLinear) else product.weight.shape[1]
+    return inputs
 
 
 def _is_rms_norm(norm: Any, size: int) -> bool:

@@ -27,7 +27,7 @@ from transformers.pytorch_utils import Conv1D
 
 from engine.model.attention.dry_run import LayerFacts
 from engine.model.parallel.part import Part
-from engine.model.quantised.int8_weights import Int8Linear
+from engine.model.quantised.whole_linears import WholeLinear
 
 BY_OUTPUTS = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "fc1", "c_fc"}
 MERGED_HEADS = {"qkv_proj", "c_attn"}
@@ -77,7 +77,7 @@ def cut(module: Any, layers: LayerFacts, part: Part) -> Cuts:
     summed, norms = [], {}
     for name, each in list(module.named_modules()):
         leaf = name.rpartition(".")[2]
-        if isinstance(each, nn.Linear | Conv1D | Int8Linear):
+        if isinstance(each, nn.Linear | Conv1D | WholeLinear):
             if _cut_linear(each, leaf, layers, part):
                 summed.append(name)
         elif isinstance(getattr(each, "down_proj", None), nn.Parameter):
@@ -98,13 +98,14 @@ def _cut_linear(linear: Any, leaf: str, layers: LayerFacts, part: Part) -> bool:
     """Cut a linear layer if its name says so; return whether its outputs have to be added up."""
     outputs, inputs = (1, 0) if isinstance(linear, Conv1D) else (0, 1)
     if leaf in BY_INPUTS:
-        _set(linear, "weight", part.take(linear.weight, inputs))
+        for name in linear.by_input if isinstance(linear, WholeLinear) else ("weight",):
+            _cut_inputs(linear, name, inputs, part)
         if part.rank and linear.bias is not None:  # it is added once
             _set(linear, "bias", torch.zeros_like(linear.bias))
     elif leaf in BY_OUTPUTS | MERGED_HEADS | MERGED_GATE:
         pieces = _pieces(linear.weight.shape[outputs], leaf, layers)
         _set(linear, "weight", part.take(linear.weight, outputs, pieces))
-        for name in ("bias", "scale"):
+        for name in ("bias", "scale", "zero"):
             if getattr(linear, name, None) is not None:
                 _set(linear, name, part.take(getattr(linear, name), 0, pieces))
     else:
@@ -114,6 +115,19 @@ def _cut_linear(linear: Any, leaf: str, layers: LayerFacts, part: Part) -> bool:
     elif isinstance(linear, Conv1D):
         linear.nx, linear.nf = linear.weight.shape
     return leaf in BY_INPUTS
+
+
+def _cut_inputs(linear: Any, name: str, dimension: int, part: Part) -> None:
+    tensor = getattr(linear, name)
+    if tensor is None:
+        return
+    count = tensor.shape[dimension]
+    if count % part.size:
+        accepted = ", ".join(str(size) for size in range(1, count + 1) if count % size == 0)
+        raise ValueError(
+            f"--tensor-parallel is {part.size}; accepted: {accepted}, by {count} groups of inputs"
+        )
+    _set(linear, name, part.take(tensor, dimension))
 
 
 def cut_adapter(

@@ -23,7 +23,7 @@ import transformers
 from torch import Tensor, nn
 
 from engine.errors import ModelRefused
-from engine.model.quantised.int8_weights import Int8Linear
+from engine.model.quantised.whole_linears import Int8Linear
 
 OFFSET = 128
 PER_WORD = 4

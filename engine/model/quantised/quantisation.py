@@ -1,4 +1,4 @@
-"""The setting that says what is kept in 8 bits; it is the same in a whole fleet.
+"""The setting that says what is kept in 8 or 4 bits; it is the same in a whole fleet.
 
 `kv8` and `kvfp8` keep keys and values in the same memory. int8 is more exact, as it has a scale for each
 token and head (`kernels.store_kv.quantise`). fp8 allows comparison with systems that have an fp8 cache.
@@ -18,11 +18,14 @@ class Quantisation(enum.Enum):
     KVFP8 = "kvfp8"
     INT8_KV8 = "int8+kv8"
     INT8_KVFP8 = "int8+kvfp8"
+    INT4 = "int4"
+    INT4_KV8 = "int4+kv8"
+    INT4_KVFP8 = "int4+kvfp8"
 
     @property
-    def weights(self) -> bool:
-        """Whether linear layers have int8 weights (`engine.model.quantised.int8_weights`)."""
-        return "int8" in self._parts
+    def weights(self) -> int:
+        """The bits of linear layers' weights (`engine.model.quantised.rounding`); 0 if they are floats."""
+        return next((_BITS[part] for part in self._parts if part in _BITS), 0)
 
     @property
     def kv(self) -> str | None:
@@ -34,4 +37,5 @@ class Quantisation(enum.Enum):
         return self.value.split("+")
 
 
+_BITS = {"int8": 8, "int4": 4}
 _KV_DTYPES = {"kv8": "int8", "kvfp8": "float8_e4m3fn"}

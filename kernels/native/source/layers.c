@@ -5,7 +5,8 @@
 #include "ops.h"
 
 typedef struct {
-    const void *panels, *bias; /* bias or null */
+    Panels panels;
+    const void *bias; /* or null */
     const AdapterPart *adapters;
     i64 inputs, outputs, num_parts; /* of adapters */
 } Weight;

@@ -49,8 +49,22 @@ typedef struct {
     float scale, softcap;                                            /* softcap 0: none */
 } AttentionOp;
 
+/* How a panel's weights are stored: as numbers of x's type, or as whole numbers. Those of WHOLE_8 stand for themselves
+ * times the scale of their output. Those of groups are a number of steps, their scale, above their zero. */
+typedef enum { NUMBERS, WHOLE_8, GROUPS_8, GROUPS_4 } Stored;
+
+/* A weight in panels (products.h, whole.h). `group` inputs of an output share scale and zero. */
 typedef struct {
-    const void *x, *panels, *bias; /* bias or null */
+    const void *numbers;
+    const float *scales; /* [panels][groups][PANEL]; NUMBERS have none */
+    const int8_t *zeros; /* likewise; or null: 0 in 8 bits, 8 in 4 bits */
+    i64 stored, group;
+} Panels;
+
+typedef struct {
+    const void *x;
+    Panels panels;
+    const void *bias; /* or null */
     void *out;
     i64 rows, stride_x, inputs, outputs;
 } LinearOp;

@@ -21,9 +21,10 @@ from engine.model.attention.attention import LayerOrder
 from engine.model.fusion import modules, replacing, structure
 from engine.model.fusion.probe import check_same
 from engine.model.model import Model, load_model
-from engine.model.quantised.int8_weights import Int8Linear
 from engine.model.quantised.quantisation import Quantisation
+from engine.model.quantised.whole_linears import Int8Linear
 from kernels.native.build import Target
+from kernels.native.loader import library
 from kernels.paged_attention.arguments import Softmax
 from kernels.rope_store_kv import HeadNorms
 from tests import model_zoo
@@ -182,13 +183,16 @@ def test_a_quantised_model_is_fused_as_it_is(
         torch.testing.assert_close(logits, want_logits, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("quantisation", [Quantisation.INT8, Quantisation.KV8])
-def test_a_quantised_model_has_no_native_layers(
-    quantisation: Quantisation, zoo: Callable[[str], Path]
+@pytest.mark.parametrize(
+    ("quantisation", "is_native"),
+    [(Quantisation.INT8, True), (Quantisation.INT4, True), (Quantisation.KV8, False)],
+)
+def test_native_layers_have_weights_of_fewer_bits_but_no_such_kv(
+    quantisation: Quantisation, is_native: bool, zoo: Callable[[str], Path]
 ) -> None:
     model = load_model(zoo("qwen3"), torch.float32, CPU, quantisation=quantisation, fused=True)
     assert model.is_fused
-    assert not model.fusion.is_native
+    assert model.fusion.is_native == (is_native and library() is not None)
     assert len(generate(model)) == 3
 
 

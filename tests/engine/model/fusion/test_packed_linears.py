@@ -15,8 +15,7 @@ Make = Callable[[Tensor, Tensor | None], nn.Module]
 
 
 def in_panels(weight: Tensor, bias: Tensor | None) -> nn.Module:
-    outputs, inputs = weight.shape
-    return PanelLinear(to_panels(weight), bias, inputs, outputs)
+    return PanelLinear(to_panels(weight), bias)
 
 
 def maker(kind: str, inputs: int, dtype: torch.dtype) -> Make:

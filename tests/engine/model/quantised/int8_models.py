@@ -12,8 +12,8 @@ from transformers.pytorch_utils import Conv1D
 
 from engine.execution.model_runner import ModelRunner
 from engine.model.model import Model, load_model
-from engine.model.quantised.int8_weights import quantise
 from engine.model.quantised.quantisation import Quantisation
+from engine.model.quantised.rounding import quantise
 from tests.engine.ragged import Piece, make_batch, poisoned_pool, shuffled_tables
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.errors import ModelRefused
 from engine.model.model import load_model
 from engine.model.quantised.compressed_tensors import unpack
-from engine.model.quantised.int8_weights import quantise
+from engine.model.quantised.rounding import quantise
 from tests import model_zoo
 from tests.engine.model.quantised.int8_models import CPU, expected_logits, load_int8, logits_of
 from tests.engine.model.quantised.test_checkpoint import config

@@ -11,9 +11,10 @@ import torch
 from engine.calibration.determinism_check import check_determinism
 from engine.execution.model_runner import ModelRunner
 from engine.model.model import load_model
-from engine.model.quantised import int8_weights
-from engine.model.quantised.int8_weights import Int8Linear, quantise
 from engine.model.quantised.quantisation import Quantisation
+from engine.model.quantised.rounding import quantise
+from engine.model.quantised.whole_linears import PACKED_MAX_ROWS, Int8Linear
+from kernels.native.loader import library
 from tests.engine.model.quantised.int8_models import BLOCK_SIZE, expected_logits, load_int8, logits_of
 from tests.engine.ragged import poisoned_pool
 
@@ -32,13 +33,15 @@ def test_a_weight_is_off_by_half_a_step_at_most() -> None:
 
 
 @pytest.mark.parametrize("num_inputs", [33, 64])
-@pytest.mark.parametrize("num_rows", [1, int8_weights.PACKED_MAX_ROWS, int8_weights.PACKED_MAX_ROWS + 1, 40])
+@pytest.mark.parametrize("num_rows", [1, PACKED_MAX_ROWS, PACKED_MAX_ROWS + 1, 40])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str)
 def test_a_product_is_that_of_the_weights_it_stands_for(
     monkeypatch: pytest.MonkeyPatch, num_inputs: int, num_rows: int, dtype: torch.dtype, tolerance: float
 ) -> None:
     """bfloat16 keeps 8 bits of what comes out, and of what is scaled."""
-    monkeypatch.setattr(int8_weights, "CHUNK_ELEMENTS", 200)  # of 21 outputs, the last chunk has fewer
+    monkeypatch.setattr(
+        "engine.model.quantised.whole_linears.CHUNK_ELEMENTS", 200
+    )  # of 21 outputs, the last chunk has fewer
     generator = torch.Generator().manual_seed(num_rows)
     weight, bias = torch.randn(21, num_inputs, generator=generator), torch.randn(21, generator=generator)
     quantised, scale = quantise(weight.to(dtype))
@@ -92,11 +95,12 @@ def test_a_deterministic_model_may_be_quantised(
     torch.testing.assert_close(logits_of(same), logits_of(load_int8(zoo(name), dtype)), rtol=0.1, atol=0.3)
 
 
-def test_a_deterministic_int8_model_keeps_its_own_layers(zoo: Callable[[str], Path]) -> None:
-    """Native ops do not compute int8 layers, and nothing else fuses deterministic ones."""
+def test_a_deterministic_int8_model_is_fused_where_native_ops_compute_it(
+    zoo: Callable[[str], Path],
+) -> None:
     cpu, int8 = torch.device("cpu"), Quantisation.INT8
     model = load_model(zoo("llama"), torch.float32, cpu, deterministic=True, fused=True, quantisation=int8)
-    assert not model.is_fused
+    assert model.is_fused == (library() is not None)
     check_determinism(ModelRunner(model, poisoned_pool(model, BLOCK_SIZE, 160)))
 
 

@@ -1,0 +1,191 @@
+"""Linear layers whose weights are whole numbers of 8 or 4 bits, and the scales that these share.
+
+Only weights are quantised; activations and sums keep the model's dtype or a wider one (W8A16, W4A16).
+`kernels.native` computes these layers where it was built for the processor, from panels of the same numbers,
+and `kernels.int8_linear` those with a scale for each output on a GPU. What is here multiplies elsewhere, by
+expanding some outputs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from kernels.int8_linear import int8_linear, make_counters
+from kernels.native.panels import Panels, whole_to_panels
+
+PACKED_MAX_ROWS = 8
+"""On a CPU torch's int8 product computes row by row: in bfloat16 faster up to this many rows, slower for
+16."""
+PACKED_INPUTS = 32
+"""torch's product reads past the end of rows that are not a multiple of this long."""
+CHUNK_ELEMENTS = 1 << 18
+"""Weights are expanded this many at a time: 1 MiB in float32, which stays in a core's second-level cache."""
+MIDDLE = 8
+"""The zero of 4 bits where none is stored."""
+
+
+class WholeLinear(nn.Module):
+    """Replaces a linear layer. Outputs are the first dimension of all its tensors."""
+
+    weight: Tensor
+    scale: Tensor
+    zero: Tensor | None
+    bias: Tensor | None
+    bits: int
+    dtype: torch.dtype
+    """The dtype of the model."""
+    by_input: ClassVar[tuple[str, ...]]
+    """The tensors whose second dimension is the inputs, or groups of them."""
+
+    @property
+    def outputs(self) -> int:
+        return len(self.weight)
+
+    @property
+    def inputs(self) -> int:
+        return self.weight.shape[1] * 8 // self.bits
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its weights, with what they share."""
+        return sum(tensor.nbytes for tensor in (self.weight, self.scale, self.zero) if tensor is not None)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Multiply [..., in] to [..., out]."""
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        return self.multiply(rows).view(*hidden.shape[:-1], self.outputs)
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        """Multiply [n, in] to [n, out]."""
+        raise NotImplementedError
+
+    def panels(self) -> Panels:
+        """Return a copy of the weights in the order in which native ops read them."""
+        raise NotImplementedError
+
+    def is_like(self, other: WholeLinear) -> bool:
+        """Return whether outputs of both can be those of one layer."""
+        mine, others = (
+            (type(each), each.bits, each.inputs, each.scale.shape[1:], each.zero is None)
+            for each in (self, other)
+        )
+        return mine == others
+
+    def with_outputs_of(self, others: Sequence[Self], bias: Tensor | None) -> Self:
+        """Return a layer that gives the outputs of this one and of others like it, side by side."""
+        raise NotImplementedError
+
+    def _joined(self, others: Sequence[WholeLinear], name: str) -> Tensor:
+        return torch.cat([getattr(each, name) for each in (self, *others)])
+
+    def _product(self, rows: Tensor, expanded: Callable[[slice], Tensor]) -> Tensor:
+        """Return rows [n, in] @ weight.T, of which some outputs are expanded at a time."""
+        step = max(1, CHUNK_ELEMENTS // self.inputs)
+        product = rows.new_empty(rows.shape[0], self.outputs)
+        for begin in range(0, self.outputs, step):
+            part = slice(begin, begin + step)
+            torch.mm(rows, expanded(part).t(), out=product[:, part])
+        return product
+
+
+class Int8Linear(WholeLinear):
+    """int8 weight [out, in], with one scale for each output: weight[n, k] = q[n, k] * scale[n].
+
+    Scale and bias [out] are in the model's dtype.
+    """
+
+    bits = 8
+    by_input = ("weight",)
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+        self.register_buffer("zero", None)
+        self.register_buffer("bias", bias)
+        self.dtype = scale.dtype
+        # Not shared, since layers may run side by side.
+        self._counters = make_counters(weight.device) if weight.is_cuda else None
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        if rows.is_cuda:
+            return int8_linear(rows, self.weight, self.scale, self.bias, self._counters)
+        packed = rows.dtype == torch.bfloat16 and rows.shape[0] <= PACKED_MAX_ROWS
+        if packed and rows.shape[1] % PACKED_INPUTS == 0:
+            product = torch._weight_int8pack_mm(rows, self.weight, self.scale)  # noqa: SLF001 - torch has no public name for it
+        else:
+            product = self._product(rows, lambda part: self.weight[part].to(rows.dtype)).mul_(self.scale)
+        return product if self.bias is None else product.add_(self.bias)
+
+    def panels(self) -> Panels:
+        return whole_to_panels(self.weight, self.scale[:, None], None, bits=8, inputs=self.inputs)
+
+    def with_outputs_of(self, others: Sequence[Self], bias: Tensor | None) -> Self:
+        return type(self)(self._joined(others, "weight"), self._joined(others, "scale"), bias)
+
+
+class GroupedLinear(WholeLinear):
+    """Weights of 8 or 4 bits; G inputs of an output share a scale, and a zero.
+
+    weight[n, k] = (q[n, k] - zero[n, k // G]) * scale[n, k // G], rounded to the model's dtype.
+    """
+
+    by_input = ("weight", "scale", "zero")
+
+    def __init__(
+        self,
+        weight: Tensor,
+        scale: Tensor,
+        zero: Tensor | None,
+        bias: Tensor | None,
+        *,
+        bits: int,
+        dtype: torch.dtype,
+    ) -> None:
+        """Take the numbers of a weight [out, in].
+
+        weight  of 8 bits int8 [out, in]; of 4 bits uint8 [out, in / 2], the even input in the lower half
+        scale   float32 [out, in / G]
+        zero    int8 [out, in / G]; None: 0 in 8 bits, 8 in 4 bits
+        """
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+        self.register_buffer("zero", zero)
+        self.register_buffer("bias", bias)
+        self.bits = bits
+        self.dtype = dtype
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        product = self._product(rows, lambda part: self.expanded(part).to(rows.dtype))
+        return product if self.bias is None else product.add_(self.bias)
+
+    def expanded(self, part: slice) -> Tensor:
+        """Return the weights of some outputs, in the model's dtype."""
+        weight = self.weight[part]
+        numbers = weight.float() if self.bits == 8 else unpacked(weight).float()
+        groups = numbers.view(len(weight), self.scale.shape[1], -1)
+        zero = (0 if self.bits == 8 else MIDDLE) if self.zero is None else self.zero[part, :, None].float()
+        return ((groups - zero) * self.scale[part, :, None]).flatten(1).to(self.dtype)
+
+    def panels(self) -> Panels:
+        return whole_to_panels(self.weight, self.scale, self.zero, bits=self.bits, inputs=self.inputs)
+
+    def with_outputs_of(self, others: Sequence[Self], bias: Tensor | None) -> Self:
+        zero = None if self.zero is None else self._joined(others, "zero")
+        weight, scale = self._joined(others, "weight"), self._joined(others, "scale")
+        return type(self)(weight, scale, zero, bias, bits=self.bits, dtype=self.dtype)
+
+
+def packed(numbers: Tensor) -> Tensor:
+    """Pack numbers [..., K] of 4 bits, in uint8, to [..., K / 2], the even one in the lower half."""
+    return numbers[..., 0::2] | (numbers[..., 1::2] << 4)
+
+
+def unpacked(packed_numbers: Tensor) -> Tensor:
+    """Return what `packed` took."""
+    return torch.stack((packed_numbers & 15, packed_numbers >> 4), dim=-1).flatten(-2)
