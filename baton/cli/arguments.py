@@ -129,8 +129,9 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     add(
         "--quantisation",
         choices=QUANTISATIONS,
-        help="what is kept in 8 bits; int8: weights of linear layers, kv8: keys and values, kvfp8: keys and "
-        "values as fp8, which is less exact (none)",
+        help="what is kept in 8 or 4 bits; int8, int4: weights of linear layers but the last, logits8: those "
+        "of the last and the embedding, kv8: keys and values, kvfp8: keys and values as fp8, which is less "
+        "exact (none)",
     )
     add(
         "--speculate",

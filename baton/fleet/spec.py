@@ -14,7 +14,21 @@ from baton.fleet.secured import SecuredFleet
 WITHOUT_REDIS = ("refuse", "local")
 SPECIAL_TOKENS_IN_CONTENT = ("text", "keep", "refuse")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
-QUANTISATIONS = ("none", "int8", "kv8", "kvfp8", "int8+kv8", "int8+kvfp8")
+QUANTISATIONS = (
+    "none",
+    "int8",
+    "int4",
+    "kv8",
+    "kvfp8",
+    "int8+kv8",
+    "int8+kvfp8",
+    "int4+kv8",
+    "int4+kvfp8",
+    "int8+logits8",
+    "int4+logits8",
+    "int8+logits8+kv8",
+    "int4+logits8+kv8",
+)
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
 SPECULATIONS = ("none", "lookup")
 _CHOICES = {

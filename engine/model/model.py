@@ -270,7 +270,9 @@ def _load(
     module.eval().requires_grad_(requires_grad=False)
     unpack_linears(directory, module, device)
     if quantisation.weights:
-        quantise_linears(module, quantisation.weights, device, on_progress)
+        quantise_linears(
+            module, quantisation.weights, device, logits=quantisation.logits, on_progress=on_progress
+        )
     module.to(device)
     quantised = quantised_of(module)
     layers = dry_run(directory, module, device)

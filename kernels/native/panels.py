@@ -94,7 +94,13 @@ def _in_panels(rows: Tensor, pairs: int) -> Tensor:
     return panels if pairs > 1 else panels.squeeze(3)
 
 
-def rows_of(panels: Panels, outputs: Tensor) -> Tensor:
-    """Return the rows [n, in] of a weight of floats that are given by their numbers [n] int64."""
+def rows_of(panels: Panels, outputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the rows [n, in] of a weight that are given by their numbers [n] int64.
+
+    The weight is of floats, or of 8 bits with a scale for each output.
+    """
     panel = torch.div(outputs, PANEL, rounding_mode="floor")
-    return panels.numbers[panel, :, outputs - panel * PANEL].flatten(1)
+    rows = panels.numbers[panel, :, outputs - panel * PANEL].flatten(1)
+    if panels.scales is None:
+        return rows
+    return rows.to(dtype) * panels.scales[panel, 0, outputs - panel * PANEL][:, None].to(dtype)

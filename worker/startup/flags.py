@@ -156,8 +156,9 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--quantisation",
         default=Quantisation.NONE.value,
         choices=[choice.value for choice in Quantisation],
-        help="what is kept in 8 bits; int8: weights of linear layers, kv8: keys and values, kvfp8: keys and "
-        "values as fp8, which is less exact (none)",
+        help="what is kept in 8 or 4 bits; int8, int4: weights of linear layers but the last, logits8: those "
+        "of the last and the embedding, kv8: keys and values, kvfp8: keys and values as fp8, which is less "
+        "exact (none)",
     )
     add(
         "--no-fusion",

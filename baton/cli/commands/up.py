@@ -15,7 +15,7 @@ from rich.text import Text
 from baton.cli.arguments import spec_of
 from baton.cli.exits import FLEET_FAILED, OK, program
 from baton.cli.views.fleet_reporter import FleetReporter
-from baton.fleet import Fleet, FleetSpec, Keeper
+from baton.fleet import Fleet, Keeper
 from baton.fleet.checkout import find_checkout
 from baton.fleet.control import Control
 from baton.fleet.rundir import listed
@@ -24,8 +24,6 @@ from baton.fleet.rundir import listed
 async def run(args: argparse.Namespace) -> int:
     spec = spec_of(args)
     console, began, up = Console(), time.monotonic(), False
-    for warning in warnings_of(spec):
-        console.print(Text(warning, "yellow"))
     with FleetReporter(console) as report:
         try:
             control = Control(report)
@@ -40,14 +38,6 @@ async def run(args: argparse.Namespace) -> int:
             if not up:
                 raise
             return OK  # Ctrl-C and SIGTERM are the normal ways to end a running fleet
-
-
-def warnings_of(spec: FleetSpec) -> list[str]:
-    """Return what a fleet of this description does that its user may not expect."""
-    if "int8" not in (spec.quantisation or "").split("+"):
-        return []
-    cost = "with 200 million weights, steps took 1.1 to 1.7 times as long with one thread, and more with two"
-    return [f"--quantisation int8 on a CPU saves memory and costs time: {cost}"]
 
 
 def _where_credentials_are(fleet: Fleet) -> str:

@@ -13,7 +13,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor, nn
 
-from engine.model.quantised.whole_linears import WholeLinear
+from engine.model.quantised.whole_linears import Int8Embedding, WholeLinear
 from kernels.native import ops
 from kernels.native.panels import WHOLE_GRAIN, Panels, fits, rows_of, to_panels
 
@@ -49,15 +49,16 @@ class PanelLinear(nn.Module):
 class PanelEmbedding(nn.Module):
     """An embedding that shares the panels of a linear layer."""
 
-    def __init__(self, panels: Panels) -> None:
+    def __init__(self, panels: Panels, dtype: torch.dtype) -> None:
         super().__init__()
         _hold(self, panels)
         self.panels = panels
         self.embedding_dim = panels.inputs
+        self._dtype = dtype
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """Embed [...] to [..., embedding_dim]."""
-        rows = rows_of(self.panels, token_ids.reshape(-1))
+        rows = rows_of(self.panels, token_ids.reshape(-1), self._dtype)
         return rows.view(*token_ids.shape, self.embedding_dim)
 
 
@@ -88,9 +89,7 @@ def pack_linears(model: nn.Module) -> None:
 
     An embedding that shares a weight is replaced too. A weight that anything else shares is left as it is.
     """
-    for name, module in list(model.named_modules()):
-        if isinstance(module, WholeLinear) and is_native_linear(module):
-            model.set_submodule(name, PanelLinear(module.panels(), module.bias))
+    _pack_whole(model)
     for names in modules_by_weight(model):
         modules = [model.get_submodule(name) for name in names]
         linears = [module for module in modules if type(module) is nn.Linear]
@@ -102,9 +101,22 @@ def pack_linears(model: nn.Module) -> None:
             panels = to_panels(weight)
             for name, module in zip(names, modules, strict=True):
                 is_linear = module is linears[0]
-                model.set_submodule(name, PanelLinear(panels, bias) if is_linear else PanelEmbedding(panels))
+                model.set_submodule(
+                    name, PanelLinear(panels, bias) if is_linear else PanelEmbedding(panels, weight.dtype)
+                )
         elif not others and packs(weight):
             model.set_submodule(names[0], PackedLinear(weight, bias))
+
+
+def _pack_whole(model: nn.Module) -> None:
+    named = list(model.named_modules())
+    embeddings = {id(each.weight): name for name, each in named if isinstance(each, Int8Embedding)}
+    for name, module in named:
+        if isinstance(module, WholeLinear) and is_native_linear(module):
+            panels = module.panels()
+            model.set_submodule(name, PanelLinear(panels, module.bias))
+            if id(module.weight) in embeddings:
+                model.set_submodule(embeddings[id(module.weight)], PanelEmbedding(panels, module.dtype))
 
 
 def is_native_linear(module: nn.Linear | WholeLinear) -> bool:

@@ -50,13 +50,13 @@ def fuse(module: Any, layers: LayerFacts, *, native: bool = True) -> FusionRepor
     if reason:
         return FusionReport(reason=reason)
     before = _classes(module)
-    weight = module.model.embed_tokens.weight
+    weight, embeddings = module.model.norm.weight, module.model.embed_tokens.weight
     layout = BlockLayout(
         len(layers.softmaxes), PROBE_BLOCK, layers.num_kv_heads, layers.head_dim, weight.dtype
     )
     pool = KVPool(layout, 2, weight.device)
     try:
-        probe = Probe(pool, *weight.shape)
+        probe = Probe(pool, *embeddings.shape)
         embedded, logits = probe.before_layers(module), probe.logits(module)
         module.model = _fused_decoder(module.model, module.config, layers, probe)
         if weight.device.type == "cpu":
@@ -75,7 +75,7 @@ def _fused_decoder(stock: Any, config: Any, layers: LayerFacts, probe: Probe) ->
     rotary = StockRotary(stock, config)
     rotations = rotary.tables(config.max_position_embeddings)
     in_probe = rotations(probe.positions)
-    tolerance = LAYER_TOLERANCES[stock.embed_tokens.weight.dtype]
+    tolerance = LAYER_TOLERANCES[stock.norm.weight.dtype]
     norms = [fused_norm(norm) for norm in (*(layer.input_layernorm for layer in stock.layers), stock.norm)]
     for index, kind in enumerate(rotary.kinds):
         want = probe.added_by_stock(stock.layers[index], index, rotary(probe.positions, kind))

@@ -122,7 +122,7 @@ class StockRotary:
         self.kinds: list[str] = config.layer_types if by_kind else [EVERY_LAYER] * len(decoder.layers)
         self._module = decoder.rotary_emb
         self._by_kind = by_kind
-        self._like = decoder.embed_tokens.weight[:0]
+        self._like = decoder.norm.weight[:0]
 
     def __call__(self, positions: torch.Tensor, kind: str) -> Rotation:
         """Return cos and sin as the model's own layers take them, [1, N, R]."""

@@ -27,7 +27,7 @@ from transformers.pytorch_utils import Conv1D
 
 from engine.model.attention.dry_run import LayerFacts
 from engine.model.parallel.part import Part
-from engine.model.quantised.whole_linears import WholeLinear
+from engine.model.quantised.whole_linears import Int8Embedding, WholeLinear
 
 BY_OUTPUTS = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "fc1", "c_fc"}
 MERGED_HEADS = {"qkv_proj", "c_attn"}
@@ -197,14 +197,20 @@ def _cut_vocabulary(embedding: Any, head: Any, part: Part) -> int:
     vocab_size: int = embedding.weight.shape[0]
     words, is_tied = part.words(vocab_size), head.weight is embedding.weight
     _set(embedding, "weight", embedding.weight[words].clone())
-    embedding.num_embeddings, embedding.padding_idx = len(embedding.weight), None
+    if isinstance(embedding, Int8Embedding):
+        _set(embedding, "scale", embedding.scale[words].clone())
+    else:
+        embedding.num_embeddings, embedding.padding_idx = len(embedding.weight), None
     if is_tied:
         head.weight = embedding.weight
     else:
         _set(head, "weight", head.weight[words].clone())
+    if isinstance(head, WholeLinear):
+        _set(head, "scale", embedding.scale if is_tied else head.scale[words].clone())
     if head.bias is not None:
         _set(head, "bias", head.bias[words].clone())
-    head.out_features = len(head.weight)
+    if isinstance(head, nn.Linear):
+        head.out_features = len(head.weight)
     return vocab_size
 
 

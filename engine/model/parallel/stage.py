@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from engine.model.attention.attention import RotatingStep
 from engine.model.fusion import NativeSequence
 from engine.model.fusion.modules import Decoder, Rotation
+from engine.model.quantised.whole_linears import Int8Embedding
 
 _NUM_LAYERS = ("num_hidden_layers", "n_layer")
 
@@ -131,7 +132,13 @@ def cut_layers(module: Any, stage: Stage) -> LayerCut:
         vars(config)["layer_types"] = list(config.layer_types[share])
     vocab_size, width = embedding.weight.shape
     places = container, names[id(embedding)], names[id(head)]
-    return LayerCut(stage, share, *places, width, vocab_size, embedding.weight.dtype)
+    return LayerCut(stage, share, *places, width, vocab_size, dtype_of(embedding))
+
+
+def dtype_of(embedding: Any) -> torch.dtype:
+    """Return the dtype of what an embedding looks up."""
+    dtype: torch.dtype = embedding.dtype if isinstance(embedding, Int8Embedding) else embedding.weight.dtype
+    return dtype
 
 
 class NoEmbedding(nn.Module):

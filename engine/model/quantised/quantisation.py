@@ -14,18 +14,27 @@ class Quantisation(enum.Enum):
 
     NONE = "none"
     INT8 = "int8"
+    INT4 = "int4"
     KV8 = "kv8"
     KVFP8 = "kvfp8"
     INT8_KV8 = "int8+kv8"
     INT8_KVFP8 = "int8+kvfp8"
-    INT4 = "int4"
     INT4_KV8 = "int4+kv8"
     INT4_KVFP8 = "int4+kvfp8"
+    INT8_LOGITS8 = "int8+logits8"
+    INT4_LOGITS8 = "int4+logits8"
+    INT8_LOGITS8_KV8 = "int8+logits8+kv8"
+    INT4_LOGITS8_KV8 = "int4+logits8+kv8"
 
     @property
     def weights(self) -> int:
         """The bits of linear layers' weights (`engine.model.quantised.rounding`); 0 if they are floats."""
         return next((_BITS[part] for part in self._parts if part in _BITS), 0)
+
+    @property
+    def logits(self) -> bool:
+        """Whether the layer that makes the logits, and the embedding, have weights of 8 bits."""
+        return "logits8" in self._parts
 
     @property
     def kv(self) -> str | None:

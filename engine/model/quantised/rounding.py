@@ -9,9 +9,9 @@ whose inputs are no multiple of GROUP gets 8 bits.
 
 Rounding is to the nearest: each weight is off by at most half a step.
 
-Embeddings and the layer that makes the logits keep their dtype. They often share one matrix, an embedding is
-read by rows and never multiplied, and no later layer averages out an error in a logit. Experts keep theirs
-too: transformers has a layer's experts as one tensor that its own functions multiply.
+Embeddings and the layer that makes the logits keep their dtype unless 8 bits are asked for: no later layer
+averages out an error in a logit. They often share one matrix. Experts keep theirs too: transformers has a
+layer's experts as one tensor that its own functions multiply.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from engine.model.quantised.whole_linears import GroupedLinear, Int8Linear, WholeLinear, packed
+from engine.model.quantised.whole_linears import (
+    GroupedLinear,
+    Int8Embedding,
+    Int8Linear,
+    WholeLinear,
+    packed,
+)
 from engine.starting import OnProgress, Phase, ignore_progress
 
 LARGEST = 127
@@ -50,22 +56,40 @@ class Quantised:
 
 @torch.inference_mode()
 def quantise_linears(
-    model: Any, bits: int, device: torch.device, on_progress: OnProgress = ignore_progress
+    model: Any,
+    bits: int,
+    device: torch.device,
+    *,
+    logits: bool = False,
+    on_progress: OnProgress = ignore_progress,
 ) -> None:
     """Replace every linear layer but the one that makes the logits by one of `bits`, on `device`.
+
+    That one gets 8 bits if `logits`, and so does an embedding that only looks rows up.
 
     They are replaced one after the other, so at most one layer is in memory twice. Other modules stay where
     they are.
     """
-    logits = model.get_output_embeddings()
+    head = model.get_output_embeddings()
     linears = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, (nn.Linear, Conv1D)) and module is not logits
+        if isinstance(module, (nn.Linear, Conv1D)) and module is not head
     ]
     for number, name in enumerate(linears):
         on_progress(Phase.PREPARING, number, len(linears))
         model.set_submodule(name, _quantised(model.get_submodule(name), bits, device))
+    if logits:
+        _quantise_ends(model, head, device)
+
+
+def _quantise_ends(model: Any, head: nn.Linear, device: torch.device) -> None:
+    embedding, whole = model.get_input_embeddings(), _quantised(head, 8, device)
+    model.set_output_embeddings(whole)
+    if type(embedding) is nn.Embedding:  # others multiply what they look up
+        is_shared = embedding.weight is head.weight
+        weight, scale = (whole.weight, whole.scale) if is_shared else quantise(embedding.weight.to(device))
+        model.set_input_embeddings(Int8Embedding(weight, scale))
 
 
 def quantised_of(model: nn.Module) -> Quantised | None:
@@ -80,6 +104,10 @@ def quantised_of(model: nn.Module) -> Quantised | None:
     saved = sum(
         linear.inputs * linear.outputs * linear.dtype.itemsize - linear.num_bytes for linear in linears
     )
+    shared = {id(linear.weight) for linear in linears}
+    for module in model.modules():
+        if isinstance(module, Int8Embedding) and id(module.weight) not in shared:
+            saved += module.weight.numel() * (module.dtype.itemsize - 1) - module.scale.nbytes
     return Quantised(len(linears), len(experts), held, held + saved)
 
 

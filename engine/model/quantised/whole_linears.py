@@ -128,6 +128,31 @@ class Int8Linear(WholeLinear):
         return type(self)(self._joined(others, "weight"), self._joined(others, "scale"), bias)
 
 
+class Int8Embedding(nn.Module):
+    """Replaces an embedding: the rows of an Int8Linear's weight, which they may share."""
+
+    weight: Tensor
+    scale: Tensor
+
+    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+        """Take weight int8 [rows, width], and scale [rows] in the model's dtype."""
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+
+    @property
+    def embedding_dim(self) -> int:
+        return self.weight.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.scale.dtype
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """Embed [...] to [..., width]."""
+        return self.weight[token_ids].to(self.dtype) * self.scale[token_ids][..., None]
+
+
 class GroupedLinear(WholeLinear):
     """Weights of 8 or 4 bits; G inputs of an output share a scale, and a zero.
 

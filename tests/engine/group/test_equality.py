@@ -61,9 +61,14 @@ def test_fused_layers_of_two_processes_compute_what_those_of_one_do(
 @pytest.mark.parametrize(
     ("quantisation", "tolerance"),
     # A key or value near the middle between two steps of 8 bits may be rounded to either.
-    [(Quantisation.INT8, 1e-4), (Quantisation.INT8_KV8, 0.1), (Quantisation.KVFP8, 0.1)],
+    [
+        (Quantisation.INT8, 1e-4),
+        (Quantisation.INT8_LOGITS8, 1e-4),
+        (Quantisation.INT8_KV8, 0.1),
+        (Quantisation.KVFP8, 0.1),
+    ],
 )
-@pytest.mark.parametrize("name", ["llama", "phi3", "gpt_oss", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "llama_tied", "phi3", "gpt_oss", "gpt2"])
 def test_weights_and_kv_in_8_bits_are_cut_like_others(
     name: str, quantisation: Quantisation, tolerance: float, zoo: Callable[[str], Path]
 ) -> None:

@@ -109,3 +109,33 @@ def test_parts_of_a_group_of_processes_are_whole_groups(tmp_path: Path) -> None:
 def test_a_gpu_is_refused(zoo: Callable[[str], Path]) -> None:
     with pytest.raises(ValueError, match="int4 weights on cuda; accepted: on a CPU, or int8"):
         load_model(zoo("llama"), torch.bfloat16, torch.device("cuda"), quantisation=INT4)
+
+
+def with_logits(directory: Path) -> Tensor:
+    """Return the logits of transformers' own model with 8-bit weights at both of its ends as well."""
+    import transformers
+
+    library: Any = transformers
+    model = library.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    weights = {
+        id(each.weight): each.weight for each in model.modules() if type(each) in (nn.Linear, nn.Embedding)
+    }
+    for weight in weights.values():
+        numbers, scale = quantise(weight.data)
+        weight.data.copy_(numbers * scale[:, None])
+    with torch.inference_mode():
+        logits: Tensor = model(torch.tensor([PROMPT])).logits[0, -1]
+    return logits
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["stock", "fused"])
+@pytest.mark.parametrize("name", ["llama", "llama_tied", "qwen3"])
+def test_both_ends_may_have_8_bits(zoo: Callable[[str], Path], name: str, fused: bool) -> None:
+    model = load_model(zoo(name), torch.float32, CPU, quantisation=Quantisation.INT8_LOGITS8, fused=fused)
+    torch.testing.assert_close(logits_of(model), with_logits(zoo(name)), rtol=1e-4, atol=1e-4)
+    held = {
+        tensor.dtype for tensor in model.module.state_dict().values() if tensor.ndim >= 2 and len(tensor) > 90
+    }
+    assert torch.float32 not in held
