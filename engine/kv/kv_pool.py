@@ -199,3 +199,23 @@ class PoolPart:
         """Return a layer's scales of these heads, as `KVPool.scales` does."""
         scales = self._pool.scales(self._layers.start + index)
         return None if scales is None else scales[:, :, self._heads]
+
+
+def all_layers(pool: KVHeads) -> tuple[Tensor, Tensor | None]:
+    """Return the numbers and the scales of all layers, with layers as the second dimension."""
+    num_layers = pool.layout.num_layers
+    if pool.layout.stored is None:
+        return pool.tensor, None
+    first, second = (pool.layer(index) for index in (0, num_layers - 1))
+    num_bytes = (second.data_ptr() - first.data_ptr()) // max(1, num_layers - 1)
+    scales = pool.scales(0)
+    assert scales is not None, "8-bit KV without scales"
+    return _with_layers(first, num_layers, num_bytes), _with_layers(
+        scales, num_layers, num_bytes // scales.itemsize
+    )
+
+
+def _with_layers(first: Tensor, num_layers: int, stride: int) -> Tensor:
+    """Return a view of all layers, of which this is the first; the next begins `stride` numbers later."""
+    shape, strides = first.shape, first.stride()
+    return first.as_strided((shape[0], num_layers, *shape[1:]), (strides[0], stride, *strides[1:]))

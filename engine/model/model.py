@@ -44,6 +44,8 @@ from engine.model.unlisted import check_unlisted, check_windows
 from engine.starting import OnProgress, Phase, ignore_progress
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+NATIVE_KV = (None, torch.int8)
+"""What keys and values may be stored as that native ops read; None: in the model's dtype."""
 # transformers' default for mixtures of experts, torch's grouped product, has no float64.
 _EXPERTS = {torch.float64: {"experts_implementation": "eager"}}
 
@@ -290,13 +292,13 @@ def _load(
         layers = dry_run(directory, module, device)  # those that are left
     stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
     if deterministic and fused:
-        fused = stored is None and can_be_native(module, layers)
+        fused = stored in NATIVE_KV and can_be_native(module, layers)
     if deterministic and device.type == "cpu" and not fused:
         tile_rows(module, on_progress)
     elif deterministic and device.type != "cpu":
         make_rows_invariant(directory, module)
     linears = AdaptableLinears(linear_sizes(module) if has_adapters else {}, whole_sizes, share)
-    is_one_call = stored is None and shares_memory
+    is_one_call = stored in NATIVE_KV and shares_memory
     fusion = fuse(module, layers, native=is_one_call) if fused else NOT_FUSED
     if device.type == "cpu" and not deterministic:
         pack_linears(module)

@@ -236,7 +236,9 @@ def chunked_prefill(
         raise ValueError(f"num_splits is {num_splits}; accepted: None, or at least 1 with a span")
     if query.dtype == torch.float64 or not can_launch(_chunked_prefill_kernel, query.device):
         if native.attends(query, kv_layer):
-            return native.paged_attention(query, kv_layer, block_tables, context_lens, cu_seqlens_q, softmax)
+            return native.paged_attention(
+                query, kv_layer, kv_scales, block_tables, context_lens, cu_seqlens_q, softmax
+            )
         return chunked_prefill_reference(
             query, kv_layer, block_tables, context_lens, cu_seqlens_q, softmax, kv_scales
         )

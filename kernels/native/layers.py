@@ -13,7 +13,15 @@ from torch import Tensor
 from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.group import Group
 from kernels.native.loader import call
-from kernels.native.ops import ACTIVATIONS, PanelsStruct, address, fields, struct_of
+from kernels.native.ops import (
+    ACTIVATIONS,
+    KvStruct,
+    PanelsStruct,
+    address,
+    fields,
+    kv_struct,
+    struct_of,
+)
 from kernels.native.panels import Panels
 from kernels.paged_attention.arguments import Softmax
 
@@ -57,12 +65,15 @@ class _Layer(ctypes.Structure):
 
 
 class _Step(ctypes.Structure):
-    _fields_ = fields(
-        pointers="hidden residual qkv query attended added gate_up activated kv_layer cos sin slots tables"
-        " context_lens starts seconds adapters group wanted",
-        sizes="num_wanted tokens num_seqs stride_table kv_block kv_layer_stride kv_kind kv_slot kv_head"
-        " hidden_size block_size num_q_heads num_kv_heads head_dim rotary_dim",
-    )
+    _fields_ = [
+        *fields(pointers="hidden residual qkv query attended added gate_up activated"),
+        ("kv", KvStruct),
+        *fields(
+            pointers="cos sin slots tables context_lens starts seconds adapters group wanted",
+            sizes="num_wanted tokens num_seqs stride_table kv_layer_stride scale_layer_stride hidden_size"
+            " block_size num_q_heads num_kv_heads head_dim rotary_dim",
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,7 @@ class Paged:
     """Where a step's tokens belong. Sequence s has the tokens starts[s] to starts[s + 1].
 
     kv            [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim], of all layers
+    scales        [num_blocks, num_layers, 2, num_kv_heads, block_size] of KV in int8, else None
     slots         [T] int64, block * block_size + offset; -1 is not stored
     tables        [S, max_blocks] int32
     context_lens  [S] int32
@@ -117,6 +129,7 @@ class Paged:
     """
 
     kv: Tensor
+    scales: Tensor | None
     slots: Tensor
     tables: Tensor
     context_lens: Tensor
@@ -179,16 +192,17 @@ class NativeLayers:
             (c_void_p * len(rotations))(*(table.data_ptr() for table in tables))
             for tables in zip(*rotations, strict=True)
         )
-        kv = paged.kv
-        block, layer, kind, slot, head, _ = kv.stride()
+        kv, scales = paged.kv, paged.scales
         step = _Step(
-            hidden.data_ptr(), residual.data_ptr(), *self._reserve(tokens), kv.data_ptr(),
-            ctypes.addressof(cos), ctypes.addressof(sin), paged.slots.data_ptr(), paged.tables.data_ptr(),
+            hidden.data_ptr(), residual.data_ptr(), *self._reserve(tokens),
+            kv_struct(kv[:, 0], None if scales is None else scales[:, 0]), ctypes.addressof(cos),
+            ctypes.addressof(sin), paged.slots.data_ptr(), paged.tables.data_ptr(),
             paged.context_lens.data_ptr(), paged.starts.data_ptr(), self._seconds,
             None if adapters is None else ctypes.addressof(adapters.struct), self._group_address(tokens),
             address(wanted), -1 if wanted is None else len(wanted), tokens, len(paged.context_lens),
-            paged.tables.stride(0), block, layer, kind, slot, head, self._hidden_size, kv.shape[3],
-            self._num_q_heads, kv.shape[4], kv.shape[5], rotations[0][0].shape[1],
+            paged.tables.stride(0), kv.stride(1), 0 if scales is None else scales.stride(1),
+            self._hidden_size, kv.shape[3], self._num_q_heads, kv.shape[4], kv.shape[5],
+            rotations[0][0].shape[1],
         )  # fmt: skip
         count = ctypes.c_int64(len(self._layers))
         if not call("baton_layers", self._dtype, self._layers, count, byref(step), work=self._weights_in_all):

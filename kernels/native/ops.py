@@ -38,23 +38,39 @@ class _Gate(ctypes.Structure):
     _fields_ = fields(pointers="gate_up out", sizes="rows stride size", ints="activation")
 
 
-class _Rope(ctypes.Structure):
+class KvStruct(ctypes.Structure):
+    """`Kv` of ops.h."""
+
     _fields_ = fields(
-        pointers="query key value cos sin kv_layer slots query_norm key_norm out out_places",
-        sizes="tokens query_token query_head key_token key_head value_token value_head cos_token sin_token"
-        " kv_block kv_kind kv_slot kv_head block_size num_q_heads num_kv_heads head_dim half",
-        floats="eps",
-        ints="unit_offset",
+        pointers="numbers scales", sizes="block kind slot head scale_block scale_kind scale_head"
     )
+
+
+class _Rope(ctypes.Structure):
+    _fields_ = [
+        *fields(pointers="query key value cos sin"),
+        ("kv", KvStruct),
+        *fields(
+            pointers="slots query_norm key_norm out out_places",
+            sizes="tokens query_token query_head key_token key_head value_token value_head cos_token"
+            " sin_token block_size num_q_heads num_kv_heads head_dim half",
+            floats="eps",
+            ints="unit_offset",
+        ),
+    ]
 
 
 class _Attention(ctypes.Structure):
-    _fields_ = fields(
-        pointers="query kv_layer tables context_lens starts sinks out",
-        sizes="query_token query_head kv_block kv_kind kv_slot kv_head stride_table num_seqs block_size"
-        " num_kv_heads group head_dim window",
-        floats="scale softcap",
-    )
+    _fields_ = [
+        *fields(pointers="query"),
+        ("kv", KvStruct),
+        *fields(
+            pointers="tables context_lens starts sinks out",
+            sizes="query_token query_head stride_table num_seqs block_size num_kv_heads group head_dim"
+            " window",
+            floats="scale softcap",
+        ),
+    ]
 
 
 class PanelsStruct(ctypes.Structure):
@@ -100,8 +116,8 @@ def gated_activation(gate_up: Tensor, activation: str) -> Tensor:
 
 
 def rotates(query: Tensor, cos: Tensor, sin: Tensor, kv_layer: Tensor) -> bool:
-    """Return whether `rope_store_kv` computes these: all of one dtype, and KV that is not quantised."""
-    return supports(query) and query.dtype == cos.dtype == sin.dtype == kv_layer.dtype
+    """Return whether `rope_store_kv` computes these: all of one dtype, or KV in int8."""
+    return supports(query) and query.dtype == cos.dtype == sin.dtype and _reads(kv_layer, query.dtype)
 
 
 def rope_store_kv(
@@ -111,6 +127,7 @@ def rope_store_kv(
     cos: Tensor,
     sin: Tensor,
     kv_layer: Tensor,
+    kv_scales: Tensor | None,
     slot_mapping: Tensor,
     query_norm: Tensor | None,
     key_norm: Tensor | None,
@@ -123,24 +140,35 @@ def rope_store_kv(
     slots = slot_mapping.contiguous()
     arguments = _Rope(
         query.data_ptr(), key.data_ptr(), value.data_ptr(), cos.data_ptr(), sin.data_ptr(),
-        kv_layer.data_ptr(), slots.data_ptr(), address(query_norm), address(key_norm), out.data_ptr(), None,
-        tokens, *query.stride()[:2], *key.stride()[:2], *value.stride()[:2], cos.stride(0), sin.stride(0),
-        *kv_layer.stride()[:4], kv_layer.shape[2], num_q_heads, key.shape[1], head_dim, cos.shape[1] // 2,
-        eps, unit_offset,
+        kv_struct(kv_layer, kv_scales), slots.data_ptr(), address(query_norm), address(key_norm),
+        out.data_ptr(), None, tokens, *query.stride()[:2], *key.stride()[:2], *value.stride()[:2],
+        cos.stride(0), sin.stride(0), kv_layer.shape[2], num_q_heads, key.shape[1], head_dim,
+        cos.shape[1] // 2, eps, unit_offset,
     )  # fmt: skip
     call("baton_rope_store_kv", query.dtype, byref(arguments), work=query.numel())
     return out
 
 
 def attends(query: Tensor, kv_layer: Tensor) -> bool:
-    """Return whether `paged_attention` computes these: KV that is not quantised, in groups of few heads."""
+    """Return whether `paged_attention` computes these: KV of its dtype or in int8, in small groups."""
     group = query.shape[1] // kv_layer.shape[3]
-    return supports(query) and query.dtype == kv_layer.dtype and group <= MAX_GROUP
+    return supports(query) and _reads(kv_layer, query.dtype) and group <= MAX_GROUP
+
+
+def _reads(kv_layer: Tensor, dtype: torch.dtype) -> bool:
+    return kv_layer.dtype in (dtype, torch.int8)
+
+
+def kv_struct(kv_layer: Tensor, scales: Tensor | None) -> KvStruct:
+    """Return the addresses and strides of a layer's KV, and of its scales where it is in int8."""
+    of_scales = (0, 0, 0) if scales is None else scales.stride()[:3]
+    return KvStruct(kv_layer.data_ptr(), address(scales), *kv_layer.stride()[:4], *of_scales)
 
 
 def paged_attention(
     query: Tensor,
     kv_layer: Tensor,
+    kv_scales: Tensor | None,
     block_tables: Tensor,
     context_lens: Tensor,
     cu_seqlens_q: Tensor,
@@ -153,8 +181,8 @@ def paged_attention(
     sinks = None if softmax.sinks is None else softmax.sinks.float().contiguous()
     lens, starts = context_lens.contiguous(), cu_seqlens_q.contiguous()
     arguments = _Attention(
-        query.data_ptr(), kv_layer.data_ptr(), block_tables.data_ptr(), lens.data_ptr(), starts.data_ptr(),
-        address(sinks), out.data_ptr(), *query.stride()[:2], *kv_layer.stride()[:4], block_tables.stride(0),
+        query.data_ptr(), kv_struct(kv_layer, kv_scales), block_tables.data_ptr(), lens.data_ptr(),
+        starts.data_ptr(), address(sinks), out.data_ptr(), *query.stride()[:2], block_tables.stride(0),
         len(lens), block_size, num_kv_heads, num_q_heads // num_kv_heads, head_dim,
         softmax.sliding_window or 0, softmax.scale, softmax.softcap or 0.0,
     )  # fmt: skip

@@ -221,7 +221,9 @@ def paged_decode(
     if query.dtype == torch.float64 or not can_launch(_paged_decode_kernel, query.device):
         if native.attends(query, kv_layer):
             starts = torch.arange(num_seqs + 1, dtype=torch.int32)
-            return native.paged_attention(query, kv_layer, block_tables, context_lens, starts, softmax)
+            return native.paged_attention(
+                query, kv_layer, kv_scales, block_tables, context_lens, starts, softmax
+            )
         return paged_decode_reference(query, kv_layer, block_tables, context_lens, softmax, kv_scales)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if not out.numel():

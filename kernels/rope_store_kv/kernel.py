@@ -207,7 +207,7 @@ def rope_store_kv(
         if native.rotates(query, cos, sin, kv_layer):
             weights = norms.query, norms.key
             return native.rope_store_kv(
-                query, key, value, cos, sin, kv_layer, slot_mapping, *weights, norms.eps,
+                query, key, value, cos, sin, kv_layer, kv_scales, slot_mapping, *weights, norms.eps,
                 unit_offset=norms.unit_offset,
             )  # fmt: skip
         return rope_store_kv_reference(

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
-from engine.kv.kv_pool import KVHeads
+from engine.kv.kv_pool import KVHeads, all_layers
 from engine.model.attention.step_batch import StepBatch
 from kernels.chunked_prefill import chunked_prefill
 from kernels.native.layers import Paged
@@ -130,7 +130,7 @@ class RotatingStep(ABC):
             self._order.enter(layer)
         batch = self._batch
         return Paged(
-            self._pool.tensor,
+            *all_layers(self._pool),
             batch.slot_mapping,
             batch.block_tables,
             batch.context_lens,

@@ -83,7 +83,7 @@ class CpuAttention(RotatingStep):
         kv_layer, batch = self._pool.layer(layer), self._batch
         if native.attends(query, kv_layer):
             tables = batch.block_tables, batch.context_lens, batch.cu_seqlens_q
-            return chunked_prefill(query, kv_layer, *tables, softmax)
+            return chunked_prefill(query, kv_layer, *tables, softmax, self._pool.scales(layer))
         groups = self._groups.get(softmax.sliding_window)
         if groups is None:
             groups = self._groups[softmax.sliding_window] = list(self._plan(softmax.sliding_window))

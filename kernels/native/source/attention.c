@@ -6,6 +6,9 @@
  * A tile becomes panels (products.h), its scores and the weighted sums of values are two products, and between
  * them is the online softmax of Milakov and Gimelshein (2018). A tile that a row does not see leaves the row as
  * it is, so that a row's bits do not depend on the chunk that it is in.
+ *
+ * KV of 8 bits is multiplied as it is stored: a key's scale multiplies its column of scores, and a value's its column of
+ * weights.
  */
 
 #include "ops.h"
@@ -15,9 +18,10 @@ enum { TILE = 64, MAX_ROWS = 128, MANY_SLOTS = 16 };
 
 enum { GRAIN = 32 }; /* to which the inner size of a product in bfloat16 is padded */
 
-/* A tile's keys and values of one head. */
+/* A tile's keys and values of one head, and their scales if they are of 8 bits. */
 typedef struct {
     const void *keys[TILE], *values[TILE];
+    float key_scales[TILE], value_scales[TILE];
 } Rows;
 
 /* The rows that are read next. Memory delivers them while the processor computes, if it is asked for a few at a time:
@@ -179,11 +183,21 @@ INLINE void pack_values(const void *const *values, void *panels, i64 size, Fetch
     }
 }
 
+/* Writes a tile's numbers of 8 bits as those of x's type, which holds them exactly, and returns where each row is. */
+INLINE void expand_rows(const void *const *rows, void *expanded, const void **targets, i64 size, int is_packed) {
+    for (i64 i = 0; i < TILE; i++) {
+        const int8_t *row = rows[i];
+        void *target = at(expanded, i * size, is_packed);
+        targets[i] = target;
+        for (i64 d = 0; d < size; d++) put(target, d, (float)row[d], is_packed);
+    }
+}
+
 /* Turns the row's scores of a tile, of which [low, high) are visible, into weights, and adds them to `total`;
  * returns the factor by which what was summed before shrinks. `highest` is the row's largest score so far, times
  * log2(e). */
 INLINE float weigh(const AttentionOp *a, float *scores, i64 low, i64 high, float *highest, Vector *total,
-                   void *weights, int is_packed) {
+                   void *weights, const float *value_scales, int is_packed) {
     Vector parts[TILE / WIDTH], most = filled(-INFINITY), sums = {0};
     const float scale = a->scale * LOG2_E; /* weights are powers of 2 */
     if (a->softcap != 0.0f)
@@ -204,6 +218,8 @@ INLINE float weigh(const AttentionOp *a, float *scores, i64 low, i64 high, float
     for (int v = 0; v < TILE / WIDTH; v++) {
         Vector weight = exp2_of(parts[v] - now);
         sums += weight;
+        /* What is not seen weighs nothing, whatever its scale. */
+        if (value_scales) weight = either(weight > 0.0f, weight * get_vector(value_scales, v * WIDTH, 0), weight);
         put_vector(weights, v * WIDTH, weight, is_packed);
     }
     *total = *total * shrink + sums;
@@ -245,15 +261,24 @@ INLINE void find_rows(const AttentionOp *a, const Chunk *chunk, i64 kv_head, i64
     static const float zeros[MAX_HEAD_DIM];
     const int32_t *table = a->tables + chunk->seq * a->stride_table;
     i64 begin = larger(chunk->begin, tile), end = smaller(chunk->end, tile + TILE);
-    for (i64 i = 0; i < begin - tile; i++) rows->keys[i] = rows->values[i] = zeros;
-    for (i64 i = end - tile; i < TILE; i++) rows->keys[i] = rows->values[i] = zeros;
+    for (i64 i = 0; i < TILE; i++) {
+        if (i >= begin - tile && i < end - tile) continue;
+        rows->keys[i] = rows->values[i] = zeros;
+        rows->key_scales[i] = rows->value_scales[i] = 0.0f;
+    }
     i64 slot = begin % a->block_size, entry = begin / a->block_size;
     for (i64 position = begin; position < end; entry++, slot = 0) {
-        const char *head = at(a->kv_layer, table[entry] * a->kv_block + kv_head * a->kv_head, is_bf16);
+        const Kv *kv = &a->kv;
+        i64 bytes = kv->scales ? 1 : is_bf16 ? 2 : 4;
+        const char *head = (const char *)kv->numbers + (table[entry] * kv->block + kv_head * kv->head) * bytes;
+        const float *scales = kv->scales + table[entry] * kv->scale_block + kv_head * kv->scale_head;
         for (; slot < a->block_size && position < end; slot++, position++) {
-            const char *key = at(head, slot * a->kv_slot, is_bf16);
+            const char *key = head + slot * kv->slot * bytes;
             rows->keys[position - tile] = key;
-            rows->values[position - tile] = at(key, a->kv_kind, is_bf16);
+            rows->values[position - tile] = key + kv->kind * bytes;
+            if (!kv->scales) continue;
+            rows->key_scales[position - tile] = scales[slot];
+            rows->value_scales[position - tile] = scales[kv->scale_kind + slot];
         }
     }
 }
@@ -263,9 +288,11 @@ INLINE void find_rows(const AttentionOp *a, const Chunk *chunk, i64 kv_head, i64
 INLINE i64 heads_of_item(const AttentionOp *a) { return slots_of(a) < MANY_SLOTS ? 1 : a->num_kv_heads; }
 
 /* Attends with a chunk in `heads` KV heads from `first_head` on, which have MAX_ROWS rows at most. */
-INLINE void attend(const AttentionOp *a, const Chunk *chunk, i64 first_head, i64 heads, i64 size, int is_bf16) {
-    const int is_packed = is_bf16 && MULTIPLIES_BF16;
-    i64 group = a->group, rows = chunk->tokens * group, all_rows = heads * rows, bytes = size * (is_bf16 ? 2 : 4);
+INLINE void attend(const AttentionOp *a, const Chunk *chunk, i64 first_head, i64 heads, i64 size, int is_bf16,
+                   int is_whole) {
+    const int is_packed = is_bf16 && MULTIPLIES_BF16, stored_bf16 = is_whole ? is_packed : is_bf16;
+    i64 group = a->group, rows = chunk->tokens * group, all_rows = heads * rows;
+    i64 bytes = size * (is_whole ? 1 : is_bf16 ? 2 : 4);
     i64 inner = is_packed ? pieces_of(size, GRAIN) * GRAIN : size, width = pieces_of(size, PANEL) * PANEL;
 
     float queries[MAX_ROWS * MAX_HEAD_DIM] __attribute__((aligned(64)));
@@ -274,6 +301,8 @@ INLINE void attend(const AttentionOp *a, const Chunk *chunk, i64 first_head, i64
     float weights[MAX_ROWS * TILE] __attribute__((aligned(64)));
     float key_panels[TILE * MAX_HEAD_DIM] __attribute__((aligned(64)));
     float value_panels[TILE * MAX_HEAD_DIM] __attribute__((aligned(64)));
+    float expanded[TILE * MAX_HEAD_DIM] __attribute__((aligned(64)));
+    const void *targets[TILE];
     Vector totals[MAX_ROWS]; /* the sums of each row's weights */
     float highest[MAX_ROWS];
     Tiles tiles = {0, 0};
@@ -301,7 +330,8 @@ INLINE void attend(const AttentionOp *a, const Chunk *chunk, i64 first_head, i64
         i64 next_head = head + 1 < heads ? head + 1 : 0, next_tile = next_head ? tile : tile + TILE;
         Fetch fetch = {&found[!now], next_tile < chunk->end ? 0 : TILE, bytes};
         if (next_tile < chunk->end) find_rows(a, chunk, first_head + next_head, next_tile, &found[!now], is_bf16);
-        pack_keys(own->keys, key_panels, size, inner * PANEL, &fetch, is_bf16);
+        if (is_whole) expand_rows(own->keys, expanded, targets, size, is_packed);
+        pack_keys(is_whole ? targets : own->keys, key_panels, size, inner * PANEL, &fetch, stored_bf16);
         memset(scores, 0, (size_t)(rows * TILE) * sizeof *scores);
         float *head_sums = sums + head * rows * width;
         const void *head_queries = at(queries, head * rows * inner, is_packed);
@@ -317,11 +347,15 @@ INLINE void attend(const AttentionOp *a, const Chunk *chunk, i64 first_head, i64
                 memset(weight, 0, TILE * (is_packed ? 2 : 4));
                 continue;
             }
-            float shrink = weigh(a, scores + r * TILE, low, high, &highest[one], &totals[one], weight, is_packed);
+            if (is_whole)
+                for (i64 i = 0; i < TILE; i++) scores[r * TILE + i] *= own->key_scales[i];
+            float shrink = weigh(a, scores + r * TILE, low, high, &highest[one], &totals[one], weight,
+                                 is_whole ? own->value_scales : 0, is_packed);
             if (shrink != 1.0f)
                 for (i64 d = 0; d < width; d++) head_sums[r * width + d] *= shrink;
         }
-        pack_values(own->values, value_panels, size, &fetch, is_bf16);
+        if (is_whole) expand_rows(own->values, expanded, targets, size, is_packed);
+        pack_values(is_whole ? targets : own->values, value_panels, size, &fetch, stored_bf16);
         multiply(&(Product){weights, value_panels, head_sums, TILE, TILE * PANEL, width, rows, width / PANEL, TILE},
                  &tiles, is_packed);
         head = next_head;
@@ -338,7 +372,7 @@ INLINE void attend(const AttentionOp *a, const Chunk *chunk, i64 first_head, i64
 }
 
 /* The usual sizes of a head as constants, so that their loops have no remainder. */
-INLINE void attend_item(const AttentionOp *a, i64 index, int is_bf16) {
+INLINE void attend_item(const AttentionOp *a, i64 index, int is_bf16, int is_whole) {
     i64 heads = heads_of_item(a), groups = a->num_kv_heads / heads, last = (index % groups + 1) * heads;
     const Chunk chunk = chunk_of(a, index / groups);
     if (chunk.tokens <= 0) return;
@@ -346,18 +380,21 @@ INLINE void attend_item(const AttentionOp *a, i64 index, int is_bf16) {
     for (i64 head = last - heads; head < last; head += most) {
         i64 count = smaller(most, last - head);
         if (a->head_dim == 64)
-            attend(a, &chunk, head, count, 64, is_bf16);
+            attend(a, &chunk, head, count, 64, is_bf16, is_whole);
         else if (a->head_dim == 128)
-            attend(a, &chunk, head, count, 128, is_bf16);
+            attend(a, &chunk, head, count, 128, is_bf16, is_whole);
         else
-            attend(a, &chunk, head, count, a->head_dim, is_bf16);
+            attend(a, &chunk, head, count, a->head_dim, is_bf16, is_whole);
     }
 }
 
-static void attend_f32(const void *a, i64 index) { attend_item(a, index, 0); }
-static void attend_bf16(const void *a, i64 index) { attend_item(a, index, 1); }
+static void attend_f32(const void *a, i64 index) { attend_item(a, index, 0, 0); }
+static void attend_bf16(const void *a, i64 index) { attend_item(a, index, 1, 0); }
+static void attend_whole_f32(const void *a, i64 index) { attend_item(a, index, 0, 1); }
+static void attend_whole_bf16(const void *a, i64 index) { attend_item(a, index, 1, 1); }
 
 Phase attention_phase(const AttentionOp *a, int is_bf16) {
     i64 items = slots_of(a) * (a->num_kv_heads / heads_of_item(a));
+    if (a->kv.scales) return phase(ATTENTION, items, is_bf16 ? attend_whole_bf16 : attend_whole_f32, a);
     return phase(ATTENTION, items, is_bf16 ? attend_bf16 : attend_f32, a);
 }

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <float.h>
 #include <math.h>
 #include <sched.h>
 #include <stdint.h>

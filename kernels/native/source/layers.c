@@ -29,7 +29,7 @@ typedef struct {
 /* One step. `hidden` is the norm of `residual` before and after; the other buffers are for what is between. */
 typedef struct {
     void *hidden, *residual, *qkv, *query, *attended, *added, *gate_up, *activated;
-    void *kv_layer; /* the first layer's */
+    Kv kv; /* the first layer's */
     const void *const *cos, *const *sin; /* of each rotation */
     const i64 *slots;
     const int32_t *tables, *context_lens, *starts;
@@ -38,7 +38,7 @@ typedef struct {
     Group *group; /* or null: the layers are whole */
     const i64 *wanted; /* the tokens whose `hidden` is wanted, ascending */
     i64 num_wanted;    /* -1: all are */
-    i64 tokens, num_seqs, stride_table, kv_block, kv_layer_stride, kv_kind, kv_slot, kv_head;
+    i64 tokens, num_seqs, stride_table, kv_layer_stride, scale_layer_stride;
     i64 hidden_size, block_size, num_q_heads, num_kv_heads, head_dim, rotary_dim;
 } Step;
 
@@ -105,26 +105,32 @@ static NormOp residual_norm_of(const Step *step, const Kept *kept, Norm norm, vo
     return op;
 }
 
-static RopeOp rope_of(const Step *step, const Kept *kept, const Layer *layer, void *kv_layer, int is_bf16) {
+static Kv kv_of(const Step *step, i64 index, int is_bf16) {
+    Kv kv = step->kv;
+    i64 numbers = index * step->kv_layer_stride;
+    kv.numbers = kv.scales ? (char *)kv.numbers + numbers : at(kv.numbers, numbers, is_bf16);
+    if (kv.scales) kv.scales += index * step->scale_layer_stride;
+    return kv;
+}
+
+static RopeOp rope_of(const Step *step, const Kept *kept, const Layer *layer, Kv kv, int is_bf16) {
     i64 size = step->head_dim, keys = step->num_q_heads * size, values = keys + step->num_kv_heads * size;
     i64 token = values + step->num_kv_heads * size, rotary = step->rotary_dim;
     return (RopeOp){
         step->qkv, at(step->qkv, keys, is_bf16), at(step->qkv, values, is_bf16),
-        step->cos[layer->rotation], step->sin[layer->rotation], kv_layer, step->slots,
+        step->cos[layer->rotation], step->sin[layer->rotation], kv, step->slots,
         layer->query_norm.weight, layer->key_norm.weight, step->query, kept->places,
         step->tokens, token, size, token, size, token, size, rotary, rotary,
-        step->kv_block, step->kv_kind, step->kv_slot, step->kv_head,
         step->block_size, step->num_q_heads, step->num_kv_heads, size, rotary / 2,
         layer->query_norm.eps, layer->query_norm.unit_offset,
     };
 }
 
-static AttentionOp attention_of(const Step *step, const Kept *kept, const Layer *layer, const void *kv_layer) {
+static AttentionOp attention_of(const Step *step, const Kept *kept, const Layer *layer, Kv kv) {
     i64 size = step->head_dim;
     return (AttentionOp){
-        step->query, kv_layer, step->tables, step->context_lens, kept->starts, layer->sinks, step->attended,
-        step->num_q_heads * size, size, step->kv_block, step->kv_kind, step->kv_slot, step->kv_head,
-        step->stride_table, step->num_seqs, step->block_size, step->num_kv_heads,
+        step->query, kv, step->tables, step->context_lens, kept->starts, layer->sinks, step->attended,
+        step->num_q_heads * size, size, step->stride_table, step->num_seqs, step->block_size, step->num_kv_heads,
         step->num_q_heads / step->num_kv_heads, size, layer->window, layer->scale, layer->softcap,
     };
 }
@@ -132,12 +138,13 @@ static AttentionOp attention_of(const Step *step, const Kept *kept, const Layer 
 /* Writes the phases of a layer; returns what follows them. */
 static Phase *add_layer(Phase *next, LayerOps *ops, const Layer *layer, const Step *step, const Kept *kept, i64 index,
                         int is_bf16) {
-    void *kv_layer = at(step->kv_layer, index * step->kv_layer_stride, is_bf16), *added = step->added;
+    const Kv kv = kv_of(step, index, is_bf16);
+    void *added = step->added;
     i64 size = step->hidden_size, rows = kept->count;
     *ops = (LayerOps){
         .qkv = linear_of(step->tokens, layer->qkv, step->hidden, step->qkv),
-        .rope = rope_of(step, kept, layer, kv_layer, is_bf16),
-        .attention = attention_of(step, kept, layer, kv_layer),
+        .rope = rope_of(step, kept, layer, kv, is_bf16),
+        .attention = attention_of(step, kept, layer, kv),
         .output = linear_of(rows, layer->output, step->attended, added),
         .attention_scale = {added, rows, size, layer->attention_factor},
         .after_attention = norm_of(step, kept, layer->after_attention, added, added),

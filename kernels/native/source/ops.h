@@ -5,6 +5,7 @@
 #include "common.h"
 
 enum { MAX_HEAD_DIM = 256 };
+enum { KEYS, VALUES }; /* the kinds of KV */
 
 typedef struct {
     const void *x;
@@ -24,15 +25,22 @@ typedef struct {
     int activation;
 } GateOp;
 
+/* The paged keys and values of a layer, of x's type; or with scales, of 8 bits: a number is value * scale of its token
+ * and head (kernels/store_kv/quantise.py). Strides count numbers, and scales. */
+typedef struct {
+    void *numbers;
+    float *scales; /* or null */
+    i64 block, kind, slot, head, scale_block, scale_kind, scale_head;
+} Kv;
+
 typedef struct {
     const void *query, *key, *value, *cos, *sin;
-    void *kv_layer;
+    Kv kv;
     const i64 *slots;
     const void *query_norm, *key_norm; /* or null */
     void *out;
     const i64 *out_places; /* where in out each token's query belongs, -1: nowhere; or null: at the token's place */
     i64 tokens, query_token, query_head, key_token, key_head, value_token, value_head, cos_token, sin_token;
-    i64 kv_block, kv_kind, kv_slot, kv_head;
     i64 block_size, num_q_heads, num_kv_heads, head_dim, half;
     float eps;
     int unit_offset;
@@ -40,11 +48,12 @@ typedef struct {
 
 /* Sequence s has the tokens starts[s] to starts[s + 1], the last ones of its context. */
 typedef struct {
-    const void *query, *kv_layer;
+    const void *query;
+    Kv kv;
     const int32_t *tables, *context_lens, *starts;
     const float *sinks; /* or null */
     void *out;
-    i64 query_token, query_head, kv_block, kv_kind, kv_slot, kv_head, stride_table;
+    i64 query_token, query_head, stride_table;
     i64 num_seqs, block_size, num_kv_heads, group, head_dim, window; /* window 0: none */
     float scale, softcap;                                            /* softcap 0: none */
 } AttentionOp;

@@ -112,6 +112,36 @@ INLINE void rotate_head(const RopeOp *a, const void *source, void *target, const
         put_part(target, d, smaller(size - d, WIDTH), get_vector(head, d, 0), is_bf16);
 }
 
+/* The bytes and the scale of a row, as kernels/store_kv/quantise.py makes them, with the same bits. */
+INLINE void store_whole(const void *row, int8_t *target, float *scale, i64 size, int is_bf16) {
+    const float limit = 127.0f;
+    float most = 0.0f;
+    for (i64 d = 0; d < size; d++) {
+        float number = fabsf(get(row, d, is_bf16));
+        if (!(number <= most)) most = number <= FLT_MAX ? number : INFINITY;
+    }
+    *scale = most / limit;
+    int is_usable = *scale > 0.0f && *scale <= FLT_MAX;
+    for (i64 d = 0; d < size; d++) {
+        float number = is_usable ? get(row, d, is_bf16) / *scale : 0.0f;
+        number = number < -limit ? -limit : number > limit ? limit : number;
+        /* What is added to 1.5 * 2^23 is rounded to a whole number, halves to even. */
+        target[d] = (int8_t)((int32_t)to_bits(number + 12582912.0f) - 0x4b400000);
+    }
+}
+
+INLINE void store_head(const RopeOp *a, i64 slot, i64 head, i64 kind, const void *row, int is_bf16) {
+    const Kv *kv = &a->kv;
+    i64 block = slot / a->block_size, offset = slot % a->block_size;
+    i64 place = block * kv->block + kind * kv->kind + offset * kv->slot + head * kv->head;
+    if (kv->scales) {
+        float *scale = kv->scales + block * kv->scale_block + kind * kv->scale_kind + head * kv->scale_head + offset;
+        store_whole(row, (int8_t *)kv->numbers + place, scale, a->head_dim, is_bf16);
+    } else {
+        memcpy(at(kv->numbers, place, is_bf16), row, (size_t)a->head_dim * (is_bf16 ? 2 : 4));
+    }
+}
+
 INLINE void rope_token(const RopeOp *a, i64 token, int is_bf16) {
     const void *cos = at(a->cos, token * a->cos_token, is_bf16);
     const void *sin = at(a->sin, token * a->sin_token, is_bf16);
@@ -123,13 +153,12 @@ INLINE void rope_token(const RopeOp *a, i64 token, int is_bf16) {
     }
     i64 slot = a->slots[token];
     if (slot < 0) return;
-    i64 block = slot / a->block_size, offset = slot % a->block_size;
     for (i64 h = 0; h < a->num_kv_heads; h++) {
         const void *key = at(a->key, token * a->key_token + h * a->key_head, is_bf16);
-        const void *value = at(a->value, token * a->value_token + h * a->value_head, is_bf16);
-        void *stored = at(a->kv_layer, block * a->kv_block + offset * a->kv_slot + h * a->kv_head, is_bf16);
-        rotate_head(a, key, stored, a->key_norm, cos, sin, is_bf16);
-        memcpy(at(stored, a->kv_kind, is_bf16), value, (size_t)a->head_dim * (is_bf16 ? 2 : 4));
+        float rotated[MAX_HEAD_DIM];
+        rotate_head(a, key, rotated, a->key_norm, cos, sin, is_bf16);
+        store_head(a, slot, h, KEYS, rotated, is_bf16);
+        store_head(a, slot, h, VALUES, at(a->value, token * a->value_token + h * a->value_head, is_bf16), is_bf16);
     }
 }
 

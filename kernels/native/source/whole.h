@@ -29,9 +29,9 @@ typedef struct {
     i64 stride_x, stride_sums, rows, first_panel, num_panels, inner;
 } WholeProduct;
 
-/* What a group's inputs share, for the WIDTH columns of a part of a panel. */
+/* What a group's inputs share, for the WIDTH columns of a part of a panel: a weight is number * scale + offset. */
 typedef struct {
-    Vector scale, zero;
+    Vector scale, offset;
 } Steps;
 
 /* The weights of an even inner row and of the odd one that follows. */
@@ -53,15 +53,25 @@ INLINE VectorInts ints_of(const int8_t *row) {
 
 INLINE Vector vector_of(VectorInts numbers) { return __builtin_convertvector(numbers, Vector); }
 
+/* The lowest 4 bits of whole numbers. */
+INLINE Vector of_4_bits(VectorInts numbers) {
+#if defined(__AVX512F__)
+    const Vector found = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return (Vector)_mm512_permutexvar_ps((__m512i)numbers, (__m512)found);
+#else
+    return vector_of(numbers & 15);
+#endif
+}
+
 INLINE i64 panel_bytes(i64 inner, int stored) { return (stored == GROUPS_4 ? inner / 2 : inner) * PANEL; }
 
 INLINE Steps steps_of(const Panels *a, i64 panel, i64 group, int part, i64 inner, int stored) {
     i64 place = (panel * pieces_of(inner, a->group) + group) * PANEL + part * WIDTH;
-    Steps steps = {.zero = filled(stored == GROUPS_4 ? 8.0f : 0.0f)};
-    if (stored == WHOLE_8) return steps;
-    if (a->zeros) steps.zero = vector_of(ints_of(a->zeros + place));
-    memcpy(&steps.scale, a->scales + place, sizeof steps.scale);
-    return steps;
+    Vector scale, zero = filled(stored == GROUPS_4 ? 8.0f : 0.0f);
+    if (stored == WHOLE_8) return (Steps){0};
+    if (a->zeros) zero = vector_of(ints_of(a->zeros + place));
+    memcpy(&scale, a->scales + place, sizeof scale);
+    return (Steps){scale, -zero * scale};
 }
 
 /* The weights of a part of a panel in inner rows `inner`, which is even, and the next. */
@@ -69,13 +79,13 @@ INLINE Weights weights_of(const int8_t *panel, i64 inner, int part, Steps steps,
     Weights weights;
     if (stored == GROUPS_4) {
         VectorInts both = ints_of(panel + inner / 2 * PANEL + part * WIDTH);
-        weights = (Weights){vector_of(both & 15), vector_of((both >> 4) & 15)};
+        weights = (Weights){of_4_bits(both), of_4_bits(both >> 4)};
     } else {
         const int8_t *row = panel + inner * PANEL + part * WIDTH;
         weights = (Weights){vector_of(ints_of(row)), vector_of(ints_of(row + PANEL))};
     }
     if (stored == WHOLE_8) return weights;
-    return (Weights){(weights.even - steps.zero) * steps.scale, (weights.odd - steps.zero) * steps.scale};
+    return (Weights){weights.even * steps.scale + steps.offset, weights.odd * steps.scale + steps.offset};
 }
 
 /* Rounds to bfloat16, the nearest, ties to even, and puts each column's two numbers side by side. No weight is a NaN. */

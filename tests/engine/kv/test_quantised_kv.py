@@ -63,14 +63,21 @@ def test_values_and_scales_share_a_block_and_no_byte(layout: BlockLayout) -> Non
         assert all(entry.stop <= other.start for entry, other in itertools.pairwise(parts))
 
 
-def test_names_say_what_is_kept_in_8_bits() -> None:
-    assert {choice.value: (choice.weights, choice.kv) for choice in Quantisation} == {
-        "none": (False, None),
-        "int8": (True, None),
-        "kv8": (False, "int8"),
-        "kvfp8": (False, "float8_e4m3fn"),
-        "int8+kv8": (True, "int8"),
-        "int8+kvfp8": (True, "float8_e4m3fn"),
+def test_names_say_what_is_kept_in_fewer_bits() -> None:
+    assert {choice.value: (choice.weights, choice.logits, choice.kv) for choice in Quantisation} == {
+        "none": (0, False, None),
+        "int8": (8, False, None),
+        "int4": (4, False, None),
+        "kv8": (0, False, "int8"),
+        "kvfp8": (0, False, "float8_e4m3fn"),
+        "int8+kv8": (8, False, "int8"),
+        "int8+kvfp8": (8, False, "float8_e4m3fn"),
+        "int4+kv8": (4, False, "int8"),
+        "int4+kvfp8": (4, False, "float8_e4m3fn"),
+        "int8+logits8": (8, True, None),
+        "int4+logits8": (4, True, None),
+        "int8+logits8+kv8": (8, True, "int8"),
+        "int4+logits8+kv8": (4, True, "int8"),
     }
 
 
