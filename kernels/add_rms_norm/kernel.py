@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from kernels.add_rms_norm.reference import add_rms_norm_reference
-from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.language import tl, triton
-from kernels.launch import can_launch, next_power_of_2
+from kernels.launch import FLOAT_DTYPES, can_launch, check_tensor, next_power_of_2
 from kernels.native import ops as native
 from kernels.native.loader import supports
 

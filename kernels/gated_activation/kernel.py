@@ -10,10 +10,9 @@ act: silu(x) = x · σ(x); gelu(x) = x · Φ(x); gelu_pytorch_tanh, its approxim
 import torch
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.gated_activation.reference import ACTIVATIONS, gated_activation_reference
 from kernels.language import tl, triton
-from kernels.launch import can_launch
+from kernels.launch import FLOAT_DTYPES, can_launch, check_tensor
 from kernels.native import ops as native
 from kernels.native.loader import supports
 

@@ -14,8 +14,7 @@
         common.h     what all use
     build     compiles them, once for each kind of processor of this architecture
     loader    loads what was built for this processor
-    ops       calls single ops
-    panels    weights in the order in which linear layers read them
+    ops       calls single ops, and puts weights in the order in which linear layers read them
     adapters  LoRA adapters, as ops read them
     group     the memory in which such processes meet
     layers    calls decoder layers

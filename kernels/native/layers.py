@@ -63,7 +63,7 @@ class _Step(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class LinearWeight:
-    """A weight in panels (`kernels.native.panels`) and its bias [outputs]."""
+    """A weight in panels (`kernels.native.ops`) and its bias [outputs]."""
 
     panels: Tensor
     bias: Tensor | None

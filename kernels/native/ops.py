@@ -1,4 +1,10 @@
-"""The single native ops. Arguments are those of the ops of the same name in `kernels`, which check them."""
+"""The single native ops, and the panels in which linear layers read their weights.
+
+Arguments are those of the ops of the same name in `kernels`, which check them.
+
+A panel has the weights of PANEL outputs. In float32 panels are [outputs / PANEL, in, PANEL]. In bfloat16 they
+are [outputs / PANEL, in / 2, PANEL, 2]: the instructions that multiply it take pairs of inputs.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +12,10 @@ import ctypes
 from ctypes import byref, c_float, c_int, c_int64, c_void_p
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.native.loader import call, supports
+from kernels.native import loader
 from kernels.paged_attention.arguments import Softmax
 
 ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1, "gelu": 2}
@@ -16,6 +23,9 @@ MAX_GROUP = 128
 """The most query heads that may share a KV head in `paged_attention`."""
 CONTEXT = 64
 """Positions that a token is taken to read at least, when the work of its attention is estimated."""
+PANEL = 16
+BF16_GRAIN = 32
+"""In bfloat16 the number of inputs has to be a multiple of this."""
 
 
 def fields(**kinds: str) -> list[tuple[str, type]]:
@@ -74,7 +84,7 @@ def add_rms_norm(
         x.data_ptr(), address(residual), weight.data_ptr(), out.data_ptr(), None, None, rows, x.stride(0),
         step, size, eps, unit_offset,
     )  # fmt: skip
-    call("baton_add_rms_norm", x.dtype, byref(arguments), work=rows * size)
+    loader.call("baton_add_rms_norm", x.dtype, byref(arguments), work=rows * size)
     return out
 
 
@@ -84,13 +94,13 @@ def gated_activation(gate_up: Tensor, activation: str) -> Tensor:
     arguments = _Gate(
         gate_up.data_ptr(), out.data_ptr(), rows, gate_up.stride(0), size, ACTIVATIONS[activation]
     )
-    call("baton_gated_activation", gate_up.dtype, byref(arguments), work=rows * size)
+    loader.call("baton_gated_activation", gate_up.dtype, byref(arguments), work=rows * size)
     return out
 
 
 def rotates(query: Tensor, cos: Tensor, sin: Tensor, kv_layer: Tensor) -> bool:
     """Return whether `rope_store_kv` computes these: all of one dtype, and KV that is not quantised."""
-    return supports(query) and query.dtype == cos.dtype == sin.dtype == kv_layer.dtype
+    return loader.supports(query) and query.dtype == cos.dtype == sin.dtype == kv_layer.dtype
 
 
 def rope_store_kv(
@@ -117,14 +127,14 @@ def rope_store_kv(
         *kv_layer.stride()[:4], kv_layer.shape[2], num_q_heads, key.shape[1], head_dim, cos.shape[1] // 2,
         eps, unit_offset,
     )  # fmt: skip
-    call("baton_rope_store_kv", query.dtype, byref(arguments), work=query.numel())
+    loader.call("baton_rope_store_kv", query.dtype, byref(arguments), work=query.numel())
     return out
 
 
 def attends(query: Tensor, kv_layer: Tensor) -> bool:
     """Return whether `paged_attention` computes these: KV that is not quantised, in groups of few heads."""
     group = query.shape[1] // kv_layer.shape[3]
-    return supports(query) and query.dtype == kv_layer.dtype and group <= MAX_GROUP
+    return loader.supports(query) and query.dtype == kv_layer.dtype and group <= MAX_GROUP
 
 
 def paged_attention(
@@ -147,16 +157,41 @@ def paged_attention(
         len(lens), block_size, num_kv_heads, num_q_heads // num_kv_heads, head_dim,
         softmax.sliding_window or 0, softmax.scale, softmax.softcap or 0.0,
     )  # fmt: skip
-    call("baton_paged_attention", query.dtype, byref(arguments), work=CONTEXT * query.numel())
+    loader.call("baton_paged_attention", query.dtype, byref(arguments), work=CONTEXT * query.numel())
     return out
 
 
 def linear(x: Tensor, panels: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
-    """Multiply x [n, in], whose rows are contiguous, with a weight in panels (`kernels.native.panels`)."""
+    """Multiply x [n, in], whose rows are contiguous, with a weight in panels (`to_panels`)."""
     rows, inputs = x.shape
     out = torch.empty((rows, outputs), dtype=x.dtype)
     arguments = _Linear(
         x.data_ptr(), panels.data_ptr(), address(bias), out.data_ptr(), rows, x.stride(0), inputs, outputs
     )
-    call("baton_linear", x.dtype, byref(arguments), work=panels.numel())
+    loader.call("baton_linear", x.dtype, byref(arguments), work=panels.numel())
     return out
+
+
+def fits(inputs: int, dtype: torch.dtype) -> bool:
+    """Return whether this processor's native ops multiply rows of `inputs` numbers, and are fast at it."""
+    native = loader.library()
+    if native is None:
+        return False
+    if dtype == torch.bfloat16:
+        return native.target.has_bf16 and inputs % BF16_GRAIN == 0
+    return dtype == torch.float32
+
+
+def to_panels(weight: Tensor) -> Tensor:
+    """Return a copy of a weight [out, in] in panels; outputs that fill the last panel are 0."""
+    outputs, inputs = weight.shape
+    padded = F.pad(weight, (0, 0, 0, -outputs % PANEL))
+    if weight.dtype == torch.bfloat16:
+        return padded.view(-1, PANEL, inputs // 2, 2).transpose(1, 2).contiguous()
+    return padded.view(-1, PANEL, inputs).transpose(1, 2).contiguous()
+
+
+def rows_of(panels: Tensor, outputs: Tensor) -> Tensor:
+    """Return the rows [n, in] of the weight that are given by their numbers [n] int64."""
+    panel = torch.div(outputs, PANEL, rounding_mode="floor")
+    return panels[panel, :, outputs - panel * PANEL].flatten(1)

@@ -21,12 +21,11 @@ from engine.model.fusion.modules import (
 )
 from engine.model.fusion.packed_linears import PanelLinear
 from engine.model.fusion.structure import activation_of, is_gated, misfit
-from kernels.checks import MAX_HEAD_DIM
+from kernels.launch import MAX_HEAD_DIM
 from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.group import Group
 from kernels.native.layers import LayerWeights, LinearWeight, NativeLayers, NormWeight, Seconds
-from kernels.native.ops import MAX_GROUP
-from kernels.native.panels import fits
+from kernels.native.ops import MAX_GROUP, fits
 
 
 class NativeSequence(nn.Module):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.native import ops
-from kernels.native.panels import fits, rows_of, to_panels
+from kernels.native.ops import fits, rows_of, to_panels
 
 _ops = torch.ops.mkldnn
 """The ops that code of torch's own compiler calls; torch has no public names for them."""

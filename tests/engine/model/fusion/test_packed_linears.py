@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.model.fusion.packed_linears import PackedLinear, PanelEmbedding, PanelLinear, pack_linears, packs
-from kernels.native.panels import fits, to_panels
+from kernels.native.ops import fits, to_panels
 from tests.kernels.tensors import randn, same_bits
 
 ONEDNN, NATIVE = "oneDNN", "native"
