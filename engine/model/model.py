@@ -32,7 +32,7 @@ from engine.model.deterministic.invariant_rows import make_rows_invariant
 from engine.model.deterministic.row_tiles import tile_rows
 from engine.model.deterministic.tiled_experts import EXPERTS
 from engine.model.fusion import NOT_FUSED, FusionReport, can_be_native, fuse
-from engine.model.fusion.packed_linears import pack_linears
+from engine.model.fusion.cpu_layers import pack_linears
 from engine.model.parallel.adapter_share import AdapterShare
 from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part
