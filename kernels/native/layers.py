@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.group import Group
-from kernels.native.loader import call
-from kernels.native.ops import ACTIVATIONS, address, fields
+from kernels.native.ops import ACTIVATIONS, address, call, fields
 from kernels.paged_attention.arguments import Softmax
 
 

@@ -1,4 +1,4 @@
-"""The single native ops, and the panels in which linear layers read their weights.
+"""Calls the native ops one by one, and makes the panels in which linear layers read their weights.
 
 Arguments are those of the ops of the same name in `kernels`, which check them.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_float, c_int, c_int64, c_void_p
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,9 @@ from torch import Tensor
 from kernels.native import loader
 from kernels.paged_attention.arguments import Softmax
 
+DTYPES = (torch.float32, torch.bfloat16)
+LEAST_WORK = 16384
+"""Numbers below which to wake other threads costs more than they save."""
 ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1, "gelu": 2}
 MAX_GROUP = 128
 """The most query heads that may share a KV head in `paged_attention`."""
@@ -26,6 +30,25 @@ CONTEXT = 64
 PANEL = 16
 BF16_GRAIN = 32
 """In bfloat16 the number of inputs has to be a multiple of this."""
+
+
+def computes(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether the native ops compute on a device in a dtype."""
+    return device.type == "cpu" and dtype in DTYPES and loader.library() is not None
+
+
+def supports(tensor: Tensor) -> bool:
+    """Return whether the native ops compute on a tensor."""
+    return computes(tensor.device, tensor.dtype)
+
+
+def call(name: str, dtype: torch.dtype, *arguments: Any, work: int) -> Any:
+    """Call a function with arguments for `dtype`, on all of torch's threads if it touches enough numbers."""
+    native = loader.library()
+    assert native is not None
+    threads = torch.get_num_threads() if work >= LEAST_WORK else 1
+    function = getattr(native.functions, name)
+    return function(loader.parallel(), threads, int(dtype == torch.bfloat16), *arguments)
 
 
 def fields(**kinds: str) -> list[tuple[str, type]]:
@@ -84,7 +107,7 @@ def add_rms_norm(
         x.data_ptr(), address(residual), weight.data_ptr(), out.data_ptr(), None, None, rows, x.stride(0),
         step, size, eps, unit_offset,
     )  # fmt: skip
-    loader.call("baton_add_rms_norm", x.dtype, byref(arguments), work=rows * size)
+    call("baton_add_rms_norm", x.dtype, byref(arguments), work=rows * size)
     return out
 
 
@@ -94,13 +117,13 @@ def gated_activation(gate_up: Tensor, activation: str) -> Tensor:
     arguments = _Gate(
         gate_up.data_ptr(), out.data_ptr(), rows, gate_up.stride(0), size, ACTIVATIONS[activation]
     )
-    loader.call("baton_gated_activation", gate_up.dtype, byref(arguments), work=rows * size)
+    call("baton_gated_activation", gate_up.dtype, byref(arguments), work=rows * size)
     return out
 
 
 def rotates(query: Tensor, cos: Tensor, sin: Tensor, kv_layer: Tensor) -> bool:
     """Return whether `rope_store_kv` computes these: all of one dtype, and KV that is not quantised."""
-    return loader.supports(query) and query.dtype == cos.dtype == sin.dtype == kv_layer.dtype
+    return supports(query) and query.dtype == cos.dtype == sin.dtype == kv_layer.dtype
 
 
 def rope_store_kv(
@@ -127,14 +150,14 @@ def rope_store_kv(
         *kv_layer.stride()[:4], kv_layer.shape[2], num_q_heads, key.shape[1], head_dim, cos.shape[1] // 2,
         eps, unit_offset,
     )  # fmt: skip
-    loader.call("baton_rope_store_kv", query.dtype, byref(arguments), work=query.numel())
+    call("baton_rope_store_kv", query.dtype, byref(arguments), work=query.numel())
     return out
 
 
 def attends(query: Tensor, kv_layer: Tensor) -> bool:
     """Return whether `paged_attention` computes these: KV that is not quantised, in groups of few heads."""
     group = query.shape[1] // kv_layer.shape[3]
-    return loader.supports(query) and query.dtype == kv_layer.dtype and group <= MAX_GROUP
+    return supports(query) and query.dtype == kv_layer.dtype and group <= MAX_GROUP
 
 
 def paged_attention(
@@ -157,7 +180,7 @@ def paged_attention(
         len(lens), block_size, num_kv_heads, num_q_heads // num_kv_heads, head_dim,
         softmax.sliding_window or 0, softmax.scale, softmax.softcap or 0.0,
     )  # fmt: skip
-    loader.call("baton_paged_attention", query.dtype, byref(arguments), work=CONTEXT * query.numel())
+    call("baton_paged_attention", query.dtype, byref(arguments), work=CONTEXT * query.numel())
     return out
 
 
@@ -168,7 +191,7 @@ def linear(x: Tensor, panels: Tensor, bias: Tensor | None, outputs: int) -> Tens
     arguments = _Linear(
         x.data_ptr(), panels.data_ptr(), address(bias), out.data_ptr(), rows, x.stride(0), inputs, outputs
     )
-    loader.call("baton_linear", x.dtype, byref(arguments), work=panels.numel())
+    call("baton_linear", x.dtype, byref(arguments), work=panels.numel())
     return out
 
 
