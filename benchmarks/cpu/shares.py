@@ -25,9 +25,8 @@ from engine.building.settings import EngineSettings
 from engine.calibration.sweep import Sweep
 from engine.core.report import StepReport
 from engine.execution.model_runner import ModelRunner
-from engine.model.attention.cpu_attention import CpuAttention
-from engine.model.fusion.native_sequence import NativeSequence
-from engine.model.fusion.packed_linears import PackedLinear, PanelLinear
+from engine.model.attention.attention import CpuAttention
+from engine.model.fusion.cpu_layers import NativeSequence, PackedLinear, PanelLinear
 from engine.model.model import DTYPES
 from engine.model.quantised.whole_linears import WholeLinear
 from kernels.native.layers import Seconds

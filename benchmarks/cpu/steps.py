@@ -17,7 +17,7 @@ from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.attention.step_batch import StepBatch
 from engine.model.model import DTYPES, Model, load_model
-from kernels.native.loader import computes
+from kernels.native.ops import computes
 from sim.reporting.progress import tracked
 from sim.reporting.section import Section, markdown
 from sim.reporting.tables import cells

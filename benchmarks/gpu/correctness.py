@@ -18,7 +18,7 @@ import torch
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.kernel_calls import KernelCall, KernelCalls
 from benchmarks.gpu.sizes import BLOCK_SIZE, KEYS_AND_VALUES, Heads
-from kernels.checks import KV_LIMITS
+from kernels.launch import KV_LIMITS
 from kernels.logit_rows.arguments import Way
 from kernels.paged_attention.kernel import MAX_TILE
 from sim.reporting.section import Section, table

@@ -45,10 +45,11 @@ from engine.model.model import Model, load_model
 from engine.model.parallel.cutting import check_divides
 from engine.model.parallel.stage import check_layers
 from engine.proof.proving import Proof, load_proven
-from engine.sampling.device_sampler import warm_draws
+from engine.sampling.sampler import warm_draws
 from engine.speculation import Speculation
 from engine.starting import OnProgress, Phase, ignore_progress
-from kernels.native.loader import computes, library
+from kernels.native.loader import library
+from kernels.native.ops import computes
 from model_output.grammar.grammar import Grammars
 from model_output.text.detokenizer import Detokenizer
 from scheduling.cost.cost_fit import fit

@@ -39,8 +39,8 @@ Its folders are floors; a module imports what stands on its own floor or below:
     turns/      `WorkerCore`, which is called as above
     groups/     groups come in, run, give their blocks up and end
     memory/     the blocks that groups hold, and for which groups there is room
-    here        `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `batch` and
-                `due_times` (running choices), `adapters`, and `admission` (limits, and what they refuse)
+    here        `commands` and `report` (in and out), `sequence` (groups and phases), `batch` and `due_times`
+                (running choices, and steps), `adapters`, and `admission` (limits, and what they refuse)
 
 The package imports `model_output`, `scheduling` and numpy, and nothing else of `engine`.
 """

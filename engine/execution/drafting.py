@@ -16,15 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.core.batch import Step
 from engine.core.report import DraftCounts
-from engine.core.step import Step
 from engine.core.turns.worker_core import WorkerCore
 from engine.device import upload
 from engine.execution.device_rows import DeviceRows
 from engine.execution.draft_model import DraftModel
 from engine.execution.flight import Flight
-from engine.sampling.drawn import Drawn, Sampled
-from engine.sampling.sampler import Draw
+from engine.sampling.sampler import Draw, Drawn, Sampled
 from scheduling.draft_model import ModelOffer
 from scheduling.speculation import MOST_DRAFTS, Drafter, Offer
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
+from engine.core.batch import Step
 from engine.core.sequence import SequenceGroup
-from engine.core.step import Step
 from engine.core.turns.worker_core import Copies, WorkerCore
 from engine.device import upload
 from engine.execution.device_rows import DeviceRows, StepAssembler

@@ -19,8 +19,7 @@ from engine.execution.decode_graphs import DecodeGraphs, OnRecorded, Record
 from engine.kv.kv_pool import KVHeads, KVPool, PoolPart
 from engine.kv.quantised_rows import QuantisedRows
 from engine.kv.rows import KVRows, PoolRows
-from engine.model.attention.attention import AttentionStep, KernelAttention, LayerOrder
-from engine.model.attention.cpu_attention import CpuAttention
+from engine.model.attention.attention import AttentionStep, CpuAttention, KernelAttention, LayerOrder
 from engine.model.attention.step_batch import StepBatch
 from engine.model.attention.tiled_attention import Heights, TiledAttention
 from engine.model.deterministic.row_tiles import BASE_ROWS, padded_rows

@@ -59,9 +59,8 @@ from engine.device import mark_steps
 from engine.execution.device_rows import DeviceRows, StepAssembler
 from engine.execution.draft_model import DraftEngine, DraftModel
 from engine.execution.drafting import MAX_DRAFT_ROWS, Drafting
-from engine.execution.flight import Flight, StepMark
+from engine.execution.flight import Flight, Postprocessor, StepMark, TokenRows
 from engine.execution.launcher import Launcher
-from engine.execution.postprocessing import Postprocessor, TokenRows
 from engine.execution.stages import Runner, Stages
 from engine.kv.swap_space import SwapSpace, default_slots
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE

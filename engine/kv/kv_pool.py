@@ -27,7 +27,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kernels.checks import KV_LIMITS
+from kernels.launch import KV_LIMITS
 
 ALIGNMENT = 16
 """In bytes: the widest access of a GPU's thread."""

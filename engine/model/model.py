@@ -32,7 +32,7 @@ from engine.model.deterministic.invariant_rows import make_rows_invariant
 from engine.model.deterministic.row_tiles import tile_rows
 from engine.model.deterministic.tiled_experts import EXPERTS
 from engine.model.fusion import NOT_FUSED, FusionReport, can_be_native, fuse
-from engine.model.fusion.packed_linears import pack_linears
+from engine.model.fusion.cpu_layers import pack_linears
 from engine.model.parallel.adapter_share import AdapterShare
 from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part
@@ -45,7 +45,7 @@ from engine.starting import OnProgress, Phase, ignore_progress
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 NATIVE_KV = (None, torch.int8)
-"""What keys and values may be stored as that native ops read; None: in the model's dtype."""
+"""The dtypes of keys and values that native ops read; None is that of the model."""
 # transformers' default for mixtures of experts, torch's grouped product, has no float64.
 _EXPERTS = {torch.float64: {"experts_implementation": "eager"}}
 

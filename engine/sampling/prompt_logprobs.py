@@ -1,7 +1,7 @@
 """Log-probabilities of a prompt's own tokens: log-softmax of the model's logits at the token before each.
 
 The logits of every position of a long chunk would take more memory than the rest of the step. So a step
-computes at most `engine.core.step.MAX_PROMPT_ROWS` of them, and chunks of such prompts are cut to that;
+computes at most `engine.core.batch.MAX_PROMPT_ROWS` of them, and chunks of such prompts are cut to that;
 log-probabilities are computed from a few rows at a time.
 """
 

@@ -5,11 +5,17 @@ min_tokens or as the end of a bad word, temperature, top-k, top-p, min-p. The dr
 distribution function, summed in vocabulary order in float64, at a number that depends on (seed, choice,
 index) alone, so a token does not depend on the other rows of the batch. Log-probabilities are the log-softmax
 of the model's own logits, before temperature, bias and penalties.
+
+On a GPU, parameters go up in one copy, and tokens stay there until they are fetched. Draws are the same, but
+with logits in float32 and weights in whole numbers (`kernels/sample_rows`). A token differs only if the
+noise, which is the same, comes within rounding of a boundary.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +25,57 @@ from torch import Tensor
 
 from engine.core.batch import Rows
 from engine.device import Download
-from engine.sampling.device_sampler import draw_on_device, is_drawn_on_device
-from engine.sampling.drawn import Drawn, Logprobs, Sampled
 from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p
-from engine.sampling.noise import uniforms
 from engine.sampling.sampling_table import SamplingTable
+from kernels.logit_rows.arguments import Edits, Seen, Way
+from kernels.sample_rows import sample_rows
+from kernels.selection.kernel import MAX_ITEMS
+from kernels.top_logits import top_logits
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities of the rows that want them; meaningless where a row is broken."""
+
+    rows: NDArray[np.int64]
+    """Rows of the table [r], ascending."""
+    chosen: NDArray[np.float64]
+    """[r]"""
+    top_token_ids: NDArray[np.int64]
+    """[r, most alternatives of any row], most likely first; a row uses its own leading part"""
+    top_logprobs: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token per row."""
+
+    token_ids: NDArray[np.int64]
+    """[rows]; meaningless where a row is broken"""
+    is_broken: NDArray[np.bool_]
+    """[rows]; the row's largest logit is NaN or infinite, so there is nothing to draw from"""
+    logprobs: Logprobs | None
+
+
+class Drawn:
+    """One token per row, on its way to the host; the next step can use it on the device before.
+
+    The values are those at the point of the current stream where this is made.
+    """
+
+    def __init__(
+        self, token_ids: Tensor, is_broken: Tensor, logprobs: Callable[[], Logprobs | None] | None = None
+    ) -> None:
+        self.token_ids = token_ids
+        """[rows] int64 on the device; in the vocabulary, but meaningless where a row is broken"""
+        self._token_ids, self._is_broken = Download(token_ids), Download(is_broken)
+        self._logprobs = logprobs
+
+    def wait(self) -> Sampled:
+        """Wait until the tokens are on the host, and return them."""
+        logprobs = None if self._logprobs is None else self._logprobs()
+        return Sampled(self._token_ids.wait(), self._is_broken.wait(), logprobs)
+
 
 Draw = Callable[[Tensor, SamplingTable, NDArray[np.int64], Rows], Drawn]
 """`draw` or `draw_each`."""
@@ -215,3 +267,144 @@ def _logprobs(
 def _column(values: NDArray[np.float64] | NDArray[np.int64], like: Tensor) -> Tensor:
     """Return [r] numbers as [r, 1] on the device of `like`."""
     return torch.from_numpy(values).to(like.device).unsqueeze(-1)
+
+
+# Noise: a counter-based generator (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011)
+# whose mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
+# Number Generators", OOPSLA 2014), applied once per word of the counter.
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_SHIFT_30, _SHIFT_27, _SHIFT_31, _SHIFT_11 = (np.uint64(bits) for bits in (30, 27, 31, 11))
+_HALF = 0.5
+_SCALE = 2.0**-53
+
+
+def uniforms(
+    seeds: NDArray[np.uint64], choices: NDArray[np.uint64], indexes: NDArray[np.uint64]
+) -> NDArray[np.float64]:
+    """Return one number in (0, 1), ends excluded, for each row; arguments and result are [rows].
+
+    It depends on a row's (seed, choice, index) alone, on any device and in any batch.
+    """
+    state = _mix(seeds + _GAMMA)
+    state = _mix((state ^ choices) + _GAMMA)
+    state = _mix((state ^ indexes) + _GAMMA)
+    # 53 bits, moved to the middle of their interval, so the result is neither 0 nor 1.
+    uniform: NDArray[np.float64] = ((state >> _SHIFT_11).astype(np.float64) + _HALF) * _SCALE
+    # The topmost interval's middle rounds up to 1.
+    return np.minimum(uniform, 1.0 - _SCALE, out=uniform)
+
+
+def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    state = (state ^ (state >> _SHIFT_30)) * _MIX_1
+    state = (state ^ (state >> _SHIFT_27)) * _MIX_2
+    return state ^ (state >> _SHIFT_31)
+
+
+# On a GPU
+
+WARM_ALTERNATIVES = (1, 2, 4, 8, 16, 32)
+"""Numbers of alternatives to compile `top_logits` for: powers of two, up to the most that a request may
+have."""
+
+
+def is_drawn_on_device(device: torch.device, dtype: torch.dtype, vocab: int) -> bool:
+    """Return whether rows of such logits are drawn on the device.
+
+    Float64 never is, to compare implementations.
+    """
+    return device.type == "cuda" and dtype != torch.float64 and vocab <= MAX_ITEMS
+
+
+def warm_draws(device: torch.device, dtype: torch.dtype, vocab: int) -> None:
+    """Compile the kernels that draw, so that no request waits for it."""
+    if not is_drawn_on_device(device, dtype, vocab):
+        return
+    logits = torch.zeros(1, vocab, dtype=dtype, device=device)
+    ways = torch.zeros(len(Way), 1, dtype=torch.float64, device=device)
+    ways[[Way.TEMPERATURE, Way.TOP_P, Way.REPETITION]] = 1.0
+    ways[Way.NOISE] = 0.5
+    zero = torch.zeros(1, dtype=torch.int32, device=device)
+    edits = Edits(zero, zero.float(), torch.tensor([0, 1], dtype=torch.int32, device=device))
+    seen = Seen(logits > 0, torch.zeros_like(logits, dtype=torch.int32))
+    for has_edits, has_seen, has_totals in itertools.product((False, True), repeat=3):
+        sample_rows(
+            logits, ways, edits if has_edits else None, seen if has_seen else None, with_log_totals=has_totals
+        )
+    for num in WARM_ALTERNATIVES:
+        top_logits(logits, min(num, vocab))
+
+
+def draw_on_device(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], rows: slice) -> Drawn:
+    """Draw as `draw` does, without waiting for the device."""
+    wanted = np.flatnonzero(table.wants_logprobs[rows])
+    ways, places, *edits = table.upload([_ways(table, rows, indexes), wanted, *_edits(table, rows, indexes)])
+    masked = table.masked(logits, rows)
+    tokens = sample_rows(
+        masked,
+        ways,
+        Edits(*edits) if edits else None,
+        Seen(*table.counts.seen(rows)) if table.has_penalties[rows].any() else None,
+        with_log_totals=bool(len(wanted)),
+    )
+    if tokens.log_totals is None:
+        return Drawn(tokens.token_ids, tokens.is_broken)
+    most = min(int(table.num_logprobs[rows].max()), logits.shape[1])
+    log_totals = tokens.log_totals if masked is logits else logits.double().logsumexp(-1)
+    logprobs = _logprobs_on_device(logits[places], tokens.token_ids[places], log_totals[places], most)
+    wait = Download(logprobs).wait
+    return Drawn(tokens.token_ids, tokens.is_broken, lambda: _parted(wait(), wanted + rows.start, most))
+
+
+def _ways(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> NDArray[np.float64]:
+    columns = {
+        Way.TEMPERATURE: table.temperature[rows],
+        Way.TOP_K: table.top_k[rows],
+        Way.TOP_P: table.top_p[rows],
+        Way.MIN_P: table.min_p[rows],
+        Way.REPETITION: table.repetition[rows],
+        Way.PRESENCE: table.presence[rows],
+        Way.FREQUENCY: table.frequency[rows],
+        Way.OTHERS: table.others[rows],
+        Way.NOISE: uniforms(table.seed[rows], table.choice[rows], indexes.astype(np.uint64)),
+    }
+    return np.stack([columns[way] for way in Way]).astype(np.float64)
+
+
+def _edits(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Return tokens, values and offsets of `Edits`; an empty list if no row has any."""
+    is_banning = indexes < table.min_tokens[rows]
+    edited = np.flatnonzero(table.has_bias[rows] | is_banning | table.has_bad_words[rows])
+    if not len(edited):
+        return []
+    lengths = np.zeros(len(indexes) + 1, dtype=np.int32)
+    edits = []
+    for place in edited.tolist():
+        row = rows.start + place
+        row_edits = table.bias_and_banned[row] if is_banning[place] else table.bias[row]
+        if table.has_bad_words[row] and table.banned_now[row]:
+            row_edits = row_edits.with_banned(table.banned_now[row])
+        edits.append(row_edits)
+        lengths[place + 1] = len(row_edits.token_ids)
+    return [
+        np.concatenate([row_edits.token_ids for row_edits in edits]).astype(np.int32),
+        np.concatenate([row_edits.values for row_edits in edits]).astype(np.float32),
+        np.cumsum(lengths, dtype=np.int32),
+    ]
+
+
+def _logprobs_on_device(logits: Tensor, token_ids: Tensor, log_totals: Tensor, most: int) -> Tensor:
+    """Return [r, 1 + 2 · most] float64: log-probabilities of chosen tokens, likeliest tokens, and theirs."""
+    chosen = logits.gather(-1, token_ids.unsqueeze(-1)).double() - log_totals.unsqueeze(-1)
+    if most == 0:
+        return chosen
+    values, top = top_logits(logits, most)
+    return torch.cat((chosen, top.double(), values.double() - log_totals.unsqueeze(-1)), dim=-1)
+
+
+def _parted(logprobs: NDArray[np.float64], rows: NDArray[np.int64], most: int) -> Logprobs:
+    """Return what `_logprobs_on_device` returned for some rows, on the host, as columns."""
+    top_token_ids = logprobs[:, 1 : 1 + most].astype(np.int64)
+    return Logprobs(rows, logprobs[:, 0], top_token_ids, logprobs[:, 1 + most :])

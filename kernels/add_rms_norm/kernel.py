@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 
 from kernels.add_rms_norm.reference import add_rms_norm_reference
-from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.language import tl, triton
-from kernels.launch import can_launch, next_power_of_2
+from kernels.launch import FLOAT_DTYPES, can_launch, check_tensor, next_power_of_2
 from kernels.native import ops as native
-from kernels.native.loader import supports
 
 # A thread takes 8 elements, 16 bytes in 16 bits, of a row of up to 4096: a decode step has fewer rows than
 # the device has room for programs, so it is the loads in flight per row that count.
@@ -76,7 +74,7 @@ def add_rms_norm(
     check_tensor("weight", weight, x.shape[1:], (x.dtype,), x.device)
     check_tensor("residual", residual, x.shape, (x.dtype,), x.device)
     if x.dtype == torch.float64 or not can_launch(_add_rms_norm_kernel, x.device):
-        if supports(x):
+        if native.supports(x):
             return native.add_rms_norm(x, residual, weight, eps, unit_offset=unit_offset)
         return add_rms_norm_reference(x, residual, weight, eps, unit_offset=unit_offset)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)

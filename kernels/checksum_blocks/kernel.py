@@ -8,10 +8,9 @@ H200 that is predicted to run at over 1 TB/s, far beyond what a link or a prefil
 import torch
 from torch import Tensor
 
-from kernels.checks import check_block_ids
 from kernels.checksum_blocks.reference import checksum_blocks_reference, upper_halves
 from kernels.language import tl, triton
-from kernels.launch import can_launch
+from kernels.launch import can_launch, check_block_ids
 
 NUM_WARPS = 4
 TILE_WORDS = NUM_WARPS * 32 * 4

@@ -20,11 +20,10 @@ With a `span`, rows sum their contexts as in `kernels.span_sums`; the same binar
 import torch
 from torch import Tensor
 
-from kernels.checks import check_tensor, scales_strides
 from kernels.chunked_prefill.reference import chunked_prefill_reference
 from kernels.chunked_prefill.tiling import choose_tiling
 from kernels.language import tl, triton
-from kernels.launch import can_launch, dot_in_fp32, num_sms, pad_to_dot
+from kernels.launch import can_launch, check_tensor, dot_in_fp32, num_sms, pad_to_dot, scales_strides
 from kernels.native import ops as native
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import MAX_TILE, attend_tiles, normalise

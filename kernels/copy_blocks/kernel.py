@@ -11,10 +11,9 @@ a piece of a block per program, at the device's copy rate; a memcpy per block wo
 import torch
 from torch import Tensor
 
-from kernels.checks import check_block_ids, check_contiguous, check_tensor
 from kernels.copy_blocks.reference import gather_blocks_reference, scatter_blocks_reference
 from kernels.language import tl, triton
-from kernels.launch import can_launch
+from kernels.launch import can_launch, check_block_ids, check_contiguous, check_tensor
 
 # A thread of a program has four loads of 16 bytes in flight.
 NUM_WARPS = 4

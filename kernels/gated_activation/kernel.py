@@ -10,12 +10,10 @@ act: silu(x) = x · σ(x); gelu(x) = x · Φ(x); gelu_pytorch_tanh, its approxim
 import torch
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.gated_activation.reference import ACTIVATIONS, gated_activation_reference
 from kernels.language import tl, triton
-from kernels.launch import can_launch
+from kernels.launch import FLOAT_DTYPES, can_launch, check_tensor
 from kernels.native import ops as native
-from kernels.native.loader import supports
 
 # Bound by memory. A thread has two loads of 16 bytes (in 16 bits) in flight, and even one token of a wide MLP
 # is spread over a dozen programs.
@@ -54,7 +52,7 @@ def gated_activation(gate_up: Tensor, activation: str) -> Tensor:
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation is {activation!r}; accepted: {', '.join(ACTIVATIONS)}")
     if gate_up.dtype == torch.float64 or not can_launch(_gated_activation_kernel, gate_up.device):
-        if supports(gate_up):
+        if native.supports(gate_up):
             return native.gated_activation(gate_up, activation)
         return gated_activation_reference(gate_up, activation)
     num_tokens, size = gate_up.shape[0], gate_up.shape[1] // 2

@@ -15,11 +15,10 @@ depend on the order in which programs finish.
 import torch
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_contiguous, check_tensor
 from kernels.int8_linear.reference import int8_linear_reference
 from kernels.int8_linear.tiles import MAX_SPLIT_TILES, choose_num_splits, choose_tiles
 from kernels.language import tl, triton
-from kernels.launch import can_launch, dot_in_fp32, num_sms
+from kernels.launch import FLOAT_DTYPES, can_launch, check_contiguous, check_tensor, dot_in_fp32, num_sms
 
 ROW_GROUP = 8  # tiles of rows that run side by side, so that they find their weights in the L2 cache
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.invariant_linear.reference import invariant_linear_reference
 from kernels.language import tl, triton
-from kernels.launch import can_launch, dot_in_fp32
+from kernels.launch import FLOAT_DTYPES, can_launch, check_tensor, dot_in_fp32
 
 # Tiles of one column of the weight that run one after another, while the device's cache holds its part of x.
 GROUP = 8

@@ -6,7 +6,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_contiguous, check_tensor
+from kernels.launch import FLOAT_DTYPES, check_contiguous, check_tensor
 from kernels.selection.kernel import MAX_ITEMS
 
 

@@ -14,8 +14,8 @@
         program.c    how threads share the work
         common.h     what all use
     build     compiles them, once for each kind of processor of this architecture
-    loader    loads what was built for this processor
-    ops       calls single ops
+    loader    loads what was built for this processor, once in a process
+    ops       calls it: single ops
     panels    weights in the order in which linear layers read them
     adapters  LoRA adapters, as ops read them
     group     the memory in which such processes meet

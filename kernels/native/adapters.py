@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.native.loader import call
-from kernels.native.ops import fields
+from kernels.native.ops import call, fields
 
 MAX_RANK = 512
 """The largest rank that adapters.c has room for."""

@@ -7,8 +7,7 @@ from ctypes import byref
 
 import torch
 
-from kernels.native.loader import call
-from kernels.native.ops import fields
+from kernels.native.ops import call, fields
 
 
 class Group(ctypes.Structure):

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from kernels.native.adapters import AdapterBlocks, AdapterParts
 from kernels.native.group import Group
-from kernels.native.loader import call
 from kernels.native.ops import (
     ACTIVATIONS,
     KvStruct,
     PanelsStruct,
     address,
+    call,
     fields,
     kv_struct,
     struct_of,

@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from kernels.native.build import BUILT, Target, library_path, source_digest, targets
 
-DTYPES = (torch.float32, torch.bfloat16)
-LEAST_WORK = 16384
-"""Numbers below which to wake other threads costs more than they save."""
 TORCH_LIBRARY = str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
 _RUNTIME = "GOMP_parallel"
 _PREPARE = "baton_prepare"
@@ -76,7 +72,7 @@ def processor_features() -> frozenset[str]:
 
 
 @cache
-def _parallel() -> Any:
+def parallel() -> Any:
     """Return the entry point of torch's OpenMP runtime; None, for one thread, if there is no such runtime."""
     found = (parallel_of(library) for library in (None, TORCH_LIBRARY))
     return next(filter(None, found), None)
@@ -92,21 +88,3 @@ def parallel_of(library: str | None) -> Any:
         return ctypes.cast(getattr(ctypes.CDLL(library), _RUNTIME), ctypes.c_void_p)
     except (AttributeError, OSError):
         return None
-
-
-def computes(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the native ops compute on a device in a dtype."""
-    return device.type == "cpu" and dtype in DTYPES and library() is not None
-
-
-def supports(tensor: Tensor) -> bool:
-    """Return whether the native ops compute on a tensor."""
-    return computes(tensor.device, tensor.dtype)
-
-
-def call(name: str, dtype: torch.dtype, *arguments: Any, work: int) -> Any:
-    """Call a function with arguments for `dtype`, on all of torch's threads if it touches enough numbers."""
-    native = library()
-    assert native is not None
-    threads = torch.get_num_threads() if work >= LEAST_WORK else 1
-    return getattr(native.functions, name)(_parallel(), threads, int(dtype == torch.bfloat16), *arguments)

@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_float, c_int, c_int64, c_void_p
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernels.native.loader import call, supports
+from kernels.native import loader
 from kernels.native.panels import Panels
 from kernels.paged_attention.arguments import Softmax
 
+DTYPES = (torch.float32, torch.bfloat16)
+LEAST_WORK = 16384
+"""Numbers below which to wake other threads costs more than they save."""
 ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1, "gelu": 2}
 MAX_GROUP = 128
 """The most query heads that may share a KV head in `paged_attention`."""
 CONTEXT = 64
 """Positions that a token is taken to read at least, when the work of its attention is estimated."""
+
+
+def computes(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether the native ops compute on a device in a dtype."""
+    return device.type == "cpu" and dtype in DTYPES and loader.library() is not None
+
+
+def supports(tensor: Tensor) -> bool:
+    """Return whether the native ops compute on a tensor."""
+    return computes(tensor.device, tensor.dtype)
+
+
+def call(name: str, dtype: torch.dtype, *arguments: Any, work: int) -> Any:
+    """Call a function with arguments for `dtype`, on all of torch's threads if it touches enough numbers."""
+    native = loader.library()
+    assert native is not None
+    threads = torch.get_num_threads() if work >= LEAST_WORK else 1
+    function = getattr(native.functions, name)
+    return function(loader.parallel(), threads, int(dtype == torch.bfloat16), *arguments)
 
 
 def fields(**kinds: str) -> list[tuple[str, type]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, KVLayerShape, check_kv_layer, check_tensor
+from kernels.launch import FLOAT_DTYPES, KVLayerShape, check_kv_layer, check_tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ occupies the device; a second kernel combines the splits' partial softmaxes.
 import torch
 from torch import Tensor
 
-from kernels.checks import scales_strides
 from kernels.language import tl, triton
-from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, num_sms, pad_to_dot
+from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, num_sms, pad_to_dot, scales_strides
 from kernels.native import ops as native
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import attend_tiles, normalise, tile_len

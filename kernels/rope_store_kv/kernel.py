@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from kernels.add_rms_norm.kernel import weighted
-from kernels.checks import FLOAT_DTYPES, KV_LIMITS, check_tensor, scales_strides
 from kernels.language import tl, triton
-from kernels.launch import can_launch, next_power_of_2
+from kernels.launch import FLOAT_DTYPES, KV_LIMITS, can_launch, check_tensor, next_power_of_2, scales_strides
 from kernels.native import ops as native
 from kernels.rope_store_kv.reference import NO_NORMS, HeadNorms, rope_store_kv_reference
 from kernels.store_kv.kernel import check_store, in_steps, largest, quantise_rows

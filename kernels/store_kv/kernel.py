@@ -12,16 +12,17 @@ num_kv_heads, block_size] float32 the rows' scales.
 import torch
 from torch import Tensor
 
-from kernels.checks import (
+from kernels.language import tl, triton
+from kernels.launch import (
     FLOAT_DTYPES,
     KV_LIMITS,
     KVLayerShape,
+    can_launch,
     check_kv_layer,
     check_tensor,
+    next_power_of_2,
     scales_strides,
 )
-from kernels.language import tl, triton
-from kernels.launch import can_launch, next_power_of_2
 from kernels.store_kv.reference import store_kv_reference
 
 # One program moves one token: 2 × num_kv_heads × head_dim elements (4 KiB for 8 heads of 128 in 16 bits),

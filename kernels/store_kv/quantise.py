@@ -14,7 +14,7 @@ is no finite number makes its row's scale infinite, so that reading the row give
 import torch
 from torch import Tensor
 
-from kernels.checks import KV_LIMITS
+from kernels.launch import KV_LIMITS
 
 
 def quantise(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,8 @@ would need the logits in wider numbers, or choose among equal logits arbitrarily
 import torch
 from torch import Tensor
 
-from kernels.checks import FLOAT_DTYPES, check_tensor
 from kernels.language import tl, triton
-from kernels.launch import can_launch, next_power_of_2
+from kernels.launch import FLOAT_DTYPES, can_launch, check_tensor, next_power_of_2
 from kernels.selection.kernel import order_key
 from kernels.top_logits.reference import top_logits_reference
 

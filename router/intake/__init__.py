@@ -2,8 +2,8 @@
 
 In reading order: `sizes` (counts the entries of a message), `validation` (every field is in its range),
 `preprocessor` (checks, tokenises and hashes), `helpers` (the processes that tokenise and render chats),
-`plain_text` (control tokens that callers write), `grammar_compiler` (output formats, tenants in turns),
-`model_facts` (the model's limits), `prefix_lookup` (which workers have a prompt's beginning).
+`grammar_compiler` (output formats, tenants in turns), `model_facts` (the model's limits), `prefix_lookup`
+(which workers have a prompt's beginning).
 
 May import `model_output`, `runtime` and `scheduling`, and of the router all but `api` and
 `auth`.

@@ -14,9 +14,9 @@ from router.core.dispatch import cache_salt
 from router.core.model.events import Arrived
 from router.errors import Described, Reason, ValidationError
 from router.intake.grammar_compiler import GrammarCompiler
-from router.intake.helpers.chat_encoder import EncodedPrompt, PromptTooLong
 from router.intake.helpers.chat_template import TemplateRefused
 from router.intake.helpers.tokenizer_pool import BYTES_PER_TOKEN, TokenizerPool
+from router.intake.helpers.tokenizer_process import EncodedPrompt, PromptTooLong
 from router.intake.model_facts import ModelFacts
 from router.intake.prefix_lookup import prefix_hits
 from router.intake.validation import (

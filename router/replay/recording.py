@@ -25,7 +25,7 @@ from router.core.model.events import Event
 from router.core.model.state import CoreConfig
 from router.errors import Refused, RouterError
 from router.replay.codec import Codec
-from runtime.process.background import BackgroundWriter, open_unblocked
+from runtime.process.log import BackgroundWriter, open_unblocked
 from scheduling import policies
 from scheduling.policies.policy import Policy
 

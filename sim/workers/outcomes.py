@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from engine.core.batch import Step
 from engine.core.report import Failure
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
-from engine.core.step import Step
 from engine.core.turns.worker_core import WorkerCore
 from router.core.model.events import SequenceFailed
 from sim.clock import Clock

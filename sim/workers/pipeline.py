@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.core.batch import Step
 from engine.core.sequence import Phase
-from engine.core.step import Step
 from scheduling.prediction import num_micro_batches
 from sim.bubbles import PipelineTimes
 from sim.step_times import StepEnds

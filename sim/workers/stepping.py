@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.core.step import Step
+from engine.core.batch import Step
 from engine.core.turns.simulated_runs import DecodeRuns
 from scheduling.cost_model import StepShape
 from sim.step_times import LONGEST_STRETCH, StepEnds, Times

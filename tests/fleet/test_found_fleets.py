@@ -153,10 +153,11 @@ def test_a_fleet_whose_launcher_was_killed_is_not_taken(
 
 
 _TERMINAL = """
-import os, pty, sys
+import os, pty, signal, sys
 
 pid, terminal = pty.fork()
 if pid == 0:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may have started the tests
     os.execv(sys.executable, [sys.executable, "-m", "baton.cli", *sys.argv[1:]])
 shown = b""
 while b"Ctrl-C" not in shown:

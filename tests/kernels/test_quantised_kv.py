@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.checks import KV_LIMITS
 from kernels.chunked_prefill import chunked_prefill, chunked_prefill_reference
+from kernels.launch import KV_LIMITS
 from kernels.paged_attention.arguments import Softmax
 from kernels.paged_decode import paged_decode, paged_decode_reference
 from kernels.store_kv import quantise, store_kv, store_kv_reference

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
-from kernels.checks import KV_LIMITS
+from kernels.launch import KV_LIMITS
 from kernels.rope_store_kv import HeadNorms, rope_store_kv, rope_store_kv_reference
 from kernels.store_kv import store_kv_reference
 from tests.kernels.interpreter import Interpreter

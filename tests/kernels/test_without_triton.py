@@ -20,7 +20,7 @@ importlib.util.find_spec = lambda name, *rest: None if name == "triton" else fin
 RUN_A_CPU_OP = """
 import torch
 from kernels.add_rms_norm import add_rms_norm, add_rms_norm_reference
-import engine.execution.model_runner, engine.sampling.device_sampler
+import engine.execution.model_runner, engine.sampling.sampler
 import kernels.native.loader
 kernels.native.loader.library = lambda: None
 x, residual, weight = torch.randn(3, 8), torch.randn(3, 8), torch.randn(8)

@@ -36,13 +36,13 @@ PAIRS_WORKERS = (
         "blocks were handed over that were being freed, with checksums of what others had written to them",
         (
             Guard(
-                "worker/handoff/sender_side.py",
+                "worker/handoff/sides.py",
                 "        self._parts.pop(handle, None)\n\n    def close",
                 "\n    def close",
                 "tests/worker/handoff/test_sender_side.py::test_no_part_is_offered_after_its_end",
             ),
             Guard(
-                "worker/handoff/sender_side.py",
+                "worker/handoff/sides.py",
                 '        self.handoffs.abort(handle, "cancelled")\n',
                 "",
                 "tests/worker/handoff/test_sender_side.py"

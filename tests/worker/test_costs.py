@@ -9,8 +9,7 @@ from structlog.testing import capture_logs
 
 from engine.core.commands import Command, SetCost
 from engine.core.report import Load, StepReport
-from scheduling.cost.cost_estimator import FIT_EVERY_UNTRUSTED, CostEstimator
-from scheduling.cost.step_record import WINDOW
+from scheduling.cost.cost_estimator import FIT_EVERY_UNTRUSTED, WINDOW, CostEstimator
 from scheduling.cost_model import NUM_COEFFICIENTS, UNKNOWN_COST, CostModel, Sample
 from tests.scheduling.cost.steps import DEMO, grid, measure, slower
 from tests.worker.client import WorkClient, spec_of

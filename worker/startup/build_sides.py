@@ -25,8 +25,7 @@ from worker.errors import StartupError
 from worker.handoff.cuda_ipc import cuda_transport_of, offer_of
 from worker.handoff.fetch_side import FetchSide
 from worker.handoff.read_side import ReadSide
-from worker.handoff.sender_side import SenderSide
-from worker.handoff.sides import HandoffSides, Receiving
+from worker.handoff.sides import HandoffSides, Receiving, SenderSide
 from worker.handoff.staging import source_of, target_of
 from worker.metrics import WorkerMetrics
 from worker.streams.server import WorkerServer

@@ -12,8 +12,8 @@
 | the report | `groups` |
 
 `groups` changes the first five together: how groups run, give their blocks up and end. Around it stand
-`entrance` (how sequences come in), `incoming` (KV that they wait for, from other workers and tiers) and
-`outgoing` (blocks that other workers copy).
+`incoming` (how sequences come in, and the KV that they wait for, from other workers and tiers) and `outgoing`
+(blocks that other workers copy).
 
 Imports other modules of `engine.core`, `model_output` and `scheduling`.
 """

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.core.adapters import AdapterSlots
 from engine.core.admission import EngineLimits, Refuse
-from engine.core.batch import Batch, Rows, RowTable, num_in
+from engine.core.batch import Batch, ChunkWork, Rows, RowTable, Step, num_in, within_rows
 from engine.core.commands import (
     AdapterLoaded,
     BeginLoan,
@@ -28,15 +28,13 @@ from engine.core.commands import (
     SetCost,
     StopAndCopy,
 )
-from engine.core.groups.entrance import Entrance
 from engine.core.groups.groups import Groups, NewChoice
-from engine.core.groups.incoming import Incoming, PrefixReads
+from engine.core.groups.incoming import Entrance, Incoming, PrefixReads
 from engine.core.groups.outgoing import Loans, Outgoing
 from engine.core.memory.block_tables import BlockNames, BlockTables
 from engine.core.memory.stores import BlockPool, KVLinks, KVTiers, SwapMemory
 from engine.core.report import Load, StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
-from engine.core.step import ChunkWork, Step, within_rows
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.draft_model import DraftPlan, ModelOffer, plan_drafts
 from scheduling.policies.policy import Policy

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from engine.model.attention.step_batch import AdapterGroup, AdapterRows
 from kernels.native.adapters import AdapterBlocks, AdapterParts, AdapterWeights, add_adapters
-from kernels.native.loader import supports
+from kernels.native.ops import supports
 
 
 class AdapterStep:

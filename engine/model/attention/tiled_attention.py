@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kv.rows import KVRows, rows_at
-from engine.model.attention.attention import LayerOrder
-from engine.model.attention.cpu_attention import MAX_GATHER_BYTES, group_by_length
+from engine.model.attention.attention import MAX_GATHER_BYTES, LayerOrder, group_by_length
 from engine.model.attention.step_batch import StepBatch
 from kernels.paged_attention.arguments import Softmax
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from engine.model.fusion.packed_linears import PackedLinear, modules_by_weight, packs
+from engine.model.fusion.cpu_layers import PackedLinear, modules_by_weight, packs
 from engine.model.quantised.whole_linears import WholeLinear
 from engine.starting import OnProgress, Phase, ignore_progress
 
@@ -56,7 +56,7 @@ class TiledProduct:
         """Return the product with weight.T [in, out], plus bias [out].
 
         Weight [out, in] may have any layout. It is copied only if its inputs have to be padded, or if it is
-        packed (`engine.model.fusion.packed_linears`).
+        packed (`engine.model.fusion.cpu_layers`).
         """
         num_inputs = weight.shape[1]
         missing = -num_inputs % INPUT_GRAIN

@@ -11,9 +11,8 @@ from torch import nn
 
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.attention.dry_run import LayerFacts
+from engine.model.fusion.cpu_layers import NativeSequence, is_native, pack_linears
 from engine.model.fusion.modules import Decoder, LayerSequence
-from engine.model.fusion.native_sequence import NativeSequence, is_native
-from engine.model.fusion.packed_linears import pack_linears
 from engine.model.fusion.probe import LAYER_TOLERANCES, MODEL_TOLERANCES, Probe, check_same
 from engine.model.fusion.structure import StockRotary, activation_of, fused_layer, fused_norm, misfit
 

@@ -1,13 +1,19 @@
 """Render chat templates as transformers does, without importing it.
 
-A template comes with a model and is not trusted, so it runs in jinja's immutable sandbox.
+A template comes with a model and is not trusted, so it runs in jinja's immutable sandbox, and in a helper
+process within limits of time and memory. What it takes too long for, or too much memory, ends with an error.
+Only a single operation that takes as long again, such as a power of large numbers, ends the process.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
+import os
+import resource
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import jinja2
@@ -16,9 +22,14 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from router.intake.helpers.template_limits import OverLimit, limited
-from router.intake.plain_text.control_tokens import Marks
+from router.intake.helpers.plain_text import Marks
 from router.request import ChatRefused, Conversation, template_tools
+
+LIMIT_S = 2.0
+"""The most time of a processor that a template may take for one chat, or to be compiled."""
+LIMIT_BYTES = 1 << 30
+"""The most memory that it may take beside what the process has already."""
+_PAGE_BYTES = resource.getpagesize()
 
 
 class TemplateRefused(Exception):
@@ -70,14 +81,10 @@ _MAX_CHARACTERS = 16 << 20
 """Characters that a rendered chat may have in any case."""
 _MAX_GROWTH = 16
 """Characters for each byte of a longer chat."""
-
 _MAX_REASON = 1000
 """Most characters of what a template says when it refuses a chat."""
-
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message while the template runs, as in transformers."""
-
-
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 """The names by which templates know what an assistant thought."""
 
@@ -210,3 +217,66 @@ def _up_to_mark(text: str) -> str:
         raise TemplateRefused("the last message, which is to be continued, is missing from the rendered chat")
     is_whole = text.startswith(_CONTINUE_HERE, mark)
     return text[:mark] if is_whole else text[:mark].rstrip()
+
+
+class OverLimit(Exception):
+    """A template has reached a limit, which the message names."""
+
+
+class _OutOfTime(BaseException):
+    """No template can catch it."""
+
+
+class _Limits:
+    """The limits of this process. It has none until `start`."""
+
+    def __init__(self) -> None:
+        self._sizes = -1
+        """The file with the process's size."""
+        self._runs = False
+
+    def start(self) -> None:
+        self._sizes = os.open("/proc/self/statm", os.O_RDONLY)
+        signal.signal(signal.SIGVTALRM, self._on_time)
+
+    def _on_time(self, *_: object) -> None:
+        if self._runs:
+            raise _OutOfTime
+
+    def set(self) -> None:
+        if self._sizes < 0:
+            return
+        pages = int(os.pread(self._sizes, 64, 0).split(None, 1)[0])
+        self._runs = True
+        resource.setrlimit(resource.RLIMIT_AS, (pages * _PAGE_BYTES + LIMIT_BYTES, resource.RLIM_INFINITY))
+        signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+        signal.setitimer(signal.ITIMER_PROF, 2 * LIMIT_S)  # its signal ends the process
+
+    def clear(self) -> None:
+        self._runs = False
+        if self._sizes >= 0:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+_limits = _Limits()
+
+
+def limit_templates() -> None:
+    """Set limits in this process wherever it is `limited`."""
+    _limits.start()
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Keep what runs inside to the limits, in a process that has some. Raises `OverLimit`."""
+    try:
+        _limits.set()
+        yield
+    except _OutOfTime:
+        raise OverLimit(f"it takes more than {LIMIT_S:g} s of a processor") from None
+    except MemoryError:
+        raise OverLimit(f"it takes more than {LIMIT_BYTES >> 30} GiB of memory") from None
+    finally:
+        _limits.clear()

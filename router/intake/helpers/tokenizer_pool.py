@@ -21,11 +21,10 @@ from model_output.text.model_files import FileUnusable
 from model_output.text.output import Beginning, OutputRules
 from router.errors import Overloaded, Reason, Unavailable
 from router.intake.helpers import tokenizer_process
-from router.intake.helpers.chat_encoder import EncodedPrompt
-from router.intake.helpers.chat_template import ChatTemplate, TemplateRefused
+from router.intake.helpers.chat_template import LIMIT_S, ChatTemplate, TemplateRefused
 from router.intake.helpers.helper import Helper, HelperLost
-from router.intake.helpers.template_limits import LIMIT_S
 from router.intake.helpers.tokenizer_line import Place, TokenizerLine
+from router.intake.helpers.tokenizer_process import EncodedPrompt
 from router.limits import MAX_WAITING_BYTES
 from router.request import Conversation, InContent
 from scheduling.request import StopRules

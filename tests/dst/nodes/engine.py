@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from engine.core.admission import EngineLimits, refusal
-from engine.core.batch import Batch
+from engine.core.batch import Batch, Step
 from engine.core.commands import Command
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_tables import HashedNames
 from engine.core.report import StepReport
 from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
-from engine.core.step import Step
 from engine.core.turns.worker_core import WorkerCore
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel

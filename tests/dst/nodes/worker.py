@@ -42,8 +42,7 @@ from tests.dst.world.network import Connection, Network
 from tests.dst.world.process import Process
 from tests.dst.world.rpc import Servers, Stub
 from worker.commands import CancelHandles, DrainWorker, PreCopy, ReceiveFrom, RouterCommand, StopAndCopy
-from worker.handoff.sender_side import SenderSide
-from worker.handoff.sides import HandoffSides
+from worker.handoff.sides import HandoffSides, SenderSide
 from worker.metrics import WorkerMetrics
 from worker.streams.hub import Hub
 from worker.streams.routers import RouterSession, Sequences

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.core.batch import Batch
+from engine.core.batch import Batch, ChunkWork
 from engine.core.sequence import Goal, SequenceGroup
-from engine.core.step import ChunkWork
 from engine.device import ALIGNMENT, Download, StepUpload
 from engine.execution.device_rows import DeviceRows, StepAssembler
 from model_output.text.output import output_rules

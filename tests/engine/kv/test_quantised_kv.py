@@ -21,8 +21,7 @@ from engine.calibration.sweep import Sweep
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import ALIGNMENT, BlockLayout, KVPool
 from engine.kv.quantised_rows import QuantisedRows
-from engine.model.attention.attention import AttentionStep, KernelAttention, LayerOrder
-from engine.model.attention.cpu_attention import CpuAttention
+from engine.model.attention.attention import AttentionStep, CpuAttention, KernelAttention, LayerOrder
 from engine.model.attention.step_batch import StepBatch
 from engine.model.attention.tiled_attention import Heights, TiledAttention
 from engine.model.fingerprint import fingerprint

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.sampling.allowed_tokens import GrammarMasks
+from engine.sampling.sampling_table import GrammarMasks
 from model_output.grammar.grammar import Grammars, grammar_of
 from tests.fleets import DEMO_MODEL
 
@@ -62,7 +62,7 @@ class Operations(TorchDispatchMode):
 
 def test_nothing_of_the_logits_comes_to_the_host(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all rows go at once, as on a GPU, one gather and one addition change them all."""
-    monkeypatch.setattr("engine.sampling.allowed_tokens.ROWS_AT_ONCE_ON_CPU", ROWS)
+    monkeypatch.setattr("engine.sampling.sampling_table.ROWS_AT_ONCE_ON_CPU", ROWS)
     masks, _ = masks_of(grammars)
     logits = torch.randn(ROWS, VOCAB)
     with Operations() as seen:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.commands import Decode
-from engine.sampling.allowed_tokens import BadWords
+from engine.sampling.sampling_table import BadWords
 from scheduling.request import SamplingParams, StopRules, leaves_a_token
 from tests.engine.fake_runner import logits_after
 from tests.engine.loop_driver import VOCAB, Driver, spec

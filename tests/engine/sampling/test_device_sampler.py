@@ -10,11 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import engine.sampling.device_sampler
-from engine.sampling.device_sampler import draw_on_device, is_drawn_on_device, warm_draws
-from engine.sampling.drawn import Logprobs
-from engine.sampling.noise import uniforms
-from engine.sampling.sampler import draw
+import engine.sampling.sampler
+from engine.sampling.sampler import Logprobs, draw, draw_on_device, is_drawn_on_device, uniforms, warm_draws
 from engine.sampling.sampling_table import SamplingTable
 from kernels.logit_rows.arguments import Way
 from kernels.sample_rows import Tokens, sample_rows
@@ -99,7 +96,7 @@ def test_noise_is_the_bits_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> No
         given.append(ways)
         return sample_rows(logits, ways, *others, **options)
 
-    monkeypatch.setattr(engine.sampling.device_sampler, "sample_rows", spy)
+    monkeypatch.setattr(engine.sampling.sampler, "sample_rows", spy)
     table = filled_table([SamplingParams(seed=2**64 - 1 - row) for row in range(4)])
     indexes = np.array([0, 7, 4096], dtype=np.int64)
     draw_on_device(torch.zeros(3, VOCAB), table, indexes, slice(1, 4))
@@ -123,9 +120,9 @@ def test_all_that_a_request_may_need_is_compiled_beforehand(monkeypatch: pytest.
         drawn.add((edits is not None, seen is not None, with_log_totals))
         return sample_rows(logits, ways, edits, seen, with_log_totals=with_log_totals)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine.sampling.device_sampler, "is_drawn_on_device", lambda *_: True)
-    monkeypatch.setattr(engine.sampling.device_sampler, "sample_rows", spy)
-    monkeypatch.setattr(engine.sampling.device_sampler, "top_logits", lambda logits, num: told.add(num))
+    monkeypatch.setattr(engine.sampling.sampler, "is_drawn_on_device", lambda *_: True)
+    monkeypatch.setattr(engine.sampling.sampler, "sample_rows", spy)
+    monkeypatch.setattr(engine.sampling.sampler, "top_logits", lambda logits, num: told.add(num))
     warm_draws(torch.device("cpu"), torch.float32, 97)
     assert len(drawn) == 8
     assert {1 << (most - 1).bit_length() for most in range(1, MAX_LOGPROBS + 1)} <= told

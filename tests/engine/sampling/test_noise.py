@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from engine.sampling.noise import uniforms
+from engine.sampling.sampler import uniforms
 
 PINNED = [
     0.13870941014555432,

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.core.batch import MAX_PROMPT_ROWS, within_rows
 from engine.core.commands import Cancel, Decode, KVArrived, Prefill, Receive, Release
 from engine.core.report import StepReport
 from engine.core.sequence import Goal, SequenceGroup
-from engine.core.step import MAX_PROMPT_ROWS, within_rows
 from engine.model.model import load_model
 from model_output.text.output import output_rules
 from scheduling.columns import TokenColumns

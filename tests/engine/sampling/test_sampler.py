@@ -27,9 +27,8 @@ from transformers import (
 from transformers.generation.logits_process import MinNewTokensLengthLogitsProcessor
 
 from engine.sampling import sampler
-from engine.sampling.drawn import Sampled
 from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p
-from engine.sampling.noise import uniforms
+from engine.sampling.sampler import Sampled, uniforms
 from engine.sampling.sampling_table import SamplingTable
 from scheduling.request import SamplingParams, StopRules, leaves_a_token
 

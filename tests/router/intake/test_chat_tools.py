@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 from model_output.formats import ChatFormats, formats_of
 from model_output.grammar.grammar import Grammars, grammar_of
 from router.errors import ValidationError
-from router.intake.helpers.chat_encoder import ChatEncoder
 from router.intake.helpers.chat_template import ChatTemplate, TemplateRefused
+from router.intake.helpers.tokenizer_process import ChatEncoder
 from router.intake.model_facts import read_model_facts
 from router.intake.validation import check_chat
 from router.request import (

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from router.intake.helpers import kept_tokens
-from router.intake.helpers.kept_tokens import KeptTokens
-from router.intake.plain_text.plain_tokenizer import ids_of
+from router.intake.helpers import tokenizer_process
+from router.intake.helpers.plain_text import ids_of
+from router.intake.helpers.tokenizer_process import KeptTokens
 from tests.router.intake.chat_templates import TEMPLATES
 from tests.router.intake.chat_tokenizers import KINDS
 
@@ -35,7 +35,7 @@ def plain(*added: AddedToken) -> Tokenizer:
 
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_tokens, "LEAST_CHARACTERS", 8)
+    monkeypatch.setattr(tokenizer_process, "LEAST_CHARACTERS", 8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,8 +106,10 @@ def test_what_is_kept_is_bounded_and_each_tenants_own(monkeypatch: pytest.Monkey
         encoded.append(text)
         return ids_of(tokenizer, text)
 
-    monkeypatch.setattr(kept_tokens, "ids_of", counted)
-    kept = KeptTokens(tokenizer_of("byte level"), WRITTEN, most_tokens=320 + 20 * kept_tokens.ENTRY_TOKENS)
+    monkeypatch.setattr(tokenizer_process, "ids_of", counted)
+    kept = KeptTokens(
+        tokenizer_of("byte level"), WRITTEN, most_tokens=320 + 20 * tokenizer_process.ENTRY_TOKENS
+    )
     first = "<|user|>" + "ab " * 10
     ends = "<|end|>"
 
@@ -137,7 +139,7 @@ def test_a_long_conversation_costs_its_last_turn(monkeypatch: pytest.MonkeyPatch
         return ids_of(tokenizer, text)
 
     monkeypatch.undo()
-    monkeypatch.setattr(kept_tokens, "ids_of", counted)
+    monkeypatch.setattr(tokenizer_process, "ids_of", counted)
     kept = KeptTokens(tokenizer_of("byte level"), WRITTEN)
     text = "".join("<|user|>" + f"w{place} " * 400 + "<|end|>\n" for place in range(100))
     kept.ids_of(text, "")

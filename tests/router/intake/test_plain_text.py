@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from model_output.formats import formats_of
-from router.intake.helpers.chat_encoder import ChatEncoder
 from router.intake.helpers.chat_template import ChatTemplate, TemplateRefused
-from router.intake.plain_text.control_tokens import Marks
-from router.intake.plain_text.plain_tokenizer import ids_of
+from router.intake.helpers.plain_text import Marks, ids_of
+from router.intake.helpers.tokenizer_process import ChatEncoder
 from router.request import ChatOptions, ChatRefused, Conversation, InContent, Message, Tool, ToolCall
 from tests.fleets import DEMO_MODEL
 from tests.router.intake.chat_templates import TEMPLATES

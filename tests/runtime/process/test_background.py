@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.process import background
-from runtime.process.background import BackgroundWriter, open_unblocked
+from runtime.process import log
+from runtime.process.log import BackgroundWriter, open_unblocked
 from tests.patience import PATIENCE_S
 
 
@@ -34,7 +34,7 @@ def test_a_device_may_be_written_to() -> None:
 def test_texts_of_a_burst_are_written_together_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "GATHER_S", PATIENCE_S)
+    monkeypatch.setattr(log, "GATHER_S", PATIENCE_S)
     written: list[bytes] = []
     first = threading.Event()
 
@@ -42,7 +42,7 @@ def test_texts_of_a_burst_are_written_together_and_in_order(
         written.append(data)
         first.set()
 
-    monkeypatch.setattr(background, "_write_all", write_all)
+    monkeypatch.setattr(log, "_write_all", write_all)
     with (tmp_path / "log").open("wb") as file:
         writer = BackgroundWriter(file.fileno(), 4000, lambda _: None)
         assert writer.write("0")
@@ -63,7 +63,7 @@ def test_no_piece_is_longer_than_a_pipe_takes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[bytes] = []
-    monkeypatch.setattr(background, "_write_all", lambda _fd, data: written.append(data))
+    monkeypatch.setattr(log, "_write_all", lambda _fd, data: written.append(data))
     with (tmp_path / "log").open("wb") as file:
         writer = BackgroundWriter(file.fileno(), 1 << 20, lambda _: None)
         lines = [f"{place:04}" * 300 + "\n" for place in range(50)]

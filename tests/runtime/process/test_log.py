@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.process import background
-from runtime.process.background import BackgroundWriter
-from runtime.process.log import Lines
+from runtime.process import log
+from runtime.process.log import BackgroundWriter, Lines
 from tools.house.source_tree import ROOT
 
 LOGGING = """
@@ -69,7 +68,7 @@ def test_lines_that_were_lost_are_counted_once_there_is_room(
     with (tmp_path / "log").open("wb") as file:
         lines = Lines(file.fileno())
         with monkeypatch.context() as patched:
-            patched.setattr(background, "_write_all", full)
+            patched.setattr(log, "_write_all", full)
             for _ in range(3):
                 lines.write("lost\n")
                 lines.drain()

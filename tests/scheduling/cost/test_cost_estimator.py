@@ -13,12 +13,13 @@ from scheduling.cost.cost_estimator import (
     FIT_EVERY,
     FIT_EVERY_UNTRUSTED,
     FLOOR_STEPS,
+    MIN_JUDGED,
     PER_BUCKET,
     REFRESH_EVERY,
+    WINDOW,
     CostEstimator,
 )
 from scheduling.cost.cost_fit import fit
-from scheduling.cost.step_record import MIN_JUDGED, WINDOW
 from scheduling.cost_model import NUM_COEFFICIENTS, CostModel, Sample, StepShape
 from tests.scheduling.cost.steps import DEMO, H200_SWEPT, grid, h200_steps, measure, slower
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.step import Step
+from engine.core.batch import Step
 from engine.core.turns.worker_core import WorkerCore
 from runtime.profiles import load_profile
 from scheduling.prediction import num_micro_batches

@@ -22,8 +22,7 @@ from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, Fence, FinishReason, Part, SequenceSpec
 from tests.worker.client import spec_of
 from worker.commands import CancelHandles, PreCopy
-from worker.handoff.sender_side import SenderSide
-from worker.handoff.sides import HandoffSides
+from worker.handoff.sides import HandoffSides, SenderSide
 from worker.metrics import WorkerMetrics
 from worker.streams.hub import Hub
 from worker.streams.routers import RouterSession, Sequences

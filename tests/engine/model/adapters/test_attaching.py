@@ -17,7 +17,7 @@ from engine.model.adapters.checkpoint import read_adapter
 from engine.model.attention.step_batch import NO_ADAPTER, StepBatch, adapter_rows
 from engine.model.model import Model, load_model
 from engine.model.quantised.quantisation import Quantisation
-from kernels.native.loader import computes
+from kernels.native.ops import computes
 from tests.adapters import write_adapter
 from tests.model_zoo import build
 

@@ -12,8 +12,14 @@ from torch import Tensor
 
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.kv.rows import PoolRows
-from engine.model.attention.attention import KernelAttention, LayerOrder, paged_attention
-from engine.model.attention.cpu_attention import MAX_PADDING, CpuAttention, group_by_length
+from engine.model.attention.attention import (
+    MAX_PADDING,
+    CpuAttention,
+    KernelAttention,
+    LayerOrder,
+    group_by_length,
+    paged_attention,
+)
 from engine.model.attention.step_batch import StepBatch
 from kernels.paged_attention.arguments import Softmax
 from tests.engine.ragged import Piece, make_batch, shuffled_tables

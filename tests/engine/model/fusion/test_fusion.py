@@ -184,15 +184,14 @@ def test_a_quantised_model_is_fused_as_it_is(
 
 
 @pytest.mark.parametrize(
-    ("quantisation", "is_native"),
-    [(Quantisation.INT8, True), (Quantisation.INT4, True), (Quantisation.KV8, False)],
+    "quantisation", [Quantisation.INT8, Quantisation.INT4, Quantisation.KV8, Quantisation.KVFP8]
 )
-def test_native_layers_have_weights_of_fewer_bits_but_no_such_kv(
-    quantisation: Quantisation, is_native: bool, zoo: Callable[[str], Path]
+def test_native_layers_read_fewer_bits_but_no_fp8(
+    quantisation: Quantisation, zoo: Callable[[str], Path]
 ) -> None:
     model = load_model(zoo("qwen3"), torch.float32, CPU, quantisation=quantisation, fused=True)
     assert model.is_fused
-    assert model.fusion.is_native == (is_native and library() is not None)
+    assert model.fusion.is_native == (quantisation is not Quantisation.KVFP8 and library() is not None)
     assert len(generate(model)) == 3
 
 

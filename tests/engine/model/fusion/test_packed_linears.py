@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engine.model.fusion.packed_linears import PackedLinear, PanelEmbedding, PanelLinear, pack_linears, packs
+from engine.model.fusion.cpu_layers import PackedLinear, PanelEmbedding, PanelLinear, pack_linears, packs
 from kernels.native.panels import fits, to_panels
 from tests.kernels.tensors import randn, same_bits
 

@@ -95,7 +95,7 @@ def test_a_deterministic_model_may_be_quantised(
     torch.testing.assert_close(logits_of(same), logits_of(load_int8(zoo(name), dtype)), rtol=0.1, atol=0.3)
 
 
-def test_a_deterministic_int8_model_is_fused_where_native_ops_compute_it(
+def test_a_deterministic_int8_model_is_fused(
     zoo: Callable[[str], Path],
 ) -> None:
     cpu, int8 = torch.device("cpu"), Quantisation.INT8

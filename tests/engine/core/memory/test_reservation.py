@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.memory.reservation import LengthQuantiles, peak_blocks, spread
+from engine.core.memory.room import LengthQuantiles, peak_blocks, spread
 from scheduling.prediction import blocks_needed
 
 

@@ -1,20 +1,43 @@
-"""Linear layers on a CPU, with weights in the order in which products read them.
+"""Layers on a CPU, with weights in the order in which products read them.
 
 Weights are rearranged once, at load. They are replaced, so no memory is added. `kernels.native` multiplies
 panels, in float32, and in bfloat16 where the processor does. Elsewhere oneDNN multiplies bfloat16: it gets
 weights in its own order, which it would otherwise make in every product. In float32 a product of one row by
 oneDNN's order takes a seventh longer than as torch has it, so without native ops nothing is packed.
+
+Where all weights of the decoder layers are panels, `kernels.native` computes these layers in one call, which
+passes through Python once a step.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from engine.model.attention.attention import RotatingStep
+from engine.model.attention.dry_run import LayerFacts
+from engine.model.fusion.modules import (
+    Attention,
+    GatedMlp,
+    Layer,
+    LayerSequence,
+    Norm,
+    Product,
+    Rotation,
+    Scale,
+)
+from engine.model.fusion.structure import activation_of, is_gated, misfit
 from engine.model.quantised.whole_linears import Int8Embedding, WholeLinear
+from kernels.launch import MAX_HEAD_DIM
 from kernels.native import ops
+from kernels.native.adapters import AdapterBlocks, AdapterParts
+from kernels.native.group import Group
+from kernels.native.layers import LayerWeights, LinearWeight, NativeLayers, NormWeight, Seconds
+from kernels.native.ops import MAX_GROUP
 from kernels.native.panels import WHOLE_GRAIN, Panels, fits, rows_of, to_panels
 
 _ops = torch.ops.mkldnn
@@ -141,3 +164,139 @@ def modules_by_weight(model: nn.Module) -> list[list[str]]:
             if weight.ndim == 2:
                 names[id(weight)].append(name)
     return list(names.values())
+
+
+class NativeSequence(nn.Module):
+    """All decoder layers in one native call.
+
+    It replaces a `LayerSequence`, whose modules it keeps for their weights.
+    """
+
+    def __init__(self, stock: LayerSequence) -> None:
+        """`stock` is one that `is_native` accepts."""
+        super().__init__()
+        self.layers = stock.layers
+        self._adapted_rows: Callable[[], AdapterBlocks | None] = _no_rows
+        self._kinds = tuple(sorted(set(stock.kinds)))
+        weights = [
+            _weights(layer, self._kinds.index(kind))
+            for layer, kind in zip(stock.layers, stock.kinds, strict=True)
+        ]
+        first: Any = stock.layers[0]
+        self._native = NativeLayers(weights, first.attention.output.outputs, first.attention.head_split[0])
+
+    def forward(
+        self, hidden: Tensor, residual: Tensor, rotations: Mapping[str, Rotation], step: RotatingStep
+    ) -> Tensor:
+        """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum, in its place.
+
+        Only rows that make logits are defined then, unless `compute_all` was called.
+        """
+        self._native.run(
+            hidden,
+            residual,
+            [rotations[kind] for kind in self._kinds],
+            step.paged(len(self.layers)),
+            self._adapted_rows(),
+        )
+        return hidden
+
+    def adapt(
+        self, parts: Mapping[tuple[int, str], AdapterParts], rows: Callable[[], AdapterBlocks | None]
+    ) -> None:
+        """Add adapters to linear layers, by layer and name (`qkv`, `output`, `gate_up` or `down`).
+
+        `rows` returns the rows that have one in the step under way.
+        """
+        for (index, name), own in parts.items():
+            self._native.set_adapters(index, name, own)
+        self._adapted_rows = rows
+
+    def join(self, group: Group) -> None:
+        """Add up what each layer adds to the residual with the parts of other processes."""
+        self._native.join(group)
+
+    def compute_all(self) -> None:
+        """Compute all rows, whichever make logits, for a stage of a pipeline that is not the last."""
+        self._native.compute_all()
+
+    def count_time(self, seconds: Seconds | None) -> None:
+        """Add the time of steps to `seconds` from now on; None: no longer."""
+        self._native.count_time(seconds)
+
+
+def _no_rows() -> None:
+    return None
+
+
+def can_be_native(module: Any, layers: LayerFacts) -> bool:
+    """Return whether native ops could compute all layers of a `...ForCausalLM`, once fused, and its head."""
+    if misfit(module, layers) or not _can_attend(layers):
+        return False
+    activation = activation_of(module.config)
+    if not all(is_gated(layer.mlp, activation) for layer in module.model.layers):
+        return False
+    return all(is_native_linear(each) for each in module.modules() if isinstance(each, Product))
+
+
+def is_native(sequence: LayerSequence, layers: LayerFacts) -> bool:
+    """Return whether the parts of all layers, whose weights are packed, are those that native layers have."""
+    return _can_attend(layers) and all(_is_native_layer(layer) for layer in sequence.layers)
+
+
+def _can_attend(layers: LayerFacts) -> bool:
+    group = layers.num_q_heads // layers.num_kv_heads
+    return group <= MAX_GROUP and layers.head_dim <= MAX_HEAD_DIM
+
+
+def _is_native_layer(layer: Any) -> bool:
+    attention, mlp = layer.attention, layer.mlp
+    if not isinstance(mlp, GatedMlp):
+        return False
+    return all(
+        isinstance(linear, PanelLinear) for linear in (attention.qkv, attention.output, mlp.gate_up, mlp.down)
+    )
+
+
+def _weights(layer: Any, rotation: int) -> LayerWeights:
+    assert isinstance(layer, Layer)
+    attention: Attention = layer.attention
+    mlp: Any = layer.mlp
+    norms = attention.norms
+    heads = [
+        None if weight is None else NormWeight(weight, norms.eps, norms.unit_offset)
+        for weight in (norms.query, norms.key)
+    ]
+    return LayerWeights(
+        qkv=_linear(attention.qkv),
+        output=_linear(attention.output),
+        gate_up=_linear(mlp.gate_up),
+        down=_linear(mlp.down),
+        query_norm=heads[0],
+        key_norm=heads[1],
+        after_attention=_norm_or_none(layer.after_attention),
+        attention_factor=_factor(layer.after_attention),
+        mlp_norm=_norm(layer.mlp_norm),
+        after_mlp=_norm_or_none(layer.after_mlp),
+        mlp_factor=_factor(layer.after_mlp),
+        next_norm=_norm(layer.next_norm),
+        softmax=attention.softmax,
+        rotation=rotation,
+        activation=mlp.activation,
+    )
+
+
+def _linear(linear: Any) -> LinearWeight:
+    return LinearWeight(linear.panels, linear.bias)
+
+
+def _norm(norm: Norm) -> NormWeight:
+    return NormWeight(norm.weight, norm.eps, norm.unit_offset)
+
+
+def _norm_or_none(after: nn.Module) -> NormWeight | None:
+    return _norm(after) if isinstance(after, Norm) else None
+
+
+def _factor(after: nn.Module) -> float:
+    return after.factor if isinstance(after, Scale) else 1.0
