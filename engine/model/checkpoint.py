@@ -29,9 +29,14 @@ def weight_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in _weight_files(directory))
 
 
-def tensor_names(directory: Path) -> set[str]:
-    """Return the name of every tensor in the files with the weights, which must have been checked."""
-    return {name for path in _weight_files(directory) for name in _read_header(path)[1]} - {"__metadata__"}
+def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor in the files with the weights, which must have been checked."""
+    return {
+        name: tuple(facts["shape"])
+        for path in _weight_files(directory)
+        for name, facts in _read_header(path)[1].items()
+        if name != "__metadata__"
+    }
 
 
 def check_tokenizer(directory: Path) -> None:

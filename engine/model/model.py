@@ -27,7 +27,7 @@ from engine.model.allow_list import Config, is_listed, read_config
 from engine.model.attention.attention import ATTENTION, AttentionStep
 from engine.model.attention.dry_run import LayerFacts, dry_run
 from engine.model.attention.step_batch import AdapterRows
-from engine.model.checkpoint import check_tokenizer, check_weights, stated_ends, tensor_names, weight_bytes
+from engine.model.checkpoint import check_tokenizer, check_weights, stated_ends, tensor_shapes, weight_bytes
 from engine.model.deterministic.invariant_rows import make_rows_invariant
 from engine.model.deterministic.row_tiles import tile_rows
 from engine.model.deterministic.tiled_experts import EXPERTS
@@ -37,9 +37,9 @@ from engine.model.parallel.adapter_share import AdapterShare
 from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import LayerCut, Stage, cut_layers
-from engine.model.quantised.compressed_tensors import loader, unpack_linears
 from engine.model.quantised.quantisation import Quantisation
 from engine.model.quantised.rounding import Quantised, quantise_linears, quantised_of
+from engine.model.quantised.stored_linears import loader, unpack_linears
 from engine.model.unlisted import check_unlisted, check_windows
 from engine.starting import OnProgress, Phase, ignore_progress
 
@@ -263,7 +263,7 @@ def _load(
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
     if random_seed is None:
-        module = _read_module(directory, dtype, experts, is_quantised=bool(config.get("quantization_config")))
+        module = _read_module(directory, dtype, experts, config)
     else:
         module = _draw_module(directory, dtype, device, experts, random_seed)
     # Steps have no padding; some models would search each step for it, to warn.
@@ -321,14 +321,14 @@ def _attached(
     return attach(module, adapters, linears, dtype, device) if adapters else None
 
 
-def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *, is_quantised: bool) -> Any:
+def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], config: Config) -> Any:
     library: Any = transformers
     library.utils.logging.disable_progress_bar()
     try:
         model_class: Any = library.AutoModelForCausalLM
         arguments: dict[str, Any] = {}
-        if is_quantised:
-            model_class, arguments = loader(directory, tensor_names(directory))
+        if config.get("quantization_config"):
+            model_class, arguments = loader(directory, config, tensor_shapes(directory))
         module, report = model_class.from_pretrained(
             directory,
             dtype=dtype,

@@ -51,11 +51,12 @@ class PanelLinear(nn.Module):
 
     bias: Tensor | None
 
-    def __init__(self, panels: Panels, bias: Tensor | None) -> None:
-        """Take a weight in panels and its bias [outputs] or None."""
+    def __init__(self, panels: Panels, bias: Tensor | None, order: Tensor | None = None) -> None:
+        """Take a weight in panels, its bias [outputs] or None, and an order of inputs."""
         super().__init__()
         _hold(self, panels)
         self.panels = panels
+        self.order = order
         self.register_buffer("bias", bias)
         self.inputs = panels.inputs
         self.outputs = panels.outputs
@@ -63,7 +64,9 @@ class PanelLinear(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Multiply [..., inputs] to [..., outputs]."""
         rows = hidden.reshape(-1, self.inputs)
-        if rows.stride(1) != 1:
+        if self.order is not None:
+            rows = rows.index_select(1, self.order)
+        elif rows.stride(1) != 1:
             rows = rows.contiguous()
         product = ops.linear(rows, self.panels, self.bias)
         return product.view(*hidden.shape[:-1], self.outputs)
@@ -137,7 +140,7 @@ def _pack_whole(model: nn.Module) -> None:
     for name, module in named:
         if isinstance(module, WholeLinear) and is_native_linear(module):
             panels = module.panels()
-            model.set_submodule(name, PanelLinear(panels, module.bias))
+            model.set_submodule(name, PanelLinear(panels, module.bias, module.order))
             if id(module.weight) in embeddings:
                 model.set_submodule(embeddings[id(module.weight)], PanelEmbedding(panels, module.dtype))
 
@@ -236,7 +239,8 @@ def can_be_native(module: Any, layers: LayerFacts) -> bool:
     activation = activation_of(module.config)
     if not all(is_gated(layer.mlp, activation) for layer in module.model.layers):
         return False
-    return all(is_native_linear(each) for each in module.modules() if isinstance(each, Product))
+    linears = [each for each in module.modules() if isinstance(each, Product)]
+    return all(is_native_linear(each) and getattr(each, "order", None) is None for each in linears)
 
 
 def is_native(sequence: LayerSequence, layers: LayerFacts) -> bool:
@@ -253,9 +257,8 @@ def _is_native_layer(layer: Any) -> bool:
     attention, mlp = layer.attention, layer.mlp
     if not isinstance(mlp, GatedMlp):
         return False
-    return all(
-        isinstance(linear, PanelLinear) for linear in (attention.qkv, attention.output, mlp.gate_up, mlp.down)
-    )
+    linears = attention.qkv, attention.output, mlp.gate_up, mlp.down
+    return all(isinstance(linear, PanelLinear) and linear.order is None for linear in linears)
 
 
 def _weights(layer: Any, rotation: int) -> LayerWeights:

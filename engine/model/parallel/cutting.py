@@ -121,6 +121,8 @@ def _cut_inputs(linear: Any, name: str, dimension: int, part: Part) -> None:
     tensor = getattr(linear, name)
     if tensor is None:
         return
+    if getattr(linear, "order", None) is not None:
+        raise ValueError(f"--tensor-parallel is {part.size}; accepted: 1, by the order of inputs (desc_act)")
     count = tensor.shape[dimension]
     if count % part.size:
         accepted = ", ".join(str(size) for size in range(1, count + 1) if count % size == 0)

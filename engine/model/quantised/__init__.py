@@ -2,7 +2,7 @@
 
 quantisation        the setting that says what is kept in 8 bits
 checkpoint          which quantised checkpoints are served
-compressed_tensors  reads their int8 weights
+stored_linears      reads their weights
 rounding            makes whole numbers of other checkpoints' weights
 whole_linears       linear layers with such weights
 """

@@ -1,8 +1,9 @@
-"""The quantised checkpoints that are served: int8 weights of compressed-tensors with a scale for each output.
+"""The quantised checkpoints that are served: numbers of 8 or 4 bits of compressed-tensors, AWQ and GPTQ.
 
-LLM Compressor calls this W8A16. Fewer bits, 8-bit activations or scales for groups would be misread; each is
-refused by the field that declares it. So is a `kv_cache_scheme`, with one scale for a tensor or a head, set
-when the checkpoint was made: `--quantisation kv8` and `kvfp8` compute one for each token and head.
+Activations are computed in floats, whether a checkpoint says that they may have 8 bits (W8A8) or not.
+Anything that would be misread is refused by the field that declares it. So is a `kv_cache_scheme`, with one
+scale for a tensor or a head, set when the checkpoint was made: `--quantisation kv8` and `kvfp8` compute one
+for each token and head.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from typing import Any
 
 from engine.errors import ModelRefused
 
-PACKED = "pack-quantized"
-PLAIN = "int-quantized"
-METHOD = "compressed-tensors"
+PACKED, PLAIN, FLOATS = "pack-quantized", "int-quantized", "float-quantized"
+METHODS = ("compressed-tensors", "awq", "gptq")
 
-# Accepted fields of a group's weights; None stands for a field that is absent or null.
-_WEIGHTS: dict[str, tuple[object, ...]] = {
-    "num_bits": (8,),
-    "type": ("int",),
-    "symmetric": (True,),
-    "strategy": ("channel",),
+# Accepted fields of a group's weights, by its form; None stands for a field that is absent or null.
+_WEIGHTS: dict[str, dict[str, tuple[object, ...]]] = {
+    PACKED: {"num_bits": (8, 4), "type": ("int",), "strategy": ("channel", "group")},
+    PLAIN: {"num_bits": (8,), "type": ("int",), "strategy": ("channel", "group")},
+    FLOATS: {"num_bits": (8,), "type": ("float",), "strategy": ("channel", "tensor")},
+}
+_ALL_WEIGHTS: dict[str, tuple[object, ...]] = {
     "dynamic": (False, None),
-    "actorder": (False, None),
+    "actorder": (False, None, "static", "weight"),
 }
 
 
@@ -41,8 +42,25 @@ def check_quantised(directory: Path, found: object) -> None:
 def _rules(found: object) -> Iterator[tuple[str, object, tuple[object, ...]]]:
     """Yield (field, found value, accepted values)."""
     config: dict[str, Any] = found if isinstance(found, dict) else {"quant_method": found}
-    yield ".quant_method", config.get("quant_method"), (METHOD,)
-    yield ".format", config.get("format"), (PACKED, PLAIN)
+    yield ".quant_method", config.get("quant_method"), METHODS
+    of_method = {"awq": _awq_rules, "gptq": _gptq_rules}
+    yield from of_method.get(config["quant_method"], _compressed_rules)(config)
+
+
+def _awq_rules(config: dict[str, Any]) -> Iterator[tuple[str, object, tuple[object, ...]]]:
+    yield ".bits", config.get("bits"), (4,)
+    yield ".version", str(config.get("version", "gemm")).lower(), ("gemm",)
+    yield ".zero_point", config.get("zero_point", True), (True,)
+
+
+def _gptq_rules(config: dict[str, Any]) -> Iterator[tuple[str, object, tuple[object, ...]]]:
+    yield ".bits", config.get("bits"), (4, 8)
+    yield ".checkpoint_format", config.get("checkpoint_format"), ("gptq", "gptq_v2", None, "")
+
+
+def _compressed_rules(config: dict[str, Any]) -> Iterator[tuple[str, object, tuple[object, ...]]]:
+    form = config.get("format")
+    yield ".format", form, tuple(_WEIGHTS)
     yield ".quantization_status", config.get("quantization_status"), ("compressed", None)
     yield ".kv_cache_scheme", config.get("kv_cache_scheme"), (None,)
     yield ".sparsity_config.format", _of(config.get("sparsity_config"), "format"), ("dense", None)
@@ -52,9 +70,8 @@ def _rules(found: object) -> Iterator[tuple[str, object, tuple[object, ...]]]:
     for name, group in (groups or {}).items():
         place = f".config_groups.{name}"
         yield f"{place}.format", _of(group, "format"), (config["format"], None)
-        for activations in ("input_activations", "output_activations"):
-            yield f"{place}.{activations}", _of(group, activations), (None,)
-        for field, accepted in _WEIGHTS.items():
+        yield f"{place}.output_activations", _of(group, "output_activations"), (None,)
+        for field, accepted in (_WEIGHTS[config["format"]] | _ALL_WEIGHTS).items():
             yield f"{place}.weights.{field}", _of(_of(group, "weights"), field), accepted
 
 

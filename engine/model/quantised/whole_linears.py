@@ -38,6 +38,8 @@ class WholeLinear(nn.Module):
     bits: int
     dtype: torch.dtype
     """The dtype of the model."""
+    order: Tensor | None = None
+    """The input that each of the weights' belongs to, [in], if they are in another order."""
     by_input: ClassVar[tuple[str, ...]]
     """The tensors whose second dimension is the inputs, or groups of them."""
 
@@ -61,6 +63,9 @@ class WholeLinear(nn.Module):
 
     def multiply(self, rows: Tensor) -> Tensor:
         """Multiply [n, in] to [n, out]."""
+        return self._multiply(rows if self.order is None else rows.index_select(1, self.order))
+
+    def _multiply(self, rows: Tensor) -> Tensor:
         raise NotImplementedError
 
     def panels(self) -> Panels:
@@ -70,10 +75,12 @@ class WholeLinear(nn.Module):
     def is_like(self, other: WholeLinear) -> bool:
         """Return whether outputs of both can be those of one layer."""
         mine, others = (
-            (type(each), each.bits, each.inputs, each.scale.shape[1:], each.zero is None)
+            (type(each), each.bits, each.inputs, each.scale.shape[1:], each.zero is None, each.order is None)
             for each in (self, other)
         )
-        return mine == others
+        if mine != others:
+            return False
+        return self.order is None or other.order is None or torch.equal(self.order, other.order)
 
     def with_outputs_of(self, others: Sequence[Self], bias: Tensor | None) -> Self:
         """Return a layer that gives the outputs of this one and of others like it, side by side."""
@@ -111,7 +118,7 @@ class Int8Linear(WholeLinear):
         # Not shared, since layers may run side by side.
         self._counters = make_counters(weight.device) if weight.is_cuda else None
 
-    def multiply(self, rows: Tensor) -> Tensor:
+    def _multiply(self, rows: Tensor) -> Tensor:
         if rows.is_cuda:
             return int8_linear(rows, self.weight, self.scale, self.bias, self._counters)
         packed = rows.dtype == torch.bfloat16 and rows.shape[0] <= PACKED_MAX_ROWS
@@ -185,7 +192,7 @@ class GroupedLinear(WholeLinear):
         self.bits = bits
         self.dtype = dtype
 
-    def multiply(self, rows: Tensor) -> Tensor:
+    def _multiply(self, rows: Tensor) -> Tensor:
         product = self._product(rows, lambda part: self.expanded(part).to(rows.dtype))
         return product if self.bias is None else product.add_(self.bias)
 
@@ -203,7 +210,9 @@ class GroupedLinear(WholeLinear):
     def with_outputs_of(self, others: Sequence[Self], bias: Tensor | None) -> Self:
         zero = None if self.zero is None else self._joined(others, "zero")
         weight, scale = self._joined(others, "weight"), self._joined(others, "scale")
-        return type(self)(weight, scale, zero, bias, bits=self.bits, dtype=self.dtype)
+        whole = type(self)(weight, scale, zero, bias, bits=self.bits, dtype=self.dtype)
+        whole.order = self.order
+        return whole
 
 
 def packed(numbers: Tensor) -> Tensor:

@@ -54,33 +54,47 @@ def config(**changes: Any) -> dict[str, Any]:
         False,
         config(),
         config(format="int-quantized"),
+        config(format="int-quantized", input_activations={"num_bits": 8, "dynamic": True}),
+        config(format="float-quantized", type="float"),
+        config(num_bits=4, strategy="group", group_size=128),
+        config(num_bits=4, symmetric=False, actorder="static"),
+        {"quant_method": "awq", "bits": 4, "version": "GEMM"},
+        {"quant_method": "gptq", "bits": 8, "desc_act": True},
         config(sparsity_config={"format": "dense"}),
         {key: value for key, value in config().items() if key != "quantization_status"},
     ],
 )
-def test_int8_weights_with_a_scale_for_each_output_are_accepted(found: object) -> None:
+def test_forms_that_are_understood_are_accepted(found: object) -> None:
     check_quantised(DIRECTORY, found)
 
 
 @pytest.mark.parametrize(
     ("found", "field", "accepted"),
     [
-        ({"quant_method": "mxfp4"}, ".quant_method", "compressed-tensors"),
-        ("gptq", ".quant_method", "compressed-tensors"),
-        (config(format="float-quantized"), ".format", "pack-quantized, int-quantized"),
+        ({"quant_method": "mxfp4"}, ".quant_method", "compressed-tensors, awq, gptq"),
+        ("fp8", ".quant_method", "compressed-tensors, awq, gptq"),
+        ({"quant_method": "awq", "bits": 8}, ".bits", "4"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, ".version", "gemm"),
+        ({"quant_method": "awq", "bits": 4, "zero_point": False}, ".zero_point", "True"),
+        ({"quant_method": "gptq", "bits": 3}, ".bits", "4, 8"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, ".checkpoint_format", "gptq, g"),
+        (config(format="marlin-24"), ".format", "pack-quantized, int-quantized, float-quantized"),
         (config(quantization_status="frozen"), ".quantization_status", "compressed, absent"),
         (config(kv_cache_scheme=FP8_KV), ".kv_cache_scheme", "absent"),
         (config(sparsity_config={"format": "sparse-bitmask"}), ".sparsity_config.format", "dense, absent"),
         (config(transform_config={"config_groups": {"R1": 1}}), ".transform_config.config_groups", "{}, ab"),
         (config(config_groups={}), ".config_groups", "there"),
-        (config(input_activations={"num_bits": 8}), ".config_groups.group_0.input_activations", "absent"),
-        (config(num_bits=4), ".config_groups.group_0.weights.num_bits", "8"),
+        (config(output_activations={"num_bits": 8}), ".config_groups.group_0.output_activations", "absent"),
+        (config(num_bits=3), ".config_groups.group_0.weights.num_bits", "8, 4"),
         (config(type="float"), ".config_groups.group_0.weights.type", "int"),
-        (config(symmetric=False), ".config_groups.group_0.weights.symmetric", "True"),
-        (config(strategy="group"), ".config_groups.group_0.weights.strategy", "channel"),
+        (config(strategy="block"), ".config_groups.group_0.weights.strategy", "channel, group"),
         (config(dynamic=True), ".config_groups.group_0.weights.dynamic", "False, absent"),
-        (config(actorder="weight"), ".config_groups.group_0.weights.actorder", "False, absent"),
-        (config(weights=None), ".config_groups.group_0.weights.num_bits", "8"),
+        (
+            config(actorder="group"),
+            ".config_groups.group_0.weights.actorder",
+            "False, absent, static, weight",
+        ),
+        (config(weights=None), ".config_groups.group_0.weights.num_bits", "8, 4"),
     ],
 )
 def test_anything_else_is_refused_by_its_field(found: object, field: str, accepted: str) -> None:
