@@ -47,7 +47,9 @@ class FleetSpec:
     """A fleet on this machine. Processes are named redis, router-0, prefill-0, decode-0, gateway-0 and so on.
 
     `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"). They
-    come last and override the launcher's own. A router is `router_processes` processes behind one port.
+    come last and override the launcher's own. `model` is a folder, or a model of the hub as ORG/NAME or
+    ORG/NAME@REVISION, which is fetched first; so may `draft_model` be. A router is `router_processes`
+    processes behind one port.
     Without `redis_url` a private server is started. `router_port` is the first router's port and `http_port`
     the first gateway's; 0 takes free ones. Without `threads` the workers share the cores. `secure` is a
     folder for certificates and keys, which are made if missing; it turns on TLS everywhere. A start may take
@@ -226,9 +228,13 @@ class FleetSpec:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The folders, Redis and certificates that exist before the services start."""
+    """The folders, models, Redis and certificates that exist before the services start."""
 
     checkout: Path
+    model: str
+    """A folder, or a model of the hub at a commit."""
+    draft_model: str | None
+    """The same."""
     redis_url: str
     gateway_redis_url: str
     shm_dir: Path | None
@@ -239,6 +245,13 @@ def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec
     """Return the routers, then the prefill workers, then the decode workers."""
     routers = [_router(spec, around, name, index) for index, name in enumerate(spec.router_names)]
     return routers + [_worker(spec, around, name) for name in spec.worker_names]
+
+
+def fetching_process(spec: FleetSpec, checkout: Path, name: str, model: str) -> ProcessSpec:
+    """Return the process that fetches a model of the hub; the address of it is the model at a commit."""
+    files = "facts" if spec.timed else "all"
+    command = (sys.executable, "-m", "runtime.hub", model, "--files", files, "--log-format", "json")
+    return ProcessSpec(name, command, checkout, environment=spec.environment)
 
 
 def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[str]) -> list[ProcessSpec]:
@@ -288,14 +301,14 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own += _flags(kv_host_memory_mb=spec.kv_host_memory_mb)
     own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
     if kind_of(name) == "decode":
-        own += _flags(speculate=spec.speculate, draft_model=spec.draft_model and spec.draft_model.resolve())
+        own += _flags(speculate=spec.speculate, draft_model=around.draft_model)
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 
 
 def _service(
     spec: FleetSpec, around: Surroundings, module: str, name: str, own: Sequence[str]
 ) -> ProcessSpec:
-    common = ["--redis", around.redis_url, "--model", str(spec.model.resolve())]
+    common = ["--redis", around.redis_url, "--model", around.model]
     common += _flags(policy=spec.policy, timed=spec.timed and _profile(spec.timed))
     return _process(spec, around, module, name, [*common, *own])
 

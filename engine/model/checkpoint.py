@@ -16,7 +16,7 @@ MAX_HEADER_BYTES = 100 << 20
 
 def check_weights(directory: Path) -> None:
     """Refuse a directory whose safetensors files are missing or end too early."""
-    for path in _weight_files(directory):
+    for path in weight_files(directory):
         if not path.is_file():
             raise ModelRefused(directory, path.name, "is missing", "every file that the index names")
         expected, found = _expected_bytes(directory, path), path.stat().st_size
@@ -26,12 +26,12 @@ def check_weights(directory: Path) -> None:
 
 def weight_bytes(directory: Path) -> int:
     """Return the size of the files with the weights, which must have been checked."""
-    return sum(path.stat().st_size for path in _weight_files(directory))
+    return sum(path.stat().st_size for path in weight_files(directory))
 
 
 def tensor_names(directory: Path) -> set[str]:
     """Return the name of every tensor in the files with the weights, which must have been checked."""
-    return {name for path in _weight_files(directory) for name in _read_header(path)[1]} - {"__metadata__"}
+    return {name for path in weight_files(directory) for name in _read_header(path)[1]} - {"__metadata__"}
 
 
 def check_tokenizer(directory: Path) -> None:
@@ -54,7 +54,8 @@ def stated_ends(directory: Path, vocab_size: int) -> tuple[int, ...]:
         raise ModelRefused(directory, error.path.name, error.found, error.accepted) from error
 
 
-def _weight_files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files with the weights, in order; others, such as another format's, are left alone."""
     index = directory / "model.safetensors.index.json"
     if not os.path.lexists(index):
         single = directory / "model.safetensors"
