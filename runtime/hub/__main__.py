@@ -73,7 +73,7 @@ def _counts(state: Fetching) -> dict[str, int]:
 
 def main(argv: Sequence[str]) -> int:
     """Fetch what the arguments name and return the exit code."""
-    args = _flags().parse_args(argv)
+    args = flags().parse_args(argv)
     always = {} if args.service is None else {"service": args.service.partition(" ")[2]}
     configure_logging(args.log_level, args.log_format, **always)
     if args.result_fd is not None:
@@ -108,7 +108,8 @@ def _fetch(model: HubModel, scope: Scope, service: str | None) -> Snapshot:
     return found
 
 
-def _flags() -> argparse.ArgumentParser:
+def flags() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m runtime.hub",
         description="Fetch a model of the hub into the cache (HF_HOME), where services find it.",
