@@ -43,7 +43,7 @@ from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
 from router.processes import Processes
 from router.replay.recording import Recorder
-from runtime.checkpoints import fetched
+from runtime.checkpoints import FACTS_ALONE, Checkpoints
 from runtime.hub.apart import FetchFailed
 from runtime.hub.contents import Scope
 from runtime.hub.refusals import HubRefused
@@ -234,7 +234,8 @@ def main() -> int:
     """Run the router and return the exit code."""
     try:
         config = parse_config(sys.argv[1:], draw_number())
-        service = fetched(config.service, "router", config.router_id, Scope.FACTS)
+        checkpoints = Checkpoints(config.service, "router", config.router_id, FACTS_ALONE)
+        service = checkpoints.settings(Scope.FACTS)
     except ValueError as error:
         return _leave(EXIT_CONFIG, error)
     except HubRefused as error:

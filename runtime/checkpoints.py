@@ -9,18 +9,23 @@ from runtime.hub.apart import Caller, located
 from runtime.hub.contents import Scope
 from runtime.settings import ServiceSettings
 
-
-def fetched(service: ServiceSettings, kind: str, name: str, scope: Scope) -> ServiceSettings:
-    """Return the settings of a service with the folder of its model. Raises as `located` does."""
-    path, model = located(service.model, scope, _caller(service, kind, name))
-    return dataclasses.replace(service, model=path, hub=model)
+FACTS_ALONE = ("runtime.hub",)
+"""The program of a service that needs no weights."""
 
 
-def fetched_path(path: Path, service: ServiceSettings, kind: str, name: str) -> Path:
-    """Return the folder of another model that a service needs whole. Raises as `located` does."""
-    folder, _ = located(path, Scope.ALL, _caller(service, kind, name))
-    return folder
+class Checkpoints:
+    """Finds models for one service, of a kind and a name. `program` fetches those of the hub."""
 
+    def __init__(self, service: ServiceSettings, kind: str, name: str, program: tuple[str, ...]) -> None:
+        self._service = service
+        self._caller = Caller(kind, name, service.log_level, service.log_format, program)
 
-def _caller(service: ServiceSettings, kind: str, name: str) -> Caller:
-    return Caller(kind, name, service.log_level, service.log_format)
+    def settings(self, scope: Scope) -> ServiceSettings:
+        """Return the settings with the folder of the model. Raises as `located` does."""
+        path, model = located(self._service.model, scope, self._caller)
+        return dataclasses.replace(self._service, model=path, hub=model)
+
+    def folder(self, path: Path) -> Path:
+        """Return the folder of another model, whole. Raises as `located` does."""
+        found, _ = located(path, Scope.ALL, self._caller)
+        return found

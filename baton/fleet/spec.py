@@ -249,8 +249,11 @@ def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec
 
 def fetching_process(spec: FleetSpec, checkout: Path, name: str, model: str) -> ProcessSpec:
     """Return the process that fetches a model of the hub; the address of it is the model at a commit."""
-    files = "facts" if spec.timed else "all"
-    command = (sys.executable, "-m", "runtime.hub", model, "--files", files, "--log-format", "json")
+    if spec.timed:
+        program = ["runtime.hub", model, "--files", "facts"]
+    else:  # it looks first whether a worker could serve the model
+        program = ["worker.startup.fetch", model, *(["--prove-model"] if spec.prove_model else [])]
+    command = (sys.executable, "-m", *program, "--log-format", "json")
     return ProcessSpec(name, command, checkout, environment=spec.environment)
 
 

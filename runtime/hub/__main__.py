@@ -1,7 +1,4 @@
-"""`python -m runtime.hub ORG/NAME`: fetch a model of the hub into the cache, with progress.
-
-Exit codes: 0 the model is there, 4 it cannot be fetched.
-"""
+"""`python -m runtime.hub ORG/NAME`: fetch a model of the hub, by the flags and exit codes of `program`."""
 
 from __future__ import annotations
 
@@ -11,131 +8,9 @@ if __name__ == "__main__":
     # Loading the modules below takes a while, in which Ctrl-C shall end this process without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-import argparse
-import json
-import os
 import sys
-import threading
-import time
-from collections.abc import Sequence
 
-import structlog
-
-from runtime.hub.contents import Scope
-from runtime.hub.names import ACCEPTED, HubModel, hub_model, model_path
-from runtime.hub.progress import Fetching, Rate, in_words
-from runtime.hub.refusals import HubRefused
-from runtime.hub.snapshot import Snapshot, fetch
-from runtime.process.log import configure_logging, say_why
-from runtime.process.reports import report
-
-EXIT_MODEL = 4
-PULSE_S = 1.0
-LOG_S = 5.0
-
-
-class Reporter:
-    """Reports a download every second on stdout, and every five in the log, on a thread of its own."""
-
-    def __init__(self, prefix: str, model: HubModel) -> None:
-        self._prefix = prefix
-        self._model = model
-        self._state = Fetching()
-        self._rate = Rate()
-        self._over = threading.Event()
-        threading.Thread(target=self._run, name="progress", daemon=True).start()
-
-    def __call__(self, state: Fetching) -> None:
-        """Implements `OnFetching`."""
-        self._state = state
-
-    def end(self) -> None:
-        self._over.set()
-
-    def _run(self) -> None:
-        log, logged_at = structlog.get_logger(), time.monotonic()
-        while True:
-            state, now = self._state, time.monotonic()
-            if state.total:
-                self._rate.add(now, state.done)
-            words = in_words(state, self._rate.bytes_per_s)
-            report(f"{self._prefix} done={state.done} total={state.total} phase={words}")
-            if now - logged_at >= LOG_S:
-                logged_at = now
-                log.info("fetching_model", model=str(self._model), phase=words, **_counts(state))
-            if self._over.wait(PULSE_S):
-                return
-
-
-def _counts(state: Fetching) -> dict[str, int]:
-    return {"done": state.done, "total": state.total} if state.total else {}
-
-
-def main(argv: Sequence[str]) -> int:
-    """Fetch what the arguments name and return the exit code."""
-    args = flags().parse_args(argv)
-    always = {} if args.service is None else {"service": args.service.partition(" ")[2]}
-    configure_logging(args.log_level, args.log_format, **always)
-    if args.result_fd is not None:
-        threading.Thread(target=_leave_with_parent, name="parent", daemon=True).start()
-    try:
-        model = hub_model(args.model)
-        if model is None:
-            raise HubRefused(str(args.model), "it names no model of the hub", f"accepted: {ACCEPTED}")
-        found = _fetch(model, Scope(args.files), args.service)
-    except HubRefused as error:
-        say_why(error)
-        return EXIT_MODEL
-    if args.result_fd is None:
-        report(f"READY hub {found.model} address={found.model}")
-    else:
-        with os.fdopen(args.result_fd, "w") as result:
-            json.dump({"path": str(found.path), "commit": found.model.revision}, result)
-    return 0
-
-
-def _fetch(model: HubModel, scope: Scope, service: str | None) -> Snapshot:
-    reporter = Reporter(f"STARTING {service or f'hub {model.name}'}", model)
-    try:
-        found = fetch(model, scope, reporter)
-    finally:
-        reporter.end()
-    log = structlog.get_logger()
-    facts = {"model": model.name, "revision": model.revision, "commit": found.model.revision}
-    if found.unchecked:
-        log.warning("model_from_cache", **facts, reason=found.unchecked)
-    log.info("model_found", **facts, path=str(found.path))
-    return found
-
-
-def flags() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m runtime.hub",
-        description="Fetch a model of the hub into the cache (HF_HOME), where services find it.",
-    )
-    add = parser.add_argument
-    add("model", type=model_path, metavar="ORG/NAME[@REVISION]", help="the model")
-    add(
-        "--files",
-        default=Scope.ALL.value,
-        choices=[scope.value for scope in Scope],
-        help="all, or the facts alone, which are all that routers need: config, tokenizer, template (all)",
-    )
-    # How services run this program.
-    add("--service", help=argparse.SUPPRESS)
-    add("--result-fd", type=int, help=argparse.SUPPRESS)
-    add("--log-level", default="info", metavar="LEVEL", help="the least severe lines to log (info)")
-    log_format = "console" if sys.stderr.isatty() else "json"
-    add("--log-format", default=log_format, metavar="FORMAT", help="console or json (console on a terminal)")
-    return parser
-
-
-def _leave_with_parent() -> None:
-    """End this process when its parent has ended: then the other end of its stdin is closed."""
-    sys.stdin.buffer.read()
-    os._exit(0)
-
+from runtime.hub.program import flags, run
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(flags().parse_args()))

@@ -32,6 +32,8 @@ class Caller:
     name: str
     log_level: str
     log_format: str
+    program: tuple[str, ...] = ("runtime.hub",)
+    """The module that fetches, and flags of its own."""
 
 
 def located(path: Path, scope: Scope, caller: Caller) -> tuple[Path, HubModel | None]:
@@ -48,7 +50,7 @@ def located(path: Path, scope: Scope, caller: Caller) -> tuple[Path, HubModel | 
     own = ["--files", scope.value, "--service", f"{caller.kind} {caller.name}", "--result-fd", str(to_result)]
     logs = ["--log-level", caller.log_level, "--log-format", caller.log_format]
     program = subprocess.Popen(
-        [sys.executable, "-m", "runtime.hub", str(model), *own, *logs],
+        [sys.executable, "-m", *caller.program, str(model), *own, *logs],
         stdin=subprocess.PIPE,  # it ends when this end of the pipe is closed
         pass_fds=[to_result],
         cwd=_ROOT,

@@ -41,6 +41,8 @@ from runtime.hub.progress import Fetching
 from runtime.hub.reasons import FAILURES, is_unreachable, no_space, not_cached, refusal, wrong_content
 
 OnFetching = Callable[[Fetching], None]
+Check = Callable[[Path], None]
+"""Called with the folder of the small files before weights are fetched; may raise `HubRefused`."""
 _AT_ONCE = 4
 """Files that are fetched at the same time: one connection seldom fills a line."""
 _QUESTIONS_AT_ONCE = 8
@@ -58,11 +60,15 @@ class Snapshot:
     """Why the hub could not be asked whether the revision is still this commit; empty if it was."""
 
 
-def fetch(model: HubModel, scope: Scope, on_fetching: OnFetching) -> Snapshot:
+def accept(folder: Path) -> None:
+    """Fetch the weights of every model."""
+
+
+def fetch(model: HubModel, scope: Scope, on_fetching: OnFetching, check: Check = accept) -> Snapshot:
     """Return the folder of a model, with all of its files that `scope` needs. Raises `HubRefused`."""
     disable_progress_bars()
     try:
-        return _Cache(model).fetch(scope, on_fetching)
+        return _Cache(model).fetch(scope, on_fetching, check)
     except WrongContent as error:
         raise wrong_content(model, error) from error
     except FAILURES as error:
@@ -79,7 +85,7 @@ class _Cache:
         self._folder = cache / name
         self._locks = cache / ".locks" / name
 
-    def fetch(self, scope: Scope, on_fetching: OnFetching) -> Snapshot:
+    def fetch(self, scope: Scope, on_fetching: OnFetching, check: Check) -> Snapshot:
         model = self._model
         if model.is_pinned and self._listed(model.revision) and not self._missing(model.revision, scope):
             return self._snapshot(model.revision)
@@ -101,6 +107,7 @@ class _Cache:
         if not self._listed(commit) or self._missing(commit, scope):
             self._download(commit, first_files(model, sizes, scope), sizes, on_fetching)
             if scope is Scope.ALL:
+                check(self._path(commit))
                 index = self._path(commit) / INDEX
                 self._download(commit, weight_files(model, sizes, index), sizes, on_fetching)
         self._remember(commit)

@@ -32,7 +32,7 @@ def new_hub_fleet(hub: Hub, tmp_path: Path) -> Callable[..., Fleet]:
 
     def make(on_event: Callable[[FleetEvent], None] = lambda _: None, **settings: Any) -> Fleet:
         environment = environment_of(hub.url, tmp_path / "hf", XDG_CACHE_HOME=str(tmp_path / "cache"))
-        own = {"model": Path(MODEL), "run_dir": tmp_path / "run", "environment": environment}
+        own: dict[str, Any] = {"model": Path(MODEL), "run_dir": tmp_path / "run", "environment": environment}
         return Fleet(FleetSpec(**(own | settings)), on_event)
 
     return make
@@ -52,8 +52,8 @@ async def test_a_fleet_serves_a_model_of_the_hub_by_its_name(
         weights = len(hub.files["model.safetensors"])
         assert hub.sent("model.safetensors") == weights
         assert len(hub.served) == len(names_in(snapshot_of(tmp_path / "hf", FIRST)))
-        async with AsyncClient(fleet.router_addresses) as client:
-            completion = await client.complete("The list is", stop=Stop(max_tokens=4), model=MODEL)
+        async with AsyncClient(fleet.router_addresses, model=MODEL) as client:
+            completion = await client.complete("The list is", stop=Stop(max_tokens=4))
             assert completion.choices[0].text
         async with httpx.AsyncClient() as http:
             models = await http.get(f"{fleet.gateway_urls[0]}/v1/models")

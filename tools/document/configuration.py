@@ -14,7 +14,7 @@ import gateway.config
 import gateway.picker.config
 import router.config
 import router.replay.replay
-import runtime.hub.__main__
+import runtime.hub.program
 import sim.__main__
 import tools.make_profile
 from baton.cli.arguments import parser as baton_parser
@@ -75,7 +75,7 @@ def _measurements() -> Iterator[_Command]:
 
 def _tools() -> Iterator[_Command]:
     yield _command("python -m tools.make_profile", tools.make_profile.flags())
-    yield _command("python -m runtime.hub", runtime.hub.__main__.flags())
+    yield _command("python -m runtime.hub", runtime.hub.program.flags())
     yield _command("python -m router.replay", router.replay.replay.flags())
 
 

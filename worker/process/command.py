@@ -17,7 +17,7 @@ import structlog
 
 from engine.group.links import Link
 from engine.starting import Phase
-from runtime.checkpoints import fetched, fetched_path
+from runtime.checkpoints import Checkpoints
 from runtime.hub.apart import FetchFailed
 from runtime.hub.contents import Scope
 from runtime.hub.refusals import HubRefused
@@ -46,6 +46,9 @@ WAIT_SETTINGS = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
 """Environment variables of OpenMP runtimes that say how their threads wait."""
 SPINS = 10_000
 """Some tenths of a millisecond, which is longer than a thread waits for another that runs."""
+
+FETCH = "worker.startup.fetch"
+"""The program that fetches models of the hub, unless no worker could serve them."""
 
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """Environment variable by which torch's allocator uses transparent huge pages."""
@@ -106,10 +109,11 @@ def run(role: WorkerRole, build_sides: BuildSides) -> Never:
 
 def _with_models(config: WorkerConfig, role: WorkerRole) -> WorkerConfig:
     """Return the settings with the folders of all models, after those of the hub have been fetched."""
-    kind, name = f"{role.value}_worker", config.worker_id
+    program = (FETCH, *(["--prove-model"] if config.prove_model else []))
+    checkpoints = Checkpoints(config.service, f"{role.value}_worker", config.worker_id, program)
     reads_weights = config.timed is None and config.random_weights is None
-    service = fetched(config.service, kind, name, Scope.ALL if reads_weights else Scope.FACTS)
-    draft = config.draft_model and fetched_path(config.draft_model, service, kind, name)
+    service = checkpoints.settings(Scope.ALL if reads_weights else Scope.FACTS)
+    draft = config.draft_model and checkpoints.folder(config.draft_model)
     return replace(config, service=service, draft_model=draft)
 
 

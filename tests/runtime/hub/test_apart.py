@@ -126,3 +126,22 @@ def test_every_service_takes_a_name_of_the_hub(hub: Hub, cache: Path, module: st
     )
     assert run.returncode == 4, run.stderr
     assert "GGUF files are not served" in run.stderr.splitlines()[-1]
+
+
+def test_a_worker_refuses_an_architecture_before_it_fetches_weights(hub: Hub, cache: Path) -> None:
+    config = json.loads(hub.files["config.json"]) | {"model_type": "mpt"}
+    hub.files["config.json"] = json.dumps(config).encode()
+    for _ in range(2):
+        run = subprocess.run(
+            [sys.executable, "-m", "worker.startup.fetch", MODEL],
+            env=environment_of(hub.url, cache),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert run.returncode == 4
+        last = run.stderr.splitlines()[-1]
+        assert last.startswith(f"model {MODEL}: model_type is 'mpt'; accepted: ")
+        assert not hub.downloads("model.safetensors")

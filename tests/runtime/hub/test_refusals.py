@@ -176,10 +176,10 @@ def test_a_disk_that_would_be_full_is_refused_before_the_download(hub: Hub, cach
         "import shutil, sys, collections\n"
         "Usage = collections.namedtuple('Usage', 'total used free')\n"
         "shutil.disk_usage = lambda path: Usage(10, 10, 5_000_000)\n"
-        "from runtime.hub.__main__ import main\n"
+        "from runtime.hub.program import flags, run\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", f"{program}sys.exit(main([{MODEL!r}]))"],
+        [sys.executable, "-c", f"{program}sys.exit(run(flags().parse_args([{MODEL!r}])))"],
         env=environment_of(hub.url, cache),
         cwd=ROOT,
         capture_output=True,
