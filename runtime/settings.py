@@ -70,7 +70,7 @@ class ServiceSettings:
 
     @property
     def model_name(self) -> str:
-        """What callers call the model: its name on the hub, or that of its folder."""
+        """The name by which callers know the model: that on the hub, or that of its folder."""
         return self.model.resolve().name if self.hub is None else self.hub.name
 
     @property

@@ -56,7 +56,7 @@ class Served:
 
 @dataclass
 class Hub:
-    """What the server has, how it misbehaves, and what it was asked for."""
+    """The files of the server, its misbehaviour, and the requests that it had."""
 
     files: dict[str, bytes] = field(default_factory=demo_files)
     revisions: dict[str, str] = field(default_factory=lambda: {"main": commit_of("first")})

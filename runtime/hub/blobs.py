@@ -36,7 +36,7 @@ class Stopped(Exception):
 
 
 class WrongContent(Exception):
-    """What came is not what the hub says it is: `found` instead of `expected`."""
+    """The file differs from what the hub says of it: it has `found` instead of `expected`."""
 
     def __init__(self, name: str, found: str, expected: str) -> None:
         super().__init__(f"{name} has {found} instead of {expected}")

@@ -1,4 +1,4 @@
-"""What keeps a model from being fetched is one sentence that says what to do, and exit code 4."""
+"""A model that cannot be fetched is refused in one sentence that says what to do, with exit code 4."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_model_without_a_file_that_all_need(hub: Hub, cache: Path, name: str) 
     assert hub.served == []
 
 
-def test_a_model_without_safetensors_is_refused_before_anything_is_fetched(hub: Hub, cache: Path) -> None:
+def test_a_model_without_safetensors_is_refused_at_once(hub: Hub, cache: Path) -> None:
     del hub.files["model.safetensors"]
     refused(run_fetch(hub, cache), "it has no model.safetensors", "pytorch_model.bin", "safetensors")
     assert hub.served == []
@@ -123,9 +123,7 @@ def test_offline_the_cache_is_enough(hub: Hub, cache: Path) -> None:
     refused(run_fetch(hub, cache, model=f"{MODEL}@v9", HF_HUB_OFFLINE="1"), "HF_HUB_OFFLINE is set")
 
 
-def test_offline_a_cache_without_a_list_of_files_is_judged_by_what_every_model_has(
-    hub: Hub, cache: Path
-) -> None:
+def test_offline_a_cache_without_a_list_needs_what_all_have(hub: Hub, cache: Path) -> None:
     run_fetch(hub, cache)
     (listing,) = (cache / "hub").glob("*/trees/*.json")
     listing.unlink()
