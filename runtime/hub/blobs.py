@@ -15,20 +15,27 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, cast
 
+import httpx
 from filelock import Timeout
-from huggingface_hub.file_download import http_get
+from huggingface_hub import constants, get_session
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public by its documentation alone
     WeakFileLock,
     build_hf_headers,
+    hf_raise_for_status,
 )
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 _LOOK_AGAIN_S = 0.5
 _PIECE = 1 << 20
+_ATTEMPTS, _PAUSE_S = 5, 1.0
+"""A download is given up after so many attempts in a row without a byte."""
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+"""Status codes of answers that may be others a moment later."""
 
 
 class Stopped(Exception):
@@ -114,76 +121,96 @@ def _locked(path: Path, stopping: threading.Event) -> Iterator[None]:
 
 
 def _download(blob: Blob, stopping: threading.Event) -> None:
-    with blob.incomplete.open("a+b") as file:
-        if file.seek(0, os.SEEK_END) > blob.size:
+    with blob.incomplete.open("a+b", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size > blob.size:
             file.truncate(0)
-        sink = _Sink(file, blob, stopping)
-        try:
-            http_get(
-                blob.url,
-                cast("BinaryIO", sink),
-                resume_size=file.tell(),
-                headers=build_hf_headers(),
-                expected_size=blob.size,
-                displayed_filename=blob.name,
-            )
-        except OSError as error:
-            if type(error) is not OSError or error.errno is not None:
-                raise
-            # The library's own check of the size.
-            raise WrongContent(blob.name, f"{file.tell()} bytes", f"{blob.size}") from error
-        file.flush()
-        found = sink.digest()
-        if found not in {blob.etag, ""}:
+        sink = _Sink(file, blob)
+        _receive(blob, sink, stopping)
+        content = sink.digest()
+        if content not in {blob.etag, ""}:
             blob.incomplete.unlink()
-            raise WrongContent(blob.name, f"the hash {found}", blob.etag)
+            raise WrongContent(blob.name, f"the hash {content}", blob.etag)
         os.fsync(file.fileno())
     blob.incomplete.replace(blob.path)
+
+
+def _receive(blob: Blob, sink: _Sink, stopping: threading.Event) -> None:
+    """Receive what is missing, again and again until nothing comes in several attempts."""
+    in_vain = 0
+    while sink.size < blob.size:
+        before = sink.size
+        try:
+            _receive_once(blob, sink, stopping)
+            if sink.size == before:
+                raise WrongContent(blob.name, f"{sink.size} bytes", f"{blob.size}")
+        except (httpx.TransportError, HfHubHTTPError) as error:
+            in_vain = 0 if sink.size > before else in_vain + 1
+            if in_vain == _ATTEMPTS or not _may_pass(error):
+                raise
+            stopping.wait(_PAUSE_S)
+
+
+def _may_pass(error: Exception) -> bool:
+    return not isinstance(error, HfHubHTTPError) or error.response.status_code in _TRANSIENT
+
+
+def _receive_once(blob: Blob, sink: _Sink, stopping: threading.Event) -> None:
+    """Receive what one answer of the hub has of the missing bytes."""
+    headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+    if sink.size:
+        headers["Range"] = f"bytes={sink.size}-"
+    timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    # The address of a large file is asked for anew each time: it is valid for an hour or so.
+    with get_session().stream("GET", blob.url, headers=headers, timeout=timeout_s) as response:
+        hf_raise_for_status(response)
+        if response.status_code != httpx.codes.PARTIAL_CONTENT:
+            sink.begin_again()
+        for piece in response.iter_bytes():
+            if stopping.is_set():
+                raise Stopped
+            sink.write(piece)
+            if sink.size > blob.size:
+                blob.incomplete.unlink()
+                raise WrongContent(blob.name, f"more than {blob.size} bytes", f"{blob.size}")
 
 
 class _Sink:
     """The file that a download is written to; it computes the hash by the way."""
 
-    def __init__(self, file: BinaryIO, blob: Blob, stopping: threading.Event) -> None:
+    def __init__(self, file: FileIO, blob: Blob) -> None:
+        """Begin with what is there of the file."""
         self._file = file
         self._blob = blob
-        self._stopping = stopping
-        self._begin()
+        self._digests = _digests_for(blob)
+        self.size = 0
+        left = os.fstat(file.fileno()).st_size
+        file.seek(0)
+        while left and (piece := file.read(min(left, _PIECE))):
+            self._take(piece)
+            left -= len(piece)
 
-    def write(self, piece: bytes) -> int:
-        if self._stopping.is_set():
-            raise Stopped
+    def write(self, piece: bytes) -> None:
+        """Append a piece. Raises OSError if there is no room for it."""
+        left = memoryview(piece)
+        while left:
+            left = left[self._file.write(left) :]
+        self._take(piece)
+
+    def begin_again(self) -> None:
+        """Forget what is there, since the whole file is sent."""
+        self._file.truncate(0)
+        self._digests = _digests_for(self._blob)
+        self.size = 0
+
+    def _take(self, piece: bytes) -> None:
         for digest in self._digests:
             digest.update(piece)
-        return self._file.write(piece)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def seek(self, offset: int) -> int:
-        return self._file.seek(offset)
-
-    def truncate(self) -> int:
-        """Cut what follows, since the server sends the file anew."""
-        size = self._file.truncate()
-        self._begin()
-        return size
-
-    def _begin(self) -> None:
-        """Begin the hash with what is there of the file."""
-        self._digests = _digests_for(self._blob)
-        end = self._file.tell()
-        self._file.seek(0)
-        while (left := end - self._file.tell()) > 0:
-            piece = self._file.read(min(left, _PIECE))
-            for digest in self._digests:
-                digest.update(piece)
-        self._file.seek(end)
+        self.size += len(piece)
 
     def digest(self) -> str:
         """Return the file's name if its content is right, else its hash; empty if the name is no hash."""
-        found = [digest.hexdigest() for digest in self._digests]
-        return self._blob.etag if self._blob.etag in found else "".join(found[:1])
+        hashes = [digest.hexdigest() for digest in self._digests]
+        return self._blob.etag if self._blob.etag in hashes else "".join(hashes[:1])
 
 
 def _digests_for(blob: Blob) -> list[hashlib._Hash]:

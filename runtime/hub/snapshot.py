@@ -102,7 +102,9 @@ class _Cache:
             if not is_unreachable(error):
                 raise
             return self._as_it_is(scope, error)
-        commit = info.sha or ""
+        if not info.sha:
+            raise OSError(f"{constants.ENDPOINT} names no commit: HF_ENDPOINT has to lead to a hub")
+        commit = info.sha
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         if not self._listed(commit) or self._missing(commit, scope):
             self._download(commit, first_files(model, sizes, scope), sizes, on_fetching)
