@@ -163,7 +163,7 @@ def _receive_once(blob: Blob, sink: _Sink, stopping: threading.Event) -> None:
     # The address of a large file is asked for anew each time: it is valid for an hour or so.
     with get_session().stream("GET", blob.url, headers=headers, timeout=timeout_s) as response:
         hf_raise_for_status(response)
-        if response.status_code != httpx.codes.PARTIAL_CONTENT:
+        if sink.size and response.status_code != httpx.codes.PARTIAL_CONTENT:
             sink.begin_again()
         for piece in response.iter_bytes():
             if stopping.is_set():
