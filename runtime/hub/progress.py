@@ -41,11 +41,11 @@ class Rate:
 
 
 def in_words(state: Fetching, bytes_per_s: float) -> str:
-    """Return the phase with rate and rest: `downloading (24 MB/s, 19 s left)`."""
+    """Return the phase with rate and rest: `downloading at 24 MB/s, 19 s left`."""
     left = state.total - state.done
     if bytes_per_s <= 0 or left <= 0:
         return state.phase
-    return f"{state.phase} ({_rate(bytes_per_s)}, {_duration(left / bytes_per_s)} left)"
+    return f"{state.phase} at {_rate(bytes_per_s)}, {_duration(left / bytes_per_s)} left"
 
 
 def _rate(bytes_per_s: float) -> str:

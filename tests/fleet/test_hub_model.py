@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from baton import AsyncClient, Stop
 from baton.fleet import Fleet, FleetEvent, FleetSpec
 from baton.fleet.processes.errors import ProcessFailed
 from baton.fleet.processes.events import ProcessReady, ProcessStarting
-from tests.hub import MODEL, Hub, commit_of, environment_of, names_in, serving, snapshot_of
+from tests.hub import MODEL, ROOT, Hub, commit_of, environment_of, names_in, serving, snapshot_of
 
 pytestmark = pytest.mark.integration
 
@@ -65,6 +68,26 @@ async def test_a_fleet_serves_a_model_of_the_hub_by_its_name(
         hub.asked.clear()
         await fleet.replace("decode-0")
         assert hub.asked == []
+
+
+def test_baton_up_takes_the_name_of_a_model_of_the_hub(hub: Hub, tmp_path: Path) -> None:
+    environment = environment_of(hub.url, tmp_path / "hf", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    baton, run = [sys.executable, "-m", "baton.cli"], ["--run-dir", str(tmp_path / "run")]
+    own = ["--model", MODEL, "--prefill", "0", "--port", "0", "--no-http"]
+    with subprocess.Popen(
+        [*baton, "up", *own, *run], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as up:
+        assert up.stdout is not None
+        shown = list(iter(up.stdout.readline, "Ctrl-C stops everything\n"))
+        asked = [*baton, "generate", *run, "The list is", "--max-tokens", "4", "--model", MODEL]
+        answer = subprocess.run(
+            asked, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60
+        )
+        up.send_signal(signal.SIGINT)
+        up.communicate()
+    assert up.returncode == 0
+    assert any(line.startswith(f"✓ model      {MODEL}@{FIRST}") for line in shown), shown
+    assert answer.stdout.strip()
 
 
 async def test_a_fleet_of_a_model_that_does_not_exist_starts_nothing(

@@ -11,9 +11,9 @@ from runtime.hub.progress import Fetching, Rate, in_words
     ("done", "bytes_per_s", "words"),
     [
         (0, 0.0, "downloading"),
-        (10**9, 24e6, "downloading (24 MB/s, 83 s left)"),
-        (0, 2.5e6, "downloading (2.5 MB/s, 20 min left)"),
-        (0, 1e5, "downloading (0.1 MB/s, 8 h 20 min left)"),
+        (10**9, 24e6, "downloading at 24 MB/s, 83 s left"),
+        (0, 2.5e6, "downloading at 2.5 MB/s, 20 min left"),
+        (0, 1e5, "downloading at 0.1 MB/s, 8 h 20 min left"),
         (3 * 10**9, 24e6, "downloading"),
     ],
 )

@@ -242,9 +242,9 @@ def test_several_processes_that_start_at_once_fetch_each_file_once(hub: Hub, cac
 def test_progress_is_told_every_second_with_rate_and_rest(hub: Hub, cache: Path) -> None:
     hub.bytes_per_s = 2e6
     run = run_fetch(hub, cache)
-    lines = [line for line in run.stdout.splitlines() if " phase=downloading (" in line]
+    lines = [line for line in run.stdout.splitlines() if " phase=downloading at " in line]
     assert lines
     assert len(run.stdout.splitlines()) < 15, run.stdout
     total = len(hub.files[WEIGHTS])
-    assert all(f" total={total} phase=downloading (" in line for line in lines)
-    assert all(line.endswith(" s left)") and " MB/s, " in line for line in lines)
+    assert all(f" total={total} phase=downloading at " in line for line in lines)
+    assert all(line.endswith(" s left") and " MB/s, " in line for line in lines)
