@@ -73,7 +73,17 @@ async def test_a_fleet_serves_a_model_of_the_hub_by_its_name(
 def test_baton_up_takes_the_name_of_a_model_of_the_hub(hub: Hub, tmp_path: Path) -> None:
     environment = environment_of(hub.url, tmp_path / "hf", XDG_CACHE_HOME=str(tmp_path / "cache"))
     baton, run = [sys.executable, "-m", "baton.cli"], ["--run-dir", str(tmp_path / "run")]
-    own = ["--model", MODEL, "--prefill", "0", "--port", "0", "--no-http"]
+    own = [
+        "--model",
+        MODEL,
+        "--draft-model",
+        f"{MODEL}@{FIRST}",
+        "--prefill",
+        "0",
+        "--port",
+        "0",
+        "--no-http",
+    ]
     with subprocess.Popen(
         [*baton, "up", *own, *run], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     ) as up:
@@ -86,7 +96,9 @@ def test_baton_up_takes_the_name_of_a_model_of_the_hub(hub: Hub, tmp_path: Path)
         up.send_signal(signal.SIGINT)
         up.communicate()
     assert up.returncode == 0
-    assert any(line.startswith(f"✓ model      {MODEL}@{FIRST}") for line in shown), shown
+    for name in ("model     ", "draft     "):
+        assert any(line.startswith(f"✓ {name} {MODEL}@{FIRST}") for line in shown), shown
+    assert len(hub.downloads("model.safetensors")) == 1
     assert answer.stdout.strip()
 
 
