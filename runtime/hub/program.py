@@ -6,6 +6,7 @@ Exit codes: 0 the model is there, 4 it cannot be fetched.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -55,7 +56,8 @@ class Reporter:
             if state.total:
                 self._rate.add(now, state.done)
             words = in_words(state, self._rate.bytes_per_s)
-            report(f"{self._prefix} done={state.done} total={state.total} phase={words}")
+            with contextlib.suppress(OSError, ValueError):  # stdout may be closed
+                report(f"{self._prefix} done={state.done} total={state.total} phase={words}")
             if now - logged_at >= LOG_S:
                 logged_at = now
                 log.info("fetching_model", model=str(self._model), phase=words, **_counts(state))

@@ -26,6 +26,7 @@ from runtime.hub.refusals import HubRefused
 FAILURES = (HfHubHTTPError, httpx.HTTPError, HFValidationError, OSError, Timeout, ValueError)
 """All that a download may raise."""
 _BAD_TOKEN = "Invalid credentials in Authorization header"
+_OTHER_FOLDER = "free some, or name a folder on another disk by HF_HOME"
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -47,9 +48,6 @@ def no_space(model: HubModel, missing: int, free: int) -> HubRefused:
     """Return the refusal of a download of so many bytes into a cache that has fewer."""
     sizes = f"{missing / 1e6:.0f} MB are to be fetched, and {free / 1e6:.0f} MB are free"
     return HubRefused(str(model), f"{sizes} in {constants.HF_HUB_CACHE}", _OTHER_FOLDER)
-
-
-_OTHER_FOLDER = "free some, or name a folder on another disk by HF_HOME"
 
 
 def not_cached(model: HubModel, missing: str, error: Exception | None = None) -> HubRefused:

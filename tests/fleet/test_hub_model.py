@@ -117,6 +117,6 @@ async def test_a_fleet_of_a_model_that_does_not_exist_starts_nothing(
 async def test_timed_workers_need_no_weights(
     hub: Hub, new_hub_fleet: Callable[..., Fleet], tmp_path: Path
 ) -> None:
-    async with new_hub_fleet(timed="demo-cpu", prefill=0) as fleet:
+    async with new_hub_fleet(timed="demo-cpu", prefill=0, router_processes=2) as fleet:
         assert fleet.router_addresses
     assert "model.safetensors" not in names_in(snapshot_of(tmp_path / "hf", FIRST))
