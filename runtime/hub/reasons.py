@@ -52,11 +52,12 @@ def no_space(model: HubModel, missing: int, free: int) -> HubRefused:
 
 def not_cached(model: HubModel, missing: str, error: Exception | None = None) -> HubRefused:
     """Return the refusal where the hub is not asked, or not reached, and the cache lacks a file."""
+    no_folder = f"there is no folder {model.name}"
     lacks = f"the cache {constants.HF_HUB_CACHE} has no complete copy of it ({missing} is missing)"
     if error is None or isinstance(error, OfflineModeIsEnabled):
         return HubRefused(
             str(model),
-            f"HF_HUB_OFFLINE is set, and {lacks}",
+            f"{no_folder}, HF_HUB_OFFLINE is set, and {lacks}",
             "start once without HF_HUB_OFFLINE, or name the cache that has it by HF_HOME",
         )
     if isinstance(error, HfHubHTTPError):
@@ -65,7 +66,7 @@ def not_cached(model: HubModel, missing: str, error: Exception | None = None) ->
         how = f"cannot be reached ({_said(error)})"
     return HubRefused(
         str(model),
-        f"the hub at {constants.ENDPOINT} {how}, and {lacks}",
+        f"{no_folder}, the hub at {constants.ENDPOINT} {how}, and {lacks}",
         "check the network, HTTPS_PROXY and HF_ENDPOINT, or try again later",
     )
 

@@ -136,7 +136,7 @@ def test_a_hub_that_cannot_be_reached(hub: Hub, cache: Path) -> None:
     address = f"http://127.0.0.1:{closed_port()}"
     refused(
         run_fetch(hub, cache, HF_ENDPOINT=address),
-        f"the hub at {address} cannot be reached (",
+        f"there is no folder {MODEL}, the hub at {address} cannot be reached (",
         "check the network, HTTPS_PROXY and HF_ENDPOINT",
     )
     run_fetch(hub, cache)
