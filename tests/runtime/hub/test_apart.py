@@ -13,6 +13,8 @@ import pytest
 
 from tests.hub import MODEL, ROOT, Hub, commit_of, environment_of, names_in, snapshot_of
 
+pytestmark = pytest.mark.integration
+
 LOCATE = """
 import json, sys
 from pathlib import Path

@@ -24,6 +24,8 @@ from tests.hub import (
     snapshot_of,
 )
 
+pytestmark = pytest.mark.integration
+
 FIRST = commit_of("first")
 
 

@@ -26,6 +26,8 @@ from tests.hub import (
     snapshot_of,
 )
 
+pytestmark = pytest.mark.integration
+
 FACTS = {
     "config.json",
     "generation_config.json",
