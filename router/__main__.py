@@ -43,6 +43,10 @@ from router.links.metrics import RouterMetrics
 from router.links.shell import Shell
 from router.processes import Processes
 from router.replay.recording import Recorder
+from runtime.checkpoints import FACTS_ALONE, Checkpoints
+from runtime.hub.apart import FetchFailed
+from runtime.hub.contents import Scope
+from runtime.hub.refusals import HubRefused
 from runtime.process.event_loop import freeze_garbage, measure_loop, start_threads, watch_loop
 from runtime.process.log import configure_logging, say_why
 from runtime.process.reports import report
@@ -99,7 +103,7 @@ async def _serve_with(
     )
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)
-    shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder, tls=tls)
+    shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder, tls, service.model_commit)
     auth = None if config.door is None else Auth(config.door, store)
     server = grpc.aio.server(
         interceptors=_interceptors(auth, metrics),
@@ -230,8 +234,15 @@ def main() -> int:
     """Run the router and return the exit code."""
     try:
         config = parse_config(sys.argv[1:], draw_number())
+        checkpoints = Checkpoints(config.service, "router", config.router_id, FACTS_ALONE)
+        service = checkpoints.settings(Scope.FACTS)
     except ValueError as error:
         return _leave(EXIT_CONFIG, error)
+    except HubRefused as error:
+        return _leave(EXIT_MODEL, error)
+    except FetchFailed as error:
+        return error.exit_code
+    config = dataclasses.replace(config, service=service)
     if config.processes == 1:
         return _run_one(config)
     try:
@@ -255,7 +266,8 @@ def _run_one(config: RouterConfig) -> int:
 
 def _facts(config: RouterConfig) -> ModelFacts:
     facts = read_model_facts(config.service.model)
-    facts = dataclasses.replace(facts, formats=config.formats(facts.formats))
+    formats = config.formats(facts.formats)
+    facts = dataclasses.replace(facts, name=config.service.model_name, formats=formats)
     if config.timed is None:
         return facts
     return dataclasses.replace(facts, max_context_tokens=config.timed.max_context)

@@ -1,8 +1,8 @@
 """The parts that every process of the fleet shares.
 
 In reading order: `process` (logs, threads, the event loop), `rpc` (gRPC servers and streams), `security` (TLS
-and its flags), `settings` (the flags of every service), `profiles` (cost profiles, by name), `version`; and
-`state`, the only access to Redis.
+and its flags), `settings` (the flags of every service), `hub` (models of the hub), `checkpoints` (folders of
+models), `profiles` (cost profiles, by name), `version`; and `state`, the only access to Redis.
 
 May import `scheduling` and the generated stubs below `baton`.
 """

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from runtime.hub.names import HubModel, model_path
 from runtime.security.settings import Security, add_security_flags, security_of
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -42,11 +43,14 @@ class ServiceSettings:
     advertise: str
     redis: str
     model: Path
+    """The folder of the checkpoint, once a model of the hub is fetched; until then, what the flag says."""
     metrics_port: int
     drain_s: float
     log_level: str
     log_format: str
     security: Security
+    hub: HubModel | None = None
+    """The model of the hub that the folder is a snapshot of; None for a folder of another kind."""
 
     def __post_init__(self) -> None:
         check_address("--listen", self.listen)
@@ -63,6 +67,16 @@ class ServiceSettings:
     def host(self) -> str:
         """The address that the service listens on, without the port."""
         return self.listen.rpartition(":")[0]
+
+    @property
+    def model_name(self) -> str:
+        """The name by which callers know the model: that on the hub, or that of its folder."""
+        return self.model.resolve().name if self.hub is None else self.hub.name
+
+    @property
+    def model_commit(self) -> str:
+        """The commit of a model of the hub, which all processes of a fleet have in common; else empty."""
+        return "" if self.hub is None else self.hub.revision
 
     def address(self, port: int) -> str:
         """Return the address for others of a service that is bound to `port`."""
@@ -101,7 +115,13 @@ def add_service_flags(parser: argparse.ArgumentParser, listen: str, listens: str
         metavar="URL",
         help="the fleet's Redis, by redis://, rediss:// or unix://",
     )
-    add("--model", required=True, type=Path, metavar="PATH", help="the folder of the checkpoint")
+    add(
+        "--model",
+        required=True,
+        type=model_path,
+        metavar="MODEL",
+        help="the folder of the checkpoint, or a model of the hub: ORG/NAME or ORG/NAME@REVISION",
+    )
     add(
         "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
     )

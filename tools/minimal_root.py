@@ -3,8 +3,9 @@
     python minimal_root.py ENVIRONMENT ROOT
 
 ROOT gets the environment without pip, its interpreter with the standard library, the shared libraries that
-they need as `ldd` resolves them, certificates, time zones and the user `baton` (10001). It gets no shell and
-no package manager. Its `sbom.cdx.json` lists the Python packages, its `/var/lib/dpkg/status.d` Debian's.
+they need as `ldd` resolves them, certificates, time zones, the user `baton` (10001) and its `/hub`. It gets
+no shell and no package manager. Its `sbom.cdx.json` lists the Python packages, its `/var/lib/dpkg/status.d`
+Debian's.
 """
 
 from __future__ import annotations
@@ -106,10 +107,11 @@ def _copy_folder(path: Path, root: Path, ignore: object) -> None:
 
 
 def _add_user(root: Path) -> None:
-    for folder, mode in (("tmp", 0o1777), ("home/baton", 0o755), ("app", 0o755)):
+    for folder, mode in (("tmp", 0o1777), ("home/baton", 0o755), ("app", 0o755), ("hub", 0o755)):
         (root / folder).mkdir(parents=True, exist_ok=True)
         (root / folder).chmod(mode)
-    os.chown(root / "home/baton", USER_ID, USER_ID)
+    for folder in ("home/baton", "hub"):  # a volume that is mounted there is this user's too
+        os.chown(root / folder, USER_ID, USER_ID)
     users = f"root:x:0:0:root:/:/sbin/nologin\nbaton:x:{USER_ID}:{USER_ID}:baton:/home/baton:/sbin/nologin\n"
     (root / "etc").mkdir(exist_ok=True)
     (root / "etc/passwd").write_text(users, encoding="utf-8")

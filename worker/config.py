@@ -60,7 +60,7 @@ class WorkerConfig:
     """Whether the model's layers are fused on a GPU, where they fit."""
     speculate: Speculation
     draft_model: Path | None
-    """The folder of a smaller model, which drafts tokens; None: there is none."""
+    """The folder of a smaller model, which drafts tokens, once it is fetched; None: there is none."""
     lora: tuple[tuple[str, Path], ...]
     """The name of each LoRA adapter, and the folder of its files."""
     lora_dir: Path | None

@@ -14,6 +14,7 @@ from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.request_flags import add_request_flags
 from baton.cli.values import address, count, decimal, named_json, seconds, unsigned
 from baton.fleet.checkout import find_checkout
+from baton.fleet.hub_names import ACCEPTED, hub_name, model_path
 from baton.fleet.spec import (
     PLACEMENTS,
     POLICIES,
@@ -143,8 +144,8 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--draft-model",
-        type=Path,
-        metavar="PATH",
+        type=model_path,
+        metavar="MODEL",
         help="a smaller model of the same vocabulary: it drafts tokens, and decode workers verify several in "
         "a step, with the same output; where --speculate lookup finds some, these come first (none)",
     )
@@ -263,7 +264,13 @@ def _add_demo(command: argparse.ArgumentParser) -> None:
 
 def _add_fleet_flags(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--model", type=Path, metavar="PATH", help="the folder of the checkpoint (the checkout's demo_model)")
+    add(
+        "--model",
+        type=model_path,
+        metavar="MODEL",
+        help="the folder of the checkpoint, or a model of the hub: ORG/NAME or ORG/NAME@REVISION (the "
+        "checkout's demo_model)",
+    )
     add("--redis", dest="redis_url", metavar="URL", help="use this Redis instead of starting one")
     add(
         "--threads", type=unsigned, metavar="N", help="threads of each worker (cores of full speed / workers)"
@@ -378,8 +385,8 @@ def spec_of(args: argparse.Namespace) -> FleetSpec:
     names = {field.name for field in dataclasses.fields(FleetSpec)}
     described = {name: value for name, value in vars(args).items() if name in names}
     described["model"] = model = args.model or find_checkout() / "demo_model"
-    if not (model / "config.json").is_file():
-        raise ValueError(f"--model is {model}: it must be a folder with a model's config.json")
+    if hub_name(model) is None and not (model / "config.json").is_file():
+        raise ValueError(f"--model is {model}: it must be {ACCEPTED}")
     # The secrets are kept from run to run, so that clients' files stay valid.
     folder = (args.run_dir or find_checkout() / ".baton").resolve() / "secure"
     described["secure"] = folder if described.get("secure") else None

@@ -4,7 +4,8 @@ In reading order:
 
 - `spec` (the description), `launcher` (start, replace and stop its processes).
 - `processes`: one process, all of a fleet, the reaper that ends them, and the fleet's events and errors.
-- `checkout`, `rundir` (folders), `secured` (certificates and keys), `joining` (await workers).
+- `checkout`, `rundir` (folders), `hub_names` (names of models that are fetched), `secured` (certificates and
+  keys), `joining` (await workers).
 - `keeping` (restart what dies), `control` (orders for a running fleet), `running` (find running fleets).
 
 May import the SDK, but none of the services, which run as processes.

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from baton.fleet.checkout import check_gateway, find_checkout, find_redis_server
+from baton.fleet.hub_names import absolute, hub_name
 from baton.fleet.joining import wait_until_connected, wait_until_serving
 from baton.fleet.processes.errors import FleetError, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.processes.events import (
@@ -37,6 +38,7 @@ from baton.fleet.secured import SecuredFleet, secure
 from baton.fleet.spec import (
     FleetSpec,
     Surroundings,
+    fetching_process,
     gateway_processes,
     kind_of,
     service_processes,
@@ -235,17 +237,28 @@ class Fleet:
         self._group.open(self.run_dir, self._claim)
         if self.spec.secure is not None:
             self.secured = secure(self.spec.secure, dt.datetime.now(dt.UTC))
+        model = await self._located("model", self.spec.model, checkout)
+        draft = None
+        if self.spec.draft_model is not None:
+            draft = await self._located("draft", self.spec.draft_model, checkout)
         if redis_server is not None:
             self.redis_url = await self._start_redis(REDIS, redis_server)
             if self.spec.gateways:
                 self.gateway_redis_url = await self._start_redis(GATEWAY_REDIS, redis_server)
         around = Surroundings(
-            checkout, self.redis_url, self.gateway_redis_url, self._shm_folder(), self.secured
+            checkout, model, draft, self.redis_url, self.gateway_redis_url, self._shm_folder(), self.secured
         )
         await self._group.start_all(service_processes(self.spec, around))
         await self._group.start_all(gateway_processes(self.spec, around, self.router_addresses))
         if self.spec.await_connections:
             await self._await_connections()
+
+    async def _located(self, name: str, model: Path, checkout: Path) -> str:
+        """Return the folder of a model, or a model of the hub at the commit that is fetched for all."""
+        hub_model = hub_name(model)
+        if hub_model is None:
+            return absolute(model)
+        return await self._group.run_once(fetching_process(self.spec, checkout, name, hub_model))
 
     async def _claim_run_dir(self, checkout: Path) -> tuple[Path, int]:
         try:

@@ -47,27 +47,28 @@ class FleetSpec:
     """A fleet on this machine. Processes are named redis, router-0, prefill-0, decode-0, gateway-0 and so on.
 
     `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"). They
-    come last and override the launcher's own. A router is `router_processes` processes behind one port.
-    Without `redis_url` a private server is started. `router_port` is the first router's port and `http_port`
-    the first gateway's; 0 takes free ones. Without `threads` the workers share the cores. `secure` is a
-    folder for certificates and keys, which are made if missing; it turns on TLS everywhere. A start may take
-    any time while it reports progress, and be silent for `standstill_s`. A process that leaves has `drain_s`
-    to hand over its work; a fleet that stops waits for `stop_grace_s`. Without `run_dir` the logs go to the
-    next number below `.baton/runs` in the checkout. `policy`, `placement`, `without_redis` and
-    `special_tokens_in_content` default to those of the services. `timed` names a profile, or a file with one:
-    workers compute nothing and take its times. `deterministic` workers give the same bits whatever else is in
-    a step. Workers that `prove_model` serve architectures off the list, which they prove first.
-    `quantisation` names what all workers keep in 8 bits. `speculate` says where decode workers take drafts of
-    the next tokens from; `draft_model` is a smaller model that drafts for them, where that finds none. `lora`
-    are adapters that all workers serve, each as NAME=PATH; `lora_dir` is a folder of adapters, of ranks up to
-    `lora_rank`, which workers load when requests ask for them, each into `lora_memory_mb` of its own. KV
-    blocks that leave a worker's pool are kept in `kv_host_memory_mb` of host memory of its own, and behind
-    that in a folder of its own in the folder `kv_disk`, with at most `kv_disk_mb` each. Workers that
-    `share_prefixes` fetch KV blocks from each other where that is faster than computing them.
-    `tensor_parallel` processes of each worker compute its steps together. With `pipeline_parallel` stages,
-    which compute them in turn, each with some of the layers, each stage has as many. `served_model_names` are
-    names of the model for HTTP callers, beside its own. Gateways with `strict_fields` refuse what is not
-    served and would be left out otherwise.
+    come last and override the launcher's own. `model` is a folder, or a model of the hub as ORG/NAME or
+    ORG/NAME@REVISION, which is fetched first; so may `draft_model` be. A router is `router_processes`
+    processes behind one port. Without `redis_url` a private server is started. `router_port` is the first
+    router's port and `http_port` the first gateway's; 0 takes free ones. Without `threads` the workers share
+    the cores. `secure` is a folder for certificates and keys, which are made if missing; it turns on TLS
+    everywhere. A start may take any time while it reports progress, and be silent for `standstill_s`. A
+    process that leaves has `drain_s` to hand over its work; a fleet that stops waits for `stop_grace_s`.
+    Without `run_dir` the logs go to the next number below `.baton/runs` in the checkout. `policy`,
+    `placement`, `without_redis` and `special_tokens_in_content` default to those of the services. `timed`
+    names a profile, or a file with one: workers compute nothing and take its times. `deterministic` workers
+    give the same bits whatever else is in a step. Workers that `prove_model` serve architectures off the
+    list, which they prove first. `quantisation` names what all workers keep in 8 bits. `speculate` says where
+    decode workers take drafts of the next tokens from; `draft_model` is a smaller model that drafts for them,
+    where that finds none. `lora` are adapters that all workers serve, each as NAME=PATH; `lora_dir` is a
+    folder of adapters, of ranks up to `lora_rank`, which workers load when requests ask for them, each into
+    `lora_memory_mb` of its own. KV blocks that leave a worker's pool are kept in `kv_host_memory_mb` of host
+    memory of its own, and behind that in a folder of its own in the folder `kv_disk`, with at most
+    `kv_disk_mb` each. Workers that `share_prefixes` fetch KV blocks from each other where that is faster than
+    computing them. `tensor_parallel` processes of each worker compute its steps together. With
+    `pipeline_parallel` stages, which compute them in turn, each with some of the layers, each stage has as
+    many. `served_model_names` are names of the model for HTTP callers, beside its own. Gateways with
+    `strict_fields` refuse what is not served and would be left out otherwise.
     """
 
     model: Path
@@ -226,9 +227,13 @@ class FleetSpec:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The folders, Redis and certificates that exist before the services start."""
+    """The folders, models, Redis and certificates that exist before the services start."""
 
     checkout: Path
+    model: str
+    """A folder, or a model of the hub at a commit."""
+    draft_model: str | None
+    """The same."""
     redis_url: str
     gateway_redis_url: str
     shm_dir: Path | None
@@ -239,6 +244,16 @@ def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec
     """Return the routers, then the prefill workers, then the decode workers."""
     routers = [_router(spec, around, name, index) for index, name in enumerate(spec.router_names)]
     return routers + [_worker(spec, around, name) for name in spec.worker_names]
+
+
+def fetching_process(spec: FleetSpec, checkout: Path, name: str, model: str) -> ProcessSpec:
+    """Return the process that fetches a model of the hub; the address of it is the model at a commit."""
+    if spec.timed:
+        program = ["runtime.hub", model, "--files", "facts"]
+    else:  # it looks first whether a worker could serve the model
+        program = ["worker.startup.fetch", model, *(["--prove-model"] if spec.prove_model else [])]
+    command = (sys.executable, "-m", *program, "--log-format", "json")
+    return ProcessSpec(name, command, checkout, environment=spec.environment)
 
 
 def gateway_processes(spec: FleetSpec, around: Surroundings, routers: Sequence[str]) -> list[ProcessSpec]:
@@ -288,14 +303,14 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own += _flags(kv_host_memory_mb=spec.kv_host_memory_mb)
     own += _flags(kv_disk=spec.kv_disk and spec.kv_disk.resolve() / name, kv_disk_mb=spec.kv_disk_mb)
     if kind_of(name) == "decode":
-        own += _flags(speculate=spec.speculate, draft_model=spec.draft_model and spec.draft_model.resolve())
+        own += _flags(speculate=spec.speculate, draft_model=around.draft_model)
     return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 
 
 def _service(
     spec: FleetSpec, around: Surroundings, module: str, name: str, own: Sequence[str]
 ) -> ProcessSpec:
-    common = ["--redis", around.redis_url, "--model", str(spec.model.resolve())]
+    common = ["--redis", around.redis_url, "--model", around.model]
     common += _flags(policy=spec.policy, timed=spec.timed and _profile(spec.timed))
     return _process(spec, around, module, name, [*common, *own])
 

@@ -47,7 +47,10 @@ def read_config(directory: Path, *, unlisted: bool = False) -> Config:
     Raises ModelRefused, naming the first field that is not accepted.
     """
     if not directory.is_dir():
-        raise ModelRefused(directory, "the path", "is not a directory", "a model directory with config.json")
+        accepted = (
+            "a model directory with config.json, or a model of the hub as ORG/NAME or ORG/NAME@REVISION"
+        )
+        raise ModelRefused(directory, "the path", "is not a directory", accepted)
     path = directory / "config.json"
     try:
         config = read_object(path)

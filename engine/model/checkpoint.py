@@ -16,7 +16,7 @@ MAX_HEADER_BYTES = 100 << 20
 
 def check_weights(directory: Path) -> None:
     """Refuse a directory whose safetensors files are missing or end too early."""
-    for path in _weight_files(directory):
+    for path in weight_files(directory):
         if not path.is_file():
             raise ModelRefused(directory, path.name, "is missing", "every file that the index names")
         expected, found = _expected_bytes(directory, path), path.stat().st_size
@@ -26,14 +26,14 @@ def check_weights(directory: Path) -> None:
 
 def weight_bytes(directory: Path) -> int:
     """Return the size of the files with the weights, which must have been checked."""
-    return sum(path.stat().st_size for path in _weight_files(directory))
+    return sum(path.stat().st_size for path in weight_files(directory))
 
 
 def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor in the files with the weights, which must have been checked."""
     return {
         name: tuple(facts["shape"])
-        for path in _weight_files(directory)
+        for path in weight_files(directory)
         for name, facts in _read_header(path)[1].items()
         if name != "__metadata__"
     }
@@ -59,7 +59,8 @@ def stated_ends(directory: Path, vocab_size: int) -> tuple[int, ...]:
         raise ModelRefused(directory, error.path.name, error.found, error.accepted) from error
 
 
-def _weight_files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files with the weights, in order; others, such as another format's, are left alone."""
     index = directory / "model.safetensors.index.json"
     if not os.path.lexists(index):
         single = directory / "model.safetensors"

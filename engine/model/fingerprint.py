@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from engine.kv.kv_pool import BlockLayout
+from engine.model.checkpoint import weight_files
 from engine.model.quantised.quantisation import Quantisation
 
 # To read every byte of a 16 GB checkpoint would take as long as to load it. Up to this size a file is hashed
@@ -50,7 +51,7 @@ def _add_weights(
     if random_seed is not None:
         digest.update(f"random weights {random_seed}".encode())
         return
-    for path in sorted(filter(Path.is_file, directory.glob("*.safetensors"))):
+    for path in weight_files(directory):
         _add_file(digest, path)
 
 

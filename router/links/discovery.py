@@ -33,6 +33,8 @@ class FleetIdentity:
     block_size: int
     sameness: str
     """A digest of what deterministic workers compute; empty for others."""
+    model_commit: str
+    """The commit of a model of the hub, whose tokenizer the router has; empty for others."""
 
 
 def digests_by_name(records: Iterable[LoraRecord]) -> dict[str, str]:
@@ -64,9 +66,11 @@ class Discovery:
         model_name: str,
         link_to: Callable[[WorkerRecord], WorkerLink],
         submit: Callable[[Event], None],
+        model_commit: str = "",
     ) -> None:
         self._store = store
         self._model_name = model_name
+        self._model_commit = model_commit
         self._link_to = link_to
         self._submit = submit
         self._log = structlog.get_logger()
@@ -186,11 +190,14 @@ class Discovery:
         compute other bits may not continue each other's sequences. An adapter's name stands for the same
         weights at all workers.
         """
-        found = FleetIdentity(record.model_name, record.fingerprint, record.block_size, record.sameness)
-        if record.model_name == self._model_name and self.fleet is None:
+        found = FleetIdentity(
+            record.model_name, record.fingerprint, record.block_size, record.sameness, record.model_commit
+        )
+        own_model = self._model_name, self._model_commit
+        if (record.model_name, record.model_commit) == own_model and self.fleet is None:
             self.fleet = found
         if found != self.fleet:
-            accepted = self.fleet or FleetIdentity(self._model_name, "any", 0, "any")
+            accepted = self.fleet or FleetIdentity(self._model_name, "any", 0, "any", self._model_commit)
             self._refuse(record, str(found), str(accepted))
             return False
         own = adapters_of(link.record for link, _ in self._links.values())

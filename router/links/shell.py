@@ -83,6 +83,7 @@ class Shell:
         model_name: str,
         recorder: Recorder | None = None,
         tls: FleetTls | None = None,
+        model_commit: str = "",
     ) -> None:
         self.core = core
         self.store = store
@@ -98,6 +99,7 @@ class Shell:
             model_name,
             lambda record: WorkerLink(record, self.router_id, self.submit, link_crashed, self.ticker, tls),
             self.submit,
+            model_commit,
         )
         metrics.workers.set_function(lambda: self.discovery.num_joined)
         metrics.stalled.set_function(lambda: core.state.fleet.num_stalled)

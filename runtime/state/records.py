@@ -118,6 +118,8 @@ class WorkerRecord:
     """None if it loads no adapters while it serves; those in `adapters` are always in its memory."""
     host: TierRecord | None = None
     """None if it keeps no blocks in host memory."""
+    model_commit: str = ""
+    """The commit of a model of the hub; empty for any other."""
 
     @property
     def key(self) -> str:

@@ -32,6 +32,15 @@ EXPECTED = {
 }
 
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CACHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "claim": ({"claim": "hub"}, {"persistentVolumeClaim": {"claimName": "hub"}}),
+    "hostPath": ({"hostPath": "/srv/hub"}, {"hostPath": {"path": "/srv/hub", "type": "Directory"}}),
+    "own": ({"sizeLimit": "20Gi"}, {"emptyDir": {"sizeLimit": "20Gi"}}),
+    "none": ({}, {"emptyDir": {}}),
+}
+
+
 def _objects(model: dict[str, Any], **others: Any) -> list[dict[str, Any]]:
     return rendered(LAPTOP, values={"model": {"name": "llama", "inImage": "", **model}, **others})
 
@@ -74,3 +83,28 @@ def test_a_pool_may_find_the_same_model_elsewhere() -> None:
 def test_the_demo_model_comes_with_the_images() -> None:
     for workload in of_kind(rendered(LAPTOP), "Deployment").values():
         assert not [volume for volume in pod(workload)["volumes"] if volume["name"] == "model"]
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_every_pod_fetches_the_same_commit_of_a_model_of_the_hub(cache: str) -> None:
+    given, volume = CACHES[cache]
+    hub = {"revision": COMMIT, "endpoint": "https://hub.example", "token": {"secret": "hub", "key": "t"}}
+    objects = _objects({"name": "org/llama", "hub": {**hub, "cache": given}})
+    assert not list(problems(objects, "1.37"))
+    for name in ("router", "prefill", "decode"):
+        workload = of_kind(objects, "Deployment")[name]
+        container = pod(workload)["containers"][0]
+        assert value_of(workload, "--model") == f"org/llama@{COMMIT}"
+        assert _model_volume(workload) == volume
+        assert {"name": "model", "mountPath": "/hub"} in container["volumeMounts"]
+        env = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+        assert (env["HF_HOME"], env["HF_ENDPOINT"]) == ("/hub", "https://hub.example")
+        assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "t"}}
+
+
+def test_a_public_model_of_the_hub_needs_no_secret() -> None:
+    made = of_kind(_objects({"name": "org/llama", "hub": {"revision": COMMIT}}), "Deployment")
+    for name in ("router", "prefill", "decode"):
+        names = {each["name"] for each in pod(made[name])["containers"][0]["env"]}
+        assert "HF_HOME" in names
+        assert not {"HF_TOKEN", "HF_ENDPOINT"} & names

@@ -12,6 +12,8 @@ from tools.lint_chart import Refused, rendered
 
 pytestmark = pytest.mark.helm
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+HUB = ["model.inImage=", "model.name=demo/model", f"model.hub.revision={COMMIT}"]
 OFF = "redis.builtIn.enabled=false"
 CASES = {
     "model.name is missing": ["model.name="],
@@ -26,6 +28,24 @@ CASES = {
         "pools.decode.model.hostPath=/srv",
     ],
     "router.model has hostPath and image": ["router.model.hostPath=/srv", "router.model.image=models/demo"],
+    'model.hub is set, but model.name is "demo_model"; accepted: the model\'s name on the hub, ORG/NAME': [
+        "model.inImage=",
+        f"model.hub.revision={COMMIT}",
+    ],
+    'model.inImage is set, but model.name is "demo/model"; accepted: model.hub': ["model.name=demo/model"],
+    'pools.decode.model.hostPath is set, but model.name is "demo/model"; accepted: pools.decode.model.hub': [
+        *HUB,
+        "pools.decode.model.hostPath=/srv/model",
+    ],
+    f"router.model.hub.revision is {COMMIT[::-1]}, but model.hub.revision is {COMMIT}; accepted: the same": [
+        *HUB,
+        f"router.model.hub.revision={COMMIT[::-1]}",
+    ],
+    "model.hub.cache has claim and hostPath; accepted: one of them": [
+        *HUB,
+        "model.hub.cache.claim=hub",
+        "model.hub.cache.hostPath=/srv/hub",
+    ],
     "pools has no pool with role decode": ["pools.decode=null"],
     "pools.gateway has the name of another part": ["pools.gateway.role=decode", "pools.gateway.replicas=1"],
     "pools.decode.flags.quantisation is set, but all workers of a fleet must share it; accepted: fleet": [

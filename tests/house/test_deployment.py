@@ -144,9 +144,20 @@ def test_composed_workers_meet_in_a_folder_and_advertise_themselves() -> None:
     workers = _composed(*WORKERS)
     assert len(workers) == 4
     for name, service in workers.items():
-        assert service["volumes"] == ["worker-sockets:/run/baton"], name
+        assert service["volumes"] == ["worker-sockets:/run/baton", "hub-cache:/hub"], name
         assert service["command"][service["command"].index("--shm-dir") + 1] == "/run/baton", name
         assert f"{name}:50061" in service["command"], name
+
+
+def test_composed_services_have_one_model_and_one_cache_of_the_hub() -> None:
+    services = _composed("router", *WORKERS)
+    assert len(services) == 6
+    for name, service in services.items():
+        assert service["command"][service["command"].index("--model") + 1] == "${MODEL:-/app/demo_model}"
+        assert "hub-cache:/hub" in service["volumes"], name
+        assert service["environment"]["HF_HOME"] == "/hub", name
+        assert set(service["environment"]) == {"HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE"}, name
+    assert "hub-cache" in _compose()["volumes"]
 
 
 def test_routers_are_told_apart_and_known_to_envoy_and_prometheus() -> None:

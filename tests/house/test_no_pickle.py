@@ -14,7 +14,10 @@ UNDER_THE_HOOD = {"multiprocessing", "concurrent"}
 POOLS = {
     "router.intake.helpers.helper": "texts, token ids and grammars, to and from the router's own processes",
 }
-THREADS_ONLY = {f"concurrent.futures.{name}" for name in ("Executor", "Future", "ThreadPoolExecutor")}
+THREADS_ONLY = {
+    f"concurrent.futures.{name}"
+    for name in ("Executor", "FIRST_EXCEPTION", "Future", "ThreadPoolExecutor", "wait")
+}
 MAKES_CODE = {"scheduling.value": "methods of our own classes, from the names of their fields"}
 CALLS = {"eval", "exec", "compile", "__import__"}
 # Methods that unpickle unless told otherwise.

@@ -111,10 +111,13 @@ THIRD_PARTY: dict[str, set[str]] = {
     "scheduling": set(),
     "runtime": {
         "cryptography",
+        "filelock",
         "google",
         "grpc",
         "grpc_health",
         "grpc_reflection",
+        "httpx",
+        "huggingface_hub",
         "prometheus_client",
         "redis",
         "structlog",

@@ -14,6 +14,7 @@ import gateway.config
 import gateway.picker.config
 import router.config
 import router.replay.replay
+import runtime.hub.program
 import sim.__main__
 import tools.make_profile
 from baton.cli.arguments import parser as baton_parser
@@ -26,8 +27,9 @@ HEADER = """# Configuration
 
 Services and commands are configured by flags alone; there is no configuration file. The one environment
 variable that Baton reads is `XDG_CACHE_HOME`, the folder below which workers cache what they measure at their
-start. Those of torch's libraries, such as `OMP_WAIT_POLICY`, hold as well. `make docs` generates this page
-from the parsers of the commands, and a test fails when the two differ.
+start. Those of torch's libraries, such as `OMP_WAIT_POLICY`, hold as well, and where a model of the hub is
+fetched, those of its library ([models.md](models.md#models-of-the-hub)). `make docs` generates this page from
+the parsers of the commands, and a test fails when the two differ.
 
 A default in words depends on another flag, the profile or the machine. A dash means that nothing is set.
 
@@ -73,6 +75,7 @@ def _measurements() -> Iterator[_Command]:
 
 def _tools() -> Iterator[_Command]:
     yield _command("python -m tools.make_profile", tools.make_profile.flags())
+    yield _command("python -m runtime.hub", runtime.hub.program.flags())
     yield _command("python -m router.replay", router.replay.replay.flags())
 
 
@@ -92,7 +95,11 @@ def _subcommands(
 
 def _section(command: _Command) -> str:
     summary = " ".join(command.summary.split()).rstrip(".")
-    rows = [_row(action) for action in _actions(command.parser) if action.dest != "help"]
+    rows = [
+        _row(action)
+        for action in _actions(command.parser)
+        if action.dest != "help" and action.help != argparse.SUPPRESS
+    ]
     return f"### `{command.name}`\n\n{summary[:1].upper()}{summary[1:]}.\n\n" + table(
         ("Flag", "Default", "Meaning"), rows
     )

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -16,12 +17,16 @@ import structlog
 
 from engine.group.links import Link
 from engine.starting import Phase
+from runtime.checkpoints import Checkpoints
+from runtime.hub.apart import FetchFailed
+from runtime.hub.contents import Scope
+from runtime.hub.refusals import HubRefused
 from runtime.process.event_loop import uncollected_imports
 from runtime.process.log import configure_logging, say_why
 from runtime.security.tls import CertificateRole
 from runtime.settings import draw_number
 from worker.config import WorkerConfig
-from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_GROUP, ForeignKernelsError
+from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_GROUP, EXIT_MODEL, ForeignKernelsError
 from worker.place import Place
 from worker.process.starting import Start
 from worker.role import WorkerRole
@@ -42,6 +47,9 @@ WAIT_SETTINGS = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
 SPINS = 10_000
 """Some tenths of a millisecond, which is longer than a thread waits for another that runs."""
 
+FETCH = "worker.startup.fetch"
+"""The program that fetches models of the hub, unless no worker could serve them."""
+
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """Environment variable by which torch's allocator uses transparent huge pages."""
 
@@ -55,8 +63,13 @@ def run(role: WorkerRole, build_sides: BuildSides) -> Never:
         config = parse_config(sys.argv[1:], role.value, draw_number())
         check_kernels()
         gpus = _gpus(config)
+        config = _with_models(config, role)
     except (ValueError, ForeignKernelsError) as error:
         _leave(EXIT_CONFIG, error)
+    except HubRefused as error:
+        _leave(EXIT_MODEL, error)
+    except FetchFailed as error:
+        sys.exit(error.exit_code)
     configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
     followers, members, listener = None, None, None
     if config.num_processes > 1 and config.place is None:
@@ -92,6 +105,16 @@ def run(role: WorkerRole, build_sides: BuildSides) -> Never:
         if members is not None:
             members.end(in_order=code == 0)
     sys.exit(code)
+
+
+def _with_models(config: WorkerConfig, role: WorkerRole) -> WorkerConfig:
+    """Return the settings with the folders of all models, after those of the hub have been fetched."""
+    program = (FETCH, *(["--prove-model"] if config.prove_model else []))
+    checkpoints = Checkpoints(config.service, f"{role.value}_worker", config.worker_id, program)
+    reads_weights = config.timed is None and config.random_weights is None
+    service = checkpoints.settings(Scope.ALL if reads_weights else Scope.FACTS)
+    draft = config.draft_model and checkpoints.folder(config.draft_model)
+    return replace(config, service=service, draft_model=draft)
 
 
 def _gpus(config: WorkerConfig) -> Sequence[str]:

@@ -247,12 +247,13 @@ class _Worker:
             role=self._role.value,
             address="",
             fingerprint=self._engine.fingerprint,
-            model_name=self._config.service.model.resolve().name,
+            model_name=self._config.service.model_name,
             block_size=self._config.block_size,
             num_blocks=self._engine.pool.num_blocks,
             sameness=self._engine.determinism_digest,
             adapters=self._engine.adapters,
             num_stages=self._config.pipeline_parallel,
+            model_commit=self._config.service.model_commit,
         )
 
     def _handoff_context(self) -> HandoffContext:

@@ -201,6 +201,11 @@ def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:
         if other.worker_id == own.worker_id:
             continue
         for field, has, others in (
+            (
+                "--model (its commit on the hub)",
+                _describe_commit(own.model_commit),
+                _describe_commit(other.model_commit),
+            ),
             ("--block-size", own.block_size, other.block_size),
             ("fingerprint (of weights, dtype, quantisation and layout)", own.fingerprint, other.fingerprint),
             ("--deterministic", _describe_digest(own.sameness), _describe_digest(other.sameness)),
@@ -211,6 +216,10 @@ def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:
             if (theirs := other.adapters.get(name, digest)) != digest:
                 field = f"--lora {name} (a digest of its files)"
                 raise ForeignFleetError(field, digest, theirs, other.worker_id)
+
+
+def _describe_commit(commit: str) -> str:
+    return commit or "none, since it is a folder"
 
 
 def _describe_digest(digest: str) -> str:

@@ -1,6 +1,7 @@
 """Builds all that a worker consists of, before it serves.
 
 flags        the parser of flags, and the settings that they give
+fetch        fetches a model of the hub, unless no worker could serve it
 group/       the processes of a worker that has several
 build        builds the engine that the flags ask for
 build_sides  builds the sides of the handoff, and decides whether KV goes by NIXL

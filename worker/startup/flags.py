@@ -10,6 +10,7 @@ from pathlib import Path
 from engine.model.quantised.quantisation import Quantisation
 from engine.speculation import Speculation
 from kvtransfer.transports.transport import TransportMode
+from runtime.hub.names import model_path
 from runtime.process.limits import read_cores
 from runtime.profiles import load_timed, names
 from runtime.settings import add_service_flags, own_name, settings_of
@@ -175,8 +176,8 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--draft-model",
-        type=Path,
-        metavar="PATH",
+        type=model_path,
+        metavar="MODEL",
         help="a smaller model of the same vocabulary: it drafts tokens, and decode workers verify several in "
         "a step, with the same output; where --speculate lookup finds some, these come first (none)",
     )

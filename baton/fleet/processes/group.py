@@ -81,6 +81,15 @@ class ProcessGroup:
                 wait.cancel()
         self._watches |= {process: asyncio.create_task(self._watch(process)) for process in started}
 
+    async def run_once(self, spec: ProcessSpec) -> str:
+        """Run a process that ends once it is ready. Return the address that it has reported."""
+        process = await self._spawn(spec)
+        await self._wait_ready(process)
+        await process.wait()
+        await self.forget(process)
+        del self._by_name[spec.name]
+        return process.address
+
     async def retire(self, process: ManagedProcess, grace_s: float) -> float:
         """Let a process leave within `grace_s`, and return the seconds until it had ended."""
         self._leaving.add(process)

@@ -149,6 +149,13 @@ def test_the_fingerprint_tells_weights_dtype_and_layout_apart(llama: Path, tmp_p
     assert fingerprint(llama, model.block_layout(16)) != same
 
 
+def test_the_fingerprint_leaves_files_alone_that_are_not_read(llama: Path) -> None:
+    layout = load_model(llama, torch.float64, CPU).block_layout(16)
+    same = fingerprint(llama, layout)
+    (llama / "consolidated.safetensors").write_bytes(b"the same weights in another format")
+    assert fingerprint(llama, layout) == same
+
+
 def test_the_fingerprint_samples_a_large_file(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = load_model(llama, torch.float64, CPU).block_layout(16)
     monkeypatch.setattr("engine.model.fingerprint.WHOLE_FILE_BYTES", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -270,6 +271,21 @@ async def test_worker_of_another_model_is_never_used(fleet: RunningFleet) -> Non
     await stranger.start()
     await stranger.announce(fleet.store)
     await until(lambda: bool(fleet.shell.discovery.refused))
+    assert stranger.record.key not in fleet.shell.core.state.fleet.workers
+
+
+async def test_worker_of_another_commit_is_never_used(fleet: RunningFleet) -> None:
+    await fleet.pair()
+    stranger = ScriptedWorker("decode", "stranger", fleet.handoffs)
+    fleet.workers.append(stranger)
+    await stranger.start()
+    record = replace(stranger.record, model_commit="c" * 40)
+    with capture_logs() as logs:
+        await fleet.store.register_worker(record, ttl_s=600.0)
+        await until(lambda: bool(fleet.shell.discovery.refused))
+    (refused,) = (log for log in logs if log["event"] == "worker_refused")
+    assert f"model_commit='{'c' * 40}'" in refused["has"]
+    assert "model_commit=''" in refused["accepted"]
     assert stranger.record.key not in fleet.shell.core.state.fleet.workers
 
 

@@ -166,6 +166,14 @@ async def test_a_fleet_of_another_model_is_not_joined(store: Store) -> None:
     assert [record.worker_id for record in await store.list_workers()] == ["other"]
 
 
+async def test_a_fleet_of_another_commit_is_not_joined(store: Store) -> None:
+    own = dataclasses.replace(OWN, model_commit="a" * 40)
+    await store.register_worker(dataclasses.replace(own, worker_id="other", model_commit="b" * 40), 60.0)
+    with pytest.raises(ForeignFleetError, match=f"--model .* is {'a' * 40}; .* other has {'b' * 40}"):
+        await Registration(store, own, WorkerMetrics()).start()
+    assert [record.worker_id for record in await store.list_workers()] == ["other"]
+
+
 async def test_workers_that_join_at_one_moment_see_each_other(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

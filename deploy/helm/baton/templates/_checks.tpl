@@ -18,7 +18,7 @@
 {{- define "baton.checks.model" -}}
 {{- $model := .Values.model -}}
 {{- if not $model.name -}}
-{{- fail "model.name is missing; accepted: what clients call the model, with one of model.inImage, model.pvc, model.hostPath, model.image and model.init" -}}
+{{- fail "model.name is missing; accepted: what clients call the model, with one of model.inImage, model.pvc, model.hostPath, model.image, model.init and model.hub" -}}
 {{- end -}}
 {{- range $field, $own := merge (dict "model" $model "router.model" .Values.router.model) (include "baton.checks.modelsOfPools" . | fromJson) -}}
 {{- if $own -}}
@@ -26,6 +26,20 @@
 {{- fail (printf "%s.name is %q, but model.name is %q; accepted: one model in a release, since all workers of a fleet serve the same" $field $own.name $model.name) -}}
 {{- end -}}
 {{- $source := include "baton.model.source" (dict "model" $own "field" $field) -}}
+{{- if and (eq $source "hub") (not (contains "/" $model.name)) -}}
+{{- fail (printf "%s.hub is set, but model.name is %q; accepted: the model's name on the hub, ORG/NAME" $field $model.name) -}}
+{{- end -}}
+{{- if and (ne $source "hub") (contains "/" $model.name) -}}
+{{- fail (printf "%s.%s is set, but model.name is %q; accepted: %s.hub, since only the hub's names have a slash" $field $source $model.name $field) -}}
+{{- end -}}
+{{- if and (eq $source "hub") (ne $own.hub.revision (dig "hub" "revision" $own.hub.revision $model)) -}}
+{{- fail (printf "%s.hub.revision is %s, but model.hub.revision is %s; accepted: the same, since all workers of a fleet serve the same" $field $own.hub.revision $model.hub.revision) -}}
+{{- end -}}
+{{- with ($own.hub | default dict).cache -}}
+{{- if and .claim .hostPath -}}
+{{- fail (printf "%s.hub.cache has claim and hostPath; accepted: one of them" $field) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (eq $source "inImage") (ne (base $own.inImage) $model.name) -}}
 {{- fail (printf "%s.inImage is %q, but model.name is %q; accepted: a folder of that name" $field $own.inImage $model.name) -}}
 {{- end -}}
@@ -250,6 +264,11 @@
 {{- end -}}
 {{- end -}}
 {{- $needed = append $needed (dict "field" "router.door.secret" "name" .Values.router.door.secret "keys" (list .Values.router.door.key)) -}}
+{{- range $field, $own := merge (dict "model" .Values.model "router.model" .Values.router.model) (include "baton.checks.modelsOfPools" . | fromJson) -}}
+{{- with ($own.hub | default dict).token -}}
+{{- $needed = append $needed (dict "field" (printf "%s.hub.token.secret" $field) "name" .secret "keys" (list (.key | default "token"))) -}}
+{{- end -}}
+{{- end -}}
 {{- $needed = append $needed (dict "field" "gateway.apiKey.secret" "name" .Values.gateway.apiKey.secret "keys" (list .Values.gateway.apiKey.key)) -}}
 {{- range $part, $name := .Values.tls.secrets -}}
 {{- $needed = append $needed (dict "field" (printf "tls.secrets.%s" $part) "name" $name "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}

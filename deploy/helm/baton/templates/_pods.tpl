@@ -131,13 +131,13 @@ startupProbe:
 {{- define "baton.model.source" -}}
 {{- $set := list -}}
 {{- $model := .model -}}
-{{- range list "inImage" "pvc" "hostPath" "image" "init" -}}
+{{- range list "inImage" "pvc" "hostPath" "image" "init" "hub" -}}
 {{- if get $model . -}}
 {{- $set = append $set . -}}
 {{- end -}}
 {{- end -}}
 {{- if ne (len $set) 1 -}}
-{{- fail (printf "%s has %s; accepted: exactly one of inImage, pvc, hostPath, image and init" .field (ternary "no source" (join " and " $set) (empty $set))) -}}
+{{- fail (printf "%s has %s; accepted: exactly one of inImage, pvc, hostPath, image, init and hub" .field (ternary "no source" (join " and " $set) (empty $set))) -}}
 {{- end -}}
 {{- first $set -}}
 {{- end }}
@@ -149,11 +149,14 @@ startupProbe:
 {{- $field := ternary "model" (printf "%s.model" .field) (empty $own) -}}
 {{- $source := include "baton.model.source" (dict "model" $model "field" $field) -}}
 {{- $path := ternary $model.inImage (printf "/models/%s" .root.Values.model.name) (eq $source "inImage") -}}
+{{- if eq $source "hub" }}{{ $path = printf "%s@%s" .root.Values.model.name $model.hub.revision }}{{ end -}}
 {{- dict "source" $source "path" $path "of" (get $model $source) | toJson -}}
 {{- end }}
 
 {{- define "baton.model.mount" -}}
-{{- if ne .source "inImage" }}
+{{- if eq .source "hub" }}
+- {name: model, mountPath: /hub}
+{{- else if ne .source "inImage" }}
 - name: model
   mountPath: {{ ternary "/models" .path (eq .source "init") }}
   readOnly: true
@@ -176,6 +179,32 @@ startupProbe:
 {{- else if eq .source "init" }}
 - name: model
   emptyDir: {{- toYaml (pick .of "sizeLimit") | nindent 4 }}
+{{- else if eq .source "hub" }}
+{{- $cache := .of.cache | default dict }}
+- name: model
+{{- if $cache.claim }}
+  persistentVolumeClaim: {claimName: {{ $cache.claim }}}
+{{- else if $cache.hostPath }}
+  hostPath: {path: {{ $cache.hostPath }}, type: Directory}
+{{- else }}
+  emptyDir: {{- toYaml (pick $cache "sizeLimit") | nindent 4 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Where a model of the hub is kept, and who asks for it. */}}
+{{- define "baton.model.env" -}}
+{{- if eq .source "hub" }}
+- {name: HF_HOME, value: /hub}
+{{- with .of.endpoint }}
+- {name: HF_ENDPOINT, value: {{ . | quote }}}
+{{- end }}
+{{- with .of.token }}
+{{- if .secret }}
+- name: HF_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key | default "token" }}}}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
