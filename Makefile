@@ -36,12 +36,15 @@ help: ## list the commands
 .PHONY: setup
 setup: $(READY) ## make .venv from the lock file; does nothing when it is up to date
 
-# Locked packages come first and without their dependencies, so only torch asks for torch.
+# Locked packages come first and without their dependencies, so only torch asks for torch. uv installs them in
+# seconds and pip in minutes, which takes its place where uv cannot be had or finds no packages.
 $(READY): pyproject.toml deploy/requirements/dev.lock kernels/native/build.py $(wildcard kernels/native/source/*.[ch])
 	@test -n "$(PYTHON)" || { echo "Baton needs Python 3.11 or newer; name one with 'make PYTHON=...'" >&2; exit 1; }
 	@echo "Setting up .venv; the download of torch takes longest"
 	"$(PYTHON)" -m venv .venv
-	$(PIP) install --no-deps --require-hashes -r deploy/requirements/dev.lock
+	-@$(PIP) install --quiet --no-deps --require-hashes -r deploy/requirements/lock.lock
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps --require-hashes -r deploy/requirements/dev.lock \
+		|| $(PIP) install --no-deps --require-hashes -r deploy/requirements/dev.lock
 	$(PIP) install "$$(sed -n 's/^  "\(torch==.*\)",$$/\1/p' pyproject.toml)" $(TORCH_PIP_ARGS)
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	$(PIP) check
