@@ -26,6 +26,7 @@ from baton.v1 import inference_pb2
 from baton.wire.convert import (
     detokenize_to_pb,
     from_pb,
+    model_from_pb,
     put_prompt,
     quote_from_pb,
     request_to_pb,
@@ -244,7 +245,7 @@ class AsyncClient:
     async def models(self, *, connect_s: float | None = None) -> tuple[Model, ...]:
         """Return the fleet's models. `connect_s` is used in place of `Timeout.connect_s`."""
         response = await self._call_any(LIST_MODELS, inference_pb2.ListModelsRequest(), connect_s)
-        return tuple(from_pb(Model, model) for model in response.models)
+        return tuple(map(model_from_pb, response.models))
 
     async def proven_tenant(self) -> str:
         """Return the tenant that the credential proves; empty if the fleet requires no credentials."""

@@ -268,6 +268,8 @@ def _facts(config: RouterConfig) -> ModelFacts:
     facts = read_model_facts(config.service.model)
     formats = config.formats(facts.formats)
     facts = dataclasses.replace(facts, name=config.service.model_name, formats=formats)
+    if config.generation_config == "none":
+        facts = dataclasses.replace(facts, sampling_defaults={})
     if config.timed is None:
         return facts
     return dataclasses.replace(facts, max_context_tokens=config.timed.max_context)

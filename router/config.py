@@ -31,6 +31,7 @@ from scheduling.policies.policy import Policy
 
 NO_FORMAT = "none"
 WITHOUT_REDIS = ("refuse", "local")
+GENERATION_CONFIGS = ("model", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class RouterConfig:
     reasoning_format: str | None
     """How the model writes reasoning; None: as its chat template shows."""
     special_tokens_in_content: InContent
+    generation_config: str
     """Meaning of control tokens that callers write into chats."""
     weights: TenantWeights
     without_redis: str
@@ -143,6 +145,13 @@ def flags(number: int) -> argparse.ArgumentParser:
         choices=[meaning.value for meaning in InContent],
         help="control tokens that callers write into chats: read them as text, keep them as tokens, or "
         "refuse the request (text)",
+    )
+    add(
+        "--generation-config",
+        default=GENERATION_CONFIGS[0],
+        choices=GENERATION_CONFIGS,
+        help="how tokens are drawn where a request does not say: as the model's generation_config.json does, "
+        "or by the defaults of the protocol (model)",
     )
     add("--tenant-weights", default="", metavar="NAME=W,...", help="weights of tenants' shares (1 for each)")
     add(

@@ -16,6 +16,7 @@ from baton.cli.values import address, count, decimal, named_json, seconds, unsig
 from baton.fleet.checkout import find_checkout
 from baton.fleet.hub_names import ACCEPTED, hub_name, model_path
 from baton.fleet.spec import (
+    GENERATION_CONFIGS,
     PLACEMENTS,
     POLICIES,
     QUANTISATIONS,
@@ -119,6 +120,12 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         choices=SPECIAL_TOKENS_IN_CONTENT,
         help="control tokens that callers write into chats: read them as text, keep them as tokens, or "
         "refuse the request (text)",
+    )
+    add(
+        "--generation-config",
+        choices=GENERATION_CONFIGS,
+        help="how tokens are drawn where a request does not say: as the model's generation_config.json does, "
+        "or by the defaults of the protocol (model)",
     )
     add("--deterministic", action="store_true", help="compute the same bits whoever shares a step; slower")
     add(

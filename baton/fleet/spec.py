@@ -13,6 +13,7 @@ from baton.fleet.secured import SecuredFleet
 
 WITHOUT_REDIS = ("refuse", "local")
 SPECIAL_TOKENS_IN_CONTENT = ("text", "keep", "refuse")
+GENERATION_CONFIGS = ("model", "none")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
 QUANTISATIONS = (
     "none",
@@ -36,6 +37,7 @@ _CHOICES = {
     "placement": PLACEMENTS,
     "without_redis": WITHOUT_REDIS,
     "special_tokens_in_content": SPECIAL_TOKENS_IN_CONTENT,
+    "generation_config": GENERATION_CONFIGS,
     "quantisation": QUANTISATIONS,
     "speculate": SPECULATIONS,
 }
@@ -55,7 +57,8 @@ class FleetSpec:
     everywhere. A start may take any time while it reports progress, and be silent for `standstill_s`. A
     process that leaves has `drain_s` to hand over its work; a fleet that stops waits for `stop_grace_s`.
     Without `run_dir` the logs go to the next number below `.baton/runs` in the checkout. `policy`,
-    `placement`, `without_redis` and `special_tokens_in_content` default to those of the services. `timed`
+    `placement`, `without_redis`, `special_tokens_in_content` and `generation_config` default to those of the
+    services. `timed`
     names a profile, or a file with one: workers compute nothing and take its times. `deterministic` workers
     give the same bits whatever else is in a step. Workers that `prove_model` serve architectures off the
     list, which they prove first. `quantisation` names what all workers keep in 8 bits. `speculate` says where
@@ -84,6 +87,7 @@ class FleetSpec:
     placement: str | None = None
     without_redis: str | None = None
     special_tokens_in_content: str | None = None
+    generation_config: str | None = None
     timed: str | None = None
     deterministic: bool = False
     prove_model: bool = False
@@ -279,6 +283,7 @@ def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> Pro
         placement=spec.placement,
         without_redis=spec.without_redis,
         special_tokens_in_content=spec.special_tokens_in_content,
+        generation_config=spec.generation_config,
     )
     own += ["--processes", str(spec.router_processes)] if spec.router_processes > 1 else []
     return _service(spec, around, "router", name, own)

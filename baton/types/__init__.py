@@ -74,6 +74,10 @@ class Sampling:
     bad_words: Sequence[str] = ()
 
 
+SAMPLING_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""The fields of `Sampling` for which a model may have defaults of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """When a choice ends, and which of its tokens become text.
@@ -379,3 +383,5 @@ class Model:
     """How the model writes reasoning; empty if that is not known."""
     adapters: tuple[str, ...] = ()
     """The names of the LoRA adapters that workers have."""
+    default_sampling: Sampling = field(default_factory=Sampling)
+    """What a request without these fields gets; what is None has the default of the protocol."""

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from baton.errors import Internal
 from baton.operators.v1 import fleet_pb2
 from baton.types import (
+    SAMPLING_DEFAULTS,
     Accepted,
     Attainable,
     ChoiceFinished,
@@ -21,6 +22,7 @@ from baton.types import (
     Grammar,
     JsonObject,
     JsonSchema,
+    Model,
     OneOf,
     OutputFormat,
     Path,
@@ -337,6 +339,12 @@ def attainable_from_pb(refusal: errors_pb2.SloRefusal) -> Attainable:
         tpot_ms=refusal.attainable_tpot_ms,
         itl_ms=refusal.attainable_itl_ms,
     )
+
+
+def model_from_pb(message: inference_pb2.Model) -> Model:
+    stated = message.default_sampling
+    defaults = {name: getattr(stated, name) for name in SAMPLING_DEFAULTS if stated.HasField(name)}
+    return from_pb(Model, message, default_sampling=Sampling(**defaults))
 
 
 def quote_from_pb(quote: inference_pb2.QuoteResponse) -> Quote:

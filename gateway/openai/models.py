@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from baton.types import SAMPLING_DEFAULTS
 from baton.types.chat import Prompt
 from gateway.openai.convert import chat_of
 from gateway.openai.schema import DetokenizeBody, TokenizeBody
@@ -13,6 +14,9 @@ from gateway.serving.fleet import FleetClient, ServedModel
 
 def model_json(served: ServedModel, created: int) -> dict[str, Any]:
     model = served.facts
+    sampling = model.default_sampling
+    stated = {name: getattr(sampling, name) for name in SAMPLING_DEFAULTS}
+    defaults = {name: value for name, value in stated.items() if value is not None}
     alike: dict[str, Any] = {} if served.name == model.name else {"root": model.name}
     if served.adapter:
         alike["parent"] = model.name
@@ -26,6 +30,7 @@ def model_json(served: ServedModel, created: int) -> dict[str, Any]:
         "fingerprint": model.fingerprint,
         "tool_format": model.tool_format,
         "reasoning_format": model.reasoning_format,
+        "default_sampling_params": defaults,
     } | alike
 
 

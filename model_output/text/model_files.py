@@ -88,6 +88,40 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise FileUnusable(path, f"is no tokenizer ({reason})", accepted) from error
 
 
+SAMPLING_DEFAULTS = {
+    "temperature": (0.0, 100.0),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.0, float("inf")),
+}
+"""The defaults that `generation_config.json` may state, and their ranges."""
+_NOT_ZERO = {"top_p", "repetition_penalty"}
+_INFINITE = {"repetition_penalty"}
+
+
+def sampling_defaults(directory: Path) -> dict[str, float]:
+    """Return how a model's makers want tokens to be drawn, from its `generation_config.json`.
+
+    Raises FileUnusable for what is no number, or out of range. A negative `top_k`, and one of 0, keep all.
+    """
+    path, found = directory / "generation_config.json", {}
+    config = _read_optional(path)
+    for name, (low, high) in SAMPLING_DEFAULTS.items():
+        value = config.get(name)
+        if value is None:
+            continue
+        is_number = isinstance(value, int if name == "top_k" else int | float) and not isinstance(value, bool)
+        if is_number and name == "top_k":
+            value = max(0, value)
+        is_within = is_number and low <= value <= high
+        if not is_within or (name in _NOT_ZERO and value == 0) or (name in _INFINITE and value == high):
+            kind = "a whole number" if name == "top_k" else f"a number from {low:g} to {high:g}"
+            raise FileUnusable(path, f"has the {name} {value!r}", kind)
+        found[name] = value
+    return found
+
+
 def eos_token_ids(directory: Path, vocab_size: int) -> tuple[int, ...]:
     """Return the tokens of a vocabulary that any file of a model names as the end of a sequence.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc.aio
 import structlog
 
-from baton.v1 import inference_pb2, inference_pb2_grpc
+from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
 from model_output.formats import Message
 from router.api.convert import (
     check_end,
@@ -203,6 +203,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             reasoning_format=self._facts.formats.reasoning,
             fingerprint="" if fleet is None else fleet.fingerprint,
             adapters=sorted(self._shell.discovery.adapters),
+            default_sampling=generation_pb2.SamplingParams(**self._facts.sampling_defaults),
         )
         return inference_pb2.ListModelsResponse(models=[model], tenant=tenant)
 

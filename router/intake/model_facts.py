@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,13 @@ from typing import Any
 import jinja2
 
 from model_output.formats import ChatFormats, formats_of
-from model_output.text.model_files import FileUnusable, eos_token_ids, read_object, read_text
+from model_output.text.model_files import (
+    FileUnusable,
+    eos_token_ids,
+    read_object,
+    read_text,
+    sampling_defaults,
+)
 from router.intake.helpers.chat_template import ChatTemplate
 
 MAX_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -34,6 +41,8 @@ class ModelFacts:
     chat_template: ChatTemplate | None
     formats: ChatFormats = field(default_factory=ChatFormats)
     """How the model writes tool calls and reasoning."""
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The sampling parameters of requests that do not state them."""
 
     @property
     def tokenizer_file(self) -> Path:
@@ -73,6 +82,7 @@ def _facts(path: Path) -> ModelFacts:
         eos_token_ids=frozenset(eos_token_ids(path, vocab_size)),
         chat_template=template,
         formats=_formats(model_type, template),
+        sampling_defaults=sampling_defaults(path),
     )
 
 

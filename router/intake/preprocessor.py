@@ -78,7 +78,7 @@ class Preprocessor:
         facts = self._facts
         check_before_tokenising(raw, facts)
         adapter = self._adapter(raw)
-        sampling = checked_sampling(raw, facts.vocab_size, secrets.randbits(63))
+        sampling = checked_sampling(raw, facts, secrets.randbits(63))
         slo = checked_slo(raw)
         check_stop(raw, facts.vocab_size)
         check_output_format(raw, facts.formats)

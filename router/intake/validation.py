@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from model_output.formats import ChatFormats, are_calls_unlike_json
 from router.errors import SET, DeadlineExpired, Described, ModelNotFound, Reason, ValidationError
@@ -104,11 +104,13 @@ _SAMPLING_RANGES = {
 _SAMPLING_FIELDS = (*_SAMPLING_RANGES, "top_k", "top_p", "repetition_penalty", "seed")
 
 
-def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> SamplingParams:
+def checked_sampling(raw: RawRequest, facts: ModelFacts, drawn_seed: int) -> SamplingParams:
     """Return the sampling parameters with every default filled in."""
+    vocab_size = facts.vocab_size
     given = {name: getattr(raw, name) for name in _SAMPLING_FIELDS if getattr(raw, name) is not None}
+    defaults: dict[str, Any] = {**facts.sampling_defaults, "seed": drawn_seed}
     sampling = SamplingParams(
-        **({"seed": drawn_seed} | given),
+        **(defaults | given),
         logit_bias=tuple(sorted(raw.logit_bias.items())),
         allowed_token_ids=tuple(sorted(set(raw.allowed_token_ids))),
     )

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from baton.types import Model
-from baton.v1 import inference_pb2
+from baton.v1 import generation_pb2, inference_pb2
 from gateway.batches.lines import LineChecker
 from gateway.config import parse_config
 from gateway.picker.config import parse_config as parse_picker
@@ -36,7 +36,12 @@ COUNTED = inference_pb2.CountTokensResponse(token_ids=[1, 2], count=2)
 
 def models(*adapters: str) -> inference_pb2.ListModelsResponse:
     model = inference_pb2.Model(
-        name="m", max_context_tokens=512, vocab_size=8, fingerprint="f" * 32, adapters=adapters
+        name="m",
+        max_context_tokens=512,
+        vocab_size=8,
+        fingerprint="f" * 32,
+        adapters=adapters,
+        default_sampling=generation_pb2.SamplingParams(temperature=0.6, top_k=20),
     )
     return inference_pb2.ListModelsResponse(models=[model])
 
@@ -61,6 +66,7 @@ async def test_models_lists_every_name(pair: tuple[ScriptedRouter, Gateway]) -> 
     assert [model.get("root") for model in data] == [None, *["m"] * 5]
     assert [model.get("parent") for model in data] == [None, "m"] * 3
     for model in data:
+        assert model["default_sampling_params"] == {"temperature": 0.6, "top_k": 20}
         assert (await gateway.http.get(f"/v1/models/{model['id']}")).json() == model
     assert (await gateway.http.get("/v1/models/b")).status_code == 404
 

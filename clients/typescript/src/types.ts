@@ -274,4 +274,11 @@ export interface Model {
   reasoningFormat: string;
   /** The names of the LoRA adapters that workers have. */
   adapters: readonly string[];
+  /** What a request without these fields gets; what is unset has the default of the protocol. */
+  defaultSampling: SamplingDefaults;
 }
+
+export type SamplingDefaults = Pick<
+  Sampling,
+  "temperature" | "topK" | "topP" | "minP" | "repetitionPenalty"
+>;

@@ -160,6 +160,14 @@ def test_routers_are_told_what_control_tokens_in_chats_mean() -> None:
         FleetSpec(model=MODEL, special_tokens_in_content="maybe")
 
 
+def test_routers_are_told_whose_sampling_defaults_hold() -> None:
+    spec = FleetSpec(model=MODEL, generation_config="none")
+    assert value(command(spec, "router-0"), "--generation-config") == "none"
+    assert "--generation-config" not in command(spec, "decode-0")
+    with pytest.raises(ValueError, match="generation_config is 'ours': it must be one of model, none"):
+        FleetSpec(model=MODEL, generation_config="ours")
+
+
 def test_adapters_go_to_all_workers_by_absolute_paths() -> None:
     spec = FleetSpec(model=MODEL, lora=["red=adapters/red", "blue=/b"])
     for name in ("prefill-0", "decode-0"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.model.checkpoint import stated_ends
-from model_output.text.model_files import FileUnusable, eos_token_ids
+from model_output.text.model_files import FileUnusable, eos_token_ids, sampling_defaults
 from router.intake.model_facts import read_model_facts
 from tests.model_output.text.tokenizers_zoo import ALL, token_id
 
@@ -58,3 +58,37 @@ def test_an_end_that_is_no_token_is_refused(tmp_path: Path) -> None:
     directory = model(tmp_path, config={"eos_token_id": "</s>"})
     with pytest.raises(FileUnusable, match=r"config\.json has the eos_token_id '</s>'; accepted: a token id"):
         eos_token_ids(directory, SIZE)
+
+
+def test_sampling_defaults_are_read(tmp_path: Path) -> None:
+    stated = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05, "min_p": 0}
+    directory = model(tmp_path, generation_config=stated | {"do_sample": True, "max_length": 99})
+    assert sampling_defaults(directory) == stated
+    assert read_model_facts(directory).sampling_defaults == stated
+
+
+@pytest.mark.parametrize("kept", [0, -1])
+def test_no_top_k_keeps_all(tmp_path: Path, kept: int) -> None:
+    assert sampling_defaults(model(tmp_path, generation_config={"top_k": kept, "top_p": None})) == {
+        "top_k": 0
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "0.6"),
+        ("temperature", -1),
+        ("temperature", True),
+        ("top_k", 2.5),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("min_p", []),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 1e999),
+    ],
+)
+def test_a_wrong_sampling_default_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    directory = model(tmp_path, generation_config={name: value})
+    with pytest.raises(FileUnusable, match=rf"generation_config\.json has the {name} .*; accepted: a "):
+        sampling_defaults(directory)

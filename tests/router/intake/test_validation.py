@@ -32,7 +32,7 @@ NAN = float("nan")
 def check(raw: RawRequest, facts: ModelFacts) -> None:
     """All checks, in the order of the preprocessor."""
     check_before_tokenising(raw, facts)
-    checked_sampling(raw, facts.vocab_size, 1)
+    checked_sampling(raw, facts, 1)
     checked_slo(raw)
     check_stop(raw, facts.vocab_size)
     token_ids = raw.token_ids if raw.token_ids is not None else [5]
@@ -123,13 +123,19 @@ def test_edges_of_the_ranges_are_accepted(edge: dict[str, Any], facts: ModelFact
 
 
 def test_defaults_are_those_of_the_contract(facts: ModelFacts) -> None:
-    sampling = checked_sampling(GOOD, facts.vocab_size, drawn_seed=9)
+    sampling = checked_sampling(GOOD, facts, drawn_seed=9)
     assert (sampling.temperature, sampling.top_p, sampling.n, sampling.seed) == (1.0, 1.0, 1, 9)
     assert sampling.logprobs is None
     assert checked_slo(GOOD).slo_class is SloClass.STANDARD
     assert checked_stop(GOOD, (5,), facts).max_tokens == 256
     nearly_full = [5] * (facts.max_context_tokens - 10)
     assert checked_stop(GOOD, nearly_full, facts).max_tokens == 10
+
+
+def test_a_model_s_own_defaults_give_way_to_what_a_request_says(facts: ModelFacts) -> None:
+    stated = replace(facts, sampling_defaults={"temperature": 0.6, "top_k": 20, "top_p": 0.95})
+    sampling = checked_sampling(replace(GOOD, temperature=0.0), stated, drawn_seed=9)
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.0, 20, 0.95, 0.0)
 
 
 def test_another_model_is_not_found(facts: ModelFacts) -> None:

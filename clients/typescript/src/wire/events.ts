@@ -171,7 +171,9 @@ export function quoteOf(quote: QuoteResponse): Quote {
 }
 
 export function modelOf(model: PbModel): Model {
-  return fieldsOf(model);
+  const { temperature, topK, topP, minP, repetitionPenalty } = model.defaultSampling ?? {};
+  const defaultSampling = { temperature, topK, topP, minP, repetitionPenalty };
+  return { ...fieldsOf(model), defaultSampling };
 }
 
 /** Return the fields of a message. Those that are not set are missing. */

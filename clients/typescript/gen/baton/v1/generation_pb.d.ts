@@ -15,7 +15,8 @@ import type { Message } from "@bufbuild/protobuf";
 export declare const file_baton_v1_generation: GenFile;
 
 /**
- * How the next token is drawn. An unset field takes the default named beside it.
+ * How the next token is drawn. An unset field takes the model's default (Model.default_sampling), or else the one
+ * named beside it.
  *
  * The fields apply in this order: logit_bias, repetition_penalty, presence_penalty and frequency_penalty,
  * StopRules.min_tokens, temperature, top_k, top_p, min_p.

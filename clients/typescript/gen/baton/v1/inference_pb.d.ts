@@ -2233,6 +2233,14 @@ export declare type Model = Message<"baton.v1.Model"> & {
    * @generated from field: repeated string adapters = 10;
    */
   adapters: string[];
+
+  /**
+   * What a request without these fields gets: temperature, top_k, top_p, min_p and repetition_penalty of the model's
+   * generation_config.json. What is unset here has the default that SamplingParams names.
+   *
+   * @generated from field: baton.v1.SamplingParams default_sampling = 11;
+   */
+  defaultSampling?: SamplingParams | undefined;
 };
 
 /**
