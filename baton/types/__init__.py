@@ -384,4 +384,4 @@ class Model:
     adapters: tuple[str, ...] = ()
     """The names of the LoRA adapters that workers have."""
     default_sampling: Sampling = field(default_factory=Sampling)
-    """What a request without these fields gets; what is None has the default of the protocol."""
+    """The sampling of requests that do not state it; a field that is None has the protocol's default."""

@@ -105,7 +105,7 @@ def sampling_defaults(directory: Path) -> dict[str, float]:
 
     Raises FileUnusable for what is no number, or out of range. A negative `top_k`, and one of 0, keep all.
     """
-    path, found = directory / "generation_config.json", {}
+    path, defaults = directory / "generation_config.json", {}
     config = _read_optional(path)
     for name, (low, high) in SAMPLING_DEFAULTS.items():
         value = config.get(name)
@@ -118,8 +118,8 @@ def sampling_defaults(directory: Path) -> dict[str, float]:
         if not is_within or (name in _NOT_ZERO and value == 0) or (name in _INFINITE and value == high):
             kind = "a whole number" if name == "top_k" else f"a number from {low:g} to {high:g}"
             raise FileUnusable(path, f"has the {name} {value!r}", kind)
-        found[name] = value
-    return found
+        defaults[name] = value
+    return defaults
 
 
 def eos_token_ids(directory: Path, vocab_size: int) -> tuple[int, ...]:

@@ -274,11 +274,8 @@ export interface Model {
   reasoningFormat: string;
   /** The names of the LoRA adapters that workers have. */
   adapters: readonly string[];
-  /** What a request without these fields gets; what is unset has the default of the protocol. */
+  /** The sampling of requests that do not state it; an unset field has the protocol's default. */
   defaultSampling: SamplingDefaults;
 }
 
-export type SamplingDefaults = Pick<
-  Sampling,
-  "temperature" | "topK" | "topP" | "minP" | "repetitionPenalty"
->;
+export type SamplingDefaults = Pick<Sampling, "temperature" | "topK" | "topP" | "minP" | "repetitionPenalty">;
