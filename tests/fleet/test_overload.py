@@ -23,13 +23,13 @@ pytestmark = pytest.mark.integration
 
 PROFILE = "h200-llama-3.1-8b"
 """Workers are timed: what they carry does not depend on what else the host's processor does meanwhile."""
-PROMPT_TOKENS = (6000, 14000)
+PROMPT_TOKENS = (20000, 40000)
 OUTPUT_TOKENS = 24
-CAPACITY = 7.0
+CAPACITY = 2.3
 """Requests per second that two such workers carry, which follows from the profile: measured in the test it
 depended on what else the host had to do, and twice too small a figure is no overload."""
 TPOT_MS = 100
-OVERLOAD_S = 8.0
+OVERLOAD_S = 16.0
 
 
 def prompts(seed: int, count: int) -> list[list[int]]:
@@ -50,8 +50,8 @@ async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
         make_fleet(FleetSpec(model=DEMO_MODEL, timed=PROFILE, run_dir=run_dir)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
-        work = prompts(1, 400)
-        alone = [(await one(client, prompt, Slo())).delivery.ttft_ms for prompt in work[:8]]
+        work = prompts(1, 120)
+        alone = [(await one(client, prompt, Slo())).delivery.ttft_ms for prompt in work[:4]]
         ttft_ms = round(5 * statistics.median(alone))
         slo = Slo(ttft_ms=ttft_ms, tpot_ms=TPOT_MS)
         times = list(
@@ -70,7 +70,7 @@ async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
                 refusals.append((time.monotonic() - sent, refusal))
 
         async with asyncio.TaskGroup() as group:
-            for due, prompt in zip(times, work[8:], strict=False):
+            for due, prompt in zip(times, work[4:], strict=False):
                 group.create_task(at(due, prompt))
 
         offered = f"{len(times)} offered, {len(kept)} accepted, {slo}"
@@ -78,7 +78,7 @@ async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
         # Twice the capacity for long enough: what cannot be carried must have been refused. How much of the
         # capacity is used is a benchmark's figure; here it must only be enough for a share to mean something.
         assert len(refusals) >= 0.25 * len(times), offered
-        assert len(kept) >= 30, offered
+        assert len(kept) >= 20, offered
         assert sum(kept) >= 0.8 * len(kept), f"{offered}: only {sum(kept)} kept their TTFT"
         assert all(refusal.retry_after_s > 0 for _, refusal in refusals)
         assert all(refusal.attainable_ttft_ms > 0 for _, refusal in refusals)
