@@ -83,19 +83,22 @@ class _Forked(ManagedProcess):
         finally:
             os.close(told)
         reader = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(tells, "rb", buffering=0)
         )
-        return _Child(int(await reader.readline()), reader)
+        return _Child(int(await reader.readline()), reader, transport)
 
 
 class _Child:
-    def __init__(self, pid: int, reader: asyncio.StreamReader) -> None:
+    def __init__(self, pid: int, reader: asyncio.StreamReader, transport: asyncio.ReadTransport) -> None:
         self.pid = pid
         self._reader = reader
+        self._transport = transport
 
     async def wait(self) -> int:
-        return int(await self._reader.readline())
+        code = int(await self._reader.readline())
+        self._transport.close()  # the loop may end before the zygote closes its end
+        return code
 
 
 class ForkedProcess:

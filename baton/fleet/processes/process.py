@@ -295,14 +295,13 @@ class ManagedProcess:
             lambda: asyncio.StreamReaderProtocol(reader), source
         )
         pending = b""
-        with self._open_log() as log:
+        with contextlib.closing(transport), self._open_log() as log:
             while data := await reader.read(65536):
                 # Read on even if the disk is full, or the process would block on the pipe.
                 with contextlib.suppress(OSError):
                     log.write(data)
                 if not self._ready.is_set():
                     pending = self._read_reports(pending + data)
-        transport.close()
 
     def _read_reports(self, data: bytes) -> bytes:
         *lines, rest = data.split(b"\n")
