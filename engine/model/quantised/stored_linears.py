@@ -46,11 +46,21 @@ class StoredLinear(nn.Module):
 
     bias: nn.Parameter | None
 
-    def __init__(self, linear: nn.Linear, tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
-        """`tensors` are the shape and the dtype of each tensor that the checkpoint has of the layer."""
+    def __init__(
+        self,
+        linear: nn.Linear,
+        tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+        *,
+        zeros_are_whole: bool,
+    ) -> None:
+        """`tensors` are the shape and the dtype of each tensor that the checkpoint has of the layer.
+
+        GPTQ's zeros are stored as they are if `zeros_are_whole` (`gptq_v2`), and otherwise less 1.
+        """
         super().__init__()
         self.outputs, self.inputs = linear.weight.shape
         self.dtype = linear.weight.dtype
+        self._zeros_are_whole = zeros_are_whole
         for name, (shape, dtype) in tensors.items():
             self.register_buffer(name, torch.empty(shape, dtype=dtype))
         self.bias = linear.bias
@@ -102,7 +112,7 @@ class StoredLinear(nn.Module):
         if "g_idx" in held:
             bits = bits_of(words.shape[0], self.inputs, "qweight")
             weight = numbers_of(words.t(), self.inputs, bits)
-            zero = numbers_of(zeros, self.outputs, bits).t().short() + (0 if self.zeros_are_whole else 1)
+            zero = numbers_of(zeros, self.outputs, bits).t().short() + (0 if self._zeros_are_whole else 1)
             weight, order = _in_order(weight, held["g_idx"].long(), scale.shape[1])
         else:
             bits = bits_of(words.shape[1], self.outputs, "qweight")
@@ -114,9 +124,6 @@ class StoredLinear(nn.Module):
         linear = self._grouped(weight, scale, zero, bias, bits)
         linear.order = order
         return linear
-
-    zeros_are_whole = False
-    """Whether GPTQ's zeros are stored as they are (`gptq_v2`)."""
 
     def _grouped(
         self, weight: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None, bits: int
@@ -216,8 +223,8 @@ def _with_stored_linears(
             linear = self.get_submodule(name)
             if not isinstance(linear, nn.Linear):
                 raise TypeError(f"{name} is quantised but not a linear layer")
-            stored = StoredLinear(linear, {leaf: (shape, dtype_of(leaf)) for leaf, shape in tensors.items()})
-            stored.zeros_are_whole = config.get("checkpoint_format") == "gptq_v2"
+            own = {leaf: (shape, dtype_of(leaf)) for leaf, shape in tensors.items()}
+            stored = StoredLinear(linear, own, zeros_are_whole=config.get("checkpoint_format") == "gptq_v2")
             self.set_submodule(name, stored)
 
     return type(

@@ -129,7 +129,6 @@ def gptq(
             f"{name}.scales": scale.t().contiguous().half(),
             f"{name}.g_idx": (own // GROUP).int(),
         }
-        tensors[f"{name}.qweight"] = words_of(numbers[:, own], bits).t().contiguous()
         return tensors, stood_for(numbers, scale, zero)[:, own]
 
     return stored
