@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,27 @@ def logits_of(model: Model) -> Tensor:
     return runner.forward(make_batch([Piece(0, PROMPT, table)], BLOCK_SIZE))[0]
 
 
-def expected_logits(directory: Path) -> Tensor:
-    """Return transformers' own model with the weights int8 stands for in all linear layers but the last."""
+def stock_logits(directory: Path, change: Callable[[Any], None] | None = None) -> Tensor:
+    """Return the logits of transformers' own model in float32, whose weights `change` has changed."""
     library: Any = transformers
     model = library.AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     )
-    for module in model.modules():
-        if isinstance(module, (nn.Linear, Conv1D)) and module is not model.get_output_embeddings():
-            weight = module.weight.data.t() if isinstance(module, Conv1D) else module.weight.data
-            quantised, scale = quantise(weight)
-            weight.copy_(quantised * scale[:, None])
+    if change is not None:
+        change(model)
     with torch.inference_mode():
         logits: Tensor = model(torch.tensor([PROMPT])).logits[0, -1]
     return logits
+
+
+def expected_logits(directory: Path) -> Tensor:
+    """Return transformers' own model with the weights int8 stands for in all linear layers but the last."""
+
+    def change(model: Any) -> None:
+        for module in model.modules():
+            if isinstance(module, (nn.Linear, Conv1D)) and module is not model.get_output_embeddings():
+                weight = module.weight.data.t() if isinstance(module, Conv1D) else module.weight.data
+                quantised, scale = quantise(weight)
+                weight.copy_(quantised * scale[:, None])
+
+    return stock_logits(directory, change)

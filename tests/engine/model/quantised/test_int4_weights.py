@@ -18,7 +18,7 @@ from engine.model.model import load_model
 from engine.model.quantised.quantisation import Quantisation
 from engine.model.quantised.rounding import GROUP, quantise, quantise_groups
 from engine.model.quantised.whole_linears import GroupedLinear, packed, unpacked
-from tests.engine.model.quantised.int8_models import BLOCK_SIZE, CPU, PROMPT, logits_of
+from tests.engine.model.quantised.int8_models import BLOCK_SIZE, CPU, logits_of, stock_logits
 from tests.engine.ragged import poisoned_pool
 from tests.model_zoo import build
 
@@ -54,18 +54,13 @@ def test_what_is_packed_is_unpacked() -> None:
 
 def expected_logits(directory: Path) -> Tensor:
     """Return the logits of transformers' own model with the weights that 4 bits stand for."""
-    import transformers
 
-    library: Any = transformers
-    model = library.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
-    )
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
-            module.weight.data.copy_(stood_for(module.weight.data))
-    with torch.inference_mode():
-        logits: Tensor = model(torch.tensor([PROMPT])).logits[0, -1]
-    return logits
+    def change(model: Any) -> None:
+        for module in model.modules():
+            if isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
+                module.weight.data.copy_(stood_for(module.weight.data))
+
+    return stock_logits(directory, change)
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["stock", "fused"])
@@ -113,21 +108,14 @@ def test_a_gpu_is_refused(zoo: Callable[[str], Path]) -> None:
 
 def with_logits(directory: Path) -> Tensor:
     """Return the logits of transformers' own model with 8-bit weights at both of its ends as well."""
-    import transformers
 
-    library: Any = transformers
-    model = library.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
-    )
-    weights = {
-        id(each.weight): each.weight for each in model.modules() if type(each) in (nn.Linear, nn.Embedding)
-    }
-    for weight in weights.values():
-        numbers, scale = quantise(weight.data)
-        weight.data.copy_(numbers * scale[:, None])
-    with torch.inference_mode():
-        logits: Tensor = model(torch.tensor([PROMPT])).logits[0, -1]
-    return logits
+    def change(model: Any) -> None:
+        layers = [each for each in model.modules() if type(each) in (nn.Linear, nn.Embedding)]
+        for weight in {id(each.weight): each.weight for each in layers}.values():
+            numbers, scale = quantise(weight.data)
+            weight.data.copy_(numbers * scale[:, None])
+
+    return stock_logits(directory, change)
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["stock", "fused"])

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from engine.model.model import load_model
 from engine.model.quantised.rounding import quantise
 from engine.model.quantised.stored_linears import numbers_of
 from tests import model_zoo
-from tests.engine.model.quantised.int8_models import CPU, PROMPT, expected_logits, load_int8, logits_of
+from tests.engine.model.quantised.int8_models import CPU, expected_logits, load_int8, logits_of, stock_logits
 from tests.engine.model.quantised.test_checkpoint import config
 
 GROUP = 32
@@ -176,16 +175,6 @@ def compress(source: Path, target: Path, form: str) -> Path:
         save_file(held, target / folder / "model.safetensors", metadata={"format": "pt"})
     (target / "quantised" / "config.json").write_text(json.dumps(changed))
     return target
-
-
-def stock_logits(directory: Path) -> Tensor:
-    library: Any = transformers
-    model = library.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
-    )
-    with torch.inference_mode():
-        logits: Tensor = model(torch.tensor([PROMPT])).logits[0, -1]
-    return logits
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["stock", "fused"])
