@@ -282,6 +282,7 @@ def _load(
         deterministic=settings.deterministic,
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
+        kept_of=settings.kept_of,
         adapters=adapters,
         adapter_room=settings.adapter_room,
         part=settings.part,
@@ -364,6 +365,7 @@ def _load_draft(settings: EngineSettings, model: Model, on_progress: OnProgress)
         fused=settings.fusion and can_fuse(settings.device, settings.dtype, deterministic=False),
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
+        kept_of=settings.kept_of,
         unlisted=settings.prove_model,
         on_progress=on_progress,
     )

@@ -17,6 +17,7 @@ from engine.kv.kv_pool import KVPool
 from engine.model.allow_list import Config, read_config
 from engine.model.model import Model, load_model
 from engine.model.pairing import check_pair
+from engine.model.quantised.kept_numbers import KeptOf
 from engine.model.quantised.quantisation import Quantisation
 from engine.starting import OnProgress
 from scheduling.cost.cost_fit import fit
@@ -40,6 +41,7 @@ def load_draft(
     fused: bool,
     random_seed: int | None,
     quantisation: Quantisation,
+    kept_of: KeptOf | None,
     unlisted: bool,
     on_progress: OnProgress,
 ) -> Model:
@@ -55,6 +57,7 @@ def load_draft(
             fused=fused,
             random_seed=random_seed,
             quantisation=quantisation,
+            kept_of=kept_of,
             unlisted=unlisted,
             on_progress=on_progress,
         )

@@ -11,6 +11,7 @@ import torch
 from engine.model.adapters.attaching import AdapterRoom
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import Stage
+from engine.model.quantised.kept_numbers import KeptOf
 from engine.model.quantised.quantisation import Quantisation
 from engine.proof.proving import Proof
 from engine.speculation import Speculation
@@ -35,6 +36,8 @@ class EngineSettings:
     random_weights: int | None = None
     """The seed to draw weights from; None: the checkpoint's are read."""
     quantisation: Quantisation = Quantisation.NONE
+    kept_of: KeptOf | None = None
+    """Where it is kept what weights are rounded to; None: nowhere."""
     cuda_graphs: bool = True
     """Whether decode-only steps are recorded at the start, and replayed, on a GPU."""
     fusion: bool = True

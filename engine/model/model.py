@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,9 +37,11 @@ from engine.model.parallel.adapter_share import AdapterShare
 from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import LayerCut, Stage, cut_layers
+from engine.model.quantised.kept_numbers import KeptNumbers, KeptOf, loader_of_the_rest, put_back, rounded
 from engine.model.quantised.quantisation import Quantisation
-from engine.model.quantised.rounding import Quantised, quantise_linears, quantised_of
+from engine.model.quantised.rounding import Quantised, quantise_ends, quantise_linears, quantised_of
 from engine.model.quantised.stored_linears import loader, unpack_linears
+from engine.model.quantised.whole_linears import WholeLinear
 from engine.model.unlisted import check_unlisted, check_windows
 from engine.starting import OnProgress, Phase, ignore_progress
 
@@ -161,6 +163,7 @@ def load_model(
     part: Part | None = None,
     stage: Stage | None = None,
     shares_memory: bool = True,
+    kept_of: KeptOf | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Model:
     """Load a model directory of the allow-list; with `unlisted`, of any architecture that may fit.
@@ -173,7 +176,8 @@ def load_model(
     are loaded later; such a model is not deterministic.
     Of a `part`, a `stage` or a part of a stage only its weights are kept; it has to be joined with the others
     (`engine.model.parallel`). Only with parts that it `shares_memory` with it meets in native ops, which then
-    may compute all layers in one call.
+    may compute all layers in one call. Numbers of 4 bits that weights are rounded to are taken from where
+    `kept_of` keeps them, or kept there.
 
     Raises ModelRefused or AdapterRefused, naming the field that is not accepted, and ValueError for settings
     that do not fit.
@@ -189,7 +193,9 @@ def load_model(
     config = read_config(directory, unlisted=unlisted)
     if not is_listed(config):
         check_unlisted(directory, config)
-    if quantisation.weights or (random_seed is None and config.get("quantization_config")):
+    is_stored = random_seed is None and bool(config.get("quantization_config"))
+    is_rounded = quantisation.weights == 4 and random_seed is None and not is_stored
+    if quantisation.weights or is_stored:
         _check_whole(quantisation.weights or 8, dtype, device, deterministic=deterministic)
     if quantisation.kv == "float8_e4m3fn":
         _check_fp8(device)
@@ -216,6 +222,7 @@ def load_model(
         part=part,
         stage=stage,
         shares_memory=shares_memory,
+        kept=None if kept_of is None or not is_rounded else kept_of(directory, dtype),
         on_progress=on_progress,
     )
     try:
@@ -259,11 +266,13 @@ def _load(
     part: Part | None,
     stage: Stage | None,
     shares_memory: bool,
+    kept: KeptNumbers | None,
     on_progress: OnProgress,
 ) -> Model:
+    numbers = None if kept is None else kept.read()
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
     if random_seed is None:
-        module = _read_module(directory, dtype, experts, config)
+        module = _read_module(directory, dtype, experts, config, numbers)
     else:
         module = _draw_module(directory, dtype, device, experts, random_seed)
     # Steps have no padding; some models would search each step for it, to warn.
@@ -271,10 +280,9 @@ def _load(
     vars(module.config)["pad_token_id"] = None
     module.eval().requires_grad_(requires_grad=False)
     unpack_linears(directory, module, device)
-    if quantisation.weights:
-        quantise_linears(
-            module, quantisation.weights, device, logits=quantisation.logits, on_progress=on_progress
-        )
+    if numbers is not None:
+        put_back(module, numbers)
+    _quantise(module, quantisation, device, None if numbers is not None else kept, on_progress)
     module.to(device)
     quantised = quantised_of(module)
     layers = dry_run(directory, module, device)
@@ -308,6 +316,22 @@ def _load(
     )
 
 
+def _quantise(
+    module: Any,
+    quantisation: Quantisation,
+    device: torch.device,
+    kept: KeptNumbers | None,
+    on_progress: OnProgress,
+) -> None:
+    """Round what is left of a model's float weights, as far as the setting says, and keep it."""
+    if quantisation.weights:
+        quantise_linears(module, quantisation.weights, device, on_progress=on_progress)
+    if kept is not None:
+        kept.write(rounded(module))
+    if quantisation.logits:
+        quantise_ends(module, device)
+
+
 def _attached(
     module: Any,
     adapters: Sequence[AdapterFiles],
@@ -321,7 +345,13 @@ def _attached(
     return attach(module, adapters, linears, dtype, device) if adapters else None
 
 
-def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], config: Config) -> Any:
+def _read_module(
+    directory: Path,
+    dtype: torch.dtype,
+    experts: dict[str, str],
+    config: Config,
+    numbers: Mapping[str, WholeLinear] | None,
+) -> Any:
     library: Any = transformers
     library.utils.logging.disable_progress_bar()
     try:
@@ -329,6 +359,8 @@ def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], c
         arguments: dict[str, Any] = {}
         if config.get("quantization_config"):
             model_class, arguments = loader(directory, config, tensor_shapes(directory))
+        elif numbers is not None:
+            model_class, arguments = loader_of_the_rest(directory, numbers)
         module, report = model_class.from_pretrained(
             directory,
             dtype=dtype,

@@ -47,6 +47,7 @@ from worker.adapters.loader import AdapterLoader
 from worker.config import KV_DISK_MB, LORA_MEMORY_MB, LORA_RANK, WorkerConfig
 from worker.engine.engine import Computing, Engine, EngineTiers
 from worker.startup.kept_files import device_name
+from worker.startup.numbers_cache import numbers_in
 from worker.startup.proof_cache import ProofFile, ProofKey
 from worker.startup.sweep_cache import SweepKey, cached_sweep
 from worker.startup.tiers import TiersOpener
@@ -91,6 +92,7 @@ def build_engine(
         deterministic=config.deterministic,
         random_weights=config.random_weights,
         quantisation=config.quantisation,
+        kept_of=numbers_in(config.cache),
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
         speculation=config.speculate,
@@ -162,6 +164,7 @@ def build_follower(config: WorkerConfig, rank: int, link: Link | Connected) -> b
         policy=config.policy,
         random_weights=config.random_weights,
         quantisation=config.quantisation,
+        kept_of=numbers_in(config.cache),
         fusion=config.fusion,
         adapters=config.lora,
         adapter_room=None if config.lora_dir is None else _adapter_room(config),

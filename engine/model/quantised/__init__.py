@@ -4,5 +4,6 @@ quantisation        the setting that says what is kept in 8 bits
 checkpoint          which quantised checkpoints are served
 stored_linears      reads their weights
 rounding            makes whole numbers of other checkpoints' weights
+kept_numbers        takes what an earlier start has made of them
 whole_linears       linear layers with such weights
 """

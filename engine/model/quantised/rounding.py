@@ -60,12 +60,9 @@ def quantise_linears(
     bits: int,
     device: torch.device,
     *,
-    logits: bool = False,
     on_progress: OnProgress = ignore_progress,
 ) -> None:
     """Replace every linear layer but the one that makes the logits by one of `bits`, on `device`.
-
-    That one gets 8 bits if `logits`, and so does an embedding that only looks rows up.
 
     They are replaced one after the other, so at most one layer is in memory twice. Other modules stay where
     they are.
@@ -79,12 +76,13 @@ def quantise_linears(
     for number, name in enumerate(linears):
         on_progress(Phase.PREPARING, number, len(linears))
         model.set_submodule(name, _quantised(model.get_submodule(name), bits, device))
-    if logits:
-        _quantise_ends(model, head, device)
 
 
-def _quantise_ends(model: Any, head: nn.Linear, device: torch.device) -> None:
-    embedding, whole = model.get_input_embeddings(), _quantised(head, 8, device)
+@torch.inference_mode()
+def quantise_ends(model: Any, device: torch.device) -> None:
+    """Give 8 bits to the layer that makes the logits, and to an embedding that only looks rows up."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    whole = _quantised(head, 8, device)
     model.set_output_embeddings(whole)
     if type(embedding) is nn.Embedding:  # others multiply what they look up
         is_shared = embedding.weight is head.weight

@@ -23,7 +23,7 @@ their groups (GPTQ's `desc_act`), weights are put in that order, and inputs when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,33 @@ def loader(directory: Path, config: Mapping[str, Any], shapes: Shapes) -> tuple[
     del stock.quantization_config
     model_class = library.MODEL_FOR_CAUSAL_LM_MAPPING[type(stock)]
     found = config["quantization_config"]
-    return _with_stored_linears(model_class, stored_layers(shapes), found), {"config": stock}
+    layers, dtype_of = stored_layers(shapes), _dtypes(found)
+
+    def stored(name: str, linear: nn.Module) -> StoredLinear:
+        if not isinstance(linear, nn.Linear):
+            raise TypeError(f"{name} is quantised but not a linear layer")
+        own = {leaf: (shape, dtype_of(leaf)) for leaf, shape in layers[name].items()}
+        return StoredLinear(linear, own, zeros_are_whole=found.get("checkpoint_format") == "gptq_v2")
+
+    return with_layers_replaced(model_class, layers, stored), {"config": stock}
+
+
+def with_layers_replaced(
+    model_class: Any, names: Collection[str], replace: Callable[[str, nn.Module], nn.Module]
+) -> Any:
+    """Return a subclass whose models have what `replace` returns in the place of each of these layers.
+
+    They are replaced while the model is constructed, so no float weights are allocated for them.
+    """
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        model_class.__init__(self, *args, **kwargs)
+        for name in names:
+            self.set_submodule(name, replace(name, self.get_submodule(name)))
+
+    return type(
+        model_class.__name__, (model_class,), {"__init__": init, "__module__": model_class.__module__}
+    )
 
 
 _SCALES = (".weight_scale", ".scales")
@@ -206,30 +232,6 @@ def stored_layers(shapes: Shapes) -> dict[str, dict[str, tuple[int, ...]]]:
         if layer in found and leaf != "bias":
             found[layer][leaf] = shape
     return found
-
-
-def _with_stored_linears(
-    model_class: Any, layers: Mapping[str, Mapping[str, tuple[int, ...]]], config: Mapping[str, Any]
-) -> Any:
-    """Return a subclass whose models have a StoredLinear in the place of each of these layers.
-
-    They are replaced while the model is constructed, so no float weights are allocated for them.
-    """
-    dtype_of = _dtypes(config)
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        model_class.__init__(self, *args, **kwargs)
-        for name, tensors in layers.items():
-            linear = self.get_submodule(name)
-            if not isinstance(linear, nn.Linear):
-                raise TypeError(f"{name} is quantised but not a linear layer")
-            own = {leaf: (shape, dtype_of(leaf)) for leaf, shape in tensors.items()}
-            stored = StoredLinear(linear, own, zeros_are_whole=config.get("checkpoint_format") == "gptq_v2")
-            self.set_submodule(name, stored)
-
-    return type(
-        model_class.__name__, (model_class,), {"__init__": init, "__module__": model_class.__module__}
-    )
 
 
 def _dtypes(config: Mapping[str, Any]) -> Callable[[str], torch.dtype]:
