@@ -9,7 +9,9 @@ compute in turns.
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import astuple, dataclass
+from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
@@ -20,10 +22,12 @@ from baton.cli.views.demo_view import COMPLETIONS
 from benchmarks.costs.turns import compare
 from benchmarks.flags import count
 from benchmarks.report import report
+from engine.building.build import can_fuse
 from engine.calibration.grid import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.attention.step_batch import StepBatch
+from engine.model.checkpoint import tensor_shapes
 from engine.model.model import DTYPES, load_model
 from engine.model.quantised.quantisation import Quantisation
 from sim.reporting.section import Section, markdown
@@ -41,6 +45,7 @@ STEPS = {
     "256 tokens of prompt": Step(0, 0, (0, 256)),
 }
 MEBIBYTE = 1 << 20
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,11 @@ def run(args: argparse.Namespace) -> int:
             others = (_logits(runner, text) for text in texts)
             drifts[name] = list(map(_drift, logits[dtype], others, texts))
             both = (plain[dtype], runner)
-            sizes[name] = (*map(_megabytes, both), *(each.pool.block_bytes / BLOCK_SIZE for each in both))
+            weights = _float_bytes(args.model, dtype), _weight_bytes(runner, args.model, dtype)
+            sizes[name] = (
+                *(each / MEBIBYTE for each in weights),
+                *(each.pool.block_bytes / BLOCK_SIZE for each in both),
+            )
             for step, shape in STEPS.items():
                 steps[f"{name}: {step}"] = [compare(both, shape, args.rounds) for _ in args.seeds]
     return report(args, [_section(args, drifts, sizes, steps)])
@@ -128,15 +137,21 @@ def _section(
 
 
 def _runner(args: argparse.Namespace, dtype: str, quantisation: Quantisation) -> ModelRunner:
-    model = load_model(args.model, DTYPES[dtype], torch.device("cpu"), quantisation=quantisation)
+    """Return a model as a worker serves it by default."""
+    fused = can_fuse(CPU, DTYPES[dtype], deterministic=False)
+    model = load_model(args.model, DTYPES[dtype], CPU, quantisation=quantisation, fused=fused)
     return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
 
 
-def _megabytes(runner: ModelRunner) -> float:
-    weights = runner.model.quantised
-    if weights is not None:
-        return weights.num_bytes / MEBIBYTE
-    return sum(tensor.nbytes for tensor in runner.model.module.parameters()) / MEBIBYTE
+def _float_bytes(model: Path, dtype: str) -> int:
+    """Return the bytes of all of a checkpoint's weights in a dtype."""
+    return sum(math.prod(shape) for shape in tensor_shapes(model).values()) * DTYPES[dtype].itemsize
+
+
+def _weight_bytes(runner: ModelRunner, model: Path, dtype: str) -> int:
+    """Return the bytes of all weights of a model that may be quantised."""
+    quantised, whole = runner.model.quantised, _float_bytes(model, dtype)
+    return whole if quantised is None else whole - (quantised.float_bytes - quantised.num_bytes)
 
 
 def _write(runner: ModelRunner, args: argparse.Namespace, seed: int) -> list[int]:
