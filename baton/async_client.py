@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -33,6 +33,7 @@ from baton.wire.convert import (
     snapshot_from_pb,
 )
 from baton.wire.many import MultiplexedTransport
+from baton.wire.sharing import ALWAYS, BEYOND_FEW
 from baton.wire.transport import (
     CANCEL,
     COUNT_TOKENS,
@@ -55,8 +56,16 @@ _LONGEST_UNARY_S = 30.0
 _LAST_CANCELS_S = 2.0
 
 
+_TRANSPORTS: dict[bool | None, Callable[..., Transport]] = {
+    False: GrpcTransport,
+    True: partial(MultiplexedTransport, sharing=ALWAYS),
+    None: partial(MultiplexedTransport, sharing=BEYOND_FEW),
+}
+"""By `multiplex`."""
+
+
 def _connect_as(
-    transport: type[GrpcTransport], credentials: Credentials, address: str, name: str
+    transport: Callable[..., Transport], credentials: Credentials, address: str, name: str
 ) -> Transport:
     return transport(address, credentials, server_name=name)
 
@@ -71,9 +80,10 @@ class AsyncClient:
     A name of several addresses, such as that of a headless Kubernetes service, stands for several routers,
     which are looked up again as they come and go.
     For `resume_grace_s` the fleet keeps working after a connection breaks. `credentials` are for a secured
-    fleet. With `multiplex`, generations share calls, which costs less where many run at once; behind a proxy
-    that spreads calls over routers, those on one call go to the same router. `connect` creates the
-    `Transport` for an address. A client belongs to one event loop.
+    fleet. Beyond eight at once at an address, generations share calls, which costs less; a proxy that spreads
+    calls over routers sends those on one call to the same router. With `multiplex`, all of them share calls,
+    and none does if it is false. `connect` creates the `Transport` for an address. A client belongs to one
+    event loop.
     """
 
     def __init__(
@@ -85,10 +95,10 @@ class AsyncClient:
         timeout: Timeout | None = None,
         resume_grace_s: float = 10.0,
         credentials: Credentials = UNENCRYPTED,
-        multiplex: bool = False,
+        multiplex: bool | None = None,
         connect: Connect | None = None,
     ) -> None:
-        transport = MultiplexedTransport if multiplex else GrpcTransport
+        transport = _TRANSPORTS[multiplex]
         self._routers = Routers(
             [addresses] if isinstance(addresses, str) else addresses,
             connect or partial(transport, credentials=credentials),

@@ -149,7 +149,7 @@ class Client:
         timeout: Timeout | None = None,
         resume_grace_s: float = 10.0,
         credentials: Credentials = UNENCRYPTED,
-        multiplex: bool = False,
+        multiplex: bool | None = None,
         connect: Connect | None = None,
     ) -> None:
         make = functools.partial(

@@ -1,6 +1,7 @@
 """Many generations over one call: a message for all tokens that arrive together, in place of one for each.
 
-    Generate ──▶ GenerateMany: each call takes new generations for a while, and then ends with its last one
+    Generate ──▶ a call of its own while there are few, as `Sharing` says
+        └──────▶ GenerateMany: each call takes new generations for a while, and then ends with its last one
     Resume   ──▶ a call of its own, and so are all others
 
 Where a caller awaits the next event of a generation and can take tokens as they are, they are no event: a row
@@ -14,19 +15,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import grpc
 from google.rpc import status_pb2
 
-from baton.errors import BatonError, Internal, Unavailable, Unsupported
+from baton.errors import BatonError, Internal, NotAllowed, Unavailable, Unsupported
 from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.v1 import errors_pb2, inference_pb2
+from baton.wire.rows import Heard, event_of, parts_of
+from baton.wire.sharing import ALWAYS, Sharing
 from baton.wire.status import from_rpc_error, from_status
 from baton.wire.transport import (
     GENERATE,
@@ -39,11 +41,6 @@ from baton.wire.transport import (
     TakeRow,
 )
 
-Heard: TypeAlias = "inference_pb2.GenerateResponse | status_pb2.Status"
-"""An event of a generation, or the status that ends it in place of its `Finished`."""
-
-MAX_GENERATIONS = 256
-"""With this many generations at once, the next one opens another call. Routers accept more on each."""
 TAKES_NEW_S = 10.0
 """So long a call takes new generations, and stays open without any, since opening one costs as much as a
 generation's messages. Where a proxy spreads calls over routers, it so spreads these too.
@@ -51,33 +48,42 @@ generation's messages. Where a proxy spreads calls over routers, it so spreads t
 MAX_SHARED_BYTES = 64 * 1024
 """A larger request has a call of its own: one that is too large for a router ends the call that it is on."""
 MAX_UNREAD_TOKENS = 8192
-"""With this many unread tokens a generation leaves the call, as a router ends a call that is not read."""
+"""Beyond this many unread tokens a generation leaves the call, as a router ends a call that is not read."""
 _BUSY = errors_pb2.ErrorReason.Name(errors_pb2.ROUTER_BUSY)
 """The router accepts no more generations on a call; one with a call of its own may be accepted."""
 
 
 class MultiplexedTransport(GrpcTransport):
-    """A transport whose generations share calls, for clients with many requests at once.
+    """A transport whose generations share calls where there are many at once.
 
     It costs the router and the client less for each token. Each generation keeps what it has on a call of its
     own: its credential, its errors and its end.
     """
 
     def __init__(
-        self, address: str, credentials: Credentials = UNENCRYPTED, *, server_name: str = ""
+        self,
+        address: str,
+        credentials: Credentials = UNENCRYPTED,
+        *,
+        server_name: str = "",
+        sharing: Sharing = ALWAYS,
     ) -> None:
         super().__init__(address, credentials, server_name=server_name)
-        self._calls: set[_SharedCall] = set()
-        self._taking: _SharedCall | None = None
-        """The call that new generations go to, unless it takes no more."""
+        self._sharing = sharing
+        self._calls: list[_SharedCall] = []
+        """The open ones, oldest first."""
+        self._num_alone = 0
+        """Generations that have calls of their own."""
         self._is_supported = True
 
     def stream(
         self, method: Method[Request, Response], request: Request, take: TakeRow | None = None
     ) -> AsyncGenerator[Response, None]:
-        if not isinstance(request, inference_pb2.GenerateRequest):
-            return super().stream(method, request)
-        return cast("AsyncGenerator[Response, None]", self._generate(request, take))
+        if isinstance(request, inference_pb2.GenerateRequest):
+            return cast("AsyncGenerator[Response, None]", self._generate(request, take))
+        if isinstance(request, inference_pb2.ResumeRequest):
+            return self._alone(method, request)
+        return super().stream(method, request)
 
     async def close(self) -> None:
         for call in self._calls:
@@ -87,10 +93,9 @@ class MultiplexedTransport(GrpcTransport):
     async def _generate(
         self, request: inference_pb2.GenerateRequest, take: TakeRow | None
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-        command = self._command(request)
-        if command is not None:
-            call = self._call()
-            generation = call.begin(command, take)
+        begun = self._begun(request, take)
+        if begun is not None:
+            call, generation = begun
             try:
                 while not isinstance(item := await generation.next(), _Over):
                     yield item
@@ -100,10 +105,34 @@ class MultiplexedTransport(GrpcTransport):
                 raise item.error
             if not item.is_unsent:
                 return
-            self._is_supported = item.is_supported
-        async with aclosing(super().stream(GENERATE, request)) as responses:
+            self._is_supported = self._is_supported and item.is_supported
+        async with aclosing(self._alone(GENERATE, request)) as responses:
             async for response in responses:
                 yield response
+
+    async def _alone(
+        self, method: Method[Request, Response], request: Request
+    ) -> AsyncGenerator[Response, None]:
+        """Yield the responses of a generation's own call."""
+        self._num_alone += 1
+        try:
+            async with aclosing(super().stream(method, request)) as responses:
+                async for response in responses:
+                    yield response
+        finally:
+            self._num_alone -= 1
+
+    def _begun(
+        self, request: inference_pb2.GenerateRequest, take: TakeRow | None
+    ) -> tuple[_SharedCall, _Generation] | None:
+        """Begin a generation on a shared call, and return both; None if it gets a call of its own."""
+        taking = [call for call in self._calls if call.takes_new]
+        place = self._sharing.place(self._num_alone, [call.load for call in taking])
+        command = None if place is None else self._command(request)
+        if place is None or command is None:
+            return None
+        call = self._opened() if place == len(taking) else taking[place]
+        return call, call.begin(command, take)
 
     def _command(self, request: inference_pb2.GenerateRequest) -> inference_pb2.GenerateManyRequest | None:
         """Return what begins a generation on a shared call; None if it needs a call of its own."""
@@ -117,20 +146,19 @@ class MultiplexedTransport(GrpcTransport):
             generate=request, credential=key.removeprefix("Bearer "), acting_for=tenant
         )
 
-    def _call(self) -> _SharedCall:
-        if self._taking is None or not self._taking.takes_new:
-            start = self._channel.stream_stream(
-                GENERATE_MANY.path,
-                request_serializer=GENERATE_MANY.request.SerializeToString,
-                response_deserializer=GENERATE_MANY.response.FromString,
-            )
-            self._taking = _SharedCall(start, self._address)
-            self._calls.add(self._taking)
-            self._taking.reading.add_done_callback(partial(self._ended, self._taking))
-        return self._taking
+    def _opened(self) -> _SharedCall:
+        start = self._channel.stream_stream(
+            GENERATE_MANY.path,
+            request_serializer=GENERATE_MANY.request.SerializeToString,
+            response_deserializer=GENERATE_MANY.response.FromString,
+        )
+        call = _SharedCall(start, self._address)
+        self._calls.append(call)
+        call.reading.add_done_callback(partial(self._ended, call))
+        return call
 
     def _ended(self, call: _SharedCall, _reading: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
+        self._calls.remove(call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,28 +181,32 @@ class _Generation:
         self._unread: deque[inference_pb2.GenerateResponse | _Over] = deque()
         self._unread_tokens = 0
         self._waiting: asyncio.Future[None] | None = None
-        """Set while everything has been read and the next event is awaited."""
+        """Set while the next event is awaited, and done once there is one."""
 
     def take(self, row: Row) -> bool:
         """Hand a row over. Return False if it has to wait its turn, as an event."""
-        return self._waiting is not None and self._take is not None and self._take(row)
+        has_read = self._waiting is not None and not self._waiting.done()
+        return has_read and self._take is not None and self._take(row)
 
     def put(self, item: inference_pb2.GenerateResponse) -> bool:
-        """Add an event. Return whether there is room for more."""
+        """Add an event. Return False if the caller was too far behind already.
+
+        What arrives at once for a caller who waits does not count: a router sends one who attaches to a
+        request, or asked for its prompt's log-probabilities, any number of tokens together.
+        """
         self.has_begun = True
+        has_room = self._waiting is not None or self._unread_tokens <= MAX_UNREAD_TOKENS
         self._add(item)
         self._unread_tokens += _num_tokens(item)
-        return self._unread_tokens <= MAX_UNREAD_TOKENS
+        return has_room
 
     def end(self, over: _Over) -> None:
         self._add(over)
 
     def _add(self, item: inference_pb2.GenerateResponse | _Over) -> None:
         self._unread.append(item)
-        if self._waiting is not None:
-            if not self._waiting.done():
-                self._waiting.set_result(None)
-            self._waiting = None
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def next(self) -> inference_pb2.GenerateResponse | _Over:
         if not self._unread:
@@ -210,7 +242,12 @@ class _SharedCall:
 
     @property
     def takes_new(self) -> bool:
-        return self._is_open and self._is_young and len(self._by_id) < MAX_GENERATIONS
+        return self._is_open and self._is_young
+
+    @property
+    def load(self) -> int:
+        """How many generations it carries."""
+        return len(self._by_id)
 
     def begin(self, command: inference_pb2.GenerateManyRequest, take: TakeRow | None) -> _Generation:
         self._last_id += 1
@@ -237,7 +274,7 @@ class _SharedCall:
         failure: BaseException | None = None
         try:
             async for response in self._call:
-                for generation_id, part in _parts_of(response):
+                for generation_id, part in parts_of(response):
                     self._hear(generation_id, part)
         except grpc.aio.AioRpcError as error:
             failure = from_rpc_error(error, self._address)
@@ -267,7 +304,7 @@ class _SharedCall:
                 generation.end(_Over(own))
                 self.leave(generation)
                 return
-            heard: Heard = _response_of(part)
+            heard: Heard = event_of(part)
         else:
             heard = part
         if isinstance(heard, status_pb2.Status):
@@ -302,74 +339,5 @@ class _SharedCall:
             return _Over(failure)
         if generation.has_begun:
             return _Over(Unavailable(f"a call of many generations failed: {failure}", self._address))
-        return _Over(is_unsent=True, is_supported=not isinstance(failure, Unsupported))
-
-
-def events_in(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[int, Heard]]:
-    """Yield a message's events with the ids of their generations, in order.
-
-    Raises `ValueError` if the columns of its tokens do not fit each other.
-    """
-    for generation_id, part in _parts_of(response):
-        yield generation_id, _response_of(part) if isinstance(part, Row) else part
-
-
-def _parts_of(response: inference_pb2.GenerateManyResponse) -> Iterator[tuple[int, Heard | Row]]:
-    """Yield the events and the rows of a message. Raises `ValueError` as `events_in` does."""
-    rows = _rows_in(response.tokens)
-    taken = 0
-    for event in response.events:
-        if event.after_rows > len(response.tokens.ids):
-            raise ValueError(f"an event after row {event.after_rows} of {len(response.tokens.ids)}")
-        if event.after_rows > taken:
-            yield from islice(rows, event.after_rows - taken)
-            taken = event.after_rows
-        if event.WhichOneof("event") == "status":
-            yield event.id, status_pb2.Status.FromString(event.status)
-        else:
-            yield event.id, inference_pb2.GenerateResponse(event=event.generation)
-    yield from rows
-
-
-def _rows_in(rows: inference_pb2.TokenRows) -> Iterator[tuple[int, Row]]:
-    # Lists: to iterate over a field of protobuf's costs three times as much.
-    token_ids, text, deltas = list(rows.token_ids), rows.text_utf8, list(rows.deltas)
-    columns = zip(
-        list(rows.ids),
-        list(rows.choices),
-        list(rows.first_indexes),
-        list(rows.num_tokens),
-        list(rows.text_lengths),
-        list(rows.num_deltas) or [0] * len(rows.ids),
-        strict=True,
-    )
-    token_at = text_at = delta_at = 0
-    for generation_id, choice, first_index, num_tokens, text_length, num_deltas in columns:
-        token_end, text_end, delta_end = token_at + num_tokens, text_at + text_length, delta_at + num_deltas
-        yield (
-            generation_id,
-            Row(
-                choice,
-                first_index,
-                token_ids[token_at:token_end],
-                text[text_at:text_end].decode(),
-                deltas[delta_at:delta_end],
-            ),
-        )
-        token_at, text_at, delta_at = token_end, text_end, delta_end
-    if (token_at, text_at, delta_at) != (len(token_ids), len(text), len(deltas)):
-        raise ValueError(
-            f"{len(token_ids)} tokens and {len(text)} bytes, with {len(deltas)} deltas; "
-            f"{token_at}, {text_at} and {delta_at} have rows"
-        )
-
-
-def _response_of(row: Row) -> inference_pb2.GenerateResponse:
-    response = inference_pb2.GenerateResponse()
-    tokens = response.event.tokens
-    tokens.choice = row.choice
-    tokens.first_index = row.first_index
-    tokens.token_ids.extend(row.token_ids)
-    tokens.text = row.text
-    tokens.deltas.extend(row.deltas)
-    return response
+        # Generations bring credentials of their own, so whoever demands one of the call is no router.
+        return _Over(is_unsent=True, is_supported=not isinstance(failure, Unsupported | NotAllowed))

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from baton import Accepted, AsyncClient, Finished
 from baton.errors import StreamCorrupt, Unavailable
@@ -16,8 +14,9 @@ from baton.types import ChoiceFinished, Event, Tokens
 from baton.types.deltas import Delta
 from baton.v1 import inference_pb2
 from baton.wire import many
-from baton.wire.many import MultiplexedTransport, events_in
-from baton.wire.transport import GENERATE
+from baton.wire.many import MultiplexedTransport
+from baton.wire.sharing import BEYOND_FEW, Sharing
+from baton.wire.transport import GENERATE, RESUME, Response
 from tests.baton.scripted_service import (
     HANG,
     WHOLE,
@@ -86,11 +85,8 @@ async def test_a_generation_on_its_way_to_a_call_that_ends_is_sent_again() -> No
         assert completion.choices[0].token_ids == (10, 11, 12)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_GENERATIONS", 1), ("TAKES_NEW_S", 0.0)])
-async def test_a_call_takes_no_more_than_its_limits_allow(
-    limit: str, value: float, monkeypatch: pytest.MonkeyPatch, gate: asyncio.Event
-) -> None:
-    monkeypatch.setattr(many, limit, value)
+async def test_an_old_call_takes_no_more(monkeypatch: pytest.MonkeyPatch, gate: asyncio.Event) -> None:
+    monkeypatch.setattr(many, "TAKES_NEW_S", 0.0)
     async with ScriptedRouter(waiting(gate)) as router, AsyncClient(router.address, multiplex=True) as client:
         running = []
         for number in range(3):
@@ -101,10 +97,58 @@ async def test_a_call_takes_no_more_than_its_limits_allow(
     assert len(router.calls("GenerateMany")) == 3
 
 
-async def test_a_router_without_the_call_is_asked_for_it_once() -> None:
-    older = (FailShared(grpc.StatusCode.UNIMPLEMENTED), *WHOLE)
+async def test_few_generations_are_alone_on_a_call_and_further_ones_share(
+    gate: asyncio.Event,
+) -> None:
+    async with ScriptedRouter(waiting(gate)) as router:
+        transport = MultiplexedTransport(router.address, sharing=Sharing(num_alone=2, most=3))
+        request = inference_pb2.GenerateRequest(text="hello")
+        running = []
+        for number, num_shared in enumerate((0, 0, 1, 1, 1, 2, 2)):
+            running.append(asyncio.create_task(_all_of(transport.stream(GENERATE, request))))
+            await router.until_heard("Generate", number + 1)
+            assert len(router.calls("GenerateMany")) == num_shared
+        gate.set()
+        for responses in await asyncio.gather(*running):
+            assert responses[-1].event.HasField("finished")
+        await transport.close()
+
+
+async def test_resumed_generations_count_among_those_alone(gate: asyncio.Event) -> None:
+    async with ScriptedRouter(waiting(gate)) as router:
+        transport = MultiplexedTransport(router.address, sharing=Sharing(num_alone=1, most=3))
+        resumed = asyncio.create_task(_all_of(transport.stream(RESUME, inference_pb2.ResumeRequest())))
+        await router.until_heard("Resume")
+        begun = asyncio.create_task(
+            _all_of(transport.stream(GENERATE, inference_pb2.GenerateRequest(text="hello")))
+        )
+        await router.until_heard("GenerateMany")
+        gate.set()
+        await asyncio.gather(resumed, begun)
+        await transport.close()
+
+
+async def test_a_client_shares_calls_beyond_a_few_by_itself(gate: asyncio.Event) -> None:
+    async with ScriptedRouter(waiting(gate)) as router, AsyncClient(router.address) as client:
+        running = [asyncio.create_task(client.complete("hello")) for _ in range(BEYOND_FEW.num_alone)]
+        await router.until_heard("Generate", BEYOND_FEW.num_alone)
+        assert not router.calls("GenerateMany")
+        running += [asyncio.create_task(client.complete("hello")) for _ in range(32)]
+        await router.until_heard("Generate", len(running))
+        assert len(router.calls("GenerateMany")) == 1
+        gate.set()
+        completions = await asyncio.gather(*running)
+        assert {completion.choices[0].token_ids for completion in completions} == {(10, 11, 12)}
+        await client.complete("afterwards")
+        assert len(router.calls("GenerateMany")) == 1
+        assert router.calls("GenerateMany over") == []
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAUTHENTICATED])
+async def test_a_router_without_the_call_is_asked_for_it_once(code: grpc.StatusCode) -> None:
+    """An older one does not know it, and a proxy may demand a credential of the call itself."""
     async with (
-        ScriptedRouter(older) as router,
+        ScriptedRouter((FailShared(code), *WHOLE)) as router,
         AsyncClient(router.address, multiplex=True) as client,
     ):
         for _ in range(2):
@@ -204,6 +248,16 @@ async def test_a_generation_that_is_not_read_leaves_and_others_go_on(gate: async
         await transport.close()
 
 
+async def test_a_caller_that_reads_gets_more_at_once_than_may_be_unread() -> None:
+    """The router sends a caller who attaches to a long generation all of its tokens in one message."""
+    num = 2 * many.MAX_UNREAD_TOKENS
+    replayed = (accepted(), tokens(0, *range(num)), ended(num), finished())
+    async with ScriptedRouter(replayed) as router, AsyncClient(router.address, multiplex=True) as client:
+        stream = client.generate("hello")
+        assert len((await stream.collect()).choices[0].token_ids) == num
+    assert stream.resumes == 0
+
+
 async def _tokens_until_unavailable(stream: AsyncIterator[inference_pb2.GenerateResponse]) -> int:
     received = 0
     try:
@@ -228,82 +282,12 @@ async def test_closing_the_client_ends_its_generations() -> None:
                 await reading
 
 
+async def _all_of(stream: AsyncIterator[Response]) -> list[Response]:
+    return [response async for response in stream]
+
+
 async def _next(stream: AsyncIterator[inference_pb2.GenerateResponse]) -> inference_pb2.GenerateResponse:
     return await anext(stream)
-
-
-ROWS = st.lists(
-    st.tuples(
-        st.integers(1, 9),
-        st.integers(0, 3),
-        st.lists(st.integers(0, 2**31), min_size=1),
-        st.text(),
-        st.lists(st.text(), max_size=3),
-    )
-)
-
-
-@given(ROWS, st.data())
-def test_events_come_out_of_the_columns_as_they_went_in(
-    rows: list[tuple[int, int, list[int], str, list[str]]], data: st.DataObject
-) -> None:
-    message = inference_pb2.GenerateManyResponse()
-    said: list[tuple[int, object]] = []
-    for row, (generation_id, choice, token_ids, text, contents) in enumerate(rows):
-        if data.draw(st.booleans()):
-            message.events.add(id=generation_id, after_rows=row).generation.queued.position = row
-            said.append((generation_id, row))
-        _add_row(message.tokens, generation_id, choice, token_ids, text, contents)
-        said.append((generation_id, (choice, tuple(token_ids), text, contents)))
-    if not message.tokens.deltas:
-        del message.tokens.num_deltas[:]
-    assert [(generation_id, _plain(heard)) for generation_id, heard in events_in(message)] == said
-
-
-@pytest.mark.parametrize(
-    "column", ["ids", "choices", "num_tokens", "text_lengths", "token_ids", "num_deltas"]
-)
-def test_columns_that_do_not_fit_each_other_are_refused(column: str) -> None:
-    message = inference_pb2.GenerateManyResponse()
-    _add_row(message.tokens, 1, 0, [5, 6], "ab", ["a", "b"])
-    getattr(message.tokens, column).append(1)
-    with pytest.raises(ValueError, match=r"argument|tokens and"):
-        list(events_in(message))
-
-
-def test_an_event_after_more_rows_than_there_are_is_refused() -> None:
-    message = inference_pb2.GenerateManyResponse()
-    message.events.add(id=1, after_rows=1)
-    with pytest.raises(ValueError, match="after row 1 of 0"):
-        list(events_in(message))
-
-
-def _add_row(
-    rows: inference_pb2.TokenRows,
-    generation_id: int,
-    choice: int,
-    token_ids: list[int],
-    text: str,
-    contents: list[str],
-) -> None:
-    rows.ids.append(generation_id)
-    rows.choices.append(choice)
-    rows.first_indexes.append(0)
-    rows.num_tokens.append(len(token_ids))
-    rows.token_ids.extend(token_ids)
-    rows.text_lengths.append(len(text.encode()))
-    rows.text_utf8 += text.encode()
-    rows.num_deltas.append(len(contents))
-    rows.deltas.extend(inference_pb2.Delta(content=content) for content in contents)
-
-
-def _plain(heard: many.Heard) -> object:
-    assert isinstance(heard, inference_pb2.GenerateResponse)
-    if heard.event.HasField("queued"):
-        return heard.event.queued.position
-    found = heard.event.tokens
-    contents = [delta.content for delta in found.deltas]
-    return found.choice, tuple(found.token_ids), found.text, contents
 
 
 class Relayed:

@@ -157,6 +157,7 @@ CONTRACT_EDGES: dict[str, str] = {
     "baton/async_client.py": "calls the public stubs",
     "baton/fleet/joining.py": "asks a started router whether all workers have joined",
     "baton/wire/many.py": "holds the GenerateMany calls that generations share",
+    "baton/wire/rows.py": "reads the messages of GenerateMany",
     "baton/wire/status.py": "reads the error details of a status",
     "baton/stream.py": "holds one Generate call",
     "baton/wire/transport.py": "the seam: sends and receives messages of the contract",

@@ -10,7 +10,7 @@ import grpc.aio
 from google.rpc import status_pb2
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
-from baton.wire.many import events_in
+from baton.wire.rows import events_in
 from tests.router.conftest import until
 
 Heard: TypeAlias = "inference_pb2.GenerationEvent | status_pb2.Status"
