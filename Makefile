@@ -245,8 +245,8 @@ STUBS := .venv-proto/stubs
 PROTOC := PATH="$(CURDIR)/.venv-proto/bin:$(CURDIR)/.venv-node/bin:$$PATH" python -m grpc_tools.protoc -Iproto
 CONTRACT := $(sort $(shell find proto -name '*.proto'))
 SERVICES := $(shell grep -l '^service ' $(CONTRACT))
-# What clients call, with the google.rpc details of errors.
-PUBLIC := $(filter proto/baton/v1/%,$(CONTRACT)) google/rpc/error_details.proto
+# What clients call, with the google.rpc statuses and details of errors.
+PUBLIC := $(filter proto/baton/v1/%,$(CONTRACT)) google/rpc/error_details.proto google/rpc/status.proto
 
 # Messages of every file, and client and server classes of the files that have a service.
 generate = $(PROTOC) --python_out=$(1) --pyi_out=$(1) $(CONTRACT) && \

@@ -32,12 +32,15 @@ async def node() -> AsyncIterator[asyncio.subprocess.Process]:
     assert await process.wait() == 0
 
 
+@pytest.mark.parametrize("multiplex", [False, True], ids=["alone", "multiplexed"])
 @pytest.mark.parametrize("vector", vectors(), ids=lambda vector: vector["name"])
-async def test_a_vector(vector: Vector, node: asyncio.subprocess.Process) -> None:
+async def test_a_vector(vector: Vector, node: asyncio.subprocess.Process, *, multiplex: bool) -> None:
     async def observe(vector: Vector, addresses: Sequence[str], saw: Seen) -> Any:
         assert node.stdin is not None
         assert node.stdout is not None
-        node.stdin.write(json.dumps({**vector, "addresses": addresses}).encode() + b"\n")
+        client = {**vector.get("client", {}), "multiplex": multiplex}
+        asked = {**vector, "client": client, "addresses": addresses}
+        node.stdin.write(json.dumps(asked).encode() + b"\n")
         async for line in node.stdout:
             written = json.loads(line)
             if "outcome" in written:

@@ -13,6 +13,7 @@ import type { Completion, Model, Quote, Timeout } from "./types.ts";
 import { modelOf, quoteOf } from "./wire/events.ts";
 import { countTokensOf, detokenizeOf, type RequestParts, requestOf } from "./wire/requests.ts";
 import { type Connection, Router } from "./wire/router.ts";
+import { sharingOf } from "./wire/sharing.ts";
 
 export const DEFAULT_ADDRESS = "127.0.0.1:50051";
 const LONGEST_UNARY_S = 30;
@@ -26,6 +27,11 @@ export interface ClientOptions {
   resumeGraceS?: number | undefined;
   /** For a secured fleet. */
   credentials?: Credentials | undefined;
+  /**
+   * Whether generations share calls, which costs less where many run at once. By default those beyond eight at once
+   * at an address do. A proxy that spreads calls over routers sends those on one call to the same router.
+   */
+  multiplex?: boolean | undefined;
   /** Opens the connection to an address. By default over HTTP/2, with TLS if `credentials` have a CA. */
   connect?: ((address: string) => Connection) | undefined;
 }
@@ -63,9 +69,10 @@ export class Client {
   constructor(addresses: string | readonly string[] = DEFAULT_ADDRESS, options: ClientOptions = {}) {
     const { tenant = "", model = "", timeout, resumeGraceS = 10, credentials = {}, connect } = options;
     checkCredentials(credentials);
+    const sharing = sharingOf(options.multiplex);
     const checked = checkedAddresses(typeof addresses === "string" ? [addresses] : addresses);
     this.#routers = new Routers(
-      checked.map((address) => new Router(address, credentials, connect?.(address))),
+      checked.map((address) => new Router(address, credentials, connect?.(address), sharing)),
     );
     this.#tenant = tenant;
     this.#model = model;

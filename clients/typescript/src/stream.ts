@@ -177,19 +177,13 @@ export class GenerationStream implements AsyncIterable<Event> {
     }
   }
 
-  async *#call(
+  #call(
     router: Router,
     progress: Progress,
     signal: AbortSignal,
   ): AsyncGenerator<GenerationEvent, void, undefined> {
-    const request = this.#request;
-    const responses =
-      progress.session === 0
-        ? router.stream((service, options) => service.generate(request, options), signal)
-        : router.stream((service, options) => service.resume(resumeOf(request, progress), options), signal);
-    for await (const { event } of responses) {
-      if (event !== undefined) yield event;
-    }
+    if (progress.session === 0) return router.generate(this.#request, signal);
+    return router.resume(resumeOf(this.#request, progress), signal);
   }
 }
 

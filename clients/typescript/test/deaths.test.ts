@@ -8,21 +8,29 @@ import { addresses, clientOf, kill, Reader, returned, sampled } from "./fleet.ts
 const client = clientOf();
 after(() => client.close());
 
-const LONG = sampled(600);
-const NUM_STREAMS = 6;
+const FEW = { numStreams: 6, options: sampled(600) };
+/** So many that each of two routers has streams alone on a call, and others that share one. */
+const MANY = { numStreams: 40, options: sampled(200) };
 const ATTEMPTS = 5;
 
 /** Start streams, wait until each of them has tokens, do something to the fleet, and read them to their ends. */
-async function through(event: () => void, caller: Client): Promise<Reader[]> {
-  const readers = Array.from({ length: NUM_STREAMS }, () => new Reader(caller.generate("The list is", LONG)));
+async function through(
+  event: () => void,
+  caller: Client,
+  { numStreams, options }: typeof FEW,
+): Promise<Reader[]> {
+  const readers = Array.from(
+    { length: numStreams },
+    () => new Reader(caller.generate("The list is", options)),
+  );
   await Promise.all(readers.map((reader) => reader.until(20)));
   event();
   return await Promise.all(readers.map((reader) => reader.until()));
 }
 
-async function assertIdentical(readers: readonly Reader[]): Promise<void> {
+async function assertIdentical(readers: readonly Reader[], { options }: typeof FEW): Promise<void> {
   const undisturbed = clientOf(addresses.slice(1));
-  const whole = await undisturbed.complete("The list is", LONG);
+  const whole = await undisturbed.complete("The list is", options);
   for (const { tokenIds, text } of readers) {
     assert.deepEqual(tokenIds, whole.choices[0]?.tokenIds);
     assert.equal(text, whole.text);
@@ -43,11 +51,11 @@ interface Strike {
 async function struck(
   { strike, mend }: Strike,
   isHit: (reader: Reader) => boolean,
-  caller: Client = client,
+  { caller = client, streams = FEW }: { caller?: Client; streams?: typeof FEW } = {},
 ): Promise<void> {
   for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
-    const readers = await through(() => strike(attempt), caller);
-    await assertIdentical(readers);
+    const readers = await through(() => strike(attempt), caller, streams);
+    await assertIdentical(readers, streams);
     await mend(attempt);
     if (readers.some(isHit)) return;
   }
@@ -80,7 +88,7 @@ test("streams are resumed at the other router when their own falls silent", asyn
     mend: () => kill("router-0", "SIGCONT"),
   };
   try {
-    await struck(stopping, wasResumed, pinging);
+    await struck(stopping, wasResumed, { caller: pinging });
   } finally {
     stopping.mend();
   }
@@ -96,4 +104,9 @@ test("streams are resumed at the other router when their own is killed", async (
     },
   };
   await struck(killing, wasResumed);
+});
+
+test("so are those that share a call", async () => {
+  const killing = { strike: () => kill("router-0"), mend: () => returned("router-0") };
+  await struck(killing, wasResumed, { streams: MANY });
 });

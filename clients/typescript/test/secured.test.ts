@@ -27,6 +27,18 @@ test("a client with a certificate and an API key is served", async () => {
   assert.notEqual(await client.provenTenant(), "");
 });
 
+test("generations that share a call each have the client's key", async () => {
+  const client = clientOf(addresses, { multiplex: true });
+  const all = await Promise.all(Array.from({ length: 4 }, () => client.complete("The list is", SAMPLED)));
+  for (const { choices } of all) assert.equal(choices[0]?.tokenIds.length, 40);
+  const stranger = clientOf(addresses, {
+    multiplex: true,
+    credentials: { ...credentials, apiKeyFile: wrongKey() },
+  });
+  const refused = stranger.complete("The list is", SAMPLED);
+  await assert.rejects(refused, { name: "NotAllowed", reason: "CREDENTIAL_INVALID" });
+});
+
 test("no key, a wrong key and another tenant's name are not allowed", async () => {
   const wrong = wrongKey();
   for (const [error, reason] of [

@@ -146,9 +146,10 @@ test("a stream says the calls that a completion says, which the next request tak
 });
 
 test("sixty-four streams at once are each whole", async () => {
+  // Most of them share calls.
   const streams = Array.from({ length: 64 }, () => client.complete("The list is", sampled(24)));
-  const [first, ...others] = await Promise.all(streams);
-  for (const { choices } of others) assert.deepEqual(choices[0]?.tokenIds, first?.choices[0]?.tokenIds);
+  const alone = await clientOf(addresses, { multiplex: false }).complete("The list is", sampled(24));
+  for (const { choices } of await Promise.all(streams)) assert.deepEqual(choices, alone.choices);
 });
 
 test("two calls of one request each get all of it", async () => {

@@ -5,8 +5,17 @@ import net from "node:net";
 import tls from "node:tls";
 import { type CallOptions, type Client, createClient, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
-import { InferenceService } from "../../gen/baton/v1/inference_pb.js";
+import {
+  type GenerateRequest,
+  type GenerateResponse,
+  type GenerationEvent,
+  InferenceService,
+  type ResumeRequest,
+  type ResumeResponse,
+} from "../../gen/baton/v1/inference_pb.js";
 import { type Credentials, headersOf, tlsOf } from "../credentials.ts";
+import { SharedCalls } from "./many.ts";
+import { BEYOND_FEW, type Sharing } from "./sharing.ts";
 import { errorOf } from "./status.ts";
 
 /** One attempt to connect, TLS included, fails after this. */
@@ -28,17 +37,25 @@ export class Router {
   readonly #connection: Connection;
   readonly #service: Service;
   readonly #credentials: Credentials;
+  readonly #shared: SharedCalls;
+  /** Generations that have calls of their own. */
+  #numAlone = 0;
   #isClosed = false;
 
   constructor(
     address: string,
     credentials: Credentials,
     connection: Connection = connect(address, credentials),
+    sharing: Sharing = BEYOND_FEW,
   ) {
     this.address = address;
     this.#connection = connection;
-    this.#service = createClient(InferenceService, this.#connection.transport);
+    const service = createClient(InferenceService, connection.transport);
+    this.#service = service;
     this.#credentials = credentials;
+    this.#shared = new SharedCalls(address, sharing, (requests, signal) =>
+      service.generateMany(requests, { signal }),
+    );
   }
 
   /** Return the response of a call. */
@@ -54,18 +71,39 @@ export class Router {
     }
   }
 
-  /** Yield the responses of a call. Closing the generator ends the call. */
-  async *stream<T>(
-    call: (service: Service, options: CallOptions) => AsyncIterable<T>,
+  /** Yield the events of a generation. Closing the generator ends its call, or its part in a shared one. */
+  async *generate(
+    request: GenerateRequest,
     signal: AbortSignal,
-  ): AsyncGenerator<T, void, undefined> {
+  ): AsyncGenerator<GenerationEvent, void, undefined> {
+    const generation = this.#shared.begin(request, this.#headers(), this.#numAlone);
+    if (generation !== undefined && !(yield* this.#shared.events(generation, signal))) return;
+    yield* this.#alone((options) => this.#service.generate(request, options), signal);
+  }
+
+  /** Yield the further events of a generation. Closing the generator ends its call. */
+  async *resume(
+    request: ResumeRequest,
+    signal: AbortSignal,
+  ): AsyncGenerator<GenerationEvent, void, undefined> {
+    yield* this.#alone((options) => this.#service.resume(request, options), signal);
+  }
+
+  async *#alone(
+    call: (options: CallOptions) => AsyncIterable<GenerateResponse | ResumeResponse>,
+    signal: AbortSignal,
+  ): AsyncGenerator<GenerationEvent, void, undefined> {
     const headers = this.#headers();
     const over = new AbortController();
+    this.#numAlone += 1;
     try {
-      yield* call(this.#service, { headers, signal: AbortSignal.any([signal, over.signal]) });
+      for await (const { event } of call({ headers, signal: AbortSignal.any([signal, over.signal]) })) {
+        if (event !== undefined) yield event;
+      }
     } catch (error) {
       throw errorOf(error, this.address);
     } finally {
+      this.#numAlone -= 1;
       over.abort();
     }
   }

@@ -1,8 +1,10 @@
 /** Convert a failed call, with its google.rpc details, to an error of the SDK. */
 
+import { fromBinary } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { SloRefusalSchema } from "../../gen/baton/v1/errors_pb.js";
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.js";
+import { StatusSchema } from "../../gen/google/rpc/status_pb.js";
 import {
   BatonError,
   Conflict,
@@ -53,9 +55,24 @@ export function errorOf(thrown: unknown, address: string): unknown {
   if (!isFromRouter && thrown.code !== Code.DeadlineExceeded) {
     return new Unavailable(`no router could be reached: ${thrown.rawMessage}`, address, { cause: thrown });
   }
-  const [info] = thrown.findDetails(ErrorInfoSchema);
+  return saidBy(thrown, address);
+}
+
+/** Return the error to throw where the router at `address` sent a serialised google.rpc.Status inside a message. */
+export function errorOfStatus(status: Uint8Array, address: string): BatonError {
+  const { code, message, details } = fromBinary(StatusSchema, status);
+  const error = new ConnectError(message, code in Code ? code : Code.Unknown);
+  error.details = details.map(({ typeUrl, value }) => ({
+    type: typeUrl.slice(typeUrl.lastIndexOf("/") + 1),
+    value,
+  }));
+  return saidBy(error, address);
+}
+
+function saidBy(status: ConnectError, address: string): BatonError {
+  const [info] = status.findDetails(ErrorInfoSchema);
   const reason = info?.domain === DOMAIN ? info.reason : "";
-  const found = statusOf(thrown, reason, address);
+  const found = statusOf(status, reason, address);
   found.reason = reason;
   if (found instanceof Superseded) found.session = Number(info?.metadata.session ?? 0);
   return found;
