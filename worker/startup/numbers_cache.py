@@ -1,7 +1,7 @@
-"""Keeps what weights were rounded to in 4 bits, so that the next start need not read and round them.
+"""Keeps the numbers that weights were rounded to in 4 bits, in a file for each `NumbersKey`.
 
-There is one safetensors file for each `NumbersKey`. It is written where the disk has room for it twice, whole
-or not at all. The MOST_FILES that were used last are left, and others removed.
+A file is written where the disk has room for it twice, whole or not at all. The MOST_FILES that were used
+last are left, and others removed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,15 +16,13 @@ from pathlib import Path
 
 import structlog
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 import engine.model.quantised
 from engine.model.fingerprint import weights_digest
-from engine.model.quantised.kept_numbers import KeptOf
+from engine.model.quantised.kept_numbers import KeptOf, load, save, tensors_of
 from engine.model.quantised.quantisation import Quantisation
-from engine.model.quantised.whole_linears import GroupedLinear, Int8Linear, WholeLinear
+from engine.model.quantised.whole_linears import WholeLinear
 from engine.proof.versions import code_digest
 from worker.startup.kept_files import file_name
 
@@ -34,7 +31,7 @@ log = structlog.get_logger()
 FOLDER, SUFFIX, PART = "numbers", ".safetensors", ".part"
 MOST_FILES = 4
 ABANDONED_S = 3600.0
-TENSORS = ("weight", "scale", "zero")
+"""A part that is this much older than the newest file was left by a writer that was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +67,11 @@ class NumbersFile:
         try:
             if self.path.stat().st_uid != os.geteuid():
                 raise ValueError("it belongs to another user")
-            with safe_open(self.path, "pt") as file:
-                if (file.metadata() or {}).get("key") != self._key:
-                    raise ValueError("it belongs to another model")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- no mapping
-            linears = {name: _linear(each, self._dtype) for name, each in _by_layer(tensors).items()}
+            linears = load(self.path, self._key, self._dtype)
             os.utime(self.path)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError) as error:
             log.warning("numbers_ignored", path=str(self.path), reason=f"{type(error).__name__}: {error}")
             return None
         log.info("numbers_found", path=str(self.path), layers=len(linears))
@@ -86,12 +79,7 @@ class NumbersFile:
 
     def write(self, linears: Mapping[str, WholeLinear]) -> None:
         """Keep layers. Logs `numbers_not_kept` if that is not possible."""
-        tensors = {
-            f"{name}.{leaf}": tensor
-            for name, linear in linears.items()
-            for leaf in TENSORS
-            if (tensor := getattr(linear, leaf)) is not None
-        }
+        tensors = tensors_of(linears)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             needed, free = (
@@ -102,41 +90,23 @@ class NumbersFile:
                 raise OSError(f"{free} bytes are free; accepted: {2 * needed}, twice what is written")
             self._write(tensors)
             _leave_newest(self.path.parent)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             log.warning("numbers_not_kept", path=str(self.path), reason=str(error))
 
     def _write(self, tensors: dict[str, Tensor]) -> None:
         """Write the file whole or not at all: other workers may read or write the same one."""
         part = self.path.with_suffix(f".{os.getpid()}{PART}")
         try:
-            save_file(tensors, part, {"key": self._key})
+            save(tensors, part, self._key)
             part.replace(self.path)
         finally:
             part.unlink(missing_ok=True)
 
 
-def _by_layer(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    layers: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        layer, _, leaf = name.rpartition(".")
-        layers.setdefault(layer, {})[leaf] = tensor
-    return layers
-
-
-def _linear(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> WholeLinear:
-    weight, scale = tensors["weight"], tensors["scale"]
-    if scale.ndim == 1:
-        return Int8Linear(weight, scale, None)
-    return GroupedLinear(weight, scale, tensors["zero"], None, bits=4, dtype=dtype)
-
-
 def _leave_newest(folder: Path) -> None:
-    files: list[tuple[float, Path]] = []
-    for path in folder.iterdir():
-        used_at = path.stat().st_mtime
-        if path.suffix == SUFFIX:
-            files.append((used_at, path))
-        elif path.suffix == PART and used_at < time.time() - ABANDONED_S:
-            path.unlink(missing_ok=True)  # its writer was killed
-    for _, path in sorted(files)[:-MOST_FILES]:
+    by_use = sorted((path.stat().st_mtime, path) for path in folder.iterdir())
+    newest_at = by_use[-1][0]
+    files = [path for _, path in by_use if path.suffix == SUFFIX]
+    abandoned = [path for at, path in by_use if path.suffix == PART and at < newest_at - ABANDONED_S]
+    for path in (*files[:-MOST_FILES], *abandoned):
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""What an earlier start rounded the weights of linear layers to, so that the next one need not read them.
+"""Keeps the numbers of rounded weights, so that the next start need not read and round those weights.
 
-first start   the checkpoint's floats ──▶ rounded (`rounding`) ──▶ written where numbers are kept
-later ones    everything but those floats is read; the numbers are taken from there
+first start   the checkpoint's floats ──▶ rounded (`rounding`) ──▶ written to a file
+later ones    everything but those floats is read from the checkpoint, and the numbers from the file
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from typing import Any, Protocol
 
 import torch
 import transformers
-from torch import nn
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from engine.model.quantised.stored_linears import with_layers_replaced
-from engine.model.quantised.whole_linears import WholeLinear
+from engine.model.quantised.whole_linears import GroupedLinear, Int8Linear, WholeLinear
+
+TENSORS = ("weight", "scale", "zero")
 
 
 class KeptNumbers(Protocol):
@@ -69,3 +73,46 @@ def put_back(model: nn.Module, linears: Mapping[str, WholeLinear]) -> None:
 def rounded(model: nn.Module) -> dict[str, WholeLinear]:
     """Return the layers of a model that were rounded."""
     return {name: module for name, module in model.named_modules() if isinstance(module, WholeLinear)}
+
+
+def tensors_of(linears: Mapping[str, WholeLinear]) -> dict[str, Tensor]:
+    """Return the tensors of layers, by the layer's name and their own."""
+    return {
+        f"{name}.{leaf}": tensor
+        for name, linear in linears.items()
+        for leaf in TENSORS
+        if (tensor := getattr(linear, leaf)) is not None
+    }
+
+
+def save(tensors: dict[str, Tensor], path: Path, key: str) -> None:
+    """Write tensors to a file that belongs to a key. Raises OSError."""
+    try:
+        save_file(tensors, path, {"key": key})
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+def load(path: Path, key: str, dtype: torch.dtype) -> dict[str, WholeLinear]:
+    """Return the layers of `tensors_of` in a file that belongs to a key, for a model of this dtype.
+
+    Raises OSError, and ValueError for a file that is not whole, or belongs to another key.
+    """
+    layers: dict[str, dict[str, Tensor]] = {}
+    try:
+        with safe_open(path, "pt") as file:
+            if (file.metadata() or {}).get("key") != key:
+                raise ValueError("it belongs to another model")
+            for name in file.keys():  # noqa: SIM118 -- it is no mapping
+                layer, _, leaf = name.rpartition(".")
+                layers.setdefault(layer, {})[leaf] = file.get_tensor(name)
+        return {name: _linear(tensors, dtype) for name, tensors in layers.items()}
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"it cannot be read: {error}") from error
+
+
+def _linear(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> WholeLinear:
+    weight, scale = tensors["weight"], tensors["scale"]
+    if scale.ndim == 1:
+        return Int8Linear(weight, scale, None)
+    return GroupedLinear(weight, scale, tensors["zero"], None, bits=4, dtype=dtype)

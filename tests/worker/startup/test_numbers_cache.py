@@ -1,4 +1,4 @@
-"""What weights were rounded to is kept, and stands in for them at the next start, or is not used at all."""
+"""Numbers that weights were rounded to are kept, and stand in for them at the next start, or are not used."""
 
 from __future__ import annotations
 
