@@ -179,10 +179,13 @@ UNLISTED: dict[str, Case] = {
 """Served once they are proven."""
 
 
-def build(name: str, directory: Path, seed: int = 1) -> Path:
-    """Write the model directory of a case: config, float64 weights, tokenizer, chat template."""
+def build(name: str, directory: Path, seed: int = 1, **changes: Any) -> Path:
+    """Write the model directory of a case: config, float64 weights, tokenizer, chat template.
+
+    `changes` are those of the case's config.
+    """
     case = (CASES | UNLISTED)[name]
-    values = {key: value for key, value in (_BASE | case.config).items() if value is not None}
+    values = {key: value for key, value in (_BASE | case.config | changes).items() if value is not None}
     if "sliding_window" in case.config:
         values["sliding_window"] = case.config["sliding_window"]
     transformers.utils.logging.disable_progress_bar()

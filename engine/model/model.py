@@ -37,6 +37,8 @@ from engine.model.parallel.adapter_share import AdapterShare
 from engine.model.parallel.cutting import Cuts, cut
 from engine.model.parallel.part import Part
 from engine.model.parallel.stage import LayerCut, Stage, cut_layers
+from engine.model.quantised import gguf_weights
+from engine.model.quantised.gguf_weights import is_gguf
 from engine.model.quantised.kept_numbers import KeptNumbers, KeptOf, loader_of_the_rest, put_back, rounded
 from engine.model.quantised.quantisation import Quantisation
 from engine.model.quantised.rounding import Quantised, quantise_ends, quantise_linears, quantised_of
@@ -280,6 +282,7 @@ def _load(
     vars(module.config)["pad_token_id"] = None
     module.eval().requires_grad_(requires_grad=False)
     unpack_linears(directory, module, device)
+    gguf_weights.unpack_blocks(directory, module, device)
     if numbers is not None:
         put_back(module, numbers)
     _quantise(module, quantisation, device, None if numbers is not None else kept, on_progress)
@@ -357,12 +360,15 @@ def _read_module(
     try:
         model_class: Any = library.AutoModelForCausalLM
         arguments: dict[str, Any] = {}
-        if config.get("quantization_config"):
+        folder: Path | None = directory
+        if is_gguf(directory):
+            folder, (model_class, arguments) = None, gguf_weights.loader(directory)
+        elif config.get("quantization_config"):
             model_class, arguments = loader(directory, config, tensor_shapes(directory))
         elif numbers is not None:
             model_class, arguments = loader_of_the_rest(directory, numbers)
         module, report = model_class.from_pretrained(
-            directory,
+            folder,
             dtype=dtype,
             attn_implementation=ATTENTION,
             **experts,

@@ -99,7 +99,7 @@ class _Attention(ctypes.Structure):
 class PanelsStruct(ctypes.Structure):
     """`Panels` of ops.h."""
 
-    _fields_ = fields(pointers="numbers scales zeros", sizes="stored group")
+    _fields_ = fields(pointers="numbers scales zeros offsets", sizes="stored group")
 
 
 class _Linear(ctypes.Structure):
@@ -227,6 +227,5 @@ def linear(x: Tensor, panels: Panels, bias: Tensor | None) -> Tensor:
 
 def struct_of(panels: Panels) -> PanelsStruct:
     """Return the addresses of panels, which must outlive it."""
-    return PanelsStruct(
-        panels.numbers.data_ptr(), address(panels.scales), address(panels.zeros), panels.stored, panels.group
-    )
+    shared = (address(tensor) for tensor in (panels.scales, panels.zeros, panels.offsets))
+    return PanelsStruct(panels.numbers.data_ptr(), *shared, panels.stored, panels.group)

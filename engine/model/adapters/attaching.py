@@ -100,7 +100,7 @@ def linear_sizes(module: Any) -> dict[str, tuple[int, int]]:
     logits = module.get_output_embeddings()
     sizes: dict[str, tuple[int, int]] = {}
     for name, each in module.named_modules():
-        if isinstance(each, WholeLinear):
+        if isinstance(each, WholeLinear) and each is not logits:
             sizes[name] = (each.inputs, each.outputs)
         elif isinstance(each, nn.Linear) and each is not logits:
             sizes[name] = (each.in_features, each.out_features)

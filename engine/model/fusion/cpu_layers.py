@@ -31,7 +31,7 @@ from engine.model.fusion.modules import (
     Scale,
 )
 from engine.model.fusion.structure import activation_of, is_gated, misfit
-from engine.model.quantised.whole_linears import Int8Embedding, WholeLinear
+from engine.model.quantised.whole_linears import WholeEmbedding, WholeLinear
 from kernels.launch import MAX_HEAD_DIM
 from kernels.native import ops
 from kernels.native.adapters import AdapterBlocks, AdapterParts
@@ -75,22 +75,26 @@ class PanelLinear(nn.Module):
 class PanelEmbedding(nn.Module):
     """An embedding that shares the panels of a linear layer."""
 
-    def __init__(self, panels: Panels, dtype: torch.dtype) -> None:
+    def __init__(self, panels: Panels, dtype: torch.dtype, factor: float = 1.0) -> None:
+        """Take panels, the model's dtype, and what rows are multiplied by."""
         super().__init__()
         _hold(self, panels)
         self.panels = panels
         self.embedding_dim = panels.inputs
+        self._factor = factor
         self._dtype = dtype
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """Embed [...] to [..., embedding_dim]."""
         rows = rows_of(self.panels, token_ids.reshape(-1), self._dtype)
+        if self._factor != 1.0:
+            rows *= self._factor
         return rows.view(*token_ids.shape, self.embedding_dim)
 
 
 def _hold(module: nn.Module, panels: Panels) -> None:
     """Count the memory of panels as the module's."""
-    for name in ("numbers", "scales", "zeros"):
+    for name in ("numbers", "scales", "zeros", "offsets"):
         module.register_buffer(name, getattr(panels, name))
 
 
@@ -136,13 +140,16 @@ def pack_linears(model: nn.Module) -> None:
 
 def _pack_whole(model: nn.Module) -> None:
     named = list(model.named_modules())
-    embeddings = {id(each.weight): name for name, each in named if isinstance(each, Int8Embedding)}
+    embeddings = {
+        id(each.weight): (name, each.factor) for name, each in named if isinstance(each, WholeEmbedding)
+    }
     for name, module in named:
         if isinstance(module, WholeLinear) and is_native_linear(module):
             panels = module.panels()
             model.set_submodule(name, PanelLinear(panels, module.bias, module.order))
             if id(module.weight) in embeddings:
-                model.set_submodule(embeddings[id(module.weight)], PanelEmbedding(panels, module.dtype))
+                place, factor = embeddings[id(module.weight)]
+                model.set_submodule(place, PanelEmbedding(panels, module.dtype, factor))
 
 
 def is_native_linear(module: nn.Linear | WholeLinear) -> bool:

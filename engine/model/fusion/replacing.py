@@ -49,13 +49,13 @@ def fuse(module: Any, layers: LayerFacts, *, native: bool = True) -> FusionRepor
     if reason:
         return FusionReport(reason=reason)
     before = _classes(module)
-    weight, embeddings = module.model.norm.weight, module.model.embed_tokens.weight
+    weight, embedding = module.model.norm.weight, module.model.embed_tokens
     layout = BlockLayout(
         len(layers.softmaxes), PROBE_BLOCK, layers.num_kv_heads, layers.head_dim, weight.dtype
     )
     pool = KVPool(layout, 2, weight.device)
     try:
-        probe = Probe(pool, *embeddings.shape)
+        probe = Probe(pool, len(embedding.weight), embedding.embedding_dim)
         embedded, logits = probe.before_layers(module), probe.logits(module)
         module.model = _fused_decoder(module.model, module.config, layers, probe)
         if weight.device.type == "cpu":

@@ -27,7 +27,7 @@ from transformers.pytorch_utils import Conv1D
 
 from engine.model.attention.dry_run import LayerFacts
 from engine.model.parallel.part import Part
-from engine.model.quantised.whole_linears import Int8Embedding, WholeLinear
+from engine.model.quantised.whole_linears import SHARED, WholeEmbedding, WholeLinear
 
 BY_OUTPUTS = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "fc1", "c_fc"}
 MERGED_HEADS = {"qkv_proj", "c_attn"}
@@ -105,7 +105,7 @@ def _cut_linear(linear: Any, leaf: str, layers: LayerFacts, part: Part) -> bool:
     elif leaf in BY_OUTPUTS | MERGED_HEADS | MERGED_GATE:
         pieces = _pieces(linear.weight.shape[outputs], leaf, layers)
         _set(linear, "weight", part.take(linear.weight, outputs, pieces))
-        for name in ("bias", "scale", "zero"):
+        for name in ("bias", *SHARED[1:]):
             if getattr(linear, name, None) is not None:
                 _set(linear, name, part.take(getattr(linear, name), 0, pieces))
     else:
@@ -198,17 +198,17 @@ def _cut_vocabulary(embedding: Any, head: Any, part: Part) -> int:
     """Cut the embedding and the layer of the logits, which may share a weight; return the size of both."""
     vocab_size: int = embedding.weight.shape[0]
     words, is_tied = part.words(vocab_size), head.weight is embedding.weight
-    _set(embedding, "weight", embedding.weight[words].clone())
-    if isinstance(embedding, Int8Embedding):
-        _set(embedding, "scale", embedding.scale[words].clone())
+    if isinstance(embedding, WholeEmbedding):
+        for name, tensor in embedding.tensors.items():
+            _set(embedding, name, tensor[words].clone())
     else:
+        _set(embedding, "weight", embedding.weight[words].clone())
         embedding.num_embeddings, embedding.padding_idx = len(embedding.weight), None
-    if is_tied:
-        head.weight = embedding.weight
-    else:
-        _set(head, "weight", head.weight[words].clone())
-    if isinstance(head, WholeLinear):
-        _set(head, "scale", embedding.scale if is_tied else head.scale[words].clone())
+    for name in SHARED if isinstance(head, WholeLinear) else ("weight",):
+        if is_tied:
+            setattr(head, name, getattr(embedding, name, None))
+        elif getattr(head, name) is not None:
+            _set(head, name, getattr(head, name)[words].clone())
     if head.bias is not None:
         _set(head, "bias", head.bias[words].clone())
     if isinstance(head, nn.Linear):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from engine.model.attention.attention import RotatingStep
 from engine.model.fusion import NativeSequence
 from engine.model.fusion.modules import Decoder, Rotation
-from engine.model.quantised.whole_linears import Int8Embedding
+from engine.model.quantised.whole_linears import WholeEmbedding
 
 _NUM_LAYERS = ("num_hidden_layers", "n_layer")
 
@@ -130,14 +130,14 @@ def cut_layers(module: Any, stage: Stage) -> LayerCut:
     config.num_hidden_layers = len(kept)
     if isinstance(getattr(config, "layer_types", None), list | tuple):
         vars(config)["layer_types"] = list(config.layer_types[share])
-    vocab_size, width = embedding.weight.shape
+    vocab_size, width = len(embedding.weight), embedding.embedding_dim
     places = container, names[id(embedding)], names[id(head)]
     return LayerCut(stage, share, *places, width, vocab_size, dtype_of(embedding))
 
 
 def dtype_of(embedding: Any) -> torch.dtype:
     """Return the dtype of what an embedding looks up."""
-    dtype: torch.dtype = embedding.dtype if isinstance(embedding, Int8Embedding) else embedding.weight.dtype
+    dtype: torch.dtype = embedding.dtype if isinstance(embedding, WholeEmbedding) else embedding.weight.dtype
     return dtype
 
 

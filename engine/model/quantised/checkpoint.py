@@ -15,7 +15,7 @@ from typing import Any
 from engine.errors import ModelRefused
 
 PACKED, PLAIN, FLOATS = "pack-quantized", "int-quantized", "float-quantized"
-METHODS = ("compressed-tensors", "awq", "gptq")
+METHODS = ("compressed-tensors", "awq", "gptq", "gguf")
 
 # Accepted fields of a group's weights, by its form; None stands for a field that is absent or null.
 _WEIGHTS: dict[str, dict[str, tuple[object, ...]]] = {
@@ -43,7 +43,7 @@ def _rules(found: object) -> Iterator[tuple[str, object, tuple[object, ...]]]:
     """Yield (field, found value, accepted values)."""
     config: dict[str, Any] = found if isinstance(found, dict) else {"quant_method": found}
     yield ".quant_method", config.get("quant_method"), METHODS
-    of_method = {"awq": _awq_rules, "gptq": _gptq_rules}
+    of_method = {"awq": _awq_rules, "gptq": _gptq_rules, "gguf": _no_rules}
     yield from of_method.get(config["quant_method"], _compressed_rules)(config)
 
 
@@ -56,6 +56,11 @@ def _awq_rules(config: dict[str, Any]) -> Iterator[tuple[str, object, tuple[obje
 def _gptq_rules(config: dict[str, Any]) -> Iterator[tuple[str, object, tuple[object, ...]]]:
     yield ".bits", config.get("bits"), (4, 8)
     yield ".checkpoint_format", config.get("checkpoint_format"), ("gptq", "gptq_v2", None, "")
+
+
+def _no_rules(_: dict[str, Any]) -> Iterator[tuple[str, object, tuple[object, ...]]]:
+    """Every type of tensors that `gguf_model` accepts is served."""
+    yield from ()
 
 
 def _compressed_rules(config: dict[str, Any]) -> Iterator[tuple[str, object, tuple[object, ...]]]:

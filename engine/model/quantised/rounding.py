@@ -27,10 +27,11 @@ from engine.model.quantised.whole_linears import (
     GroupedLinear,
     Int8Embedding,
     Int8Linear,
+    WholeEmbedding,
     WholeLinear,
-    packed,
 )
 from engine.starting import OnProgress, Phase, ignore_progress
+from kernels.native.panels import packed
 
 LARGEST = 127
 """-128 is not used, so a weight and its negative are rounded alike."""
@@ -104,8 +105,9 @@ def quantised_of(model: nn.Module) -> Quantised | None:
     )
     shared = {id(linear.weight) for linear in linears}
     for module in model.modules():
-        if isinstance(module, Int8Embedding) and id(module.weight) not in shared:
-            saved += module.weight.numel() * (module.dtype.itemsize - 1) - module.scale.nbytes
+        if isinstance(module, WholeEmbedding) and id(module.weight) not in shared:
+            float_bytes = len(module.weight) * module.embedding_dim * module.dtype.itemsize
+            saved += float_bytes - sum(tensor.nbytes for tensor in module.tensors.values())
     return Quantised(len(linears), len(experts), held, held + saved)
 
 

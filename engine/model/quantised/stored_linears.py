@@ -32,7 +32,8 @@ import transformers
 from torch import Tensor, nn
 
 from engine.errors import ModelRefused
-from engine.model.quantised.whole_linears import GroupedLinear, Int8Linear, WholeLinear, packed, unpacked
+from engine.model.quantised.whole_linears import GroupedLinear, Int8Linear, WholeLinear
+from kernels.native.panels import packed, unpacked
 
 WORD_BITS = 32
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)

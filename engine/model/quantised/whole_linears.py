@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.int8_linear import int8_linear, make_counters
-from kernels.native.panels import Panels, whole_to_panels
+from kernels.native.panels import Panels, expanded, unpacked, whole_to_panels
 
 PACKED_MAX_ROWS = 8
 """On a CPU torch's int8 product computes row by row: in bfloat16 faster up to this many rows, slower for
@@ -24,8 +24,8 @@ PACKED_INPUTS = 32
 """torch's product reads past the end of rows that are not a multiple of this long."""
 CHUNK_ELEMENTS = 1 << 18
 """Weights are expanded this many at a time: 1 MiB in float32, which stays in a core's second-level cache."""
-MIDDLE = 8
-"""The zero of 4 bits where none is stored."""
+SHARED = ("weight", "scale", "zero", "offset")
+"""The tensors of a layer whose first dimension is the outputs, besides its bias; some may be None."""
 
 
 class WholeLinear(nn.Module):
@@ -34,6 +34,7 @@ class WholeLinear(nn.Module):
     weight: Tensor
     scale: Tensor
     zero: Tensor | None
+    offset: Tensor | None
     bias: Tensor | None
     bits: int
     dtype: torch.dtype
@@ -54,7 +55,7 @@ class WholeLinear(nn.Module):
     @property
     def num_bytes(self) -> int:
         """Bytes of its weights, with what they share."""
-        return sum(tensor.nbytes for tensor in (self.weight, self.scale, self.zero) if tensor is not None)
+        return sum(tensor.nbytes for name in SHARED if (tensor := getattr(self, name)) is not None)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Multiply [..., in] to [..., out]."""
@@ -75,7 +76,10 @@ class WholeLinear(nn.Module):
     def is_like(self, other: WholeLinear) -> bool:
         """Return whether outputs of both can be those of one layer."""
         mine, others = (
-            (type(each), each.bits, each.inputs, each.scale.shape[1:], each.zero is None, each.order is None)
+            (
+                (type(each), each.bits, each.inputs, each.scale.shape[1:], each.zero is None),
+                (each.offset is None, each.order is None),
+            )
             for each in (self, other)
         )
         if mine != others:
@@ -113,6 +117,7 @@ class Int8Linear(WholeLinear):
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("zero", None)
+        self.register_buffer("offset", None)
         self.register_buffer("bias", bias)
         self.dtype = scale.dtype
         # Not shared, since layers may run side by side.
@@ -135,21 +140,40 @@ class Int8Linear(WholeLinear):
         return type(self)(self._joined(others, "weight"), self._joined(others, "scale"), bias)
 
 
-class Int8Embedding(nn.Module):
-    """Replaces an embedding: the rows of an Int8Linear's weight, which they may share."""
+class WholeEmbedding(nn.Module):
+    """Replaces an embedding: looks up the rows of a WholeLinear's weight, whose tensors they may share."""
 
     weight: Tensor
     scale: Tensor
+    bits: int
+    factor: float = 1.0
+    """What rows are multiplied by, of the model's dtype."""
+
+    @property
+    def embedding_dim(self) -> int:
+        return self.weight.shape[1] * 8 // self.bits
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the model."""
+        raise NotImplementedError
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors by name; their first dimension is the rows."""
+        return {name: tensor for name in SHARED if (tensor := getattr(self, name, None)) is not None}
+
+
+class Int8Embedding(WholeEmbedding):
+    """The rows of an Int8Linear's weight."""
+
+    bits = 8
 
     def __init__(self, weight: Tensor, scale: Tensor) -> None:
         """Take weight int8 [rows, width], and scale [rows] in the model's dtype."""
         super().__init__()
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
-
-    @property
-    def embedding_dim(self) -> int:
-        return self.weight.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -161,12 +185,13 @@ class Int8Embedding(nn.Module):
 
 
 class GroupedLinear(WholeLinear):
-    """Weights of 8 or 4 bits; G inputs of an output share a scale, and a zero.
+    """Weights of 8 or 4 bits; G inputs of an output share a scale, and a zero or an offset.
 
-    weight[n, k] = (q[n, k] - zero[n, k // G]) * scale[n, k // G], rounded to the model's dtype.
+    weight[n, k] = (q[n, k] - zero[n, k // G]) * scale[n, k // G] or
+    weight[n, k] = q[n, k] * scale[n, k // G] + offset[n, k // G], rounded to the model's dtype.
     """
 
-    by_input = ("weight", "scale", "zero")
+    by_input = SHARED
 
     def __init__(
         self,
@@ -175,6 +200,7 @@ class GroupedLinear(WholeLinear):
         zero: Tensor | None,
         bias: Tensor | None,
         *,
+        offset: Tensor | None = None,
         bits: int,
         dtype: torch.dtype,
     ) -> None:
@@ -182,12 +208,14 @@ class GroupedLinear(WholeLinear):
 
         weight  of 8 bits int8 [out, in]; of 4 bits uint8 [out, in / 2], the even input in the lower half
         scale   float32 [out, in / G]
-        zero    int8 [out, in / G]; None: 0 in 8 bits, 8 in 4 bits
+        zero    int8 [out, in / G]; None: 0 in 8 bits, 8 in 4 bits, or there is an offset
+        offset  float32 [out, in / G] or None
         """
         super().__init__()
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("zero", zero)
+        self.register_buffer("offset", offset)
         self.register_buffer("bias", bias)
         self.bits = bits
         self.dtype = dtype
@@ -198,28 +226,56 @@ class GroupedLinear(WholeLinear):
 
     def expanded(self, part: slice) -> Tensor:
         """Return the weights of some outputs, in the model's dtype."""
-        weight = self.weight[part]
-        numbers = weight.float() if self.bits == 8 else unpacked(weight).float()
-        groups = numbers.view(len(weight), self.scale.shape[1], -1)
-        zero = (0 if self.bits == 8 else MIDDLE) if self.zero is None else self.zero[part, :, None].float()
-        return ((groups - zero) * self.scale[part, :, None]).flatten(1).to(self.dtype)
+        own = (getattr(self, name) for name in SHARED)
+        return _expanded(*own, bits=self.bits, part=part).to(self.dtype)
 
     def panels(self) -> Panels:
-        return whole_to_panels(self.weight, self.scale, self.zero, bits=self.bits, inputs=self.inputs)
+        own = self.weight, self.scale, self.zero, self.offset
+        return whole_to_panels(*own, bits=self.bits, inputs=self.inputs)
 
     def with_outputs_of(self, others: Sequence[Self], bias: Tensor | None) -> Self:
-        zero = None if self.zero is None else self._joined(others, "zero")
-        weight, scale = self._joined(others, "weight"), self._joined(others, "scale")
-        whole = type(self)(weight, scale, zero, bias, bits=self.bits, dtype=self.dtype)
+        weight, scale, zero, offset = (
+            None if getattr(self, name) is None else self._joined(others, name) for name in SHARED
+        )
+        whole = type(self)(weight, scale, zero, bias, offset=offset, bits=self.bits, dtype=self.dtype)
         whole.order = self.order
         return whole
 
 
-def packed(numbers: Tensor) -> Tensor:
-    """Pack numbers [..., K] of 4 bits, in uint8, to [..., K / 2], the even one in the lower half."""
-    return numbers[..., 0::2] | (numbers[..., 1::2] << 4)
+class GroupedEmbedding(WholeEmbedding):
+    """The rows of a GroupedLinear's weight, perhaps times a factor."""
+
+    def __init__(self, linear: GroupedLinear, factor: float = 1.0) -> None:
+        super().__init__()
+        for name in SHARED:
+            self.register_buffer(name, getattr(linear, name))
+        self.bits = linear.bits
+        self.factor = float(torch.tensor(factor).to(linear.dtype))
+        self._dtype = linear.dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """Embed [...] to [..., width]."""
+        own = (getattr(self, name) for name in SHARED)
+        rows = _expanded(*own, bits=self.bits, part=token_ids.reshape(-1)).to(self.dtype)
+        if self.factor != 1.0:
+            rows *= self.factor
+        return rows.view(*token_ids.shape, self.embedding_dim)
 
 
-def unpacked(packed_numbers: Tensor) -> Tensor:
-    """Return what `packed` took."""
-    return torch.stack((packed_numbers & 15, packed_numbers >> 4), dim=-1).flatten(-2)
+def _expanded(
+    weight: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    offset: Tensor | None,
+    *,
+    bits: int,
+    part: slice | Tensor,
+) -> Tensor:
+    """Return the weights of some outputs, in float32."""
+    numbers = weight[part] if bits == 8 else unpacked(weight[part])
+    zero, offset = (None if each is None else each[part] for each in (zero, offset))
+    return expanded(numbers, scale[part], zero, offset, bits)

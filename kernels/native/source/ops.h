@@ -59,14 +59,16 @@ typedef struct {
 } AttentionOp;
 
 /* How a panel's weights are stored: as numbers of x's type, or as whole numbers. Those of WHOLE_8 stand for themselves
- * times the scale of their output. Those of groups are a number of steps, their scale, above their zero. */
+ * times the scale of their output. Those of groups are a number of steps, their scale, above their zero, or above what
+ * zero steps stand for. */
 typedef enum { NUMBERS, WHOLE_8, GROUPS_8, GROUPS_4 } Stored;
 
-/* A weight in panels (products.h, whole.h). `group` inputs of an output share scale and zero. */
+/* A weight in panels (products.h, whole.h). `group` inputs of an output share scale, and zero or offset. */
 typedef struct {
     const void *numbers;
     const float *scales; /* [panels][groups][PANEL]; NUMBERS have none */
     const int8_t *zeros; /* likewise; or null: 0 in 8 bits, 8 in 4 bits */
+    const float *offsets; /* likewise, in place of zeros: the weight of number 0; or null */
     i64 stored, group;
 } Panels;
 

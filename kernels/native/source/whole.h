@@ -67,10 +67,14 @@ INLINE i64 panel_bytes(i64 inner, int stored) { return (stored == GROUPS_4 ? inn
 
 INLINE Steps steps_of(const Panels *a, i64 panel, i64 group, int part, i64 inner, int stored) {
     i64 place = (panel * pieces_of(inner, a->group) + group) * PANEL + part * WIDTH;
-    Vector scale, zero = filled(stored == GROUPS_4 ? 8.0f : 0.0f);
+    Vector scale, offset, zero = filled(stored == GROUPS_4 ? 8.0f : 0.0f);
     if (stored == WHOLE_8) return (Steps){0};
-    if (a->zeros) zero = vector_of(ints_of(a->zeros + place));
     memcpy(&scale, a->scales + place, sizeof scale);
+    if (a->offsets) {
+        memcpy(&offset, a->offsets + place, sizeof offset);
+        return (Steps){scale, offset};
+    }
+    if (a->zeros) zero = vector_of(ints_of(a->zeros + place));
     return (Steps){scale, -zero * scale};
 }
 

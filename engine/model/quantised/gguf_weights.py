@@ -1,0 +1,161 @@
+"""Loads the tensors of a GGUF file into transformers' model: whole numbers as they are stored.
+
+Floats become the model's dtype, as those of any checkpoint. Of a matrix of whole numbers, the rows of bytes
+take the place of the weight until they are read (`gguf_blocks`). The file is mapped, so bytes are read when
+they are used, and those of floats that have the model's dtype are shared by the processes of a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from engine.errors import ModelRefused
+from engine.model.quantised.gguf_blocks import groups_of
+from engine.model.quantised.whole_linears import GroupedEmbedding, GroupedLinear
+from gguf_model.architectures import GgufModel, Target, read_model
+from gguf_model.errors import GgufUnusable
+from gguf_model.folder import WEIGHTS
+from gguf_model.header import TensorPlace, read_header
+from gguf_model.tensor_types import TensorType
+
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_BLOCKS, _EMBEDDING = "blocks", "model.embed_tokens"
+
+
+def is_gguf(directory: Path) -> bool:
+    """Return whether a checkpoint's folder has its weights in a GGUF file."""
+    return (directory / WEIGHTS).is_file()
+
+
+def gguf_model(directory: Path) -> GgufModel:
+    """Return what the file in a folder says of itself. Raises ModelRefused."""
+    try:
+        return read_model(read_header(directory / WEIGHTS))
+    except GgufUnusable as error:
+        raise ModelRefused(directory, WEIGHTS, error.found, error.accepted) from error
+
+
+class StoredBlocks(nn.Module):
+    """Takes the place of a linear layer or an embedding while the tensors of the file are read."""
+
+    blocks: Tensor
+    bias: nn.Parameter | None
+
+    def __init__(self, module: nn.Linear | nn.Embedding, kind: TensorType) -> None:
+        super().__init__()
+        rows, inputs = module.weight.shape
+        self._kind = kind
+        self.is_embedding = isinstance(module, nn.Embedding)
+        self.factor = float(getattr(module, "scalar_embed_scale", 1.0))
+        """What transformers' embedding multiplies rows by."""
+        self._dtype = module.weight.dtype
+        self.register_buffer(_BLOCKS, torch.empty(rows, kind.row_bytes(inputs), dtype=torch.uint8))
+        self.bias = getattr(module, "bias", None)
+
+    def unpacked(self, device: torch.device) -> GroupedLinear:
+        """Return a layer that computes."""
+        groups = groups_of(self.blocks.to(device), self._kind)
+        bias = None if self.bias is None else self.bias.data.to(device)
+        shared = groups.numbers, groups.scale, None, bias
+        return GroupedLinear(*shared, offset=groups.offset, bits=groups.bits, dtype=self._dtype)
+
+
+def loader(directory: Path) -> tuple[Any, dict[str, Any]]:
+    """Return a model class that can load the file in a folder, and its arguments.
+
+    The class takes None in place of a folder.
+    """
+    library: Any = transformers
+    file = gguf_model(directory)
+    stock = library.AutoConfig.from_pretrained(directory, local_files_only=True)
+    if hasattr(stock, "quantization_config"):
+        del stock.quantization_config
+    model_class = library.MODEL_FOR_CAUSAL_LM_MAPPING[type(stock)]
+    kinds = {target.name: file.header.tensors[name].type for name, target in file.targets.items()}
+    stored = {name.removesuffix(".weight"): kind for name, kind in kinds.items() if not kind.is_float}
+    tensors = _tensors(file)
+    if stock.tie_word_embeddings and _EMBEDDING in stored:
+        # transformers would look for a weight to share.
+        stock.tie_word_embeddings = False
+        tensors[f"lm_head.{_BLOCKS}"] = tensors[f"{_EMBEDDING}.{_BLOCKS}"]
+        return _with_stored_blocks(model_class, stored, is_tied=True), {
+            "config": stock,
+            "state_dict": tensors,
+        }
+    return _with_stored_blocks(model_class, stored, is_tied=False), {"config": stock, "state_dict": tensors}
+
+
+def _with_stored_blocks(model_class: Any, stored: Mapping[str, TensorType], *, is_tied: bool) -> Any:
+    """Return a subclass whose models have StoredBlocks in the place of these modules.
+
+    If `is_tied`, the one of the embedding is that of the head too.
+    """
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        model_class.__init__(self, *args, **kwargs)
+        for name, kind in stored.items():
+            module = self.get_submodule(name)
+            if not isinstance(module, nn.Linear | nn.Embedding):
+                raise TypeError(f"{name} is quantised but neither a linear layer nor an embedding")
+            self.set_submodule(name, StoredBlocks(module, kind))
+        if is_tied:
+            self.lm_head = self.get_submodule(_EMBEDDING)
+
+    return type(
+        model_class.__name__, (model_class,), {"__init__": init, "__module__": model_class.__module__}
+    )
+
+
+def _tensors(file: GgufModel) -> dict[str, Tensor]:
+    """Return the tensors of a file by transformers' names: floats, or rows of bytes under `blocks`."""
+    path = file.header.path
+    content = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
+    tensors = {}
+    for name, target in file.targets.items():
+        place = file.header.tensors[name]
+        rows = content[place.offset : place.offset + place.num_bytes]
+        if place.type.is_float:
+            tensors[target.name] = _in_order(_floats(rows, place, target), target)
+        else:
+            stored = f"{target.name.removesuffix('.weight')}.{_BLOCKS}"
+            tensors[stored] = _in_order(rows.view(place.shape[0], -1), target)
+    return tensors
+
+
+def _floats(rows: Tensor, place: TensorPlace, target: Target) -> Tensor:
+    numbers = rows.view(_FLOATS[place.type.name]).view(place.shape)
+    return numbers.float() - target.added if target.added else numbers
+
+
+def _in_order(rows: Tensor, target: Target) -> Tensor:
+    """Return rows in transformers' order: of each head first the even ones, then the odd ones."""
+    if not target.heads:
+        return rows
+    pairs = rows.unflatten(0, (target.heads, -1, 2))
+    return pairs.transpose(1, 2).flatten(0, 2)
+
+
+@torch.inference_mode()
+def unpack_blocks(directory: Path, model: Any, device: torch.device) -> None:
+    """Replace all StoredBlocks by modules that compute, on `device`, one after the other."""
+    head = model.get_output_embeddings()
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, StoredBlocks):
+            continue
+        if device.type != "cpu":
+            found = f"has groups of inputs that share a scale, on {device}"
+            raise ModelRefused(directory, name, found, "on a CPU, or a file in F32, F16 or BF16")
+        linear = module.unpacked(device)
+        if not module.is_embedding:
+            model.set_submodule(name, linear)
+            continue
+        model.set_submodule(name, GroupedEmbedding(linear, module.factor))
+        if head is module:
+            model.set_output_embeddings(linear)
+            model.config.tie_word_embeddings = True
